@@ -48,6 +48,8 @@ enum Command {
     Render(commands::render::Arguments),
     /// Print what a cluster needs so that the gateway takes its Machine Config Server's place on the control-plane hosts.
     Manifests(commands::manifests::Arguments),
+    /// Print the MachineConfigs by which machine-config-daemon takes over nodes that have the pre-approved config.
+    SecondStage(commands::second_stage::Arguments),
     /// What a node of a pool gets only after it is approved.
     Diff(commands::diff::Arguments),
     /// The MCS CA: make one, see where its rotation stands, take the next step.
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Render(arguments) => commands::render::run(&config, &arguments),
         Command::Manifests(arguments) => commands::manifests::run(&arguments),
         Command::Diff(arguments) => commands::diff::run(&config, &arguments),
+        Command::SecondStage(arguments) => commands::second_stage::run(&config, &arguments),
         Command::Ca(command) => commands::ca::run(&config, &command),
         Command::Certificate(command) => commands::certificate::run(&config, &command),
         Command::Token(command) => commands::token::run(&config, &command),

@@ -74,6 +74,7 @@ mod replicas;
 mod restored;
 mod revocation;
 mod rotation;
+mod second_stage;
 mod shared_seal;
 mod store;
 mod strange_files;

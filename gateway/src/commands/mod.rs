@@ -19,6 +19,7 @@ pub mod pointer;
 pub mod probe;
 pub mod render;
 pub mod seal;
+pub mod second_stage;
 pub mod serve;
 pub mod store;
 pub mod token;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::render::Rendered;
+use super::second_stage::OF_ANY_RELEASE;
 use super::{ControllerConfig, WithConfig};
 use crate::ignition::{Config, Inexpressible, SpecVersion, data_url};
 
@@ -39,8 +40,10 @@ pub struct Appended {
     pub controller: ControllerConfig,
     /// The kubelet's bootstrap kubeconfig.
     pub kubeconfig: Option<Kubeconfig>,
-    /// Whether to say that the node has this config. Not for a pre-approved one: the node is not done with it.
+    /// Whether to say that the node has this config. For a pre-approved one only if the cluster has it as a MachineConfig, by which the node is taken over.
     pub annotations: bool,
+    /// Whether the MachineConfig is for any release of the operator: in the oldest version that can say it, not in the newest that is read today.
+    pub for_any_release: bool,
 }
 
 /// The kubelet's bootstrap kubeconfig: a credential.
@@ -85,11 +88,14 @@ impl Appended {
     ) -> Result<Vec<u8>, Inexpressible> {
         let object = self.machine_config(config, version)?.object(Value::Null);
         let own = own.unwrap_or(config);
+        let versions: &[SpecVersion] = if self.for_any_release {
+            &OF_ANY_RELEASE
+        } else {
+            &[OPERATOR_NEWEST]
+        };
         // No schema looks at it here: one does when the config itself is served.
-        let config = own
-            .in_version(OPERATOR_NEWEST)
-            .or_else(|_| own.in_version(SpecVersion::NEWEST))
-            .ok();
+        let mut said = versions.iter().map(|version| own.in_version(*version));
+        let config = said.find_map(Result::ok).or_else(|| own.in_version(SpecVersion::NEWEST).ok());
         let whole = WithConfig { object: &object, config };
         // A quarter more: it is indented.
         let mut content = Vec::with_capacity(expected + expected / 4);
@@ -270,6 +276,7 @@ mod tests {
             controller,
             kubeconfig: Some(Kubeconfig(b"credential".to_vec())),
             annotations: true,
+            for_any_release: false,
         }
     }
 

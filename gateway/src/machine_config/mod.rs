@@ -1,11 +1,13 @@
 //! MachineConfigs: the objects of the Machine Config Operator, and what it makes of them.
 //!
-//! [`manifest`] reads them from files, [`render`] makes one of many, [`appended`] adds what a Machine Config Server adds.
+//! [`manifest`] reads them from files, [`render`] makes one of many, [`appended`] adds what a Machine Config Server adds; [`second_stage`] makes one of a
+//! pre-approved config.
 
 pub mod appended;
 mod locate;
 pub mod manifest;
 pub mod render;
+pub mod second_stage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

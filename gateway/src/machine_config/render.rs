@@ -268,7 +268,7 @@ fn image(configs: &[&MachineConfig], base: &str, of: impl Fn(&Spec) -> &String) 
 }
 
 /// The same content has the same name, as with the operator; the hash is our own.
-fn name(pool: &str, spec: &Spec) -> String {
+pub(super) fn name(pool: &str, spec: &Spec) -> String {
     let object = WithConfig {
         object: &object("", spec, Value::Null),
         config: spec.config.as_ref().map(Config::value),

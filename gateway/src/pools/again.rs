@@ -19,15 +19,20 @@ pub fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
         has_contents && file.get("overwrite") != Some(&Value::Bool(true))
     });
     let paths: Vec<&str> = again.filter_map(path).filter(|path| before.contains(path)).collect();
+    named(&paths).map(|named| {
+        format!(
+            "a node that has the pre-approved config cannot apply the full one by `attest-node config --apply`, because Ignition writes no file \
+             twice: say \"overwrite\": true for {named}"
+        )
+    })
+}
+
+/// The first of these paths, and how many more there are; `None` if there are none.
+pub(super) fn named(paths: &[&str]) -> Option<String> {
     let more = paths.len().saturating_sub(NAMED_LIMIT);
     let named = paths.iter().take(NAMED_LIMIT).copied().collect::<Vec<_>>().join(", ");
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    (!paths.is_empty()).then(|| {
-        format!(
-            "a node that has the pre-approved config cannot apply the full one by `attest-node config --apply`, because Ignition writes no file \
-             twice: say \"overwrite\": true for {named}{more}"
-        )
-    })
+    (!paths.is_empty()).then(|| format!("{named}{more}"))
 }
 
 fn files(config: &Config) -> impl Iterator<Item = &Value> {

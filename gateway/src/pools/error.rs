@@ -10,6 +10,7 @@ use crate::ignition::lint::Finding;
 use crate::ignition::{Invalid, NotAConfig};
 use crate::machine_config::manifest::ManifestError;
 use crate::machine_config::render::RenderError;
+use crate::machine_config::second_stage::SecondStageError;
 use crate::policy::ConfigSet;
 
 /// Why a pool cannot be served.
@@ -95,6 +96,9 @@ pub enum PoolError {
         findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
     )]
     Secrets { pool: String, findings: Vec<Finding> },
+    /// A pre-approved config that machine-config-daemon cannot take over by.
+    #[error("pool {pool}: second_stage.machine_config_daemon: {source}")]
+    SecondStage { pool: String, source: SecondStageError },
     /// A folder and another server, where one must be the source.
     #[error("{path}: the pool's source is [upstream], so nothing is read from here; remove one of them")]
     TwoSources { path: PathBuf },

@@ -23,7 +23,15 @@ use crate::settings::misplaced;
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
 const BEFORE: [&str; 2] = ["grants", "attestation"];
-const AFTER: [&str; 6] = ["kubelet", "inventory", "source", "pre_approved", "upstream", "upstream.include"];
+const AFTER: [&str; 7] = [
+    "kubelet",
+    "inventory",
+    "source",
+    "pre_approved",
+    "second_stage",
+    "upstream",
+    "upstream.include",
+];
 
 fn sections() -> Vec<&'static str> {
     let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Token);
@@ -51,6 +59,8 @@ struct File {
     source: SourceFile,
     #[serde(default)]
     pre_approved: PreApproved,
+    #[serde(default)]
+    second_stage: SecondStage,
     upstream: Option<UpstreamSettings>,
 }
 
@@ -108,6 +118,12 @@ struct PreApproved {
     acknowledged: BTreeSet<String>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SecondStage {
+    machine_config_daemon: bool,
+}
+
 /// What `pool.toml` says, checked, and with its paths resolved.
 #[derive(Debug)]
 pub(super) struct PoolFile {
@@ -129,8 +145,17 @@ pub(super) struct PoolFile {
     pub extensions: BTreeSet<String>,
     /// Secrets in the pre-approved config that the administrator has acknowledged, by the names of the findings.
     pub acknowledged: BTreeSet<String>,
+    /// Whether the cluster's machine-config-daemon takes over nodes that have the pre-approved config.
+    pub second_stage: bool,
     /// Where the full config comes from, if not from folders.
     pub upstream: Option<UpstreamSettings>,
+}
+
+impl PoolFile {
+    /// Whether machine-config-daemon takes over nodes that have the pre-approved config, and there are such nodes.
+    pub fn takes_over(&self) -> bool {
+        self.second_stage && self.grants.earn(Earns::PreApproved)
+    }
 }
 
 /// Who says nothing gives nothing away: only attestation earns the full config by default.
@@ -238,6 +263,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
         extensions: file.source.extensions,
         acknowledged: file.pre_approved.acknowledged,
+        second_stage: file.second_stage.machine_config_daemon,
         upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
     })
 }

@@ -14,8 +14,9 @@ use super::versions::{Kind, Versions};
 use super::{Pool, PoolError, PoolInventory, file};
 use crate::ignition::lint::{self, Finding};
 use crate::ignition::{Config, Invalid};
-use crate::machine_config::appended::{Appended, REPEATING};
-use crate::machine_config::render::{self, Rendered};
+use crate::machine_config::appended::{Appended, CONTENT};
+use crate::machine_config::render::{self, Rendered, RenderedPool};
+use crate::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
 use crate::policy::{ConfigSet, Earns, Grants};
 
 /// What is in the folder of pools.
@@ -112,6 +113,22 @@ impl Pool {
         if rendered.is_none() && plain_full.is_empty() {
             return Err(nothing(ConfigSet::Full));
         }
+        let second_stage = file.takes_over();
+        let wrong = |source| PoolError::SecondStage {
+            pool: name.to_owned(),
+            source,
+        };
+        let rendered = match rendered {
+            None if second_stage => return Err(wrong(SecondStageError::NoMachineConfigs)),
+            Some(_) if second_stage && !(plain_pre_approved.is_empty() && plain_full.is_empty()) => {
+                return Err(wrong(SecondStageError::PlainConfigs));
+            }
+            Some(RenderedPool { pre_approved, full }) if second_stage => Some(RenderedPool {
+                pre_approved: second_stage::taken_over(pre_approved, name, &full.spec),
+                full,
+            }),
+            rendered => rendered,
+        };
         let controller = manifests.controller.unwrap_or_default();
         let made = |set, mut rendered: Option<Rendered>, plain: Vec<Config>| {
             let of_rendered = rendered.as_mut().and_then(|rendered| rendered.spec.config.take());
@@ -136,7 +153,8 @@ impl Pool {
                     machine_config,
                     controller: controller.clone(),
                     kubeconfig: kubeconfig.clone(),
-                    annotations: set == ConfigSet::Full,
+                    annotations: set == ConfigSet::Full || second_stage,
+                    for_any_release: set == ConfigSet::PreApproved && second_stage,
                 }))
             });
             Ok::<_, PoolError>((config, kind))
@@ -176,6 +194,15 @@ impl Pool {
                 None => list.choose(full).map_err(include)?,
             }
         };
+        let pre_approved = if folder.file.takes_over() {
+            let made = second_stage::of_chosen(pre_approved, name).map_err(|source| PoolError::SecondStage {
+                pool: name.to_owned(),
+                source,
+            });
+            made.map(|(config, appended)| (config, Kind::Operator(Box::new(appended))))?
+        } else {
+            (pre_approved, Kind::Plain)
+        };
         let given = fetched
             .configs()
             .iter()
@@ -185,7 +212,7 @@ impl Pool {
             name,
             folder.file,
             folder.inventory,
-            (pre_approved, Kind::Plain),
+            pre_approved,
             (full.clone(), Kind::Given(given)),
             folder.size,
         )
@@ -210,6 +237,13 @@ impl Pool {
         let of_full = places(ConfigSet::Full, &full)?;
         let texts = packing.texts();
         let ((pre_approved, kind), (full, kind_of_full)) = (pre_approved, full);
+        let second_stage = |source| PoolError::SecondStage {
+            pool: name.to_owned(),
+            source,
+        };
+        if file.takes_over() {
+            second_stage::can_be_said(&pre_approved).map_err(second_stage)?;
+        }
         let sizes = [&of_pre_approved, &of_full].map(|(config, _)| config.size());
         let outlines = Outlines::of((pre_approved, &kind), (full, &kind_of_full), sizes);
         let outlines = outlines.map_err(|problem| unusable(name, ConfigSet::Full, &problem))?;
@@ -220,9 +254,14 @@ impl Pool {
                 name: missing.name,
             });
         }
-        // Where the gateway has added them itself, it is known what they repeat. Another server's say what is in the full config.
+        if file.takes_over()
+            && let Some(found) = outlines.object_size().filter(|size| *size > OBJECT_LIMIT_BYTES)
+        {
+            return Err(second_stage(SecondStageError::TooLarge { found }));
+        }
+        // Where the gateway has added it itself, it is known what it repeats. Another server's says what is in the full config.
         let repeating = match kind {
-            Kind::Operator(_) => &REPEATING[..],
+            Kind::Operator(_) => &[CONTENT][..],
             Kind::Plain | Kind::Given(_) => &[],
         };
         let found = lint::lint(&outlines.pre_approved, repeating);
@@ -237,7 +276,7 @@ impl Pool {
                 findings,
             });
         }
-        let known = outlines.known();
+        let known = outlines.known(kind.spec().filter(|_| file.takes_over()));
         let [digest, digest_of_full] = outlines.digests();
         let versions = |(config, own): (Places, Option<Places>), kind: Kind, digest| {
             let packed = |places| Packed::new(Arc::clone(&texts), places);
@@ -247,6 +286,13 @@ impl Pool {
         let full = versions(of_full, kind_of_full, digest_of_full);
         Ok(Self {
             name: name.to_owned(),
+            second_stage: file.takes_over(),
+            machine_config_pool: file
+                .upstream
+                .as_ref()
+                .and_then(|upstream| upstream.pool.clone())
+                .unwrap_or_else(|| name.to_owned()),
+            second_stage_of_nobody: file.second_stage && !file.takes_over(),
             grants: file.grants,
             endorsement: file.endorsement.unwrap_or_default(),
             endorsement_unsaid: file.endorsement.is_none(),

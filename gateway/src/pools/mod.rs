@@ -15,6 +15,7 @@ pub mod needed;
 mod outline;
 mod packed;
 mod seen;
+mod taken_over;
 pub mod upstream;
 mod versions;
 mod warnings;
@@ -36,6 +37,7 @@ pub use versions::{RenderedConfig, Versions};
 
 use crate::credentials::kubelet::NamePatterns;
 use crate::ignition::{Inexpressible, SpecVersion};
+use crate::machine_config::second_stage::{Object, SecondStageError};
 use crate::policy::{ConfigSet, Grant, Grants};
 
 /// The sample that `init` writes.
@@ -59,6 +61,12 @@ pub struct Pool {
     pre_approved: Versions,
     full: Versions,
     known: outline::Known,
+    /// Whether machine-config-daemon takes over nodes that have the pre-approved config.
+    second_stage: bool,
+    /// Whether it should, and nobody gets that config.
+    second_stage_of_nobody: bool,
+    /// The pool's name in the cluster.
+    machine_config_pool: String,
     /// Acknowledged secrets that are not there.
     needless: BTreeSet<String>,
     /// Whether `pool.toml` leaves open whose endorsement of a TPM is taken.
@@ -104,6 +112,18 @@ impl Pool {
             return Some("kernelArguments");
         }
         self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
+    }
+
+    /// The MachineConfig that the cluster must have so that machine-config-daemon takes over nodes with the pre-approved config; `None` where it does not.
+    ///
+    /// # Errors
+    /// [`SecondStageError`].
+    pub fn second_stage(&self) -> Result<Option<Object>, SecondStageError> {
+        if !self.second_stage {
+            return Ok(None);
+        }
+        let content = self.pre_approved.machine_config()?;
+        content.map(|content| Object::of(&content, &self.machine_config_pool)).transpose()
     }
 
     /// What a node gets only once it is approved, or differently.
@@ -167,6 +187,9 @@ impl Pool {
             && self.hold_seconds == other.hold_seconds
             && self.kubelet_names == other.kubelet_names
             && self.needless == other.needless
+            && self.second_stage == other.second_stage
+            && self.second_stage_of_nobody == other.second_stage_of_nobody
+            && self.machine_config_pool == other.machine_config_pool
             && self.unpinned == other.unpinned
             && self.pre_approved == other.pre_approved
             && self.full == other.full

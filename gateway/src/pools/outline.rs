@@ -2,9 +2,10 @@
 
 use super::again;
 use super::difference::{self, Difference};
+use super::taken_over::{self, Obstacle};
 use super::versions::Kind;
 use crate::ignition::{Config, Hashed, Inexpressible, SpecVersion};
-use crate::machine_config::appended;
+use crate::machine_config::{Spec, appended};
 
 /// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
 pub(super) struct Outlines {
@@ -23,6 +24,8 @@ pub(super) struct Known {
     pub same: bool,
     /// What keeps a node that has the pre-approved one from applying the full one.
     pub obstacle: Option<String>,
+    /// What keeps machine-config-daemon from taking it over, where it should.
+    pub not_taken_over: Vec<Obstacle>,
     /// Whether the full one has kernel arguments.
     pub kernel_arguments: bool,
     /// How large they are.
@@ -67,11 +70,20 @@ impl Outlines {
         difference::missing(&self.pre_approved, &self.full)
     }
 
-    pub fn known(&self) -> Known {
+    /// How many bytes the MachineConfig of the pre-approved one has, as an API is given it; `None` if it is of none.
+    pub fn object_size(&self) -> Option<usize> {
+        let [content, _] = &self.left_out;
+        let content: serde_json::Value = serde_json::from_slice(content.as_ref()?).ok()?;
+        Some(content.to_string().len())
+    }
+
+    /// `spec` is what the MachineConfig of the pre-approved one says, if machine-config-daemon is to take over by it.
+    pub fn known(&self, spec: Option<&Spec>) -> Known {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
         Known {
             same: self.same_kind && self.pre_approved == self.full,
             obstacle: again::obstacle(&self.pre_approved, &self.full),
+            not_taken_over: spec.map_or_else(Vec::new, |spec| taken_over::obstacles(&self.pre_approved, spec, &self.full)),
             kernel_arguments: arguments.iter().any(|arguments| !arguments.is_empty()),
             summary: format!("full: {}; pre-approved: {}", sizes(&self.full), sizes(&self.pre_approved)),
         }

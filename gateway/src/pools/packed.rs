@@ -121,6 +121,11 @@ impl Packed {
         Self { texts, places }
     }
 
+    /// How many bytes it has.
+    pub fn size(&self) -> usize {
+        self.places.size()
+    }
+
     /// The config again.
     pub fn config(&self) -> Result<Config, serde_json::Error> {
         let text = |place| text_at(&self.texts, place);

@@ -11,9 +11,11 @@ use super::versions::Kind;
 use super::*;
 use crate::ignition::{Config, data_url};
 use crate::machine_config::appended::{ENCAPSULATED, REPEATING};
+use crate::machine_config::second_stage::OBJECT_LIMIT_BYTES;
 use crate::policy::Earns;
 
 mod attestation;
+mod second_stage;
 
 const CONFIG: &str = r#"{"ignition":{"version":"3.1.0"}}"#;
 

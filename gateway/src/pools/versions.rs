@@ -123,10 +123,17 @@ impl Versions {
 
     /// What the MachineConfig says that it is from, if it is from one.
     pub(super) fn spec(&self) -> Option<&Spec> {
-        match &self.kind {
-            Kind::Operator(appended) => Some(&appended.machine_config.spec),
-            Kind::Plain | Kind::Given(_) => None,
-        }
+        self.kind.spec()
+    }
+
+    /// The MachineConfig that it is from, whole, as JSON, if it is from one.
+    pub(super) fn machine_config(&self) -> Result<Option<Vec<u8>>, Inexpressible> {
+        let Kind::Operator(appended) = &self.kind else {
+            return Ok(None);
+        };
+        let config = self.config(SpecVersion::NEWEST)?;
+        let content = appended.content(&config, self.own()?.as_ref(), SpecVersion::NEWEST, self.config.size());
+        content.map(Some)
     }
 
     /// Everything that a node gets, in the newest version.
@@ -177,6 +184,14 @@ impl Kind {
         match self {
             Self::Plain | Self::Given(_) => Ok(None),
             Self::Operator(appended) => appended.content(config, self.own(), SpecVersion::NEWEST, expected).map(Some),
+        }
+    }
+
+    /// What the MachineConfig says that it is from, if it is from one.
+    pub(super) fn spec(&self) -> Option<&Spec> {
+        match self {
+            Self::Operator(appended) => Some(&appended.machine_config.spec),
+            Self::Plain | Self::Given(_) => None,
         }
     }
 

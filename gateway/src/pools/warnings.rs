@@ -92,6 +92,7 @@ impl Pool {
         {
             warnings.push(format!("pool {}: {obstacle}", self.name));
         }
+        warnings.extend(self.of_second_stage());
         if self.unpinned {
             warnings.push(format!(
                 "pool {}: if the name in upstream.url ever leads to this gateway, it would take its own pre-approved config for the full one: set upstream.address or upstream.keys_sha256",
@@ -102,6 +103,28 @@ impl Pool {
             warnings.push(format!(
                 "pool {}: pre_approved.acknowledged lists {name:?}, which is not there",
                 self.name
+            ));
+        }
+        warnings
+    }
+
+    /// Why machine-config-daemon might not do what `second_stage` says.
+    fn of_second_stage(&self) -> Vec<String> {
+        let name = &self.name;
+        let obstacles = self.known.not_taken_over.iter();
+        let mut warnings: Vec<String> = obstacles
+            .map(|obstacle| {
+                format!("pool {name}: machine-config-daemon will not finish a node that has the pre-approved config: {obstacle}")
+            })
+            .collect();
+        if self.second_stage_of_nobody {
+            warnings.push(format!(
+                "pool {name}: second_stage.machine_config_daemon does nothing, as no grant earns \"pre-approved\""
+            ));
+        }
+        if self.second_stage && self.grants.kubelet == Earns::Full {
+            warnings.push(format!(
+                "pool {name}: machine-config-daemon brings its nodes the full config, so do not have them apply it by `attest-node config --apply`, too, which it would take for drift: set grants.kubelet = \"refuse\" if nothing else needs it"
             ));
         }
         warnings

@@ -1,0 +1,46 @@
+//! `attest-gateway second-stage`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use attest_gateway::pools;
+use attest_gateway::settings::Settings;
+
+use super::output;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  attest-gateway second-stage | oc apply --server-side -f -\n\nOf each pool with second_stage.machine_config_daemon, the MachineConfig that its pre-approved config names. It must be in the cluster before a node boots with that config, and stay while one may: those that\nwere applied before are not taken away. --server-side, because what oc apply else notes on an object has no room for a MachineConfig.\ndocs/second-stage.md says what a node goes through."
+)]
+pub struct Arguments {
+    /// Of these pools (repeatable); of all without it.
+    #[arg(long, value_name = "POOL")]
+    pool: Vec<String>,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let named = !arguments.pool.is_empty();
+    let pools = if named {
+        arguments.pool.clone()
+    } else {
+        pools::folders(&settings.pools)?.pools.into_keys().collect()
+    };
+    let mut printed = String::new();
+    for name in pools {
+        let pool = super::pool(&settings, &name)?;
+        match pool.second_stage().with_context(|| format!("pool {name}"))? {
+            Some(object) => printed.push_str(&format!("{:#}\n", object.value)),
+            None if named => bail!(
+                "pool {name} has no second stage: its pool.toml does not say second_stage.machine_config_daemon, or nobody gets its pre-approved config"
+            ),
+            None => {}
+        }
+    }
+    if printed.is_empty() {
+        bail!("no pool has a second stage: none says second_stage.machine_config_daemon in pool.toml");
+    }
+    output::print(printed)?;
+    Ok(ExitCode::SUCCESS)
+}

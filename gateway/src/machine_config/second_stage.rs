@@ -1,0 +1,219 @@
+//! The second stage: machine-config-daemon takes over a node that booted with its pool's pre-approved config.
+//!
+//! The daemon goes by the name of a MachineConfig that the node's annotations say, and that the cluster must have. So the pre-approved config becomes a
+//! MachineConfig of its own; the node is told its name, and the cluster is given the object. From there on the daemon moves the node to what its pool
+//! says, as it moves any node. Which of the daemon's checks that passes: docs/second-stage.md.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::appended::{Appended, CONTENT, ENCAPSULATED, KUBECONFIG, Kubeconfig, NODE_ANNOTATIONS};
+use super::render::{self, Rendered};
+use super::{ControllerConfig, KernelType, Spec};
+use crate::ignition::{Config, Inexpressible, SpecVersion, data_url};
+
+/// Largest MachineConfig, in bytes: what etcd takes in a request. machine-config-operator 7ff337a, pkg/controller/common/constants.go,
+/// `MaxMachineConfigSize`.
+pub const OBJECT_LIMIT_BYTES: usize = 1_572_864;
+/// The spec versions that an object for any release of the operator can be in, the best first: each release reads the older ones, too, and none reads
+/// 3.0. Those of 2026 read up to 3.5.
+pub(super) const OF_ANY_RELEASE: [SpecVersion; 5] = [
+    SpecVersion::V3_1,
+    SpecVersion::V3_2,
+    SpecVersion::V3_3,
+    SpecVersion::V3_4,
+    SpecVersion::V3_5,
+];
+/// What a Machine Config Server appends, and a MachineConfig does not have: the daemon changes or removes it, and would take that for drift.
+const APPENDED: [&str; 4] = [NODE_ANNOTATIONS, KUBECONFIG, CONTENT, ENCAPSULATED];
+/// The labels of the object. None is a role, so no pool takes it for an ingredient; and without an annotation of the operator's version, nothing takes it for
+/// the operator's own (`oc adm prune renderedmachineconfigs` removes those that are in no use yet).
+pub const LABELS: [(&str, &str); 2] = [
+    ("app.kubernetes.io/managed-by", "attest-gateway"),
+    ("app.kubernetes.io/component", "second-stage"),
+];
+/// What stands after the pool in the object's name.
+const OF_PRE_APPROVED: &str = "pre-approved";
+
+/// Why a pool's pre-approved config cannot be a MachineConfig.
+#[derive(Debug, thiserror::Error)]
+pub enum SecondStageError {
+    /// A pool of plain configs only.
+    #[error("the pool has no MachineConfigs, and machine-config-daemon takes over by one")]
+    NoMachineConfigs,
+    /// Files that are in no MachineConfig of the cluster.
+    #[error(
+        "plain configs of pre-approved/ and full/ are in no MachineConfig of the cluster's, so machine-config-daemon would take them away again: make them MachineConfigs"
+    )]
+    PlainConfigs,
+    /// Another server's config without a MachineConfig, or with one that is not pre-approved.
+    #[error(
+        "upstream.include.files does not list {ENCAPSULATED}: it has the image, the kernel arguments and the mode of FIPS that a node boots with, and the object is made of it"
+    )]
+    NotIncluded,
+    /// A file that should be plain JSON or YAML within the config.
+    #[error("{path} is not in the config as it is: fetched, compressed or without contents")]
+    Elsewhere { path: &'static str },
+    /// What should be a MachineConfig is none.
+    #[error("{ENCAPSULATED} is no MachineConfig that this gateway can read, at {place}")]
+    NotAMachineConfig { place: String },
+    /// More than the cluster's API takes.
+    #[error("its MachineConfig would have {found} bytes, and the cluster's API takes {OBJECT_LIMIT_BYTES}")]
+    TooLarge { found: usize },
+    /// Something that the operator has no words for.
+    #[error("no release of the operator can read its MachineConfig: {0}")]
+    Inexpressible(#[from] Inexpressible),
+}
+
+/// A pre-approved MachineConfig for the daemon to take over by, instead of one that is there to be looked at; `full` is what the pool's full one says.
+///
+/// The daemon refuses to change the mode of FIPS of a node, and pivots to another image by a reboot: so both are the full config's from the start. Neither
+/// is a secret. An image of image mode is left out: it has not been built for this MachineConfig, and comes with the pool's own.
+#[must_use]
+pub fn taken_over(pre_approved: Rendered, pool: &str, full: &Spec) -> Rendered {
+    let spec = Spec {
+        fips: full.fips,
+        os_image_url: full.os_image_url.clone(),
+        base_os_extensions_container_image: full.base_os_extensions_container_image.clone(),
+        ..pre_approved.spec
+    };
+    Rendered {
+        name: name(pool, &spec),
+        spec,
+        pre_built_image: None,
+    }
+}
+
+/// The name begins as those of rendered MachineConfigs do, so that none who reads the cluster's takes it for an ingredient. No MachineConfigPool's own
+/// rendered ones are called so: after their pool's name there is the hash.
+fn name(pool: &str, spec: &Spec) -> String {
+    render::name(&format!("{pool}-{OF_PRE_APPROVED}"), spec)
+}
+
+/// The same of what was chosen of another server's config: its Ignition config, and what is to be appended to that.
+///
+/// # Errors
+/// [`SecondStageError`].
+pub fn of_chosen(mut chosen: Config, pool: &str) -> Result<(Config, Appended), SecondStageError> {
+    let mut appended = Vec::new();
+    if !chosen.list(["storage", "files"]).is_empty()
+        && let Some(files) = chosen.list_mut(["storage", "files"])
+    {
+        appended.extend(files.extract_if(.., |file| path(file).is_some_and(|path| APPENDED.contains(&path))));
+    }
+    let of = |wanted: &'static str| {
+        let file = appended.iter().find(|file| path(file) == Some(wanted));
+        file.map(|file| contents(file).ok_or(SecondStageError::Elsewhere { path: wanted }))
+            .transpose()
+    };
+    let spec = read(&of(ENCAPSULATED)?.ok_or(SecondStageError::NotIncluded)?)?;
+    let kubeconfig = of(KUBECONFIG)?.map(Kubeconfig);
+    let mut spec = Spec {
+        config: Some(chosen),
+        ..spec
+    };
+    let name = name(pool, &spec);
+    let config = spec.config.take().unwrap_or_else(Config::empty);
+    let appended = Appended {
+        machine_config: Rendered {
+            name,
+            spec,
+            pre_built_image: None,
+        },
+        controller: ControllerConfig::default(),
+        kubeconfig,
+        annotations: true,
+        for_any_release: true,
+    };
+    Ok((config, appended))
+}
+
+/// Whether an object of this config can be read by the operator.
+///
+/// # Errors
+/// [`SecondStageError`].
+pub fn can_be_said(config: &Config) -> Result<(), SecondStageError> {
+    let [.., newest] = OF_ANY_RELEASE;
+    config.in_version(newest).map(|_| ()).map_err(SecondStageError::from)
+}
+
+/// A MachineConfig as another server encapsulates it. What is not known here is left to the full one, to which the daemon moves the node.
+#[derive(Deserialize)]
+struct Encapsulated {
+    spec: EncapsulatedSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EncapsulatedSpec {
+    kernel_arguments: Option<Vec<String>>,
+    extensions: Option<Vec<String>>,
+    fips: Option<bool>,
+    kernel_type: Option<KernelType>,
+    #[serde(rename = "osImageURL")]
+    os_image_url: Option<String>,
+    #[serde(rename = "baseOSExtensionsContainerImage")]
+    base_os_extensions_container_image: Option<String>,
+}
+
+fn read(json: &[u8]) -> Result<Spec, SecondStageError> {
+    let mut json = serde_json::Deserializer::from_slice(json);
+    let Encapsulated { spec } = serde_path_to_error::deserialize(&mut json).map_err(|error| SecondStageError::NotAMachineConfig {
+        place: error.path().to_string(),
+    })?;
+    Ok(Spec {
+        config: None,
+        kernel_arguments: spec.kernel_arguments.unwrap_or_default(),
+        extensions: spec.extensions.unwrap_or_default(),
+        fips: spec.fips.unwrap_or_default(),
+        kernel_type: spec.kernel_type.unwrap_or_default(),
+        os_image_url: spec.os_image_url.unwrap_or_default(),
+        base_os_extensions_container_image: spec.base_os_extensions_container_image.unwrap_or_default(),
+    })
+}
+
+fn path(file: &Value) -> Option<&str> {
+    file.get("path")?.as_str()
+}
+
+/// What a file has, if that is in the config and not compressed.
+fn contents(file: &Value) -> Option<Vec<u8>> {
+    let contents = file.get("contents")?;
+    let compression = contents.get("compression").and_then(Value::as_str).unwrap_or_default();
+    let source = contents.get("source")?.as_str()?;
+    data_url::decode(source).filter(|_| compression.is_empty())
+}
+
+/// The object that the cluster is given: whole, but for what an API adds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    /// What the nodes' annotations say.
+    pub name: String,
+    /// The MachineConfigPool that the nodes are of.
+    pub pool: String,
+    pub value: Value,
+}
+
+impl Object {
+    /// Of a MachineConfig's JSON, as it is in [`CONTENT`]; with the labels by which those are found that a gateway has made.
+    ///
+    /// # Errors
+    /// [`SecondStageError`].
+    pub(crate) fn of(content: &[u8], pool: &str) -> Result<Self, SecondStageError> {
+        let wrong = |place: &str| SecondStageError::NotAMachineConfig { place: place.to_owned() };
+        let mut value: Value = serde_json::from_slice(content).map_err(|_| wrong("$"))?;
+        let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
+        let metadata = metadata.ok_or_else(|| wrong("metadata"))?;
+        let labels = LABELS.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
+        metadata.insert("labels".to_owned(), Value::Object(labels.collect()));
+        let name = metadata.get("name").and_then(Value::as_str).ok_or_else(|| wrong("metadata.name"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            pool: pool.to_owned(),
+            value,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

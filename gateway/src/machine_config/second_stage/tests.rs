@@ -1,0 +1,190 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::json;
+
+use super::*;
+use crate::machine_config::GENERATED_ANNOTATION;
+
+fn config(mut value: Value) -> Config {
+    value["ignition"] = json!({"version": "3.5.0"});
+    Config::from_value(value).unwrap()
+}
+
+fn rendered(files: &[&str]) -> Rendered {
+    let files: Vec<Value> = files.iter().map(|path| json!({"path": path})).collect();
+    Rendered {
+        name: "rendered-worker-of-the-gateway".to_owned(),
+        spec: Spec {
+            config: Some(config(json!({"storage": {"files": files}}))),
+            kernel_arguments: vec!["early=1".to_owned()],
+            os_image_url: "quay.io/early".to_owned(),
+            ..Spec::default()
+        },
+        pre_built_image: Some("quay.io/built".to_owned()),
+    }
+}
+
+fn full() -> Spec {
+    Spec {
+        kernel_arguments: vec!["late=1".to_owned()],
+        fips: true,
+        os_image_url: "quay.io/os@sha256:1".to_owned(),
+        base_os_extensions_container_image: "quay.io/extensions@sha256:1".to_owned(),
+        ..Spec::default()
+    }
+}
+
+#[test]
+fn image_and_fips_are_the_full_configs_and_nothing_else_is() {
+    let made = taken_over(rendered(&["/a"]), "worker", &full());
+    assert_eq!(made.spec.os_image_url, "quay.io/os@sha256:1");
+    assert_eq!(made.spec.base_os_extensions_container_image, "quay.io/extensions@sha256:1");
+    assert!(made.spec.fips);
+    assert_eq!(made.spec.kernel_arguments, ["early=1"]);
+    assert_eq!(made.spec.config, rendered(&["/a"]).spec.config);
+    // The daemon would look for it in place of the MachineConfig's image, which the node does not run then.
+    assert_eq!(made.pre_built_image, None);
+}
+
+#[test]
+fn the_same_content_has_the_same_name_and_any_other_another() {
+    let name = |rendered: Rendered, pool: &str, full: &Spec| taken_over(rendered, pool, full).name;
+    let first = name(rendered(&["/a"]), "worker", &full());
+    let hash = first.strip_prefix("rendered-worker-pre-approved-").unwrap();
+    assert!(hash.len() == 32 && hash.bytes().all(|b| b.is_ascii_hexdigit()), "{first}");
+    assert_eq!(name(rendered(&["/a"]), "worker", &full()), first);
+    assert_ne!(name(rendered(&["/b"]), "worker", &full()), first);
+    assert_ne!(name(rendered(&["/a"]), "infra", &full()), first);
+    for change in [
+        |spec: &mut Spec| spec.fips = false,
+        |spec: &mut Spec| spec.os_image_url.push('2'),
+        |spec: &mut Spec| spec.base_os_extensions_container_image.push('2'),
+    ] {
+        let mut full = full();
+        change(&mut full);
+        assert_ne!(name(rendered(&["/a"]), "worker", &full), first);
+    }
+    // What comes of the full config's own is not in it.
+    let other = Spec {
+        kernel_arguments: vec![],
+        ..full()
+    };
+    assert_eq!(name(rendered(&["/a"]), "worker", &other), first);
+}
+
+fn file(path: &str, text: &str) -> Value {
+    json!({"path": path, "mode": 420, "overwrite": true, "contents": {"source": data_url::encode(text.as_bytes())}})
+}
+
+const MACHINE_CONFIG: &str = r#"{"kind": "MachineConfig", "metadata": {"name": "rendered-worker-1", "uid": "1"}, "spec": {"fips": true, "kernelType": "realtime",
+    "osImageURL": "quay.io/os", "kernelArguments": ["a"], "extensions": null, "config": {"ignition": {"version": "3.5.0"}}, "newer": {"field": 1}}}"#;
+
+/// What was chosen of another server's config: these files.
+fn chosen(files: &[Value]) -> Result<(Config, Appended), String> {
+    of_chosen(config(json!({"storage": {"files": files}})), "worker").map_err(|error| error.to_string())
+}
+
+#[test]
+fn of_another_servers_config_the_object_is_what_the_operator_has_rendered() {
+    let of_server = [
+        file("/etc/a", "a"),
+        file(NODE_ANNOTATIONS, "{\"full\": 1}"),
+        file(KUBECONFIG, "credential"),
+        file(CONTENT, "the whole"),
+        file(ENCAPSULATED, MACHINE_CONFIG),
+    ];
+    let (config, appended) = chosen(&of_server).unwrap();
+    let paths: Vec<&str> = config.list(["storage", "files"]).iter().filter_map(path).collect();
+    assert_eq!(paths, ["/etc/a"]);
+    assert_eq!(appended.kubeconfig, Some(Kubeconfig(b"credential".to_vec())));
+    let Rendered { name, spec, .. } = &appended.machine_config;
+    assert_eq!(
+        (spec.os_image_url.as_str(), spec.fips, spec.kernel_type),
+        ("quay.io/os", true, KernelType::Realtime)
+    );
+    assert_eq!(spec.kernel_arguments, ["a"]);
+    assert!(name.starts_with("rendered-worker-pre-approved-"), "{name}");
+    // What is appended is in no object, and changes no name: a credential that rotates makes no new one.
+    let content = appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap();
+    let object = Object::of(&content, "worker").unwrap();
+    assert_eq!(object.name, *name);
+    let text = object.value.to_string();
+    for other in ["credential", "the whole", "rendered-worker-1", "encapsulated"] {
+        assert!(!text.contains(other), "{other} is in {text}");
+    }
+    let mut rotated = of_server.clone();
+    rotated[2] = file(KUBECONFIG, "another");
+    assert_eq!(chosen(&rotated).unwrap().1.machine_config.name, *name);
+    let mut changed = of_server;
+    changed[0] = file("/etc/a", "b");
+    assert_ne!(chosen(&changed).unwrap().1.machine_config.name, *name);
+}
+
+#[test]
+fn what_another_server_gives_is_a_machine_config_or_refused() {
+    let refused = |files: &[Value], part: &str| {
+        let error = chosen(files).unwrap_err();
+        assert!(error.contains(part), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    };
+    refused(&[file("/a", "a")], "does not list /etc/ignition-machine-config-encapsulated.json");
+    for text in [
+        "",
+        "hunter2",
+        "[]",
+        "{}",
+        r#"{"spec": 1}"#,
+        r#"{"spec": {"kernelType": "hunter2"}}"#,
+        r#"{"spec": {"fips": "hunter2"}}"#,
+        r#"{"spec": {"kernelArguments": [1]}}"#,
+    ] {
+        refused(&[file(ENCAPSULATED, text)], "is no MachineConfig that this gateway can read");
+    }
+    let good = file(ENCAPSULATED, MACHINE_CONFIG);
+    let mut compressed = file(KUBECONFIG, "a");
+    compressed["contents"]["compression"] = "gzip".into();
+    refused(
+        &[good.clone(), compressed],
+        "/etc/kubernetes/kubeconfig is not in the config as it is",
+    );
+    let fetched = json!({"path": ENCAPSULATED, "contents": {"source": "https://example.com/a"}});
+    refused(
+        &[fetched],
+        "/etc/ignition-machine-config-encapsulated.json is not in the config as it is",
+    );
+    refused(&[json!({"path": ENCAPSULATED})], "is not in the config as it is");
+    assert!(chosen(&[good]).is_ok());
+}
+
+#[test]
+fn the_object_is_in_the_oldest_version_that_can_say_it() {
+    let version = |part: Value| {
+        let mut value = json!({"storage": {"files": [file(ENCAPSULATED, MACHINE_CONFIG)]}});
+        for (key, part) in part.as_object().unwrap() {
+            value[key] = part.clone();
+        }
+        let (config, appended) = of_chosen(config(value), "worker").unwrap();
+        can_be_said(&config).unwrap();
+        let object = Object::of(&appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap(), "worker").unwrap();
+        object.value["spec"]["config"]["ignition"]["version"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(version(json!({})), "3.1.0");
+    assert_eq!(version(json!({"kernelArguments": {"shouldExist": ["a"]}})), "3.3.0");
+    let sticky = Config::from_value(json!({"ignition": {"version": "3.6.0"}, "storage": {"files": [{"path": "/a", "mode": 0o1777}]}}));
+    assert!(can_be_said(&sticky.unwrap()).is_err());
+}
+
+#[test]
+fn the_object_is_no_pools_ingredient_and_not_the_operators() {
+    let content = br#"{"apiVersion": "a", "kind": "b", "metadata": {"name": "rendered-a-pre-approved-1"}, "spec": {}}"#;
+    let object = Object::of(content, "worker").unwrap();
+    assert_eq!(object.name, "rendered-a-pre-approved-1");
+    let metadata = &object.value["metadata"];
+    let keys: Vec<&String> = metadata["labels"].as_object().unwrap().keys().collect();
+    assert_eq!(keys.len(), LABELS.len());
+    assert!(!object.value.to_string().contains("machineconfiguration.openshift.io/role"));
+    assert!(!object.value.to_string().contains(GENERATED_ANNOTATION));
+    for bad in ["", "[]", "{}", r#"{"metadata": {}}"#, r#"{"metadata": {"name": 1}}"#] {
+        assert!(Object::of(bad.as_bytes(), "worker").is_err(), "{bad}");
+    }
+}

@@ -1,0 +1,276 @@
+//! Whether machine-config-daemon takes over a node that has the pre-approved config, and then moves it to the full one: what of its checks can be made on
+//! both configs. All of them, and what each one looks at: docs/second-stage.md.
+
+use serde_json::Value;
+
+use super::again::named;
+use crate::ignition::Config;
+use crate::machine_config::Spec;
+use crate::machine_config::appended::KUBECONFIG;
+
+/// What the daemon changes on no node: it has to be the same in both. machine-config-operator 7ff337a, pkg/controller/common/reconcile.go,
+/// `isConfigReconcilable` and `validatePasswdChanges`.
+const SAME: [[&str; 2]; 7] = [
+    ["kernelArguments", "shouldExist"],
+    ["kernelArguments", "shouldNotExist"],
+    ["storage", "disks"],
+    ["storage", "filesystems"],
+    ["storage", "raid"],
+    ["storage", "directories"],
+    ["passwd", "groups"],
+];
+/// What it neither compares nor makes.
+const LUKS: [&str; 2] = ["storage", "luks"];
+const LINKS: [&str; 2] = ["storage", "links"];
+const FILES: [&str; 2] = ["storage", "files"];
+const USERS: [&str; 2] = ["passwd", "users"];
+const UNITS: [&str; 2] = ["systemd", "units"];
+/// What applies the encapsulated MachineConfig before the kubelet runs. templates/common/_base/units.
+const FIRST_BOOT: &str = "machine-config-daemon-firstboot.service";
+/// The only user that it changes, and what of it.
+const USER: &str = "core";
+const CHANGED_OF_USER: [&str; 3] = ["name", "sshAuthorizedKeys", "passwordHash"];
+/// The file by which it checks nothing any more, and which it refuses to write. pkg/daemon/constants, `MachineConfigDaemonForceFile`.
+const FORCE: &str = "/run/machine-config-daemon-force";
+/// Modes that it compares as they are: it takes the bits above for something else than they are on the disk.
+const MODE_LIMIT: i64 = 0o777;
+
+/// What keeps the daemon from it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// A part of the config that the daemon does not change.
+    #[error(
+        "it refuses to change {place} on a node, and that differs between both configs: have all of it needed before approval, or none"
+    )]
+    Changed { place: String },
+    /// LUKS volumes that would never be.
+    #[error("it makes no LUKS volumes, and storage.luks differs between both configs: have all of it needed before approval, or none")]
+    Luks,
+    /// Users that it does not change.
+    #[error("it changes keys and password of user core only, and passwd.users differs between both configs in more than that")]
+    Users,
+    /// Files that it refuses to write.
+    #[error("it refuses to append to files, and to write {FORCE}: {0}")]
+    Refused(String),
+    /// Files that it cannot compare with what a node has.
+    #[error(
+        "it compares the node's files with what the config says, and cannot where that is fetched, appended, compressed by something else than gzip, or of a mode above 0777: {0}"
+    )]
+    Incomparable(String),
+    /// A node without the file that it changes at each move.
+    #[error("it sets the mode of {KUBECONFIG} at each move, and fails where there is none: say source.kubeconfig, or include the file")]
+    NoKubeconfig,
+    /// Nothing that sets on the node what the daemon then looks for.
+    #[error(
+        "it wants the kernel arguments and extensions of its MachineConfig on the node from the start, and without {FIRST_BOOT} nothing sets them: include that unit, and what it needs"
+    )]
+    NoFirstBoot,
+    /// A MachineConfig without an image, which a node that was booted from one does not fit.
+    #[error(
+        "its MachineConfig names no image, and a node that runs one is taken for another: put the ControllerConfig, or the pool and its rendered MachineConfig, into machine-configs"
+    )]
+    NoImage,
+}
+
+/// All that keeps it; `spec` is the pre-approved MachineConfig's.
+pub(super) fn obstacles(pre_approved: &Config, spec: &Spec, full: &Config) -> Vec<Obstacle> {
+    let differs = |place: [&str; 2]| pre_approved.list(place) != full.list(place);
+    let changed = SAME.iter().filter(|place| differs(**place)).map(|place| place.join("."));
+    // What is gone it takes for done.
+    let links = Some(LINKS.join(".")).filter(|_| differs(LINKS) && !full.list(LINKS).is_empty());
+    let mut obstacles: Vec<Obstacle> = changed.chain(links).map(|place| Obstacle::Changed { place }).collect();
+    if differs(LUKS) {
+        obstacles.push(Obstacle::Luks);
+    }
+    if differs(USERS) && !users_are_changed(full.list(USERS)) {
+        obstacles.push(Obstacle::Users);
+    }
+    let of_files = |config: &Config, wrong: fn(&Value) -> bool| {
+        let files = config.list(FILES).iter().filter(|file| wrong(file));
+        named(&files.filter_map(|file| text(file, "path")).collect::<Vec<_>>())
+    };
+    obstacles.extend(of_files(full, is_refused).map(Obstacle::Refused));
+    obstacles.extend(of_files(pre_approved, is_incomparable).map(Obstacle::Incomparable));
+    let has_kubeconfig = pre_approved.list(FILES).iter().any(|file| text(file, "path") == Some(KUBECONFIG));
+    obstacles.extend((!has_kubeconfig).then_some(Obstacle::NoKubeconfig));
+    let is_set = pre_approved.list(UNITS).iter().any(|unit| text(unit, "name") == Some(FIRST_BOOT));
+    let has_to_be = !(spec.kernel_arguments.is_empty() && spec.extensions.is_empty());
+    obstacles.extend((has_to_be && !is_set).then_some(Obstacle::NoFirstBoot));
+    obstacles.extend(spec.os_image_url.is_empty().then_some(Obstacle::NoImage));
+    obstacles
+}
+
+/// Whether it changes a node's users to these. Of several it looks at the last one only.
+fn users_are_changed(users: &[Value]) -> bool {
+    let only_core = users.iter().all(|user| text(user, "name") == Some(USER));
+    only_core
+        && users.last().and_then(Value::as_object).is_none_or(|user| {
+            let keys = user.get("sshAuthorizedKeys").and_then(Value::as_array);
+            let some = user.contains_key("passwordHash") || keys.is_some_and(|keys| !keys.is_empty());
+            some && user.keys().all(|field| CHANGED_OF_USER.contains(&field.as_str()))
+        })
+}
+
+fn is_refused(file: &Value) -> bool {
+    is_appended(file) || text(file, "path") == Some(FORCE)
+}
+
+fn is_incomparable(file: &Value) -> bool {
+    let contents = file.get("contents");
+    let source = contents.and_then(|contents| text(contents, "source")).unwrap_or_default();
+    let compression = contents.and_then(|contents| text(contents, "compression")).unwrap_or_default();
+    let mode = file.get("mode").and_then(Value::as_i64).unwrap_or_default();
+    is_appended(file)
+        || !(source.is_empty() || source.starts_with("data:"))
+        || !["", "gzip"].contains(&compression)
+        || !(0..=MODE_LIMIT).contains(&mode)
+}
+
+fn is_appended(file: &Value) -> bool {
+    file.get("append")
+        .and_then(Value::as_array)
+        .is_some_and(|append| !append.is_empty())
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> Option<&'v str> {
+    value.get(field)?.as_str()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(mut value: Value) -> Config {
+        value["ignition"] = json!({"version": "3.5.0"});
+        Config::from_value(value).unwrap()
+    }
+
+    /// What keeps the daemon from taking over by `pre_approved`, if anything beside what is of no matter here.
+    fn found(mut pre_approved: Value, full: Value) -> Vec<Obstacle> {
+        let kubeconfig = json!({"path": KUBECONFIG, "contents": {"source": "data:,x"}});
+        let files = &mut pre_approved["storage"]["files"];
+        match files.as_array_mut() {
+            Some(files) => files.push(kubeconfig),
+            None => *files = json!([kubeconfig]),
+        }
+        let spec = Spec {
+            os_image_url: "quay.io/os@sha256:1".to_owned(),
+            ..Spec::default()
+        };
+        obstacles(&config(pre_approved), &spec, &config(full))
+    }
+
+    #[test]
+    fn what_the_daemon_does_not_change_has_to_be_the_same() {
+        let check = |part: Value, place: &str| {
+            let changed = Obstacle::Changed { place: place.to_owned() };
+            assert_eq!(found(part.clone(), part.clone()), [], "{place}");
+            assert_eq!(found(json!({}), part.clone()), vec![changed.clone()], "{place}");
+            // What is in both, and differs.
+            let expected = if place == "storage.links" { vec![] } else { vec![changed] };
+            assert_eq!(found(part, json!({})), expected, "{place}");
+        };
+        check(json!({"storage": {"directories": [{"path": "/a"}]}}), "storage.directories");
+        check(json!({"storage": {"links": [{"path": "/a", "target": "/b"}]}}), "storage.links");
+        check(json!({"storage": {"disks": [{"device": "/dev/sda"}]}}), "storage.disks");
+        check(
+            json!({"storage": {"filesystems": [{"device": "/dev/sda", "format": "xfs", "path": "/var"}]}}),
+            "storage.filesystems",
+        );
+        check(
+            json!({"storage": {"raid": [{"name": "a", "level": "raid1", "devices": ["/dev/sda", "/dev/sdb"]}]}}),
+            "storage.raid",
+        );
+        check(json!({"kernelArguments": {"shouldExist": ["a"]}}), "kernelArguments.shouldExist");
+        check(
+            json!({"kernelArguments": {"shouldNotExist": ["a"]}}),
+            "kernelArguments.shouldNotExist",
+        );
+        check(json!({"passwd": {"groups": [{"name": "a"}]}}), "passwd.groups");
+        let luks = json!({"storage": {"luks": [{"name": "a", "device": "/dev/sda"}]}});
+        assert_eq!(found(luks.clone(), luks.clone()), []);
+        assert_eq!(found(json!({}), luks), [Obstacle::Luks]);
+    }
+
+    #[test]
+    fn the_daemon_changes_keys_and_password_of_core() {
+        let check = |users: Value, changed: bool| {
+            let full = json!({"passwd": {"users": users.clone()}});
+            assert_eq!(found(full.clone(), full.clone()), [], "{users}");
+            let expected = if changed { vec![] } else { vec![Obstacle::Users] };
+            assert_eq!(found(json!({}), full), expected, "{users}");
+        };
+        check(json!([{"name": "core", "sshAuthorizedKeys": ["a"]}]), true);
+        check(json!([{"name": "core", "passwordHash": "a"}]), true);
+        check(json!([{"name": "core"}]), false);
+        check(json!([{"name": "core", "sshAuthorizedKeys": ["a"], "uid": 1000}]), false);
+        check(json!([{"name": "core", "sshAuthorizedKeys": ["a"], "groups": ["b"]}]), false);
+        check(json!([{"name": "other", "sshAuthorizedKeys": ["a"]}]), false);
+        check(json!([{"name": "other"}, {"name": "core", "sshAuthorizedKeys": ["a"]}]), false);
+        // None at all are none to remove.
+        let core = json!({"passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["a"]}]}});
+        assert_eq!(found(core, json!({})), []);
+    }
+
+    #[test]
+    fn files_have_to_be_such_that_the_daemon_can_compare_and_write() {
+        let pre_approved = |file: Value| found(json!({"storage": {"files": [file]}}), json!({}));
+        let full = |file: Value| found(json!({}), json!({"storage": {"files": [file]}}));
+        let data = json!({"source": "data:,a"});
+        let gzip = json!({"source": "data:;base64,H4sIAAAAAAAAA0sEAEO+t+gBAAAA", "compression": "gzip"});
+        let fetched = json!({"source": "https://example.com/a", "verification": {"hash": format!("sha256-{}", "0".repeat(64))}});
+        for good in [
+            json!({"path": "/a", "contents": data}),
+            json!({"path": "/a", "contents": gzip}),
+            json!({"path": "/a", "mode": 511}),
+        ] {
+            assert_eq!(pre_approved(good.clone()), [], "{good}");
+            assert_eq!(full(good.clone()), [], "{good}");
+        }
+        let incomparable = [Obstacle::Incomparable("/a".to_owned())];
+        assert_eq!(pre_approved(json!({"path": "/a", "contents": fetched})), incomparable);
+        let appended = json!({"path": "/a", "append": [data]});
+        assert_eq!(pre_approved(appended.clone()), incomparable);
+        assert_eq!(full(appended), [Obstacle::Refused("/a".to_owned())]);
+        assert_eq!(
+            full(json!({"path": FORCE, "contents": data})),
+            [Obstacle::Refused(FORCE.to_owned())]
+        );
+        assert!(is_incomparable(&json!({"path": "/a", "mode": 0o1777})));
+    }
+
+    #[test]
+    fn kernel_arguments_and_extensions_are_set_by_somebody() {
+        let empty = config(json!({}));
+        let check = |spec: Spec, units: Value, expected: bool| {
+            let pre_approved = config(json!({"systemd": {"units": units}}));
+            let found = obstacles(&pre_approved, &spec, &empty).contains(&Obstacle::NoFirstBoot);
+            assert_eq!(found, expected, "{spec:?} {units}");
+        };
+        let arguments = || Spec {
+            kernel_arguments: vec!["a".to_owned()],
+            ..Spec::default()
+        };
+        let extensions = || Spec {
+            extensions: vec!["usbguard".to_owned()],
+            ..Spec::default()
+        };
+        check(Spec::default(), json!([]), false);
+        check(arguments(), json!([]), true);
+        check(extensions(), json!([{"name": "other.service"}]), true);
+        check(arguments(), json!([{"name": FIRST_BOOT}]), false);
+        check(extensions(), json!([{"name": FIRST_BOOT}]), false);
+    }
+
+    #[test]
+    fn the_node_has_a_kubeconfig_and_runs_an_image() {
+        let empty = config(json!({}));
+        assert_eq!(
+            obstacles(&empty, &Spec::default(), &empty),
+            [Obstacle::NoKubeconfig, Obstacle::NoImage]
+        );
+    }
+}

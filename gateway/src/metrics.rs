@@ -33,6 +33,7 @@ pub struct Metrics {
     log_forward_lag_records: Family<ReceiverLabels, Gauge>,
     log_forward_lag_seconds: Family<ReceiverLabels, Gauge>,
     cluster_watch_broken: Family<WatchLabels, Gauge>,
+    second_stage_missing: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -215,6 +216,12 @@ impl Default for Metrics {
             "1 while the cluster's API does not tell what is watched there: what was known last is kept",
             cluster_watch_broken.clone(),
         );
+        let second_stage_missing = Gauge::default();
+        registry.register(
+            "second_stage_missing",
+            "1 while it is not known that the cluster has the MachineConfigs which pre-approved configs name",
+            second_stage_missing.clone(),
+        );
         Self {
             log_broken,
             log_moved,
@@ -224,6 +231,7 @@ impl Default for Metrics {
             log_forward_lag_records,
             log_forward_lag_seconds,
             cluster_watch_broken,
+            second_stage_missing,
             registry,
             decisions,
             pool_broken,
@@ -379,6 +387,12 @@ impl Metrics {
         self.cluster_watch_broken
             .get_or_create(&WatchLabels { what })
             .set(i64::from(broken));
+    }
+
+    /// Says whether the cluster may lack a MachineConfig that a pre-approved config names.
+    #[cfg(feature = "cluster")]
+    pub fn second_stage_missing(&self, missing: bool) {
+        self.second_stage_missing.set(i64::from(missing));
     }
 
     /// All of it, as text.

@@ -10,6 +10,7 @@ mod health;
 mod kept;
 pub mod pointers;
 mod resources;
+pub mod second_stage;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub use kept::{Keeping, Kept, keep};
 
 use crate::audit::admin::By;
 use crate::clock::Clock;
+use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
@@ -30,6 +32,7 @@ use crate::store::Store;
 /// What of the gateway works with the cluster's API.
 pub(crate) struct Parts<'a> {
     pub clock: Clock,
+    pub metrics: &'a Arc<Metrics>,
     pub pools: &'a Arc<LivePools>,
     pub store: &'a Arc<dyn Store>,
     pub tls: &'a Arc<LiveTls>,
@@ -54,6 +57,12 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Par
         };
         tasks.spawn(keeper.run());
     }
+    tasks.spawn(second_stage::keep(
+        Arc::clone(cluster),
+        Arc::clone(parts.pools),
+        parts.clock,
+        Arc::clone(parts.metrics),
+    ));
 }
 
 impl Cluster {

@@ -85,6 +85,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     if let Some(cluster) = &gateway.cluster {
         let parts = crate::cluster::Parts {
             clock: gateway.clock,
+            metrics: &gateway.metrics,
             pools: &gateway.pools,
             store: &gateway.store,
             tls: &gateway.tls,

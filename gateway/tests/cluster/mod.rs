@@ -3,6 +3,7 @@
 mod configs;
 mod kept;
 mod pointers;
+mod second_stage;
 
 use std::time::Duration;
 

@@ -1,0 +1,385 @@
+//! The MachineConfigs by which machine-config-daemon takes over nodes that have a pre-approved config: made in the cluster, and kept there for as long as a
+//! node may go by them.
+//!
+//! Each gateway does so by itself. The name of an object is that of its content, so gateways make no difference to one another; and each says on the objects
+//! of its own pools that it still serves them, so none removes what another one's nodes boot with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
+use kube::core::DynamicObject;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::MissedTickBehavior;
+
+use super::resources::{machine_config_pools, machine_configs};
+use super::{Cluster, ClusterError};
+use crate::clock::{Clock, rfc3339};
+use crate::machine_config::second_stage::{LABELS, Object};
+use crate::metrics::Metrics;
+use crate::pools::Pool;
+use crate::pools::live::LivePools;
+
+/// When a gateway last said that it serves the config of this object. Without it no gateway has made the object, and none removes it.
+const SERVED_AT: &str = "attest-gateway.io/served-at";
+/// How often that is said: seldom, since each time the whole object is written.
+const SAY_EVERY: Duration = Duration::from_secs(12 * 3600);
+/// How long an object stays that nobody serves any more: a node that has booted with it waits for its CSR to be approved, and then for its daemon to be
+/// scheduled, and nobody is told of it.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How often it is looked whether pools have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether the objects are still there, as they were made. The daemon tries again after a minute at most.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+/// How soon after a failure it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Objects in a page of a list.
+const PAGE_OBJECTS: u32 = 500;
+/// Most pages that are read: of more nodes than a cluster can have.
+const PAGES_LIMIT: usize = 100;
+/// The annotations of a node that name the MachineConfigs which its daemon needs.
+const OF_NODES: [&str; 2] = [
+    "machineconfiguration.openshift.io/currentConfig",
+    "machineconfiguration.openshift.io/desiredConfig",
+];
+
+/// Why the objects are not as they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum SecondStageError {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// An object of that name which is not a gateway's.
+    #[error(
+        "MachineConfig {name} is there, says something else than the config that nodes get, and is not labelled as a gateway's: remove it"
+    )]
+    Foreign { name: String },
+    /// What was made of a pool is no object.
+    #[error("MachineConfig {name}: {problem}")]
+    NotAnObject { name: String, problem: String },
+    /// A list without an end.
+    #[error("{what}: more than {PAGES_LIMIT} pages")]
+    Endless { what: &'static str },
+}
+
+/// The objects in the cluster, and what is known of them.
+pub struct SecondStage {
+    cluster: Arc<Cluster>,
+    clock: Clock,
+    /// The resource version in which an object was found, or made, as it should be.
+    verified: BTreeMap<String, String>,
+}
+
+/// What came of looking after them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub made: BTreeSet<String>,
+    /// Put back as they should be, or said to be served still.
+    pub written: BTreeSet<String>,
+    pub removed: BTreeSet<String>,
+    /// Whether somebody else has changed something meanwhile: it has to be looked at again.
+    pub again: bool,
+}
+
+impl SecondStage {
+    #[must_use]
+    pub const fn new(cluster: Arc<Cluster>, clock: Clock) -> Self {
+        Self {
+            cluster,
+            clock,
+            verified: BTreeMap::new(),
+        }
+    }
+
+    /// Makes what is wanted and not there, puts back what was changed, and removes what a gateway has made, none has served for long, and no node goes by.
+    ///
+    /// # Errors
+    /// [`SecondStageError`]; what was done until then is done.
+    pub async fn look_after(&mut self, wanted: &[Object]) -> Result<Done, SecondStageError> {
+        let mut done = Done::default();
+        let labels: Vec<String> = LABELS.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let ours = ListParams::default().labels(&labels.join(","));
+        let there = self
+            .list(&self.machine_configs(), ours, "MachineConfigs of the second stage")
+            .await?;
+        let mut wrong = None;
+        for object in wanted {
+            let found = there.iter().find(|found| found.name_any() == object.name);
+            if found.is_some_and(|found| self.is_well(found)) {
+                continue;
+            }
+            match self.put(object, &mut done).await {
+                Ok(()) => {}
+                // It would not answer for the others either.
+                Err(error @ SecondStageError::Cluster(_)) => return Err(error),
+                Err(error) => wrong = wrong.or(Some(error)),
+            }
+        }
+        let is_wanted = |name: &str| wanted.iter().any(|object| object.name == name);
+        let superseded: Vec<_> = there
+            .into_iter()
+            .filter(|found| !is_wanted(&found.name_any()) && self.is_over(found))
+            .collect();
+        if !superseded.is_empty() {
+            self.remove(&superseded, &mut done).await?;
+        }
+        wrong.map_or(Ok(done), Err)
+    }
+
+    fn machine_configs(&self) -> Api<DynamicObject> {
+        Api::all_with(self.cluster.client(), &machine_configs())
+    }
+
+    /// Whether it is as it was found, or made, and it was said lately that it is served.
+    fn is_well(&self, found: &PartialObjectMeta<DynamicObject>) -> bool {
+        let version = self.verified.get(&found.name_any());
+        version.is_some() && version == found.metadata.resource_version.as_ref() && self.age(found).is_some_and(|age| age < SAY_EVERY)
+    }
+
+    /// Whether a gateway has made it, and none has served it for long.
+    fn is_over(&self, found: &PartialObjectMeta<DynamicObject>) -> bool {
+        self.age(found).is_some_and(|age| age > KEPT)
+    }
+
+    /// How long ago a gateway said that it serves it.
+    fn age<K: Resource>(&self, object: &K) -> Option<Duration> {
+        let said = object.meta().annotations.as_ref()?.get(SERVED_AT)?;
+        let said = OffsetDateTime::parse(said, &Rfc3339).ok()?.unix_timestamp();
+        let said = u64::try_from(said).ok()?;
+        Some(Duration::from_secs(self.clock.now().as_secs().saturating_sub(said)))
+    }
+
+    async fn put(&mut self, wanted: &Object, done: &mut Done) -> Result<(), SecondStageError> {
+        let api = self.machine_configs();
+        let name = &wanted.name;
+        let wrong = |error: serde_json::Error| SecondStageError::NotAnObject {
+            name: name.clone(),
+            problem: error.to_string(),
+        };
+        let mut object: DynamicObject = serde_json::from_value(wanted.value.clone()).map_err(wrong)?;
+        object.metadata.owner_references = self.owner(&wanted.pool).await?.map(|owner| vec![owner]);
+        let now = rfc3339(self.clock.now().as_secs());
+        object.annotations_mut().insert(SERVED_AT.to_owned(), now);
+        let found = self.cluster.ask("a MachineConfig of the second stage", api.get_opt(name)).await?;
+        let params = PostParams::default();
+        let Some(found) = found else {
+            let made = self
+                .cluster
+                .ask("making a MachineConfig of the second stage", api.create(&params, &object));
+            if self.settle(made.await, done)? {
+                done.made.insert(name.clone());
+            }
+            return Ok(());
+        };
+        let as_wanted = found.data.get("spec") == object.data.get("spec");
+        let labelled = |(key, value): &(&str, &str)| found.labels().get(*key).is_some_and(|found| found == value);
+        if !LABELS.iter().all(labelled) {
+            // Somebody else's that says the same does what is wanted. It is not this gateway's to change.
+            return if as_wanted {
+                Ok(())
+            } else {
+                Err(SecondStageError::Foreign { name: name.clone() })
+            };
+        }
+        let owned = found.metadata.owner_references == object.metadata.owner_references;
+        if as_wanted && owned && self.age(&found).is_some_and(|age| age < SAY_EVERY) {
+            self.verified.insert(name.clone(), found.resource_version().unwrap_or_default());
+            return Ok(());
+        }
+        // Of this version only: what has changed meanwhile is looked at first.
+        object.metadata.resource_version = found.resource_version();
+        let written = self
+            .cluster
+            .ask("writing a MachineConfig of the second stage", api.replace(name, &params, &object));
+        if self.settle(written.await, done)? {
+            done.written.insert(name.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether it was written; not, if somebody else was first.
+    fn settle(&mut self, written: Result<DynamicObject, ClusterError>, done: &mut Done) -> Result<bool, ClusterError> {
+        match written {
+            Ok(object) => {
+                // As the API has it, which may drop what it does not know: so what it took is what is wanted.
+                self.verified
+                    .insert(object.name_any(), object.resource_version().unwrap_or_default());
+                Ok(true)
+            }
+            Err(error) if status(&error) == Some(CONFLICT) => {
+                done.again = true;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The pool, so that the operator gives a node which boots into a custom pool the pool's labels, and the object goes with its pool.
+    async fn owner(&self, pool: &str) -> Result<Option<OwnerReference>, ClusterError> {
+        let resource = machine_config_pools();
+        let api: Api<DynamicObject> = Api::all_with(self.cluster.client(), &resource);
+        let found = self.cluster.ask("a MachineConfigPool", api.get_metadata_opt(pool)).await?;
+        Ok(found.and_then(|found| {
+            Some(OwnerReference {
+                api_version: resource.api_version,
+                kind: resource.kind,
+                name: found.metadata.name?,
+                uid: found.metadata.uid?,
+                controller: Some(true),
+                block_owner_deletion: None,
+            })
+        }))
+    }
+
+    async fn remove(&self, superseded: &[PartialObjectMeta<DynamicObject>], done: &mut Done) -> Result<(), SecondStageError> {
+        let nodes: Api<Node> = Api::all(self.cluster.client());
+        let nodes = self.list(&nodes, ListParams::default(), "nodes").await?;
+        let named: BTreeSet<&str> = nodes
+            .iter()
+            .flat_map(|node| OF_NODES.iter().filter_map(|name| node.annotations().get(*name)))
+            .map(String::as_str)
+            .collect();
+        for object in superseded.iter().filter(|object| !named.contains(object.name_any().as_str())) {
+            let name = object.name_any();
+            // Not if another gateway has said meanwhile that it serves it.
+            let as_seen = Preconditions {
+                uid: object.uid(),
+                resource_version: object.resource_version(),
+            };
+            let params = DeleteParams::default().preconditions(as_seen);
+            let api = self.machine_configs();
+            match self
+                .cluster
+                .ask("removing a MachineConfig of the second stage", api.delete(&name, &params))
+                .await
+            {
+                Ok(_) => {
+                    done.removed.insert(name);
+                }
+                Err(error) if status(&error) == Some(CONFLICT) => done.again = true,
+                Err(error) if status(&error) == Some(NOT_FOUND) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The metadata of all of them.
+    async fn list<K>(&self, api: &Api<K>, mut params: ListParams, what: &'static str) -> Result<Vec<PartialObjectMeta<K>>, SecondStageError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let mut all = Vec::new();
+        params = params.limit(PAGE_OBJECTS);
+        for _ in 0..PAGES_LIMIT {
+            let page = self.cluster.ask(what, api.list_metadata(&params)).await?;
+            let more = page.metadata.continue_.clone().filter(|more| !more.is_empty());
+            all.extend(page.items);
+            match more {
+                Some(more) => params = params.continue_token(&more),
+                None => return Ok(all),
+            }
+        }
+        Err(SecondStageError::Endless { what })
+    }
+}
+
+const CONFLICT: u16 = 409;
+const NOT_FOUND: u16 = 404;
+
+/// The status of an answer that was an error.
+fn status(error: &ClusterError) -> Option<u16> {
+    match error {
+        ClusterError::Api {
+            source: kube::Error::Api(status),
+            ..
+        } => Some(status.code),
+        _ => None,
+    }
+}
+
+/// Keeps the objects of the pools that are served, for as long as it is polled. It never gives up.
+pub async fn keep(cluster: Arc<Cluster>, pools: Arc<LivePools>, clock: Clock, metrics: Arc<Metrics>) {
+    let mut second_stage = SecondStage::new(cluster, clock);
+    let (mut served, mut wanted): (Vec<Arc<Pool>>, Vec<Object>) = (Vec::new(), Vec::new());
+    let mut due = Instant::now();
+    let mut failing: Option<String> = None;
+    let mut every = tokio::time::interval(LOOK_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let now = pools.all();
+        let same = now.len() == served.len() && now.iter().zip(&served).all(|(now, before)| Arc::ptr_eq(now, before));
+        if !same {
+            served.clone_from(&now);
+            // Megabytes of JSON take their time.
+            let made = tokio::task::spawn_blocking(move || objects(&now)).await;
+            wanted = made.unwrap_or_default();
+            due = Instant::now();
+            metrics.second_stage_missing(!wanted.is_empty());
+        }
+        // Without a second stage nothing is asked, so no right is needed.
+        if wanted.is_empty() || Instant::now() < due {
+            continue;
+        }
+        let looked = second_stage.look_after(&wanted).await;
+        let wait = match &looked {
+            Ok(Done { again: false, .. }) => CHECK_EVERY,
+            Ok(Done { again: true, .. }) => LOOK_EVERY,
+            Err(_) => RETRY_AFTER,
+        };
+        due = Instant::now() + wait;
+        metrics.second_stage_missing(!matches!(looked, Ok(Done { again: false, .. })));
+        match looked {
+            Ok(done) => {
+                if failing.take().is_some() {
+                    tracing::info!("second stage: the cluster has its MachineConfigs");
+                }
+                done.log();
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                if failing.as_ref() != Some(&reason) {
+                    tracing::warn!(
+                        "second stage: {reason}; nodes with a pre-approved config wait for their MachineConfig if the cluster has it not"
+                    );
+                    failing = Some(reason);
+                }
+            }
+        }
+    }
+}
+
+/// What the cluster must have for these pools.
+fn objects(pools: &[Arc<Pool>]) -> Vec<Object> {
+    let made = pools.iter().filter_map(|pool| match pool.second_stage() {
+        Ok(object) => object,
+        Err(error) => {
+            tracing::error!("second stage: pool {}: {error}", pool.name());
+            None
+        }
+    });
+    made.collect()
+}
+
+impl Done {
+    fn log(&self) {
+        for name in &self.made {
+            tracing::info!("second stage: MachineConfig {name} is made");
+        }
+        for name in &self.written {
+            tracing::info!("second stage: MachineConfig {name} is written again");
+        }
+        for name in &self.removed {
+            tracing::info!(
+                "second stage: MachineConfig {name} is removed: not served for {} days, and no node goes by it",
+                KEPT.as_secs() / (24 * 3600)
+            );
+        }
+    }
+}

@@ -382,7 +382,6 @@ impl Metrics {
     }
 
     /// Says whether the cluster's API does not tell the gateway what it watches there.
-    #[cfg(feature = "cluster")]
     pub fn cluster_watch_broken(&self, what: &'static str, broken: bool) {
         self.cluster_watch_broken
             .get_or_create(&WatchLabels { what })
@@ -390,7 +389,6 @@ impl Metrics {
     }
 
     /// Says whether the cluster may lack a MachineConfig that a pre-approved config names.
-    #[cfg(feature = "cluster")]
     pub fn second_stage_missing(&self, missing: bool) {
         self.second_stage_missing.set(i64::from(missing));
     }

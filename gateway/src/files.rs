@@ -8,11 +8,22 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 pub use reading::{SMALL_FILE_LIMIT_BYTES, no_other_than_file, open, read, read_text};
+use rustix::process::geteuid;
 
 /// Mode of what everybody may read.
 pub const PUBLIC: u32 = 0o644;
 /// Mode of what its owner only may read.
 pub const PRIVATE: u32 = 0o600;
+
+/// Whether root has given a file of this mode and owner to one group to read, which this user is in if it can: so Kubernetes gives a Secret to a pod that does not run as root.
+#[must_use]
+pub fn is_given(mode: u32, owner: u32) -> bool {
+    given(mode, owner, geteuid().as_raw())
+}
+
+const fn given(mode: u32, owner: u32, user: u32) -> bool {
+    owner == 0 && user != 0 && mode & 0o037 == 0
+}
 
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +189,22 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn what_root_gives_a_group_to_read_is_given_and_nothing_else_is() {
+        let check = |mode: u32, owner: u32, user: u32, expected: bool| {
+            assert_eq!(given(mode, owner, user), expected, "{mode:o} {owner} {user}");
+        };
+        check(0o440, 0, 22_625, true);
+        check(0o640, 0, 22_625, true);
+        check(0o444, 0, 22_625, false);
+        check(0o460, 0, 22_625, false);
+        check(0o450, 0, 22_625, false);
+        check(0o441, 0, 22_625, false);
+        check(0o440, 22_625, 22_625, false);
+        check(0o440, 1000, 22_625, false);
+        check(0o440, 0, 0, false);
     }
 
     #[test]

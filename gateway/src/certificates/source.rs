@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -145,11 +145,12 @@ impl fmt::Display for Exposed {
     }
 }
 
-/// Whether others than its owner can reach a private key's file.
+/// Whether others than its owner can reach a private key's file, and root has not given it to one group.
 #[must_use]
 pub fn exposed(path: &Path) -> Option<Exposed> {
-    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    (mode & 0o077 != 0).then_some(Exposed {
+    let found = fs::metadata(path).ok()?;
+    let mode = found.permissions().mode() & 0o777;
+    (mode & 0o077 != 0 && !files::is_given(mode, found.uid())).then_some(Exposed {
         to_everybody: mode & 0o007 != 0,
         mode,
     })

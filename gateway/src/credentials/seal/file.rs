@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -68,19 +68,33 @@ pub(super) fn tend(file: &Path, now: u64, keep: Duration, rotate: bool) -> Resul
 
 /// The text of a file that is its owner's only.
 pub(super) fn read_private(file: &Path) -> Result<Zeroizing<String>, SealError> {
+    read(file, |mode, _| is_owners(mode))
+}
+
+/// As [`read_private`], of a file that root may also have given to this user's group to read: so Kubernetes gives a Secret to a pod that is not root.
+pub(super) fn read_private_or_given(file: &Path) -> Result<Zeroizing<String>, SealError> {
+    read(file, |mode, owner| is_owners(mode) || files::is_given(mode, owner))
+}
+
+fn read(file: &Path, is_private: impl Fn(u32, u32) -> bool) -> Result<Zeroizing<String>, SealError> {
     let io = |source| SealError::Io {
         path: file.to_owned(),
         source,
     };
     let text = Zeroizing::new(files::read_text(file, SMALL_FILE_LIMIT_BYTES).map_err(io)?);
-    let mode = fs::metadata(file).map_err(io)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
+    let found = fs::metadata(file).map_err(io)?;
+    let mode = found.permissions().mode() & 0o777;
+    if !is_private(mode, found.uid()) {
         return Err(SealError::Mode {
             path: file.to_owned(),
             mode,
         });
     }
     Ok(text)
+}
+
+const fn is_owners(mode: u32) -> bool {
+    mode & 0o077 == 0
 }
 
 impl FileKeys {

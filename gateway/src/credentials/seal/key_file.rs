@@ -9,7 +9,7 @@ use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
 
 use super::SealError;
-use super::file::read_private;
+use super::file::read_private_or_given;
 use super::key::Secret;
 use crate::files;
 
@@ -48,7 +48,7 @@ impl KeyFile {
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, SealError> {
-        let keys = Self::parse(&read_private(path)?).ok_or_else(|| SealError::NoStoreKey(path.to_owned()))?;
+        let keys = Self::parse(&read_private_or_given(path)?).ok_or_else(|| SealError::NoStoreKey(path.to_owned()))?;
         Ok(Self {
             path: path.to_owned(),
             keys: keys.into_iter().map(StoreKey::new).collect::<Result<_, _>>()?,

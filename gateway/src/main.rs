@@ -50,6 +50,8 @@ enum Command {
     Manifests(commands::manifests::Arguments),
     /// Print the MachineConfigs by which machine-config-daemon takes over nodes that have the pre-approved config.
     SecondStage(commands::second_stage::Arguments),
+    /// Make the folder of a gateway's state for its user, as root.
+    StateFolder(commands::state_folder::Arguments),
     /// What a node of a pool gets only after it is approved.
     Diff(commands::diff::Arguments),
     /// The MCS CA: make one, see where its rotation stands, take the next step.
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Command::Pointer(arguments) => commands::pointer::run(&config, &arguments),
         Command::Render(arguments) => commands::render::run(&config, &arguments),
         Command::Manifests(arguments) => commands::manifests::run(&arguments),
+        Command::StateFolder(arguments) => commands::state_folder::run(&arguments),
         Command::Diff(arguments) => commands::diff::run(&config, &arguments),
         Command::SecondStage(arguments) => commands::second_stage::run(&config, &arguments),
         Command::Ca(command) => commands::ca::run(&config, &command),

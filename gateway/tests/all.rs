@@ -57,6 +57,7 @@ mod log_forward;
 mod log_of_store;
 mod log_retention;
 mod log_segments;
+mod manifests;
 mod mcs;
 mod meanwhile;
 mod newer_release;

@@ -124,6 +124,8 @@ fn links_between_documents_lead_somewhere() {
         "CHANGELOG.md",
         "cloud-fixtures/README.md",
         "docs/architecture.md",
+        "docs/control-plane-hosts.md",
+        "docs/install.md",
         "docs/protocol.md",
         "docs/cluster.md",
         "docs/replicas.md",

@@ -18,6 +18,7 @@ pub struct Kind {
 const STATUS: &[&str] = &["status"];
 const MCO: &str = "machineconfiguration.openshift.io";
 const MACHINES: &str = "machine.openshift.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 const fn kind(
@@ -39,7 +40,7 @@ const fn kind(
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 23] = [
+pub(super) const KINDS: [Kind; 26] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -70,9 +71,39 @@ pub(super) const KINDS: [Kind; 23] = [
     kind(MCO, "v1", "MachineOSBuild", "machineosbuilds", false, STATUS),
     kind(MACHINES, "v1beta1", "Machine", "machines", true, STATUS),
     kind(MACHINES, "v1beta1", "MachineSet", "machinesets", true, STATUS),
+    kind(
+        ADMISSION,
+        "v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+        false,
+        STATUS,
+    ),
+    kind(
+        ADMISSION,
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        false,
+        &[],
+    ),
+    kind(
+        "security.openshift.io",
+        "v1",
+        "SecurityContextConstraints",
+        "securitycontextconstraints",
+        false,
+        &[],
+    ),
 ];
 
 impl Kind {
+    /// All that there are.
+    #[must_use]
+    pub const fn all() -> &'static [Self] {
+        &KINDS
+    }
+
     /// As `kubectl` names it.
     #[must_use]
     pub fn by_plural(plural: &str) -> Self {

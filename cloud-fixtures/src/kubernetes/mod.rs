@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 pub use self::kinds::Kind;
 use self::objects::Objects;
-use self::rights::{Rights, User};
+use self::rights::{Rights, User, Wanted, authorize};
 pub use self::service::Asked;
 use crate::listener::Listener;
 use crate::server::loopback;
@@ -186,6 +186,21 @@ impl Kubernetes {
         self.put(
             json!({"apiVersion": api_version, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": role, "subjects": [subject]}),
         );
+    }
+
+    /// Whether who has this token may do this, by the roles that are there: what a request would be told. No namespace is all
+    /// of them, and no name is more than one object.
+    #[must_use]
+    pub fn may(&self, token: &str, verb: &str, kind: Kind, subresource: Option<&str>, namespace: &str, name: &str) -> bool {
+        let wanted = Wanted {
+            verb,
+            kind,
+            subresource,
+            namespace,
+            name,
+        };
+        let user = locked(&self.shared.rights).user(Some(&format!("Bearer {token}")));
+        user.is_ok_and(|user| authorize(&locked(&self.shared.objects), &user, wanted).is_ok())
     }
 
     /// Every request so far, those included that were refused.

@@ -1,15 +1,19 @@
 //! `attest-gateway manifests`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use attest_gateway::manifests::{Door, Platform, machine_config, table};
+use anyhow::Context;
+use attest_gateway::manifests::{
+    Door, Host, Image, InCluster, InitialSettings, NAME, Namespace, Part, Platform, PoolName, USER, documents, machine_config, table,
+};
 
 use super::output;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway manifests --platform baremetal | oc apply -f -\n  attest-gateway manifests --platform gcp --balancer-address 10.0.0.2\n  attest-gateway manifests --platform none --only nft > door.nft && nft --check -f door.nft\n\nEach control-plane host must run a gateway on port 22625 before this is applied: from then on strangers get what that one gives, and nothing where there is none.\ndocs/control-plane-hosts.md says in which order, and what a booting node gets at each step."
+    after_help = "Examples:\n  attest-gateway manifests --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests --platform baremetal --only machine-config | kubectl apply -f -\n  attest-gateway manifests --platform none --only nft > door.nft && nft --check -f door.nft\n\nIn this order: each control-plane host must have a gateway before the MachineConfig is applied. From then on strangers get what that one gives, and nothing where there is none.\ndocs/install.md says how to install, upgrade and remove it all, and what a booting node gets at each step."
 )]
 pub struct Arguments {
     /// Where the cluster's control plane runs.
@@ -18,25 +22,103 @@ pub struct Arguments {
     /// An address of a balancer that packets come with, and that is on no interface of the hosts (repeatable). Google Cloud's internal balancer has one.
     #[arg(long, value_name = "ADDRESS")]
     balancer_address: Vec<IpAddr>,
-    /// Which part.
-    #[arg(long, value_enum, default_value = "machine-config")]
-    only: Part,
+    /// Whom the gateway runs as on the hosts, by number: who may reach the Machine Config Server where a network plugin keeps programs from it. That of the pods, if nothing else is said.
+    #[arg(long, value_name = "UID", default_value_t = USER)]
+    user: u32,
+    /// The gateway's image, with its registry and a tag or digest.
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<Image>,
+    /// What pointers call the control plane: a name in the Machine Config Server's certificate.
+    #[arg(long, value_name = "NAME")]
+    host: Option<Host>,
+    /// A pool that is served (repeatable).
+    #[arg(long, value_name = "POOL", default_value = "worker")]
+    pool: Vec<PoolName>,
+    /// A member of the etcd that keeps the store (repeatable). None: each host has a store of its own, which is right for one host.
+    #[arg(long, value_name = "URL")]
+    etcd: Vec<String>,
+    /// What the gateway asks the cluster's API for (repeatable): it gets the rights for that, and no others.
+    #[arg(long, value_enum, value_name = "PART")]
+    with: Vec<Part>,
+    /// Where the gateway's objects are.
+    #[arg(long, value_name = "NAMESPACE", default_value = NAME)]
+    namespace: Namespace,
+    /// A part of it all.
+    #[arg(long, value_enum)]
+    only: Option<Only>,
 }
 
 /// A part of what the cluster gets.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Part {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Only {
+    /// Namespace, account, roles and the DaemonSet.
+    Gateway,
+    /// gateway.toml and the pools' files, to begin with.
+    Settings,
     /// The MachineConfig that puts the table on every control-plane host.
     MachineConfig,
     /// The table of nftables alone, for a host that is no OpenShift's, or to look at.
     Nft,
 }
 
+impl Arguments {
+    fn gateway(&self) -> anyhow::Result<Vec<String>> {
+        let gateway = InCluster {
+            namespace: self.namespace.clone(),
+            image: self.image.clone().context("--image says which image the gateways run")?,
+            pools: self.pools(),
+            parts: self.parts(),
+        };
+        Ok(gateway.objects())
+    }
+
+    fn settings(&self) -> anyhow::Result<Vec<String>> {
+        let settings = InitialSettings {
+            namespace: self.namespace.clone(),
+            host: self
+                .host
+                .clone()
+                .context("--host says what pointers call the control plane: api-int.…")?,
+            pools: self.pools(),
+            etcd: self.etcd.clone(),
+            parts: self.parts(),
+        };
+        if settings.etcd.is_empty() {
+            output::tell("no --etcd: each host has a store of its own, and a node that attests at one and fetches from another is refused");
+        }
+        Ok(settings.config_maps()?.into())
+    }
+
+    fn pools(&self) -> BTreeSet<PoolName> {
+        self.pool.iter().cloned().collect()
+    }
+
+    fn parts(&self) -> BTreeSet<Part> {
+        self.with.iter().copied().collect()
+    }
+
+    fn door(&self) -> anyhow::Result<Door> {
+        Ok(Door::new(self.platform, &self.balancer_address, self.user)?)
+    }
+}
+
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let door = Door::new(arguments.platform, &arguments.balancer_address)?;
-    output::print(match arguments.only {
-        Part::MachineConfig => machine_config(&door),
-        Part::Nft => table(&door),
-    })?;
+    let objects = match arguments.only {
+        Some(Only::Nft) => {
+            output::print(table(&arguments.door()?))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(Only::Gateway) => arguments.gateway()?,
+        Some(Only::Settings) => arguments.settings()?,
+        Some(Only::MachineConfig) => vec![machine_config(&arguments.door()?)],
+        None => {
+            let mut all = arguments.gateway()?;
+            // The namespace comes first, and nothing waits for the door.
+            all.extend(arguments.settings()?);
+            all.push(machine_config(&arguments.door()?));
+            all
+        }
+    };
+    output::print(documents(&objects))?;
     Ok(ExitCode::SUCCESS)
 }

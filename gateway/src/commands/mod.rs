@@ -21,6 +21,7 @@ pub mod render;
 pub mod seal;
 pub mod second_stage;
 pub mod serve;
+pub mod state_folder;
 pub mod store;
 pub mod token;
 mod visible;

@@ -1,17 +1,23 @@
 //! The table of nftables on a control-plane host.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use super::{Door, GATEWAY_PORT};
 
 /// Its name in the kernel.
 pub(super) const TABLE: &str = "attest-gateway";
+/// Where the gateway reaches the server of its own host: an address of the loopback interface that nobody else uses, at a port where nobody listens.
+pub(super) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 22, 62, 3), 22_626);
 
 /// What `nft -f` takes. Loading it again replaces the table in one step, so that the door is open at no moment.
 ///
 /// It is a table of its own, of family inet, and comes before those of network plugins and of Google's routes: whose address translation is first is the one
 /// that counts. It says nothing of this release: hosts are restarted when it changes. What another one has led to the server's ports all the same is refused on its way in.
+///
+/// OVN-Kubernetes refuses each connection to these ports that the host itself begins, on its own interfaces, too (openshift/ovn-kubernetes,
+/// `go-controller/pkg/node/OCP_HACKS.go`: a chain of type filter at the hook output). So the gateway's connections get the server's port after that hook, and lose it
+/// on their way back; without connection tracking, which would see two connections in one. Nobody but the gateway's user begins one: what the kernel says of a connection that its program has closed already is nobody's.
 #[must_use]
 pub fn table(door: &Door) -> String {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = door.balancers.iter().partition(|address| address.is_ipv4());
@@ -44,7 +50,23 @@ table inet {TABLE} {{
     type filter hook input priority filter - 10; policy accept;
     iifname != \"lo\" tcp dport {{ 22623, 22624 }} counter reject with tcp reset
   }}
+  # The gateway reaches the server also where a network plugin keeps the host's programs from its ports; nobody else does.
+  chain untracked {{
+    type filter hook output priority raw; policy accept;
+    oifname \"lo\" ip daddr {address} tcp dport {port} tcp flags syn / fin,syn,rst,ack meta skuid {user} notrack accept
+    oifname \"lo\" ip daddr {address} tcp dport {port} tcp flags syn / fin,syn,rst,ack reject with tcp reset
+    oifname \"lo\" ip daddr {address} tcp dport {port} notrack
+    oifname \"lo\" ip saddr {address} tcp sport 22623 notrack
+  }}
+  chain path {{
+    type filter hook postrouting priority srcnat; policy accept;
+    oifname \"lo\" ip daddr {address} tcp dport {port} tcp dport set 22623
+    oifname \"lo\" ip saddr {address} tcp sport 22623 tcp sport set {port}
+  }}
 }}
-"
+",
+        address = SERVER.ip(),
+        port = SERVER.port(),
+        user = door.user,
     )
 }

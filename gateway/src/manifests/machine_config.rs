@@ -56,13 +56,13 @@ spec:
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
-    use super::super::Platform;
+    use super::super::{Platform, USER};
     use super::*;
     use crate::ignition::{Config, data_url};
 
     #[test]
     fn a_node_gets_the_table_and_the_unit_that_loads_it() {
-        let door = Door::new(Platform::Gcp, &["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()]).unwrap();
+        let door = Door::new(Platform::Gcp, &["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()], USER).unwrap();
         let object: serde_json::Value = serde_saphyr::from_str(&machine_config(&door)).unwrap();
         assert_eq!(object["metadata"]["labels"]["machineconfiguration.openshift.io/role"], "master");
         let config = Config::from_value(object["spec"]["config"].clone()).unwrap();
@@ -73,6 +73,8 @@ mod tests {
         for led in ["ip daddr { 192.0.2.5 } tcp", "ip6 daddr { 2001:db8::5 } tcp"] {
             assert!(written.contains(led), "{written}");
         }
+        // Only the gateway's user gets past a network plugin.
+        assert!(written.contains(&format!(" meta skuid {USER} notrack accept\n")), "{written}");
         let unit = config.list(["systemd", "units"])[0]["contents"].as_str().unwrap();
         assert!(unit.contains(&format!("nft -f {}", file["path"].as_str().unwrap())), "{unit}");
         let document = include_str!("../../../docs/control-plane-hosts.md");

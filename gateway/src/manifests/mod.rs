@@ -4,13 +4,33 @@
 //! What comes from outside to 22623 is led to the gateway on the same host, so that every pointer stays as it is: by name, virtual IP or balancer. The
 //! host itself goes on reaching the server, and by that the gateway gets its configs.
 
+mod daemon_set;
 mod door;
+mod fence;
+mod in_cluster;
+pub mod kustomize;
 mod machine_config;
+mod namespace;
+mod part;
+mod roles;
+mod security_context;
+mod settings;
+mod values;
 
 use std::net::IpAddr;
 
 pub use self::door::table;
+pub use self::in_cluster::{InCluster, documents};
 pub use self::machine_config::machine_config;
+pub use self::part::{Part, Place, Rule};
+pub use self::settings::InitialSettings;
+pub use self::values::{BadValue, Host, Image, Namespace, PoolName};
+
+/// Whom the gateway runs as in a pod: a user that no host has, and no other image, as a host's programs are told apart by it.
+pub const USER: u32 = 22_625;
+
+/// What the gateway's objects are called, and its namespace if nothing else is said.
+pub const NAME: &str = "attest-gateway";
 
 /// Where the gateway listens on a control-plane host: the next free port beside those of the Machine Config Server.
 pub const GATEWAY_PORT: u16 = 22625;
@@ -40,6 +60,8 @@ pub enum Platform {
 pub struct Door {
     /// Balancers' addresses that packets come with, and that are on none of the host's interfaces.
     balancers: Vec<IpAddr>,
+    /// Whom the gateway runs as on the host: who may reach the server past a network plugin.
+    user: u32,
 }
 
 /// A door that would not be one.
@@ -56,11 +78,11 @@ pub enum BadDoor {
 }
 
 impl Door {
-    /// Of a control-plane host of this platform.
+    /// Of a control-plane host of this platform, whose gateway runs as this user.
     ///
     /// # Errors
     /// [`BadDoor`].
-    pub fn new(platform: Platform, balancers: &[IpAddr]) -> Result<Self, BadDoor> {
+    pub fn new(platform: Platform, balancers: &[IpAddr], user: u32) -> Result<Self, BadDoor> {
         if platform == Platform::Gcp && balancers.is_empty() {
             return Err(BadDoor::NoBalancer);
         }
@@ -71,7 +93,7 @@ impl Door {
         let mut balancers = balancers.to_vec();
         balancers.sort();
         balancers.dedup();
-        Ok(Self { balancers })
+        Ok(Self { balancers, user })
     }
 }
 
@@ -83,14 +105,14 @@ mod tests {
     #[test]
     fn google_s_packets_come_with_an_address_that_has_to_be_told() {
         let vip: IpAddr = "192.0.2.5".parse().unwrap();
-        assert_eq!(Door::new(Platform::Gcp, &[]), Err(BadDoor::NoBalancer));
+        assert_eq!(Door::new(Platform::Gcp, &[], USER), Err(BadDoor::NoBalancer));
         for platform in [Platform::BareMetal, Platform::Aws, Platform::Azure, Platform::None] {
-            assert!(Door::new(platform, &[]).is_ok(), "{platform:?}");
+            assert!(Door::new(platform, &[], USER).is_ok(), "{platform:?}");
         }
-        assert_eq!(Door::new(Platform::Gcp, &[vip, vip]).unwrap().balancers, [vip]);
+        assert_eq!(Door::new(Platform::Gcp, &[vip, vip], USER).unwrap().balancers, [vip]);
         for text in ["127.0.0.1", "0.0.0.0", "::", "::1", "224.0.0.1"] {
             let address = text.parse().unwrap();
-            assert_eq!(Door::new(Platform::None, &[vip, address]), Err(BadDoor::Address(address)));
+            assert_eq!(Door::new(Platform::None, &[vip, address], USER), Err(BadDoor::Address(address)));
         }
     }
 }

@@ -152,7 +152,11 @@ impl Settings {
         Self::parse("", &folder.join("gateway.toml"))
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
+    /// As [`Settings::load`], of a text that would stand in that file.
+    ///
+    /// # Errors
+    /// [`SettingsError`], which names file, line and key.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
         let file: File = toml::from_str(text).map_err(|source| SettingsError::Toml {
             path: path.to_owned(),
             hint: misplaced::hint::<File>(&source, SECTIONS),

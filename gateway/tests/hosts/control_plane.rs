@@ -55,15 +55,15 @@ fn full(version: &str) -> Vec<u8> {
     format!("{{ \"ignition\": {{\"version\": \"{version}\"}},  \"storage\": {{\"files\": [{files}]}} }}\n").into_bytes()
 }
 
-/// The pool's config is what the Machine Config Server of the same host gives.
-fn take_from_the_host(folder: &Path) {
+/// The pool's config is what the Machine Config Server of the same host gives, reached there.
+fn take_from_the_host(folder: &Path, address: &str) {
     let pool = folder.join("pools").join(POOL);
     for set in ["full", "pre-approved"] {
         fs::remove_dir_all(pool.join(set)).unwrap();
     }
     let file = pool.join("pool.toml");
     let upstream = format!(
-        "[upstream]\nurl = \"https://{NAME}:22623\"\naddress = \"127.0.0.1:22623\"\nca = \"../../tls/mcs-ca.crt\"\n\n[upstream.include]\nfiles = [\"/etc/early\"]\n\n[tpm]"
+        "[upstream]\nurl = \"https://{NAME}:22623\"\naddress = \"{address}\"\nca = \"../../tls/mcs-ca.crt\"\n\n[upstream.include]\nfiles = [\"/etc/early\"]\n\n[tpm]"
     );
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replacen("[tpm]", &upstream, 1)).unwrap();
@@ -72,9 +72,15 @@ fn take_from_the_host(folder: &Path) {
 impl ControlPlane {
     /// All of it runs; no door is closed.
     fn new() -> Self {
+        Self::prepared("127.0.0.1:22623", |_| {})
+    }
+
+    /// The gateways reach their hosts' servers there; before they begin, this is done to each host.
+    fn prepared(server: &str, prepared: impl Fn(&Host)) -> Self {
         let mut servers = Vec::new();
         let site = Site::prepared("", "[::]:22625", |folder, hosts| {
-            take_from_the_host(folder);
+            take_from_the_host(folder, server);
+            hosts.iter().for_each(prepared);
             let file = |name: &str| folder.join("tls").join(name);
             let server = || MachineConfigServer::start(&file("mcs.crt"), &file("mcs.key"), POOL, Arc::new(full));
             servers = hosts.iter().map(|host| host.on(server)).collect();
@@ -363,4 +369,46 @@ fn what_another_table_leads_to_the_server_gets_nothing_by_a_balancer_the_gateway
     assert_eq!(stranger(SERVICE), results("closed", "closed"));
     assert_eq!(stranger(BALANCER), results("pre-approved", "closed"));
     all.end(0);
+}
+
+/// What OVN-Kubernetes has on each host: nobody there begins a connection to the server's ports (openshift/ovn-kubernetes,
+/// `go-controller/pkg/node/OCP_HACKS_test.go`).
+const PLUGIN: &str = "table inet openshift-ovn-kubernetes {
+    chain mcs-blocking { tcp dport { 22623, 22624 } tcp flags syn / fin,syn,rst,ack reject\n }
+    chain mcs-blocking-output { type filter hook output priority 0; jump mcs-blocking\n }
+    chain mcs-blocking-forward { type filter hook forward priority 0; jump mcs-blocking\n }
+}";
+/// Where the gateway reaches the server past that, as `attest-gateway manifests` has it in the pools' files.
+const PATH: &str = "127.22.62.3:22626";
+
+#[test]
+fn the_gateway_reaches_the_server_past_a_network_plugin_and_nobody_else_on_its_host_does() {
+    if !can_make_hosts() {
+        return;
+    }
+    // These gateways are root.
+    let door = table(&["--platform", "baremetal", "--user", "0"]);
+    let all = ControlPlane::prepared(PATH, |host| {
+        host.nft(PLUGIN);
+        host.nft(&door);
+    });
+    all.boot();
+    assert_eq!(all.stranger(&all.addresses(&[0, 1, 2])), results("pre-approved", "closed"));
+    let host = all.host(0);
+    let asks = |user: &str, address: &str| {
+        let mut command = host.command("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        command.args(["curl", "--silent", "--insecure", "--max-time", "20", "--output", "/dev/null"]);
+        command.arg(format!("https://{address}/healthz")).status().unwrap().success()
+    };
+    // The plugin refuses root, too; and the path is the gateway's user's.
+    assert!(!asks("0", "127.0.0.1:22623"));
+    assert!(asks("0", PATH));
+    assert!(!asks("65534", PATH));
+    assert!(!asks("65534", "127.22.62.3:22623"));
+    // Without the plugin the host's own programs reach the server as before.
+    host.nft("delete table inet openshift-ovn-kubernetes");
+    assert!(asks("65534", "127.0.0.1:22623"));
+    assert!(asks("0", PATH));
+    all.end(NODES);
 }

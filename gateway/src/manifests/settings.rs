@@ -1,0 +1,163 @@
+//! `gateway.toml` and the pools' files, as a gateway on a control-plane host needs them: printed once, and the administrator's from then on.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::door::SERVER;
+use super::{GATEWAY_PORT, Host, NAME, Namespace, Part, PoolName};
+use crate::pools;
+use crate::settings::{Settings, SettingsError};
+
+/// Where what is given to the gateway is in the container, a folder for each volume.
+pub(super) const CONFIGURATION: &str = "/etc/attest-gateway";
+/// Its state.
+pub(super) const STATE: &str = "/var/lib/attest-gateway";
+/// What the administrator trusts to endorse TPMs and clouds: a folder, and a ConfigMap, for each.
+pub(super) const ANCHORS: [&str; 7] = [
+    "ek-roots",
+    "gcp-vtpm-roots",
+    "aws-region-certificates",
+    "aws-nitro-roots",
+    "azure-roots",
+    "azure-intermediates",
+    "azure-vtpm-roots",
+];
+
+/// What they are made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitialSettings {
+    pub namespace: Namespace,
+    /// What pointers, and the Machine Config Server's certificate, call the control plane.
+    pub host: Host,
+    /// Each has a file of its own.
+    pub pools: BTreeSet<PoolName>,
+    /// The members of the etcd that has the store; none: each host has a store of its own.
+    pub etcd: Vec<String>,
+    /// What it asks the cluster's API for; none: it asks no API.
+    pub parts: BTreeSet<Part>,
+}
+
+/// `gateway.toml`.
+fn settings(etcd: &[String], parts: &BTreeSet<Part>) -> String {
+    let (mut store, mut cluster) = (String::new(), String::new());
+    if !parts.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            cluster,
+            "
+# What of this has no rights is refused by the API: `attest-gateway manifests --only gateway` with the same --with.
+[cluster]
+api = \"in-cluster\"
+configs = {}
+pointers = {}
+",
+            parts.contains(&Part::Configs),
+            parts.contains(&Part::Pointers)
+        );
+    }
+    if !etcd.is_empty() {
+        let endpoints: Vec<String> = etcd.iter().map(|endpoint| quoted(endpoint)).collect();
+        let _ = write!(
+            store,
+            "
+# Gateways on several hosts have one store. All of this is in Secret {NAME}-store.
+[store]
+engine = \"etcd\"
+endpoints = [{}]
+ca = \"{CONFIGURATION}/store/ca.crt\"
+certificate = \"{CONFIGURATION}/store/tls.crt\"
+key = \"{CONFIGURATION}/store/tls.key\"
+key_file = \"{CONFIGURATION}/store/store.key\"
+",
+            endpoints.join(", ")
+        );
+    }
+    let [ek, gcp, region, nitro, azure, intermediates, azure_vtpm] = ANCHORS;
+    format!(
+        "# What is not here is at its default: docs/configuration.md. A change counts when the pods are restarted.
+listen = \"[::]:{GATEWAY_PORT}\"
+state = \"{STATE}\"
+pools = \"{CONFIGURATION}/pools\"
+ek_roots = \"{CONFIGURATION}/{ek}\"
+{store}{cluster}
+[tls]
+ca = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
+certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
+key = \"{CONFIGURATION}/mcs-tls/tls.key\"
+# client_ca = \"{CONFIGURATION}/kubelet-ca/ca-bundle.crt\"
+
+[log]
+format = \"json\"
+
+[gcp]
+vtpm_roots = \"{CONFIGURATION}/{gcp}\"
+
+[aws]
+region_certificates = \"{CONFIGURATION}/{region}\"
+nitro_roots = \"{CONFIGURATION}/{nitro}\"
+
+[azure]
+roots = \"{CONFIGURATION}/{azure}\"
+intermediates = \"{CONFIGURATION}/{intermediates}\"
+vtpm_roots = \"{CONFIGURATION}/{azure_vtpm}\"
+"
+    )
+}
+
+/// A pool's `pool.toml`: the sample, whose full config the host's own Machine Config Server gives, and which gives nothing to who has shown nothing.
+fn pool(host: &Host) -> String {
+    let upstream = format!(
+        "# This host's own Machine Config Server; the table of `attest-gateway manifests --only nft` leads there.
+[upstream]
+url = \"https://{host}:22623\"
+address = \"{SERVER}\"
+ca = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
+# What of it is pre-approved, by name, if grants.nothing says so: docs/pools.md.
+# [upstream.include]
+# files = [\"/etc/kubernetes/kubeconfig\"]
+"
+    );
+    let sample = pools::SAMPLE.replacen(
+        "# Anybody who can reach this port. Keep secrets out of the pre-approved config.\nnothing = \"pre-approved\"",
+        "# Anybody who can reach this port.\nnothing = \"refuse\"",
+        1,
+    );
+    let (rules, _) = sample.split_once("[source]\n").unwrap_or((&sample, ""));
+    format!("{rules}{upstream}")
+}
+
+impl InitialSettings {
+    /// As ConfigMaps: `gateway.toml`, and the pools.
+    ///
+    /// # Errors
+    /// [`SettingsError`]: what was asked for is no setting.
+    pub fn config_maps(&self) -> Result<[String; 2], SettingsError> {
+        let settings = settings(&self.etcd, &self.parts);
+        Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
+        let pool = pool(&self.host);
+        let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();
+        Ok([
+            config_map(&self.namespace, NAME, &[("gateway.toml".to_owned(), &settings)]),
+            config_map(&self.namespace, &format!("{NAME}-pools"), &pools),
+        ])
+    }
+}
+
+fn config_map(namespace: &Namespace, name: &str, files: &[(String, &str)]) -> String {
+    let mut object = format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\ndata:\n");
+    for (file, text) in files {
+        let _ = writeln!(object, "  {file}: |");
+        for line in text.lines() {
+            object.push_str(if line.is_empty() { "" } else { "    " });
+            object.push_str(line);
+            object.push('\n');
+        }
+    }
+    object
+}
+
+/// A string of TOML, whatever is in it.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}

@@ -1,0 +1,127 @@
+//! The folders for kustomize, which are made of the same objects.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use attest_gateway::manifests::kustomize;
+
+use super::*;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/kubernetes")
+}
+
+/// All files below a folder, by their path in it.
+fn files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(&at).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => found.push(path.strip_prefix(folder).unwrap().display().to_string()),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// With `WRITE_KUBERNETES=1` they are written anew.
+#[test]
+fn the_files_are_what_the_command_prints() {
+    let mut made = kustomize::files().unwrap();
+    made.sort();
+    if std::env::var_os("WRITE_KUBERNETES").is_some() {
+        drop(fs::remove_dir_all(folder()));
+        for (path, text) in &made {
+            let path = folder().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+    assert_eq!(files(&folder()), made.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>());
+    for (path, text) in made {
+        let found = fs::read_to_string(folder().join(&path)).unwrap();
+        assert_eq!(
+            found, text,
+            "{path}: WRITE_KUBERNETES=1 cargo test --test all the_files_are_what_the_command_prints"
+        );
+    }
+}
+
+/// What kustomize makes of a folder, by what it is called.
+fn built(folder: &Path) -> Vec<Value> {
+    let mut built = objects(&said(kubectl().arg("kustomize").arg(folder)));
+    built.sort_by_key(name);
+    built
+}
+
+/// The same objects, in whichever order.
+#[track_caller]
+fn check(built: &[Value], printed: &str) {
+    let mut printed = objects(printed);
+    printed.sort_by_key(name);
+    let names = |objects: &[Value]| objects.iter().map(name).collect::<Vec<_>>();
+    assert_eq!(names(built), names(&printed));
+    for (built, printed) in built.iter().zip(&printed) {
+        assert!(built == printed, "{}: {built:#}\nis not\n{printed:#}", name(built));
+    }
+}
+
+const OVERLAY: &str = "overlays/openshift";
+const WITH_API: &str = "overlays/openshift-api";
+
+/// A cluster's own overlay, as `docs/install.md` has it.
+fn own(of: &str) -> tempfile::TempDir {
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
+    let (_, rest) = document.split_once("# kustomization.yaml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let own = tempfile::tempdir().unwrap();
+    // kustomize takes no absolute path.
+    let there = own.path().canonicalize().unwrap();
+    let up = "../".repeat(there.components().count() - 1);
+    let base = folder().canonicalize().unwrap();
+    let base = format!("{up}{}", base.strip_prefix("/").unwrap().display());
+    assert!(
+        text.contains(&format!("attest-gateway/gateway/dist/kubernetes/{OVERLAY}\n")),
+        "{text}"
+    );
+    let text = text.replace(
+        &format!("attest-gateway/gateway/dist/kubernetes/{OVERLAY}\n"),
+        &format!("{base}/{of}\n"),
+    );
+    fs::write(own.path().join("kustomization.yaml"), text).unwrap();
+    let settings = printed(&["--only", "settings", "--host", "api-int.example.com"]);
+    fs::write(own.path().join("settings.yaml"), settings).unwrap();
+    own
+}
+
+#[test]
+fn kustomize_builds_what_the_command_prints() {
+    let settings = printed(&["--only", "settings", "--host", "api-int.example.com"]);
+    let every = [
+        "configs",
+        "inventory",
+        "tokens",
+        "client-ca",
+        "pointers",
+        "approval",
+        "second-stage",
+        "store",
+    ];
+    let with: Vec<&str> = every.iter().flat_map(|part| ["--with", part]).collect();
+    for (overlay, options) in [(OVERLAY, &[][..]), (WITH_API, &with)] {
+        let gateway = printed(&[&["--only", "gateway", "--image", IMAGE], options].concat());
+        check(&built(own(overlay).path()), &[gateway, settings.clone()].join("---\n"));
+    }
+    check(&built(&folder().join("door")), &printed(&["--only", "machine-config"]));
+    // Without an overlay it is nobody's image.
+    let base = built(&folder().join("base"));
+    let image = "registry.invalid/attest-gateway:unset";
+    assert_eq!(
+        object(&base, "DaemonSet", "attest-gateway")["spec"]["template"]["spec"]["containers"][0]["image"],
+        image
+    );
+}

@@ -1,0 +1,293 @@
+//! Who runs the gateway may do what each part needs, and nothing else.
+
+use std::collections::BTreeSet;
+
+use attest_gateway::manifests::Part;
+use cloud_fixtures::kubernetes::{Kind, Kubernetes};
+use reqwest::Method;
+
+use super::*;
+
+/// Verbs, a resource, and the namespace, or `*` for the cluster.
+type Right = (&'static str, &'static str, &'static str);
+/// What each part may do, by this table alone.
+const PARTS: [(&str, &[Right]); 8] = [
+    (
+        "configs",
+        &[
+            ("list watch", "controllerconfigs", "*"),
+            ("list watch", "machineconfigpools", "*"),
+            ("get list watch", "machineconfigs", "*"),
+            ("list watch", "machineosbuilds", "*"),
+            ("list watch", "machineosconfigs", "*"),
+        ],
+    ),
+    (
+        "inventory",
+        &[("list watch", "machines", "openshift-machine-api"), ("list watch", "nodes", "*")],
+    ),
+    ("tokens", &[("list watch", "secrets", "kube-system")]),
+    // One object by its name, which is below.
+    ("client-ca", &[]),
+    // So are the Secrets.
+    ("pointers", &[("list", "machinesets", "openshift-machine-api")]),
+    (
+        "approval",
+        &[
+            ("list watch", "certificatesigningrequests", "*"),
+            ("update", "certificatesigningrequests/approval", "*"),
+            ("list watch", "machines", "*"),
+            ("get list watch", "nodes", "*"),
+            ("create", "events", "default"),
+        ],
+    ),
+    (
+        "second-stage",
+        &[
+            ("create delete get list update", "machineconfigs", "*"),
+            ("get", "machineconfigpools", "*"),
+            ("list", "nodes", "*"),
+        ],
+    ),
+    ("store", &[("create delete get list patch", "secrets", "attest-gateway")]),
+];
+
+const VERBS: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
+/// Those that a role names, the gateway's own, that of the Machine Config Operator, and none at all.
+const NAMESPACES: [&str; 6] = [
+    "",
+    "attest-gateway",
+    "default",
+    "kube-system",
+    "openshift-machine-api",
+    "openshift-machine-config-operator",
+];
+
+/// An API that has the roles of these parts, and the token of the gateway's account there.
+fn api(parts: &[&str]) -> (Kubernetes, String) {
+    let api = Kubernetes::start();
+    for object in objects(&all(parts)) {
+        api.put(object);
+    }
+    let token = api.token("attest-gateway", "attest-gateway");
+    (api, token)
+}
+
+/// All that may be done: of everything that can be.
+fn allowed(parts: &[&str]) -> BTreeSet<(&'static str, String, &'static str)> {
+    let (api, token) = api(parts);
+    let mut allowed = BTreeSet::new();
+    for kind in Kind::all() {
+        for subresource in std::iter::once(None).chain(kind.subresources.iter().map(|sub| Some(*sub))) {
+            let resource = subresource.map_or(kind.plural.to_owned(), |sub| format!("{}/{sub}", kind.plural));
+            for namespace in NAMESPACES.iter().filter(|namespace| kind.namespaced || namespace.is_empty()) {
+                for verb in VERBS {
+                    let name = if matches!(verb, "list" | "watch" | "create") { "" } else { "any" };
+                    if api.may(&token, verb, *kind, subresource, namespace, name) {
+                        let place = if namespace.is_empty() { "*" } else { namespace };
+                        allowed.insert((verb, resource.clone(), place));
+                    }
+                }
+            }
+        }
+    }
+    allowed
+}
+
+fn of_table(part: &str) -> BTreeSet<(&'static str, String, &'static str)> {
+    let (_, rights) = PARTS.iter().find(|(name, _)| *name == part).unwrap();
+    let mut all = BTreeSet::new();
+    for (verbs, resource, place) in *rights {
+        // What may be done everywhere may be done in each namespace.
+        let is_everywhere = *place == "*" && Kind::by_plural(resource.split('/').next().unwrap()).namespaced;
+        let places = NAMESPACES.iter().filter(|namespace| is_everywhere && !namespace.is_empty());
+        for place in std::iter::once(place).chain(places) {
+            all.extend(verbs.split(' ').map(|verb| (verb, (*resource).to_owned(), *place)));
+        }
+    }
+    all
+}
+
+#[test]
+fn each_part_may_do_what_it_needs_and_nothing_else() {
+    let of_code: Vec<&str> = attest_gateway::manifests::Part::ALL
+        .map(attest_gateway::manifests::Part::name)
+        .into();
+    assert_eq!(PARTS.map(|(part, _)| part).to_vec(), of_code);
+    assert_eq!(allowed(&[]), BTreeSet::new());
+    for (part, _) in PARTS {
+        assert_eq!(allowed(&[part]), of_table(part), "{part}");
+    }
+    let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
+    assert_eq!(allowed(&every), every.iter().flat_map(|part| of_table(part)).collect());
+}
+
+#[test]
+fn the_document_says_what_each_part_may_do() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
+    let (_, section) = document.split_once("\n## Rights\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(rows.len(), Part::ALL.len());
+    for (part, row) in Part::ALL.into_iter().zip(rows) {
+        assert!(row.starts_with(&format!("| `{}` | {} |", part.name(), part.purpose())), "{row}");
+        for rule in part.rules() {
+            // What is written by itself is named without its object; signers, by what they sign.
+            let resources = rule.resources.iter().map(|resource| resource.rsplit('/').next().unwrap());
+            for word in resources
+                .filter(|resource| *resource != "signers")
+                .chain(rule.verbs.iter().copied())
+            {
+                assert!(row.contains(word), "{}: {word} is not in {row}", part.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_else_gets_any_of_it() {
+    let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
+    let (api, _) = api(&every);
+    let others = [("attest-gateway", "default"), ("default", "attest-gateway")];
+    for (namespace, name) in others {
+        let token = api.token(namespace, name);
+        for kind in Kind::all() {
+            assert!(!api.may(&token, "list", *kind, None, "", ""), "{namespace}/{name} {}", kind.plural);
+        }
+        assert!(!api.may(&token, "list", Kind::by_plural("secrets"), None, "kube-system", ""));
+    }
+}
+
+#[test]
+fn of_the_config_maps_of_the_cluster_one_is_told() {
+    let (api, token) = api(&["client-ca"]);
+    let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, Kind::by_plural("configmaps"), None, namespace, name);
+    // A list or a watch by this field selector has its name.
+    for verb in VERBS {
+        let expected = matches!(verb, "list" | "watch");
+        assert_eq!(may(verb, "openshift-config-managed", "csr-controller-ca"), expected, "{verb}");
+        for (namespace, name) in [
+            ("openshift-config-managed", ""),
+            ("openshift-config-managed", "kube-apiserver-client-ca"),
+            ("kube-system", "csr-controller-ca"),
+            ("", "csr-controller-ca"),
+        ] {
+            assert!(!may(verb, namespace, name), "{verb} {namespace} {name}");
+        }
+    }
+}
+
+#[test]
+fn of_the_secrets_of_machines_two_are_read_and_changed() {
+    let (api, token) = api(&["pointers"]);
+    let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, Kind::by_plural("secrets"), None, namespace, name);
+    for verb in VERBS {
+        let expected = matches!(verb, "get" | "patch");
+        for name in ["worker-user-data", "master-user-data"] {
+            assert_eq!(may(verb, "openshift-machine-api", name), expected, "{verb} {name}");
+            assert!(!may(verb, "openshift-machine-config-operator", name), "{verb} {name}");
+        }
+        for name in ["", "worker-user-data-managed", "any"] {
+            assert!(!may(verb, "openshift-machine-api", name), "{verb} {name}");
+        }
+    }
+}
+
+/// RBAC's check of signers is the API's admission: the roles alone say whose certificates are approved.
+#[test]
+fn two_signers_are_named_and_no_other() {
+    for part in PARTS.map(|(part, _)| part) {
+        let objects = objects(&all(&[part]));
+        let rules = objects.iter().filter_map(|object| object["rules"].as_array()).flatten();
+        let signers: Vec<&Value> = rules
+            .filter(|rule| rule["resources"].as_array().unwrap().contains(&"signers".into()))
+            .collect();
+        if part != "approval" {
+            assert!(signers.is_empty(), "{part}");
+            continue;
+        }
+        let names = ["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"];
+        assert_eq!(signers.len(), 1);
+        assert_eq!(signers[0]["resourceNames"], serde_json::json!(names));
+        assert_eq!(signers[0]["verbs"], serde_json::json!(["approve"]));
+    }
+}
+
+/// What the policy says was tried with an implementation of CEL; here it is what it was then, and counts for the account that has the role.
+#[test]
+fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stage() {
+    for (part, _) in PARTS {
+        let objects = objects(&all(&[part]));
+        let writes = objects.iter().any(|object| {
+            let rules = object["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let of = |rule: &Value, list: &str, word: &str| rule[list].as_array().unwrap().contains(&word.into());
+            rules.iter().any(|rule| {
+                of(rule, "resources", "machineconfigs") && ["create", "update", "delete"].iter().any(|verb| of(rule, "verbs", verb))
+            })
+        });
+        let policies: Vec<&Value> = objects
+            .iter()
+            .filter(|object| object["kind"] == "ValidatingAdmissionPolicy")
+            .collect();
+        assert_eq!(policies.len(), usize::from(writes), "{part}");
+        let Some(policy) = policies.first() else { continue };
+        let spec = &policy["spec"];
+        assert_eq!(spec["failurePolicy"], "Fail");
+        let condition = &spec["matchConditions"][0]["expression"];
+        assert_eq!(
+            condition,
+            "request.userInfo.username == 'system:serviceaccount:attest-gateway:attest-gateway'"
+        );
+        let rule = &spec["matchConstraints"]["resourceRules"][0];
+        assert_eq!(rule["resources"], serde_json::json!(["machineconfigs"]));
+        assert_eq!(rule["operations"], serde_json::json!(["CREATE", "UPDATE", "DELETE"]));
+        let expression = spec["validations"][0]["expression"].as_str().unwrap();
+        for words in [
+            "[object, oldObject].all(config, config == null || (",
+            "matches('^rendered-.+-pre-approved-[0-9a-f]+$') &&",
+            "['app.kubernetes.io/component'] == 'second-stage' &&",
+            "!('machineconfiguration.openshift.io/role' in config.metadata.labels)))",
+        ] {
+            assert!(expression.contains(words), "{words} is not in {expression}");
+        }
+        let binding = object(&objects, "ValidatingAdmissionPolicyBinding", "attest-gateway-second-stage");
+        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+        assert_eq!(binding["spec"]["validationActions"], serde_json::json!(["Deny"]));
+    }
+}
+
+/// No role names all of anything.
+#[test]
+fn no_role_has_a_star() {
+    let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
+    for object in objects(&all(&every)) {
+        let rules = object["rules"].to_string();
+        assert!(!rules.contains('*'), "{}", name(&object));
+    }
+}
+
+#[tokio::test]
+async fn an_api_that_is_asked_says_the_same() {
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let (api, token) = api(&["tokens", "inventory"]);
+    let ca = reqwest::Certificate::from_pem(api.ca_pem().as_bytes()).unwrap();
+    let client = reqwest::Client::builder().tls_certs_only([ca]).no_proxy().build().unwrap();
+    for (method, path, expected) in [
+        (Method::GET, "/api/v1/namespaces/kube-system/secrets", 200),
+        (Method::GET, "/api/v1/namespaces/kube-system/secrets/any", 403),
+        (Method::GET, "/api/v1/secrets", 403),
+        (Method::GET, "/api/v1/namespaces/attest-gateway/secrets", 403),
+        (Method::DELETE, "/api/v1/namespaces/kube-system/secrets/any", 403),
+        (Method::GET, "/api/v1/nodes", 200),
+        (Method::GET, "/api/v1/nodes/any", 403),
+        (Method::GET, "/apis/machine.openshift.io/v1beta1/machines", 403),
+        (
+            Method::GET,
+            "/apis/machine.openshift.io/v1beta1/namespaces/openshift-machine-api/machines",
+            200,
+        ),
+    ] {
+        let request = client.request(method.clone(), format!("{}{path}", api.url())).bearer_auth(&token);
+        assert_eq!(request.send().await.unwrap().status().as_u16(), expected, "{method} {path}");
+    }
+}

@@ -1,0 +1,167 @@
+//! The objects, held against the types of the API: what it would not know would be lost on the way through them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::*;
+
+/// What becomes of an object that goes through a type: the same, or it is none.
+fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<(), String> {
+    let typed: T = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+    let again = serde_json::to_value(typed).unwrap();
+    match &again == object {
+        true => Ok(()),
+        false => Err(format!("{again:#}\nis not\n{object:#}")),
+    }
+}
+
+/// SecurityContextConstraints of `security.openshift.io/v1`, by openshift/api, `security/v1/types.go`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SecurityContextConstraints {
+    api_version: String,
+    kind: String,
+    metadata: Metadata,
+    allow_host_dir_volume_plugin: bool,
+    #[serde(rename = "allowHostIPC")]
+    allow_host_ipc: bool,
+    allow_host_network: bool,
+    #[serde(rename = "allowHostPID")]
+    allow_host_pid: bool,
+    allow_host_ports: bool,
+    allow_privilege_escalation: bool,
+    allow_privileged_container: bool,
+    allowed_capabilities: Vec<String>,
+    default_add_capabilities: Option<Vec<String>>,
+    default_allow_privilege_escalation: bool,
+    forbidden_sysctls: Vec<String>,
+    fs_group: Strategy,
+    groups: Vec<String>,
+    priority: u32,
+    read_only_root_filesystem: bool,
+    required_drop_capabilities: Vec<String>,
+    run_as_user: Strategy,
+    #[serde(rename = "seLinuxContext")]
+    se_linux_context: Strategy,
+    seccomp_profiles: Vec<String>,
+    supplemental_groups: Strategy,
+    users: Vec<String>,
+    volumes: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Metadata {
+    name: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Strategy {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ranges: Vec<Range>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    min: u32,
+    max: u32,
+}
+
+/// MachineConfig of `machineconfiguration.openshift.io/v1`, as far as it is used: openshift/api, `machineconfiguration/v1/types.go`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MachineConfig {
+    api_version: String,
+    kind: String,
+    metadata: Metadata,
+    spec: MachineConfigSpec,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MachineConfigSpec {
+    config: Value,
+}
+
+fn checked(object: &Value) -> Result<(), String> {
+    match object["kind"].as_str().unwrap() {
+        "Namespace" => through::<Namespace>(object),
+        "NetworkPolicy" => through::<NetworkPolicy>(object),
+        "ServiceAccount" => through::<ServiceAccount>(object),
+        "ConfigMap" => through::<ConfigMap>(object),
+        "DaemonSet" => through::<DaemonSet>(object),
+        "Role" => through::<Role>(object),
+        "RoleBinding" => through::<RoleBinding>(object),
+        "ClusterRole" => through::<ClusterRole>(object),
+        "ClusterRoleBinding" => through::<ClusterRoleBinding>(object),
+        "ValidatingAdmissionPolicy" => through::<ValidatingAdmissionPolicy>(object),
+        "ValidatingAdmissionPolicyBinding" => through::<ValidatingAdmissionPolicyBinding>(object),
+        "SecurityContextConstraints" => through::<SecurityContextConstraints>(object),
+        "MachineConfig" => through::<MachineConfig>(object),
+        other => Err(format!("{other}: no schema is known")),
+    }
+}
+
+#[test]
+fn the_api_knows_every_field_of_every_object() {
+    let parts = attest_gateway::manifests::Part::ALL.map(attest_gateway::manifests::Part::name);
+    for object in objects(&all(&parts)) {
+        if let Err(problem) = checked(&object) {
+            panic!("{}: {problem}", name(&object));
+        }
+    }
+}
+
+#[test]
+fn what_the_api_does_not_know_would_be_noticed() {
+    let objects = objects(&all(&[]));
+    let daemon_set = object(&objects, "DaemonSet", "attest-gateway");
+    let check = |object: &Value, pointer: &str, key: &str, value: Value| {
+        let mut altered = object.clone();
+        altered.pointer_mut(pointer).unwrap()[key] = value;
+        assert!(checked(&altered).is_err(), "{pointer}/{key}");
+    };
+    check(&daemon_set, "/spec/template/spec", "hostNetworks", json!(true));
+    check(&daemon_set, "/spec/template/spec", "hostNetwork", json!("true"));
+    check(
+        &daemon_set,
+        "/spec/template/spec/containers/0/securityContext",
+        "readonlyRootFilesystem",
+        json!(true),
+    );
+    check(&daemon_set, "/spec/template/spec/containers/0/livenessProbe", "period", json!(1));
+    check(&daemon_set, "/spec/updateStrategy/rollingUpdate", "maxUnavailable", json!(1.5));
+    check(&object(&objects, "Namespace", "attest-gateway"), "/metadata", "label", json!({}));
+    check(
+        &object(&objects, "Role", "attest-gateway-scc"),
+        "/rules/0",
+        "resourceName",
+        json!(["x"]),
+    );
+    check(
+        &object(&objects, "NetworkPolicy", "attest-gateway-nothing-else"),
+        "/spec",
+        "policyType",
+        json!([]),
+    );
+    check(
+        &object(&objects, "SecurityContextConstraints", "attest-gateway"),
+        "",
+        "allowHostPort",
+        json!(true),
+    );
+}

@@ -20,7 +20,7 @@ TEST_THREADS ?= 4
 # All that the packages name, but the one that makes the report of the others.
 BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))
 
-.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times quick bench mutants demo node-initrd images clean
+.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times quick bench mutants demo node-initrd image images clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -68,7 +68,7 @@ check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck .ci/run .ci/times swtpm-tests/images/build swtpm-tests/images/fast-init
+		shellcheck .ci/run .ci/times gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init
 	fi
 
 deny:
@@ -135,6 +135,10 @@ images: ## what the VMs boot, of Debian 12 and 13, in build/images (2 minutes, t
 node-initrd: build ## the file to append to an initrd: build/attest-node-initrd.cpio.gz
 	@mkdir -p build
 	attest/node/initrd/build "$${CARGO_TARGET_DIR:-target}/release/attest-node" build/attest-node-initrd.cpio.gz
+
+image: $(if $(PROGRAM),,build) ## a container image of attest-gateway: build/attest-gateway-image, an OCI layout, and .tar; PROGRAM=FILE for another program
+	@version=$$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+	gateway/image/build "$(or $(PROGRAM),$${CARGO_TARGET_DIR:-target}/release/attest-gateway)" build/attest-gateway-image "$$version"
 
 demo: deps toolchain ## four VMs ask for their config; KEEP=1 leaves the gateway running
 	@$(MAKE) programs

@@ -1,6 +1,7 @@
 //! What `attest-gateway manifests` prints for a cluster: objects that an API takes and kustomize builds, with the rights that each part needs.
 
 mod apply;
+mod image;
 mod kustomize;
 mod pod;
 mod rights;

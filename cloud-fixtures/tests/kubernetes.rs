@@ -336,6 +336,19 @@ async fn a_request_for_a_certificate_says_whose_it_is_and_is_approved_apart() {
     let mut approved = made.clone();
     approved["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}], "certificate": "eA=="});
     assert_eq!(kubelet.write(Method::PUT, &path, &approved).await.0, 403);
+    // The right to approve is that for the signer, too.
+    let mut rules =
+        json!([{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/approval"], "verbs": ["update"]}]);
+    let signers =
+        |name: &str| json!({"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "resourceNames": [name], "verbs": ["approve"]});
+    api.grant("gateway", "approver", &rules);
+    let approver = Client::new(&api, &api.token("gateway", "approver"));
+    for name in ["kubernetes.io/kubelet-serving", "example.com/signer"] {
+        rules.as_array_mut().unwrap().push(signers(name));
+        api.grant("gateway", "approver", &rules);
+        let (status, said) = approver.write(Method::PUT, &path, &approved).await;
+        assert!(status == 403 && said["message"].as_str().unwrap().contains("signerName"), "{said}");
+    }
     let (status, now) = Client::admin(&api).write(Method::PUT, &path, &approved).await;
     assert_eq!((status, &now["status"]["conditions"][0]["type"]), (200, &json!("Approved")));
     assert_eq!(now["status"]["certificate"], Value::Null, "a signer writes that");

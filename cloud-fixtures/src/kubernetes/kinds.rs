@@ -97,6 +97,9 @@ pub(super) const KINDS: [Kind; 26] = [
     ),
 ];
 
+/// What whoever approves has a right to, by the signer's name: no objects (`plugin/pkg/admission/certificates/approval/admission.go`).
+pub(super) const SIGNERS: Kind = kind("certificates.k8s.io", "v1", "Signer", "signers", false, &[]);
+
 impl Kind {
     /// All that there are.
     #[must_use]

@@ -30,6 +30,8 @@ impl Selector {
                 .map(|(name, value)| (name, false, value))
                 .or_else(|| part.split_once('=').map(|(name, value)| (name, true, value)))?;
             let known = ["metadata.name", "metadata.namespace", "type", "spec.signerName"].contains(&name);
+            // Of events (`AddFieldLabelConversionsForEvent` in `pkg/apis/core/v1/conversion.go`).
+            let known = known || name.starts_with("involvedObject.");
             known.then(|| (name.to_owned(), equal, value.trim_start_matches('=').to_owned()))
         };
         let fields = parts(fields).iter().map(field).collect::<Option<_>>();

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use super::kinds::{Kind, discovery};
-use super::objects::{Key, Page};
+use super::kinds::{Kind, SIGNERS, discovery};
+use super::objects::{Key, Objects, Page};
 use super::rights::{User, Wanted, authorize};
 use super::selectors::Selector;
 use super::status::Status;
@@ -195,6 +195,9 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     if part.is_some_and(|part| !kind.subresources.contains(&part)) {
         return Err(Status::no_such_path());
     }
+    if part == Some("approval") && ["update", "patch"].contains(&wants.verb) {
+        admit_approval(&objects, wants.user, *kind, name)?;
+    }
     let key: Key = (*kind, namespace.clone(), name.clone());
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let selector = || Selector::parse(&parameter(wants.query, "labelSelector"), &parameter(wants.query, "fieldSelector"));
@@ -228,6 +231,21 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         ));
     }
     Ok(said(if wants.verb == "create" { 201 } else { 200 }, &object))
+}
+
+/// Who approves or denies a request has to have the right to do so for its signer.
+fn admit_approval(objects: &Objects, user: &User, kind: Kind, name: &str) -> Result<(), Status> {
+    let request = objects.get(kind, "", name).ok_or_else(|| Status::not_found(kind, name))?;
+    let signer = request["spec"]["signerName"].as_str().unwrap_or_default();
+    let wanted = Wanted {
+        verb: "approve",
+        kind: SIGNERS,
+        subresource: None,
+        namespace: "",
+        name: signer,
+    };
+    let why = format!("user not permitted to approve requests with signerName {signer:?}");
+    authorize(objects, user, wanted).map_err(|_| Status::forbidden(kind, name, &why))
 }
 
 /// `/api/v1/…` or `/apis/GROUP/VERSION/…`, and then `[namespaces/NAMESPACE/]PLURAL[/NAME[/PART]]`.

@@ -349,8 +349,8 @@ pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreErro
         .collect())
 }
 
-/// Frees a name; says whether it was taken. Earlier releases may have left the machine with a second one, after a crash: forgetting that leaves it
-/// the first.
+/// Frees a name, and forgets what was approved for it; says whether it was taken. Earlier releases may have left the machine with a second one, after a
+/// crash: forgetting that leaves it the first.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -358,21 +358,24 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
     let mut anew = Anew::default();
     loop {
         let mut reading = Reading::of(store);
-        let Some(owner) = reading.get(EntryKind::Name, name).await? else {
-            return Ok(false);
-        };
         let gone = |kind, id: &str| Rewrite {
             kind,
             id: id.to_owned(),
             value: None,
         };
-        let mut rewrites = vec![gone(EntryKind::Name, name)];
-        if reading
-            .get(EntryKind::NameOf, &owner.value)
-            .await?
-            .is_some_and(|known| known.value == name)
-        {
-            rewrites.push(gone(EntryKind::NameOf, &owner.value));
+        let mut rewrites = Vec::new();
+        if let Some(owner) = reading.get(EntryKind::Name, name).await? {
+            rewrites.push(gone(EntryKind::Name, name));
+            let known = reading.get(EntryKind::NameOf, &owner.value).await?;
+            if known.is_some_and(|known| known.value == name) {
+                rewrites.push(gone(EntryKind::NameOf, &owner.value));
+            }
+        }
+        if reading.get(EntryKind::Approval, name).await?.is_some() {
+            rewrites.push(gone(EntryKind::Approval, name));
+        }
+        if rewrites.is_empty() {
+            return Ok(false);
         }
         match store.rewrite(reading.seen().clone(), rewrites).await {
             Ok(()) => return Ok(true),

@@ -1,5 +1,6 @@
 //! Which machines there are: who vouches for them, what they are called, to whom an instance belongs, and who gets nothing any more.
 
+pub mod attested;
 pub mod enrolment;
 pub mod instances;
 pub mod revocations;

@@ -9,6 +9,7 @@ use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
 use serde::{Deserialize, Serialize};
 
+use super::attested;
 use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
 use crate::clock::rfc3339;
 use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
@@ -88,6 +89,7 @@ pub struct Machine {
 /// [`StoreError`].
 pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError> {
     let (instances, tpms) = (instances::list(store).await?, instances::tpms(store).await?);
+    let approvals = attested::approvals(store).await?;
     let mut all = BTreeSet::new();
     let mut seen = false;
     let mut next = vec![who.to_owned()];
@@ -97,6 +99,15 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
         }
         for kind in [EntryKind::Name, EntryKind::NameOf] {
             next.extend(store.get(kind, &who).await?.map(|entry| entry.value));
+        }
+        for (name, approval) in &approvals {
+            let identities = [Some(&approval.identity), approval.instance.as_ref()];
+            if *name == who {
+                next.extend(identities.into_iter().flatten().cloned());
+                seen = true;
+            } else if identities.contains(&Some(&who)) {
+                next.push(name.clone());
+            }
         }
         next.extend(by_its_own_tpm(&who));
         // Beside an instance that belongs to its own TPM, too: the TPM has attested as this machine's.

@@ -82,6 +82,10 @@ pub enum EntryKind {
     Revoked,
     /// Kubelets that have shown their certificate, by name.
     Kubelet,
+    /// Attestations for which nothing was approved yet, by identity.
+    Attested,
+    /// Nodes whose client certificate was approved here, by name.
+    Approval,
     /// The last checkpoint of each chain of an attestation log, by the chain's id.
     Checkpoint,
     /// The keys of the seal, where replicas share them.
@@ -105,6 +109,8 @@ impl EntryKind {
             Self::Instance => "instance",
             Self::Revoked => "revoked",
             Self::Kubelet => "kubelet",
+            Self::Attested => "attested",
+            Self::Approval => "approval",
             Self::Checkpoint => "checkpoint",
             Self::SealKey => "seal-key",
         }

@@ -12,13 +12,14 @@ use crate::store::{Change, EntryKind, Store, StoreError, Witness};
 /// Where what is told of stands, for errors.
 const PLACE: &str = "outbox";
 /// What changes of itself, by what nodes do: decisions say so, or it decides nothing.
-const OF_ITSELF: [EntryKind; 7] = [
+const OF_ITSELF: [EntryKind; 8] = [
     EntryKind::Challenge,
     EntryKind::Ticket,
     EntryKind::TokenUse,
     EntryKind::Clock,
     EntryKind::Pointer,
     EntryKind::Kubelet,
+    EntryKind::Attested,
     EntryKind::Checkpoint,
 ];
 

@@ -1,0 +1,310 @@
+//! Which machine has attested when, and which name of a node was approved for it: what a gateway knows that approves CSRs.
+//!
+//! An attestation is good for one approval: whoever has its machine's name approved has spent it, in the transaction that says so.
+
+use attest::tpm::vtpm::VerifiedInstance;
+use attest::{Claims, EkDigest, NodeIdentity};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::enrolment;
+use super::revocations::{self, RevocationError};
+use crate::store::{Entry, EntryKind, Reading, Rewrite, Store, StoreError};
+
+/// How the identity of a TPM begins.
+const TPM: &str = "tpm:";
+/// How identities of instances of AWS begin: with a document that says whose it is, and by its NitroTPM alone.
+const AWS: [&str; 2] = ["aws:", "aws-nitrotpm:"];
+
+/// Attestations that are forgotten in one transaction.
+const FORGOTTEN_AT_ONCE: usize = 50;
+
+/// An attestation that has earned a ticket, until an approval spends it or it is too old for one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attested {
+    /// When, seconds since 1970.
+    pub at: u64,
+    pub pool: String,
+    /// The node's name, as the store has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Which instance of a cloud it is, if that is not the identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// What the cloud calls the instance where Kubernetes names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provider>,
+    /// Id of the decision's record.
+    pub decision: String,
+}
+
+impl Attested {
+    /// Of evidence that has earned something in this pool.
+    #[must_use]
+    pub fn of(claims: &Claims, pool: &str, name: Option<&str>, at: u64, decision: &str) -> Self {
+        let instance = claims.instance().filter(|instance| *instance != claims.identity());
+        Self {
+            at,
+            pool: pool.to_owned(),
+            name: name.map(str::to_owned),
+            instance: instance.map(ToString::to_string),
+            provider: Provider::of(claims),
+            decision: decision.to_owned(),
+        }
+    }
+}
+
+/// What a cloud calls an instance in a `spec.providerID` of Kubernetes, as far as attestation proves it. Azure's names a resource, and its documents name none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Provider {
+    /// `aws:///ZONE/INSTANCE`: instances of all zones and accounts have ids of their own.
+    Aws { instance: String },
+    /// `gce://PROJECT/ZONE/NAME`.
+    Gce { project: String, zone: String, name: String },
+}
+
+impl Provider {
+    fn of(claims: &Claims) -> Option<Self> {
+        let instance = claims.instance()?;
+        let of_google = claims.gcp().map(|document| &document.instance);
+        let of_google = of_google.or_else(|| claims.tpm()?.instance().map(VerifiedInstance::instance));
+        if let Some(google) = of_google {
+            return Some(Self::Gce {
+                project: google.project_id().to_owned(),
+                zone: google.zone().to_owned(),
+                name: google.instance_name().to_owned(),
+            });
+        }
+        let of_aws = AWS.iter().find_map(|prefix| instance.as_str().strip_prefix(prefix))?;
+        let instance = of_aws.rsplit_once('/').map_or(of_aws, |(_, instance)| instance).to_owned();
+        Some(Self::Aws { instance })
+    }
+
+    /// What a `spec.providerID` says. `None` if it is of no cloud whose instances attest by what it names.
+    #[must_use]
+    pub fn read(provider_id: &str) -> Option<Self> {
+        if let Some(rest) = provider_id.strip_prefix("aws:///") {
+            let (_, instance) = rest.split_once('/')?;
+            let is_one = !instance.is_empty() && !instance.contains('/');
+            return is_one.then(|| Self::Aws {
+                instance: instance.to_owned(),
+            });
+        }
+        let mut parts = provider_id.strip_prefix("gce://")?.split('/').map(str::to_owned);
+        let (project, zone, name) = (parts.next()?, parts.next()?, parts.next()?);
+        let is_one = parts.next().is_none() && [&project, &zone, &name].iter().all(|part| !part.is_empty());
+        is_one.then_some(Self::Gce { project, zone, name })
+    }
+}
+
+/// By what a machine is taken for the node of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// The administrator has given it the name, with its EK.
+    Given,
+    /// A Machine object names the instance that it has proven to be.
+    Machine,
+    /// It has asked for the name when it attested, and nobody else has it.
+    Asked,
+}
+
+/// That a gateway has approved a client certificate for a node's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Approval {
+    /// Whose name it is from then on.
+    pub identity: String,
+    /// Which instance of a cloud that is, if that is not the identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    pub pool: String,
+    /// When, seconds since 1970.
+    pub at: u64,
+    /// Id of the record of the attestation that it was for.
+    pub attestation: String,
+    /// By what the machine is taken for this node.
+    pub bound: Bound,
+    /// The Machine object, if there had to be one: `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// The CertificateSigningRequest: its name and uid.
+    pub csr: String,
+    pub uid: String,
+    /// SHA-256 of the key's SubjectPublicKeyInfo.
+    pub key_sha256: String,
+}
+
+/// Says that a machine has attested: its last attestation counts.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn note(store: &dyn Store, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
+    store
+        .note(EntryKind::Attested, write(EntryKind::Attested, identity.as_str(), attested)?)
+        .await
+}
+
+/// The attestations that no approval has spent, by identity.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn list(store: &dyn Store) -> Result<Vec<(String, Attested)>, StoreError> {
+    let entries = store.list(EntryKind::Attested).await?.into_iter();
+    entries
+        .map(|entry| Ok((entry.id.clone(), read(EntryKind::Attested, &entry)?)))
+        .collect()
+}
+
+/// Forgets attestations that are older than that time, seconds since 1970: nothing is approved for them any more. One that has come meanwhile stays.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn forget_before(store: &dyn Store, at: u64) -> Result<(), StoreError> {
+    let old: Vec<_> = list(store).await?.into_iter().filter(|(_, attested)| attested.at < at).collect();
+    for some in old.chunks(FORGOTTEN_AT_ONCE) {
+        let mut reading = Reading::of(store);
+        reading.soon(EntryKind::Attested, some.iter().map(|(identity, _)| identity.as_str()));
+        let mut gone_ones = Vec::new();
+        for (identity, attested) in some {
+            let found = reading.get(EntryKind::Attested, identity).await?;
+            if let Some(found) = found
+                && read::<Attested>(EntryKind::Attested, &found)? == *attested
+            {
+                gone_ones.push(gone(EntryKind::Attested, identity));
+            }
+        }
+        match store.rewrite(reading.seen().clone(), gone_ones).await {
+            // Somebody among them has attested at this moment: the others go the next time.
+            Ok(()) | Err(StoreError::Changed { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What was approved of this name.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn approval(reading: &mut Reading<'_>, name: &str) -> Result<Option<Approval>, StoreError> {
+    let entry = reading.get(EntryKind::Approval, name).await?;
+    entry.map(|entry| read(EntryKind::Approval, &entry)).transpose()
+}
+
+/// All approvals, by name.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn approvals(store: &dyn Store) -> Result<Vec<(String, Approval)>, StoreError> {
+    let entries = store.list(EntryKind::Approval).await?.into_iter();
+    entries
+        .map(|entry| Ok((entry.id.clone(), read(EntryKind::Approval, &entry)?)))
+        .collect()
+}
+
+/// What the store has in the way of a name's approval, or for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Whose the name is, by enrolment.
+    pub owner: Option<String>,
+    /// The name that the machine was given otherwise.
+    pub other_name: Option<String>,
+    /// Whether the administrator has given the machine this name, with its EK.
+    pub given: bool,
+    /// What was approved of the name.
+    pub approval: Option<Approval>,
+    /// That one of both is revoked, in words.
+    pub revoked: Option<String>,
+}
+
+/// Looks at what the store has of a name, and of the machine that may be its node.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn held(reading: &mut Reading<'_>, name: &str, machine: Option<(&str, &Attested)>) -> Result<Held, StoreError> {
+    let mut held = Held {
+        owner: reading.get(EntryKind::Name, name).await?.map(|entry| entry.value),
+        approval: approval(reading, name).await?,
+        ..Held::default()
+    };
+    let (identity, instance) = match machine {
+        Some((identity, attested)) => (Some(identity), attested.instance.as_deref()),
+        None => (
+            held.approval.as_ref().map(|approval| approval.identity.as_str()),
+            held.approval.as_ref().and_then(|approval| approval.instance.as_deref()),
+        ),
+    };
+    let identities: Vec<&str> = identity.into_iter().chain(instance).collect();
+    match revocations::refuse(reading, &[name], &identities).await {
+        Ok(()) => {}
+        Err(RevocationError::Store(error)) => return Err(error),
+        Err(error @ (RevocationError::Revoked { .. } | RevocationError::Undecided { .. })) => held.revoked = Some(error.to_string()),
+    }
+    if let Some(identity) = identity {
+        let known = reading.get(EntryKind::NameOf, identity).await?;
+        held.other_name = known.map(|entry| entry.value).filter(|known| known != name);
+        if let Some(ek) = identity.strip_prefix(TPM).and_then(|digest| digest.parse::<EkDigest>().ok()) {
+            let listed = enrolment::allowlisted(reading, ek).await?;
+            held.given = listed.is_some_and(|listed| listed.removed.is_none() && listed.name.as_deref() == Some(name));
+        }
+    }
+    Ok(held)
+}
+
+/// Approves a name, if all that was read for it is unchanged: its attestation is spent by that.
+///
+/// # Errors
+/// [`StoreError::Changed`] if it is to be decided anew.
+pub async fn approve(reading: &mut Reading<'_>, store: &dyn Store, name: &str, approval: &Approval) -> Result<(), StoreError> {
+    let attested = reading.get(EntryKind::Attested, &approval.identity).await?;
+    let is_it = match &attested {
+        Some(entry) => read::<Attested>(EntryKind::Attested, entry)?.decision == approval.attestation,
+        None => false,
+    };
+    if !is_it {
+        let (kind, id) = (EntryKind::Attested.as_str(), approval.identity.clone());
+        return Err(StoreError::Changed { kind, id });
+    }
+    let written = write(EntryKind::Approval, name, approval)?;
+    let approved = Rewrite {
+        kind: EntryKind::Approval,
+        id: written.id,
+        value: Some(written.value),
+    };
+    let rewrites = vec![gone(EntryKind::Attested, &approval.identity), approved];
+    store.rewrite(reading.seen().clone(), rewrites).await
+}
+
+fn gone(kind: EntryKind, id: &str) -> Rewrite {
+    Rewrite {
+        kind,
+        id: id.to_owned(),
+        value: None,
+    }
+}
+
+fn read<T: DeserializeOwned>(kind: EntryKind, entry: &Entry) -> Result<T, StoreError> {
+    serde_json::from_str(&entry.value).map_err(|source| unreadable(kind, &entry.id, source))
+}
+
+fn write<T: Serialize>(kind: EntryKind, id: &str, value: &T) -> Result<Entry, StoreError> {
+    match serde_json::to_string(value) {
+        Ok(value) => Ok(Entry { id: id.to_owned(), value }),
+        Err(source) => Err(unreadable(kind, id, source)),
+    }
+}
+
+fn unreadable(kind: EntryKind, id: &str, source: serde_json::Error) -> StoreError {
+    StoreError::Entry {
+        kind: kind.as_str(),
+        id: id.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests;

@@ -55,6 +55,15 @@ fn every_code_of_refused_evidence_is_explained() {
     check_section("Codes of refused evidence", &[ADVICE, tpm::ADVICE].concat());
 }
 
+#[test]
+#[cfg(feature = "cluster")]
+fn every_reason_for_which_a_csr_is_left_is_explained() {
+    let errors = document("docs/errors.md");
+    let rows = rows(&errors, "CSRs of kubelets");
+    let listed: Vec<&str> = rows.iter().map(|(code, _)| *code).collect();
+    assert_eq!(listed, attest_gateway::cluster::approval::reason::Reason::CODES);
+}
+
 /// The keys of a sample, by their name alone; `#: ` comes before those that show a default.
 fn keys(sample: &str) -> BTreeSet<String> {
     let lines = sample.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line));
@@ -128,6 +137,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/install.md",
         "docs/protocol.md",
         "docs/cluster.md",
+        "docs/approval.md",
         "docs/replicas.md",
         "docs/scale.md",
         "docs/threat-model.md",

@@ -37,4 +37,22 @@ impl ClusterError {
         const NOT_FOUND: u16 = 404;
         matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == NOT_FOUND)
     }
+
+    /// Whether it is an answer of this HTTP status.
+    #[must_use]
+    pub fn is_status(&self, code: u16) -> bool {
+        matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == code)
+    }
+
+    /// Whether the API has answered, whatever it has said.
+    #[must_use]
+    pub const fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Api {
+                source: kube::Error::Api(_),
+                ..
+            }
+        )
+    }
 }

@@ -3,6 +3,7 @@
 //! What is told is kept by watches ([`Kept`]): who decides by it asks nobody, and knows how old it may be. An API that is away takes nothing from what was known
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
+pub mod approval;
 mod client;
 mod configs;
 mod error;
@@ -80,6 +81,9 @@ impl Cluster {
         let mut found = Vec::new();
         if self.settings().configs {
             found.extend(configs::look(self).await);
+        }
+        if let Some(settings) = &self.settings().approval {
+            found.extend(approval::look(self, settings).await);
         }
         found
     }

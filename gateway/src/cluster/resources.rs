@@ -32,3 +32,9 @@ pub fn machine_os_configs() -> ApiResource {
 pub fn machine_os_builds() -> ApiResource {
     machine_configuration("MachineOSBuild", "machineosbuilds")
 }
+
+/// Machines of OpenShift's Machine API.
+#[must_use]
+pub fn machines() -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("machine.openshift.io", "v1beta1", "Machine"), "machines")
+}

@@ -14,6 +14,8 @@ use crate::api::Gateway;
 use crate::audit::JournalError;
 use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
+#[cfg(feature = "cluster")]
+use crate::cluster::approval::Approver;
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -77,6 +79,10 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
+    #[cfg(feature = "cluster")]
+    if let Some(approver) = approver(gateway) {
+        tasks.spawn(approver.run());
+    }
     let pools = Arc::clone(&gateway.pools);
     tasks.spawn(async move { pools::watch::watch(&pools, hangup.pools).await });
     let (tls, metrics, clock) = (Arc::clone(&gateway.tls), Arc::clone(&gateway.metrics), gateway.clock);
@@ -95,6 +101,26 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });
+}
+
+/// Who approves the CSRs of kubelets, if that is to be done.
+#[cfg(feature = "cluster")]
+fn approver(gateway: &Gateway) -> Option<Approver> {
+    let cluster = gateway.cluster.as_ref()?;
+    let settings = cluster.settings().approval.clone()?;
+    let pools = Arc::clone(&gateway.pools);
+    let names = move || {
+        let pools = pools.all().into_iter();
+        pools.map(|pool| (pool.name().to_owned(), pool.kubelet_names.clone())).collect()
+    };
+    Some(Approver {
+        cluster: Arc::clone(cluster),
+        settings,
+        store: Arc::clone(&gateway.store),
+        clock: gateway.clock,
+        by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
+        pool_names: Arc::new(names),
+    })
 }
 
 /// Goes on in a new attestation log after the old one was moved. However long one cannot be begun, the signal is not forgotten.

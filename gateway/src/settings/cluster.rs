@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Fault;
+use super::approval::{self, ApprovalSection, ApprovalSettings};
 
 /// What the gateway asks of its cluster's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct ClusterSettings {
     pub machine_namespace: String,
     /// Whether the pointers of machine sets that lead to this gateway are given the CAs that pointers carry now.
     pub pointers: bool,
+    /// Whose certificates are approved, if any are.
+    pub approval: Option<ApprovalSettings>,
 }
 
 /// How the API is reached.
@@ -36,6 +39,7 @@ pub(super) struct ClusterSection {
     configs: bool,
     machine_namespace: String,
     pointers: bool,
+    pub(super) approval: ApprovalSection,
 }
 
 impl Default for ClusterSection {
@@ -46,6 +50,7 @@ impl Default for ClusterSection {
             configs: true,
             machine_namespace: "openshift-machine-api".to_owned(),
             pointers: false,
+            approval: ApprovalSection::default(),
         }
     }
 }
@@ -54,7 +59,12 @@ impl Default for ClusterSection {
 const IN_CLUSTER: &str = "in-cluster";
 
 pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<ClusterSettings>, Fault> {
+    let approval = approval::checked(section.approval)?;
     let Some(api) = section.api else {
+        if approval.is_some() {
+            let allowed = "without cluster.api no cluster is asked: say which, or take it out";
+            return Err(("cluster.approval.enabled", "true".to_owned(), allowed));
+        }
         return match section.namespace {
             None => Ok(None),
             Some(_) => Err((
@@ -89,6 +99,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         configs: section.configs,
         machine_namespace: section.machine_namespace,
         pointers: section.pointers,
+        approval,
     }))
 }
 

@@ -28,6 +28,7 @@ pub(super) const SECTIONS: &[&str] = &[
     "aws",
     "azure",
     "cluster",
+    "cluster.approval",
 ];
 
 #[derive(Debug, Deserialize)]

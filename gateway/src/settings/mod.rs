@@ -1,5 +1,6 @@
 //! Settings: what the file says, made whole with defaults and checked.
 
+mod approval;
 mod cloud;
 mod cluster;
 mod file;
@@ -15,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use approval::ApprovalSettings;
 use attest::SpkiSha256;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use cluster::{ClusterApi, ClusterSettings};
@@ -132,6 +134,12 @@ pub enum SettingsError {
 }
 
 impl Settings {
+    /// Whose certificates are approved, if any are.
+    #[must_use]
+    pub fn approval(&self) -> Option<&ApprovalSettings> {
+        self.cluster.as_ref()?.approval.as_ref()
+    }
+
     /// Reads and checks the file; its folder is what relative paths are relative to.
     ///
     /// # Errors

@@ -80,7 +80,10 @@ impl Turn {
     }
 
     /// As [`Turn::take`].
-    pub(super) async fn shared(&mut self) -> Result<Option<&Arc<dyn Store>>, StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError`]: nobody knows.
+    pub async fn shared(&mut self) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if self.lead.as_ref().is_none_or(Lead::is_lost) {
             // What is left of the one that was lost would stand in the way.
             self.lead = None;

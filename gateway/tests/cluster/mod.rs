@@ -1,5 +1,6 @@
 //! What a gateway is told by its cluster's API, and does there.
 
+mod approval;
 mod configs;
 mod kept;
 mod pointers;
@@ -40,6 +41,7 @@ impl Asked {
             configs: true,
             machine_namespace: "openshift-machine-api".to_owned(),
             pointers: false,
+            approval: None,
         };
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {

@@ -79,6 +79,8 @@ verbs! {
     CertificateRenew = "certificate.renew";
     /// The pointer of a machine set was given other CAs.
     PointerRenew = "pointer.renew";
+    /// A kubelet's client certificate was approved, because its machine has attested.
+    CsrApprove = "csr.approve";
     /// A gateway has begun, and goes by this.
     GatewayStart = "gateway.start";
     /// A gateway has found other files, and goes by them.

@@ -24,6 +24,8 @@ pub use error::{KubeletError, SubjectError};
 pub use handshake::PossessionVerifier;
 pub use member::{Member, MemberError, admit};
 pub use names::{NamePatterns, PatternError};
+#[cfg(feature = "cluster")]
+pub(crate) use subject::node_name;
 pub use verify::{Verified, verify};
 
 use std::fmt;

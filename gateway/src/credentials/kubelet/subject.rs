@@ -15,7 +15,7 @@ const ORGANISATION_OID: &str = "2.5.4.10";
 const SHOWN_LIMIT_CHARACTERS: usize = 320;
 
 /// The name of the node that a subject is for.
-pub(super) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
+pub(crate) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
     let (mut common_names, mut organisations) = (Vec::new(), Vec::new());
     for attribute in subject.iter_attributes() {
         let oid = attribute.attr_type().to_id_string();

@@ -1,0 +1,106 @@
+//! What the API is told of a request, and asked for at that moment.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+
+use super::csr::Csr;
+use super::events::{Events, Said};
+use super::judge::Ground;
+use super::watched::{Asked, NODES, REQUESTS};
+use crate::clock::{Clock, rfc3339};
+use crate::cluster::{Cluster, ClusterError};
+use crate::machines::attested::{Approval, Attested};
+
+/// How the approval is called that is written into a request.
+const CONDITION_REASON: &str = "AttestationApproved";
+
+/// Approves it at the API, if it is there as it was seen, and says so.
+pub(super) async fn approve(
+    cluster: &Cluster,
+    asked: &Asked,
+    why: &str,
+    (events, clock): (&mut Events, Clock),
+) -> Result<(), ClusterError> {
+    let Asked { csr, object } = asked;
+    let message = format!("approved by attest-gateway: {why}");
+    let mut approved = (**object).clone();
+    let now = clock.now().as_secs();
+    let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);
+    let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
+    conditions.push(CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some(CONDITION_REASON.to_owned()),
+        message: Some(message.clone()),
+        last_update_time: at.clone(),
+        last_transition_time: at,
+    });
+    let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
+    let parameters = PostParams::default();
+    let told = requests.replace_subresource("approval", &csr.name, &parameters, &approved);
+    match cluster.ask(REQUESTS, told).await {
+        Ok(_) => {}
+        // Somebody else has done something with it: it is looked at as it is then.
+        Err(error) if error.is_status(409) || error.is_status(404) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    tracing::info!("CSR {} is approved: {why}", csr.name);
+    events.say(cluster, csr, Said::Approved, &message, now).await?;
+    Ok(())
+}
+
+/// A Node as it is at this moment.
+pub(super) async fn node(cluster: &Cluster, name: &str) -> Result<Option<Node>, ClusterError> {
+    let nodes: Api<Node> = Api::all(cluster.client());
+    cluster.ask(NODES, nodes.get_opt(name)).await
+}
+
+/// Whether there is such a Node at this moment: what is watched is told a moment later.
+pub(super) async fn has_node(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
+    let nodes: Api<Node> = Api::all(cluster.client());
+    Ok(cluster.ask(NODES, nodes.get_metadata_opt(name)).await?.is_some())
+}
+
+/// What the store keeps of it.
+pub(super) fn approval(csr: &Csr, key: &[u8], ground: &Ground, now: u64) -> Approval {
+    let Ground {
+        identity,
+        attested,
+        bound,
+        machine,
+    } = ground;
+    let Attested {
+        instance, pool, decision, ..
+    } = attested;
+    Approval {
+        identity: identity.clone(),
+        instance: instance.clone(),
+        pool: pool.clone(),
+        at: now,
+        attestation: decision.clone(),
+        bound: *bound,
+        machine: machine.clone(),
+        csr: csr.name.clone(),
+        uid: csr.uid.clone(),
+        key_sha256: data_encoding::HEXLOWER.encode(digest(&SHA256, key).as_ref()),
+    }
+}
+
+/// For what it is approved, for a person.
+pub(super) fn why(name: &str, approval: &Approval) -> String {
+    let Approval {
+        identity,
+        pool,
+        at,
+        attestation,
+        ..
+    } = approval;
+    format!(
+        "{identity} has attested for pool {pool} (decision {attestation}) and is {name}; decided at {}",
+        rfc3339(*at)
+    )
+}

@@ -1,0 +1,102 @@
+//! A CertificateSigningRequest, as far as it is judged.
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::ResourceExt;
+
+use super::request::{Request, RequestError};
+
+/// The signer of kubelets' client certificates.
+pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// The signer of kubelets' serving certificates.
+pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+/// How the API names a node by its client certificate.
+pub const NODE_USER: &str = "system:node:";
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A kubelet's at the API.
+    Client,
+    /// A kubelet's at its own port.
+    Serving,
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Pending,
+    /// Approved, by whomever; perhaps signed.
+    Approved,
+    /// Denied, or it failed.
+    Closed,
+}
+
+/// A request for a kubelet's certificate, by whomever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Csr {
+    pub name: String,
+    pub uid: String,
+    /// When it was made, by the API's clock, seconds since 1970.
+    pub created: u64,
+    pub purpose: Purpose,
+    /// Who has made it, as the API says.
+    pub username: String,
+    pub groups: Vec<String>,
+    pub usages: Vec<String>,
+    pub expiration_seconds: Option<i32>,
+    pub stage: Stage,
+    pub request: Result<Request, RequestError>,
+}
+
+impl Csr {
+    /// Reads one. `None` if it is another signer's, or asks for the renewal of a client certificate, which the kube-controller-manager approves.
+    #[must_use]
+    pub fn of(object: &CertificateSigningRequest) -> Option<Self> {
+        let spec = &object.spec;
+        let purpose = match spec.signer_name.as_str() {
+            CLIENT_SIGNER => Purpose::Client,
+            SERVING_SIGNER => Purpose::Serving,
+            _ => return None,
+        };
+        let username = spec.username.clone().unwrap_or_default();
+        let request = Request::read(&spec.request.0);
+        let is_of_itself = |request: &Request| username.strip_prefix(NODE_USER) == Some(&request.name);
+        if purpose == Purpose::Client && request.as_ref().is_ok_and(is_of_itself) {
+            return None;
+        }
+        let created = object.metadata.creation_timestamp.as_ref()?;
+        Some(Self {
+            name: object.name_any(),
+            uid: object.metadata.uid.clone()?,
+            created: u64::try_from(created.0.as_second()).ok()?,
+            purpose,
+            username,
+            groups: spec.groups.clone().unwrap_or_default(),
+            usages: spec.usages.clone().unwrap_or_default(),
+            expiration_seconds: spec.expiration_seconds,
+            stage: stage(object),
+            request,
+        })
+    }
+
+    /// The node that it is for, if that can be read.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.request.as_ref().ok().map(|request| request.name.as_str())
+    }
+}
+
+fn stage(object: &CertificateSigningRequest) -> Stage {
+    let Some(status) = &object.status else { return Stage::Pending };
+    let has = |wanted: &str| {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        conditions.iter().any(|condition| condition.type_ == wanted)
+    };
+    if has("Denied") || has("Failed") {
+        Stage::Closed
+    } else if has("Approved") || status.certificate.is_some() {
+        Stage::Approved
+    } else {
+        Stage::Pending
+    }
+}

@@ -1,0 +1,355 @@
+//! Whether a request for a kubelet's client certificate is approved: a pure function of what is known at that moment.
+//!
+//! What a kubelet sends is in `pkg/kubelet/certificate` of `kubernetes/kubernetes`, and what its controllers take for that in
+//! `pkg/apis/certificates/helpers.go` (`ValidateKubeletClientCSR`). Nothing is approved that would not pass there.
+
+use std::collections::BTreeMap;
+
+use super::csr::{Csr, Purpose, Stage};
+use super::facts::{CONTROL_PLANE_ROLE, Machine, NodeFacts, Rules};
+use super::reason::{Reason, all_shown, shown};
+use super::request::Request;
+use crate::machines::attested::{Attested, Bound, Held};
+
+/// How far the clocks of the API and of gateways may be apart, seconds: that of cluster-machine-approver is 10, and nothing is gained by being so strict.
+pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
+
+/// What every kubelet asks for, beside what its certificate is for; an RSA key's may be for key encipherment, too.
+const DIGITAL_SIGNATURE: &str = "digital signature";
+const KEY_ENCIPHERMENT: &str = "key encipherment";
+const CLIENT_AUTH: &str = "client auth";
+
+/// What is known beside the request itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    pub rules: &'a Rules,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// All requests, the one that is judged among them.
+    pub requests: &'a [Csr],
+    pub machines: &'a [Machine],
+    pub nodes: &'a BTreeMap<String, NodeFacts>,
+    /// Attestations that no approval has spent, by identity.
+    pub attested: &'a [(String, Attested)],
+}
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Approve(Ground),
+    /// Neither approved nor denied.
+    Leave(Reason),
+}
+
+/// For what it is approved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ground {
+    /// The machine's.
+    pub identity: String,
+    pub attested: Attested,
+    pub bound: Bound,
+    /// The Machine object, if there has to be one.
+    pub machine: Option<String>,
+}
+
+/// The machines that have attested and may be the node of this name.
+#[must_use]
+pub fn candidates<'a>(name: &str, facts: &Facts<'a>) -> Vec<&'a (String, Attested)> {
+    let providers: Vec<_> = facts
+        .machines
+        .iter()
+        .filter(|machine| machine.will_be(name))
+        .filter_map(Machine::provider)
+        .collect();
+    let may_be = |attested: &Attested| {
+        let by_machine = attested.provider.as_ref().is_some_and(|provider| providers.contains(provider));
+        attested.name.as_deref() == Some(name) || by_machine
+    };
+    facts.attested.iter().filter(|(_, attested)| may_be(attested)).collect()
+}
+
+/// Judges a client certificate's request, whose name's standing in the store is `held`, as that of its only candidate if there is one.
+#[must_use]
+pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Verdict {
+    match ground(csr, facts, held) {
+        Ok(ground) => Verdict::Approve(ground),
+        Err(reason) => Verdict::Leave(reason),
+    }
+}
+
+fn ground(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reason> {
+    let request = form(csr, facts.rules)?;
+    let name = request.name.as_str();
+    if let Some(revoked) = &held.revoked {
+        return Err(Reason::Revoked(revoked.clone()));
+    }
+    let control_plane = control_plane(name, facts);
+    let is_of_control_plane = |pool: &String| facts.rules.control_plane_pools.contains(pool);
+    if let Some(by) = &control_plane
+        && !facts.rules.pools.iter().any(is_of_control_plane)
+    {
+        let (name, by) = (name.to_owned(), by.clone());
+        let whose = "no pool of the control plane is approved here".to_owned();
+        return Err(Reason::ControlPlane { name, by, whose });
+    }
+    if facts.nodes.contains_key(name) {
+        return Err(Reason::NodeExists { name: name.to_owned() });
+    }
+    let (identity, attested) = candidate(name, facts)?;
+    in_time(csr, name, (identity, attested), facts)?;
+    let pool = &attested.pool;
+    if !facts.rules.pools.contains(pool) {
+        let (identity, pool) = (identity.clone(), pool.clone());
+        return Err(Reason::Pool { identity, pool });
+    }
+    if let Some(by) = control_plane
+        && !is_of_control_plane(pool)
+    {
+        let (name, whose) = (name.to_owned(), format!("{identity} has attested for pool {pool}"));
+        return Err(Reason::ControlPlane { name, by, whose });
+    }
+    pool_name(name, identity, pool, facts.rules)?;
+    let machine = machine(name, attested, facts)?;
+    let bound = bound(name, identity, attested, machine, held, facts.rules)?;
+    alone(csr, request, identity, attested, facts)?;
+    Ok(Ground {
+        identity: identity.clone(),
+        attested: attested.clone(),
+        bound,
+        machine: machine.map(|machine| machine.id.clone()),
+    })
+}
+
+/// That it is written as a kubelet's is, and sent by whom those of new nodes are.
+pub(super) fn form<'c>(csr: &'c Csr, rules: &Rules) -> Result<&'c Request, Reason> {
+    let request = csr.request.as_ref().map_err(|error| Reason::Request(error.clone()))?;
+    if csr.username != rules.requester {
+        let (found, expected) = (shown(&csr.username), rules.requester.clone());
+        return Err(Reason::Requester { found, expected });
+    }
+    exact_groups(csr, &rules.groups)?;
+    exact_usages(csr, CLIENT_AUTH)?;
+    if let Some(found) = csr.expiration_seconds {
+        return Err(Reason::Lifetime { found });
+    }
+    if !request.is_without_alternatives() {
+        return Err(Reason::AlternativeNames);
+    }
+    Ok(request)
+}
+
+/// Exactly these groups, each once.
+pub(super) fn exact_groups(csr: &Csr, expected: &[String]) -> Result<(), Reason> {
+    if is_exactly(&csr.groups, expected) {
+        return Ok(());
+    }
+    Err(Reason::Groups {
+        username: shown(&csr.username),
+        found: all_shown(csr.groups.iter().map(String::as_str)),
+        expected: expected.to_vec(),
+    })
+}
+
+/// Exactly a kubelet's usages for this.
+pub(super) fn exact_usages(csr: &Csr, of: &'static str) -> Result<(), Reason> {
+    let wanted = |usages: &[&str]| usages.iter().map(|usage| (*usage).to_owned()).collect::<Vec<_>>();
+    let (short, long) = (wanted(&[DIGITAL_SIGNATURE, of]), wanted(&[DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, of]));
+    if is_exactly(&csr.usages, &short) || is_exactly(&csr.usages, &long) {
+        return Ok(());
+    }
+    let found = all_shown(csr.usages.iter().map(String::as_str));
+    Err(Reason::Usages { found, of })
+}
+
+fn is_exactly(found: &[String], expected: &[String]) -> bool {
+    found.len() == expected.len() && expected.iter().all(|one| found.contains(one))
+}
+
+/// Who says that a name is one of the control plane's, if anybody does.
+fn control_plane(name: &str, facts: &Facts<'_>) -> Option<String> {
+    let is_host = |machine: &&Machine| machine.will_be(name) && machine.role.as_deref() == Some(CONTROL_PLANE_ROLE);
+    if let Some(machine) = facts.machines.iter().find(is_host) {
+        return Some(format!("the Machine object {}", machine.id));
+    }
+    if facts.nodes.get(name).is_some_and(|node| node.is_control_plane) {
+        return Some("its Node".to_owned());
+    }
+    let says = |pool: &&String| {
+        let names = facts.rules.names.get(*pool);
+        names.is_some_and(|names| names.check(name, pool).is_ok())
+    };
+    let pool = facts.rules.control_plane_pools.iter().find(says)?;
+    Some(format!("the names of pool {pool}"))
+}
+
+/// The one machine that may be this node.
+fn candidate<'a>(name: &str, facts: &Facts<'a>) -> Result<(&'a String, &'a Attested), Reason> {
+    let found = candidates(name, facts);
+    let name = name.to_owned();
+    match found.as_slice() {
+        [] => Err(Reason::NotAttested { name }),
+        [(identity, attested)] => Ok((identity, attested)),
+        several => {
+            let identities = all_shown(several.iter().map(|(identity, _)| identity.as_str()));
+            Err(Reason::Ambiguous { name, identities })
+        }
+    }
+}
+
+/// That the attestation is fresh, and the request newer: what was sent before is of another boot, or of somebody who has waited for this one.
+fn in_time(csr: &Csr, name: &str, (identity, attested): (&String, &Attested), facts: &Facts<'_>) -> Result<(), Reason> {
+    let (at, within) = (attested.at, facts.rules.within_seconds);
+    if at > facts.now.saturating_add(CLOCK_SKEW_SECONDS) || at.saturating_add(within) < facts.now {
+        return Err(Reason::AttestedThen {
+            name: name.to_owned(),
+            identity: identity.clone(),
+            at,
+            minutes: within / 60,
+        });
+    }
+    if is_before(csr, attested) {
+        let (identity, created) = (identity.clone(), csr.created);
+        return Err(Reason::BeforeAttestation { identity, created, at });
+    }
+    Ok(())
+}
+
+const fn is_before(csr: &Csr, attested: &Attested) -> bool {
+    csr.created.saturating_add(CLOCK_SKEW_SECONDS) < attested.at
+}
+
+/// That the name is one of the pool's, and of no other's, as far as pools say names. Where no Machine object says what a node is, they have to.
+fn pool_name(name: &str, identity: &str, pool: &str, rules: &Rules) -> Result<(), Reason> {
+    let says = |of: &str| {
+        let names = rules.names.get(of).filter(|names| !names.is_empty())?;
+        Some(names.check(name, of).is_ok())
+    };
+    let wrong = |of: Option<&String>| Reason::PoolName {
+        name: name.to_owned(),
+        identity: identity.to_owned(),
+        pool: pool.to_owned(),
+        of: of.cloned(),
+    };
+    match says(pool) {
+        Some(true) => Ok(()),
+        None if rules.machines => {
+            let other = rules.names.keys().find(|of| says(of) == Some(true));
+            other.map_or(Ok(()), |of| Err(wrong(Some(of))))
+        }
+        _ => Err(wrong(None)),
+    }
+}
+
+/// The Machine object that the node will be of, if there has to be one: it is the machine's, as far as it can be told, and has become no node yet.
+fn machine<'a>(name: &str, attested: &Attested, facts: &Facts<'a>) -> Result<Option<&'a Machine>, Reason> {
+    if !facts.rules.machines {
+        return Ok(None);
+    }
+    let found: Vec<&Machine> = facts.machines.iter().filter(|machine| machine.will_be(name)).collect();
+    let machine = match found.as_slice() {
+        [] => return Err(Reason::NoMachine { name: name.to_owned() }),
+        [machine] => *machine,
+        several => {
+            let machines = all_shown(several.iter().map(|machine| machine.id.as_str()));
+            return Err(Reason::Machines {
+                name: name.to_owned(),
+                machines,
+            });
+        }
+    };
+    let wrong = |why: String| {
+        Err(Reason::Machine {
+            machine: machine.id.clone(),
+            why,
+        })
+    };
+    if let Some(node) = &machine.node {
+        return wrong(format!("has become the node {node} already"));
+    }
+    if machine.going {
+        return wrong("is being removed".to_owned());
+    }
+    let is_host = machine.role.as_deref() == Some(CONTROL_PLANE_ROLE);
+    if is_host != facts.rules.control_plane_pools.contains(&attested.pool) {
+        let role = machine.role.as_deref().unwrap_or("none");
+        return wrong(format!(
+            "has the role {}, and its machine has attested for pool {}",
+            shown(role),
+            attested.pool
+        ));
+    }
+    if let (Some(provider), Some(own)) = (machine.provider(), &attested.provider)
+        && provider != *own
+    {
+        let id = machine.provider_id.as_deref().unwrap_or_default();
+        return wrong(format!("is of the instance {}, and another has attested", shown(id)));
+    }
+    Ok(Some(machine))
+}
+
+/// By what the machine is taken for the node of that name.
+fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machine>, held: &Held, rules: &Rules) -> Result<Bound, Reason> {
+    if let Some(owner) = held.owner.as_ref().filter(|owner| *owner != identity) {
+        return Err(Reason::NameTaken {
+            name: name.to_owned(),
+            owner: owner.clone(),
+            identity: identity.to_owned(),
+        });
+    }
+    if let Some(known) = &held.other_name {
+        return Err(Reason::OtherName {
+            name: name.to_owned(),
+            known: known.clone(),
+            identity: identity.to_owned(),
+        });
+    }
+    if machine
+        .and_then(Machine::provider)
+        .is_some_and(|provider| attested.provider == Some(provider))
+    {
+        return Ok(Bound::Machine);
+    }
+    // The name is in the store still, or the administrator has taken it back.
+    let is_its_own = held.owner.is_some();
+    match (is_its_own && held.given, is_its_own && rules.asked_names) {
+        (true, _) => Ok(Bound::Given),
+        (_, true) => Ok(Bound::Asked),
+        _ => Err(Reason::AskedName {
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+        }),
+    }
+}
+
+/// That nobody else asks for the name, or was given it, since the machine has attested. What can never be approved is in nobody's way.
+fn alone(csr: &Csr, request: &Request, identity: &str, attested: &Attested, facts: &Facts<'_>) -> Result<(), Reason> {
+    let is_rival = |other: &&Csr| {
+        let its = other.request.as_ref().ok();
+        other.purpose == Purpose::Client
+            && other.uid != csr.uid
+            && its.is_some_and(|its| its.name == request.name && its.key != request.key)
+            && !is_before(other, attested)
+    };
+    let rivals = || facts.requests.iter().filter(is_rival);
+    if let Some(other) = rivals().find(|other| other.stage == Stage::Approved) {
+        return Err(Reason::ApprovedElsewhere {
+            name: request.name.clone(),
+            other: other.name.clone(),
+            identity: identity.to_owned(),
+        });
+    }
+    let pending = rivals().filter(|other| other.stage == Stage::Pending && form(other, facts.rules).is_ok());
+    let mut others = all_shown(pending.map(|other| other.name.as_str()));
+    if others.is_empty() {
+        return Ok(());
+    }
+    others.sort();
+    Err(Reason::Duplicate {
+        name: request.name.clone(),
+        others,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+pub(super) mod tests;

@@ -1,0 +1,503 @@
+use super::super::request::made::{self, Made};
+use super::*;
+use crate::credentials::kubelet::NamePatterns;
+use crate::machines::attested::{Approval, Provider};
+
+const NODE: &str = "worker-1";
+const IDENTITY: &str = "tpm:1111111111111111111111111111111111111111111111111111111111111111";
+const OTHER: &str = "tpm:2222222222222222222222222222222222222222222222222222222222222222";
+const INSTANCE: &str = "aws:123456789012/i-0123456789abcdef0";
+const NOW: u64 = 1_800_000_000;
+const WITHIN: u64 = 30 * 60;
+const REQUESTER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// A request that came a minute after its machine had attested, which was two minutes ago.
+pub(in super::super) fn csr(name: &str, node: &str) -> Csr {
+    Csr {
+        name: name.to_owned(),
+        uid: format!("uid-of-{name}"),
+        created: NOW - 60,
+        purpose: Purpose::Client,
+        username: REQUESTER.to_owned(),
+        groups: texts(&[
+            "system:serviceaccounts:openshift-machine-config-operator",
+            "system:serviceaccounts",
+            "system:authenticated",
+        ]),
+        usages: texts(&["digital signature", "client auth"]),
+        expiration_seconds: None,
+        stage: Stage::Pending,
+        request: Request::read(&Made::of(node).pem()),
+    }
+}
+
+pub(in super::super) fn machine(name: &str, role: &str) -> Machine {
+    Machine {
+        id: format!("openshift-machine-api/{name}"),
+        role: Some(role.to_owned()),
+        provider_id: None,
+        node: None,
+        internal_names: texts(&[name]),
+        addresses: Default::default(),
+        going: false,
+    }
+}
+
+fn names(patterns: &[&str]) -> NamePatterns {
+    NamePatterns::new(texts(patterns)).unwrap()
+}
+
+pub(in super::super) fn rules() -> Rules {
+    Rules {
+        within_seconds: WITHIN,
+        requester: REQUESTER.to_owned(),
+        groups: csr("", NODE).groups,
+        pools: texts(&["worker"]),
+        control_plane_pools: texts(&["master"]),
+        machines: true,
+        asked_names: false,
+        names: BTreeMap::from([("worker".to_owned(), names(&[])), ("master".to_owned(), names(&[]))]),
+    }
+}
+
+fn attested(name: Option<&str>) -> Attested {
+    Attested {
+        at: NOW - 120,
+        pool: "worker".to_owned(),
+        name: name.map(str::to_owned),
+        instance: None,
+        provider: None,
+        decision: "decision".to_owned(),
+    }
+}
+
+struct Case {
+    csr: Csr,
+    others: Vec<Csr>,
+    rules: Rules,
+    machines: Vec<Machine>,
+    nodes: BTreeMap<String, NodeFacts>,
+    attested: Vec<(String, Attested)>,
+    held: Held,
+    now: u64,
+}
+
+impl Case {
+    /// A TPM that the administrator has named, in a cluster with Machine objects.
+    fn given() -> Self {
+        Self {
+            csr: csr("csr-1", NODE),
+            others: Vec::new(),
+            rules: rules(),
+            machines: vec![
+                machine("worker-0", "worker"),
+                machine(NODE, "worker"),
+                machine("master-0", "master"),
+            ],
+            nodes: BTreeMap::from([("worker-0".to_owned(), NodeFacts::default())]),
+            attested: vec![(IDENTITY.to_owned(), attested(Some(NODE)))],
+            held: Held {
+                owner: Some(IDENTITY.to_owned()),
+                given: true,
+                ..Held::default()
+            },
+            now: NOW,
+        }
+    }
+
+    /// An instance of AWS without a name, which its Machine object names.
+    fn instance() -> Self {
+        let provider = Some(Provider::Aws {
+            instance: "i-0123456789abcdef0".to_owned(),
+        });
+        let mut case = Self::given();
+        case.attested = vec![(
+            INSTANCE.to_owned(),
+            Attested {
+                provider,
+                ..attested(None)
+            },
+        )];
+        case.machines[1].provider_id = Some("aws:///us-east-1a/i-0123456789abcdef0".to_owned());
+        case.held = Held::default();
+        case
+    }
+
+    fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn facts<T>(&self, of: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let requests: Vec<Csr> = self.others.iter().cloned().chain([self.csr.clone()]).collect();
+        of(&Facts {
+            rules: &self.rules,
+            now: self.now,
+            requests: &requests,
+            machines: &self.machines,
+            nodes: &self.nodes,
+            attested: &self.attested,
+        })
+    }
+
+    fn judge(&self) -> Verdict {
+        self.facts(|facts| judge(&self.csr, facts, &self.held))
+    }
+}
+
+#[track_caller]
+fn approved(what: &str, case: &Case, bound: Bound) -> Ground {
+    match case.judge() {
+        Verdict::Approve(ground) if ground.bound == bound => ground,
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn left(what: &str, case: Case, code: &str) -> String {
+    match case.judge() {
+        Verdict::Leave(reason) => {
+            assert_eq!(reason.code(), code, "{what}: {reason}");
+            reason.to_string()
+        }
+        Verdict::Approve(ground) => panic!("{what}: {ground:?}"),
+    }
+}
+
+#[track_caller]
+fn check(what: &str, change: impl FnOnce(&mut Case), code: &str) -> String {
+    left(what, Case::given().but(change), code)
+}
+
+#[test]
+fn the_machine_that_has_the_name_is_approved() {
+    let ground = approved("given", &Case::given(), Bound::Given);
+    assert_eq!(
+        (ground.identity.as_str(), ground.attested.decision.as_str()),
+        (IDENTITY, "decision")
+    );
+    assert_eq!(ground.machine.unwrap(), format!("openshift-machine-api/{NODE}"));
+    let longer = Case::given().but(|case| case.csr.usages = texts(&["client auth", "key encipherment", "digital signature"]));
+    approved("for RSA keys, in any order", &longer, Bound::Given);
+    approved("named by its Machine object", &Case::instance(), Bound::Machine);
+    let asked = Case::given().but(|case| (case.held.given, case.rules.asked_names) = (false, true));
+    approved("asked for", &asked, Bound::Asked);
+    let without = Case::given().but(|case| {
+        (case.machines, case.rules.machines) = (Vec::new(), false);
+        case.rules.names.insert("worker".to_owned(), names(&["worker-*"]));
+    });
+    assert_eq!(approved("without Machine objects", &without, Bound::Given).machine, None);
+    let host = Case::given().but(|case| {
+        case.machines[1] = machine(NODE, "master");
+        case.attested[0].1.pool = "master".to_owned();
+        case.rules.pools = texts(&["worker", "master"]);
+    });
+    approved("a host of the control plane, where those are", &host, Bound::Given);
+}
+
+#[test]
+fn usages_are_exactly_a_kubelets() {
+    let usages = |usages: &[&str]| {
+        check(&usages.join(", "), |case| case.csr.usages = texts(usages), "csr-usages");
+    };
+    usages(&[]);
+    usages(&["digital signature"]);
+    usages(&["client auth"]);
+    usages(&["key encipherment", "client auth"]);
+    usages(&["digital signature", "server auth"]);
+    usages(&["digital signature", "client auth", "server auth"]);
+    usages(&["digital signature", "key encipherment", "client auth", "server auth"]);
+    usages(&["digital signature", "key encipherment", "client auth", "cert sign"]);
+    usages(&["digital signature", "client auth", "client auth"]);
+    usages(&["digital signature", "digital signature"]);
+    usages(&["any", "client auth"]);
+}
+
+#[test]
+fn who_asks_is_the_bootstrapper_in_exactly_its_groups() {
+    for wrong in [
+        "",
+        "system:admin",
+        "system:node:worker-0",
+        "system:serviceaccount:default:node-bootstrapper",
+    ] {
+        check(wrong, |case| case.csr.username = wrong.to_owned(), "csr-requester");
+    }
+    let said = check(
+        "a group more",
+        |case| case.csr.groups.push("system:masters".to_owned()),
+        "csr-groups",
+    );
+    assert!(said.contains("system:masters"), "{said}");
+    check("a group less", |case| drop(case.csr.groups.pop()), "csr-groups");
+    check("another group", |case| case.csr.groups[0] = "system:nodes".to_owned(), "csr-groups");
+    check("no group", |case| case.csr.groups.clear(), "csr-groups");
+    check(
+        "a group twice",
+        |case| case.csr.groups[1] = case.csr.groups[0].clone(),
+        "csr-groups",
+    );
+}
+
+#[test]
+fn what_is_asked_for_is_a_client_certificate_and_nothing_else() {
+    check("a lifetime", |case| case.csr.expiration_seconds = Some(600), "csr-lifetime");
+    let with_names = |case: &mut Case| {
+        let request = Made::of(NODE).but(|made| made.attributes = vec![made::alternatives(&[made::dns(NODE)])]);
+        case.csr.request = Request::read(&request.pem());
+    };
+    check("names", with_names, "csr-alternative-names");
+    let unsigned = |case: &mut Case| {
+        let request = Made::of(NODE);
+        case.csr.request = Request::read(&made::pem(&request.signed(&request.info(), b"")));
+    };
+    check("no signature", unsigned, "csr-request");
+}
+
+#[test]
+fn the_attestation_is_there_fresh_and_older_than_the_request() {
+    check("none", |case| case.attested.clear(), "csr-not-attested");
+    check(
+        "another's",
+        |case| case.attested[0].1.name = Some("worker-2".to_owned()),
+        "csr-not-attested",
+    );
+    check("of no name", |case| case.attested[0].1.name = None, "csr-not-attested");
+    let at = |at: u64| Case::given().but(|case| (case.attested[0].1.at, case.csr.created) = (at, NOW));
+    approved("the last second", &at(NOW - WITHIN), Bound::Given);
+    left("a second later", at(NOW - WITHIN - 1), "csr-attested-too-long-ago");
+    approved("a clock that is a little ahead", &at(NOW + CLOCK_SKEW_SECONDS), Bound::Given);
+    left("a time to come", at(NOW + CLOCK_SKEW_SECONDS + 1), "csr-attested-too-long-ago");
+    left("the end of time", at(u64::MAX), "csr-attested-too-long-ago");
+    let created = |created: u64| Case::given().but(|case| case.csr.created = created);
+    approved("by another clock", &created(NOW - 120 - CLOCK_SKEW_SECONDS), Bound::Given);
+    left("before", created(NOW - 121 - CLOCK_SKEW_SECONDS), "csr-before-attestation");
+    let two = |case: &mut Case| case.attested.push((OTHER.to_owned(), attested(Some(NODE))));
+    let said = check("two", two, "csr-ambiguous");
+    assert!(said.contains(IDENTITY) && said.contains(OTHER), "{said}");
+}
+
+#[test]
+fn the_name_is_the_machines_and_nobody_elses() {
+    check(
+        "revoked",
+        |case| case.held.revoked = Some("worker-1 was revoked".to_owned()),
+        "csr-revoked",
+    );
+    let said = check("another's", |case| case.held.owner = Some(OTHER.to_owned()), "csr-name-taken");
+    assert!(said.contains(OTHER), "{said}");
+    check(
+        "a second name",
+        |case| case.held.other_name = Some("worker-7".to_owned()),
+        "csr-name-taken",
+    );
+    check("not given", |case| case.held.given = false, "csr-asked-name");
+    check("given, and forgotten", |case| case.held.owner = None, "csr-asked-name");
+    check(
+        "a node's",
+        |case| drop(case.nodes.insert(NODE.to_owned(), NodeFacts::default())),
+        "csr-node-exists",
+    );
+    left(
+        "an instance whose name is another's",
+        Case::instance().but(|case| case.held.owner = Some(OTHER.to_owned())),
+        "csr-name-taken",
+    );
+}
+
+#[test]
+fn a_name_of_another_machine_is_not_given() {
+    // That of a node that is there, of one that is expected, of nobody.
+    for (name, code) in [
+        ("worker-0", "csr-node-exists"),
+        ("worker-2", "csr-not-attested"),
+        ("nobody", "csr-not-attested"),
+    ] {
+        check(name, |case| case.csr = csr("csr-1", name), code);
+    }
+}
+
+#[test]
+fn a_name_of_the_control_plane_is_not_a_workers() {
+    let said = check("by its Machine", |case| case.csr = csr("csr-1", "master-0"), "csr-control-plane");
+    assert!(said.contains("openshift-machine-api/master-0"), "{said}");
+    let node = |case: &mut Case| {
+        case.csr = csr("csr-1", "host-0");
+        let is_control_plane = true;
+        case.nodes.insert(
+            "host-0".to_owned(),
+            NodeFacts {
+                is_control_plane,
+                ..NodeFacts::default()
+            },
+        );
+    };
+    check("by its Node", node, "csr-control-plane");
+    let pattern = |case: &mut Case| {
+        case.csr = csr("csr-1", "master-9");
+        case.rules.names.insert("master".to_owned(), names(&["master-*"]));
+    };
+    check("by its pool's names", pattern, "csr-control-plane");
+    // Whatever name the worker was given.
+    let given = |case: &mut Case| {
+        case.csr = csr("csr-1", "master-0");
+        case.attested[0].1.name = Some("master-0".to_owned());
+        case.rules.pools = texts(&["worker", "master"]);
+    };
+    let said = check("a worker that is called so", given, "csr-control-plane");
+    assert!(said.contains("pool worker"), "{said}");
+}
+
+#[test]
+fn the_pool_is_one_whose_nodes_are_approved_and_the_name_one_of_its_own() {
+    check("another pool", |case| case.attested[0].1.pool = "infra".to_owned(), "csr-pool");
+    check("no pool", |case| case.rules.pools.clear(), "csr-pool");
+    let names_of = |pool: &'static str, patterns: &'static [&'static str]| {
+        move |case: &mut Case| drop(case.rules.names.insert(pool.to_owned(), names(patterns)))
+    };
+    approved("its name", &Case::given().but(names_of("worker", &["worker-*"])), Bound::Given);
+    check("no name of it", names_of("worker", &["node-*"]), "csr-pool-name");
+    let said = check("another pool's", names_of("infra", &["worker-*"]), "csr-pool-name");
+    assert!(said.contains("pool infra"), "{said}");
+    let nothing_says = |case: &mut Case| (case.rules.machines, case.machines) = (false, Vec::new());
+    check("neither Machine objects nor names", nothing_says, "csr-pool-name");
+}
+
+#[test]
+fn the_machine_object_fits() {
+    check("none", |case| drop(case.machines.remove(1)), "csr-machine");
+    check(
+        "another name",
+        |case| case.machines[1].internal_names = texts(&["worker-10"]),
+        "csr-machine",
+    );
+    check(
+        "a node already",
+        |case| case.machines[1].node = Some("worker-1".to_owned()),
+        "csr-machine",
+    );
+    check("on its way out", |case| case.machines[1].going = true, "csr-machine");
+    check("two", |case| case.machines.push(machine(NODE, "worker")), "csr-machine");
+    let no_role = Case::given().but(|case| case.machines[1].role = None);
+    approved("a role that it does not say", &no_role, Bound::Given);
+    let host = |case: &mut Case| {
+        case.attested[0].1.pool = "master".to_owned();
+        case.rules.pools = texts(&["worker", "master"]);
+    };
+    let said = check("a worker's, for a host of the control plane", host, "csr-machine");
+    assert!(said.contains("role worker"), "{said}");
+    left(
+        "another instance's, and so not its own",
+        Case::instance().but(|case| case.machines[1].provider_id = Some("aws:///us-east-1a/i-0fedcba9876543210".to_owned())),
+        "csr-not-attested",
+    );
+    let other_instance = Case::instance().but(|case| {
+        case.machines[1].provider_id = Some("aws:///us-east-1a/i-0fedcba9876543210".to_owned());
+        case.attested[0].1.name = Some(NODE.to_owned());
+        (case.held.owner, case.held.given) = (Some(INSTANCE.to_owned()), true);
+    });
+    left("another instance's, whatever name it was given", other_instance, "csr-machine");
+    let upper = Case::given().but(|case| case.machines[1].internal_names = texts(&["Worker-1"]));
+    approved("names are the same in capitals", &upper, Bound::Given);
+}
+
+#[test]
+fn of_two_that_ask_for_one_name_none_is_approved() {
+    let rival = csr("csr-2", NODE);
+    let with = |other: Csr| Case::given().but(|case| case.others = vec![other]);
+    let said = left("the first", with(rival.clone()), "csr-duplicate");
+    assert!(said.contains("csr-2"), "{said}");
+    let mut second = with(csr("csr-1", NODE));
+    second.csr = rival.clone();
+    left("the second", second, "csr-duplicate");
+    let approved_one = Csr {
+        stage: Stage::Approved,
+        ..rival.clone()
+    };
+    left("one that was approved by others", with(approved_one.clone()), "csr-name-taken");
+    // Not of this boot, of no use to anybody, of another node.
+    let early = NOW - 121 - CLOCK_SKEW_SECONDS;
+    for other in [
+        Csr {
+            stage: Stage::Closed,
+            ..rival.clone()
+        },
+        Csr {
+            created: early,
+            ..rival.clone()
+        },
+        Csr {
+            created: early,
+            ..approved_one
+        },
+        Csr {
+            username: "system:admin".to_owned(),
+            ..rival.clone()
+        },
+        Csr {
+            usages: texts(&["server auth"]),
+            ..rival.clone()
+        },
+        Csr {
+            purpose: Purpose::Serving,
+            ..rival
+        },
+        csr("csr-2", "worker-2"),
+    ] {
+        approved("alone", &with(other), Bound::Given);
+    }
+    let again = Case::given().but(|case| {
+        let request = case.csr.request.clone();
+        case.others = vec![Csr {
+            request,
+            ..csr("csr-2", NODE)
+        }];
+    });
+    approved("the same key once more", &again, Bound::Given);
+}
+
+#[test]
+fn an_approval_of_another_time_is_in_nobodys_way() {
+    let case = Case::given().but(|case| {
+        case.held.approval = Some(Approval {
+            identity: OTHER.to_owned(),
+            instance: None,
+            pool: "worker".to_owned(),
+            at: NOW - 10_000,
+            attestation: "earlier".to_owned(),
+            bound: Bound::Given,
+            machine: None,
+            csr: "csr-0".to_owned(),
+            uid: "uid".to_owned(),
+            key_sha256: String::new(),
+        });
+    });
+    approved("the administrator has given the name to another since", &case, Bound::Given);
+}
+
+#[test]
+fn candidates_are_who_has_the_name_and_whom_its_machine_object_names() {
+    let found = |case: &Case, name: &str| -> Vec<String> {
+        case.facts(|facts| candidates(name, facts).into_iter().map(|(identity, _)| identity.clone()).collect())
+    };
+    assert_eq!(found(&Case::given(), NODE), [IDENTITY]);
+    assert_eq!(found(&Case::instance(), NODE), [INSTANCE]);
+    for case in [Case::given(), Case::instance()] {
+        assert!(found(&case, "worker-2").is_empty());
+    }
+}
+
+#[test]
+fn every_code_is_in_the_list() {
+    let codes: Vec<String> = include_str!("../reason.rs")
+        .split("=> \"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap().to_owned())
+        .collect();
+    assert!(!codes.is_empty() && codes.iter().all(|code| Reason::CODES.contains(&code.as_str())));
+    assert_eq!(codes.len(), Reason::CODES.len());
+}

@@ -1,0 +1,158 @@
+//! Why a request is left as it is.
+
+use super::request::RequestError;
+use crate::clock::rfc3339;
+
+/// Longest text of somebody else's that is put into words, in characters.
+const SHOWN_LIMIT_CHARACTERS: usize = 320;
+
+/// One fact, with what was found. Each has a code that stays what it is, for whoever searches for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("{0}")]
+    Request(#[from] RequestError),
+    #[error("it is from {found:?}, and client certificates of new nodes are asked for by {expected:?}")]
+    Requester { found: String, expected: String },
+    #[error("{username:?} is in the groups {found:?}, expected are exactly {expected:?}")]
+    Groups {
+        username: String,
+        found: Vec<String>,
+        expected: Vec<String>,
+    },
+    #[error("it asks for the usages {found:?}, a kubelet for \"digital signature\", \"{of}\" and perhaps \"key encipherment\"")]
+    Usages { found: Vec<String>, of: &'static str },
+    #[error("it asks for a lifetime of {found} s, and a kubelet for none")]
+    Lifetime { found: i32 },
+    #[error("it asks for names or addresses beside its subject, and a kubelet for none in a client certificate")]
+    AlternativeNames,
+    #[error("no machine that may be {name} has attested, or none since that was used for another certificate")]
+    NotAttested { name: String },
+    #[error("{identity} may be {name}, and has attested last at {}: longer ago than {minutes} minutes, or at a time to come", rfc3339(*.at))]
+    AttestedThen {
+        name: String,
+        identity: String,
+        at: u64,
+        minutes: u64,
+    },
+    #[error("it was made at {}, before {identity} has attested at {}: it is not of this boot", rfc3339(*.created), rfc3339(*.at))]
+    BeforeAttestation { identity: String, created: u64, at: u64 },
+    #[error("more than one machine that has attested may be {name}: {identities:?}")]
+    Ambiguous { name: String, identities: Vec<String> },
+    #[error("{0}")]
+    Revoked(String),
+    #[error("{identity} has attested for pool {pool}, whose nodes are not approved here")]
+    Pool { identity: String, pool: String },
+    #[error("{name} is a name of the control plane, by {by}, and {whose}")]
+    ControlPlane { name: String, by: String, whose: String },
+    #[error("{identity} has attested for pool {pool}, and {name} is no name of its nodes{}", .of.as_ref().map(|of| format!(", but of pool {of}")).unwrap_or_default())]
+    PoolName {
+        name: String,
+        identity: String,
+        pool: String,
+        of: Option<String>,
+    },
+    #[error("{identity} has asked for the name {name} itself, and nobody else has given it that")]
+    AskedName { name: String, identity: String },
+    #[error("no Machine object has the InternalDNS {name}")]
+    NoMachine { name: String },
+    #[error("more than one Machine object has the InternalDNS {name}: {machines:?}")]
+    Machines { name: String, machines: Vec<String> },
+    #[error("the Machine object {machine} {why}")]
+    Machine { machine: String, why: String },
+    #[error("there is a Node {name} already")]
+    NodeExists { name: String },
+    #[error("{name} is the name of {owner}, and not of {identity}")]
+    NameTaken { name: String, owner: String, identity: String },
+    #[error("{identity} is known as {known}, and not as {name}")]
+    OtherName { name: String, known: String, identity: String },
+    #[error(
+        "others ask for {name} with other keys: {others:?}; which of them is the machine's cannot be told, deny or delete those that are not"
+    )]
+    Duplicate { name: String, others: Vec<String> },
+    #[error("{other} was approved for {name} with another key, after {identity} has attested")]
+    ApprovedElsewhere { name: String, other: String, identity: String },
+    #[error("{username:?} asks for a serving certificate of {name}: a node asks for its own")]
+    ServingOfAnother { username: String, name: String },
+    #[error("there is no Node {name}")]
+    NoNode { name: String },
+    #[error("the client certificate of {name} was not approved here, so nothing is known of its machine")]
+    NotOurs { name: String },
+    #[error("it asks for a certificate of no name and no address")]
+    NoAddresses,
+    #[error("{found} is no address of {of}")]
+    Address { found: String, of: String },
+    #[error("the API does not tell the gateway of {what} at the moment")]
+    Untold { what: &'static str },
+}
+
+impl Reason {
+    /// What does not change, whatever the words do.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Request(_) => "csr-request",
+            Self::Requester { .. } => "csr-requester",
+            Self::Groups { .. } => "csr-groups",
+            Self::Usages { .. } => "csr-usages",
+            Self::Lifetime { .. } => "csr-lifetime",
+            Self::AlternativeNames => "csr-alternative-names",
+            Self::NotAttested { .. } => "csr-not-attested",
+            Self::AttestedThen { .. } => "csr-attested-too-long-ago",
+            Self::BeforeAttestation { .. } => "csr-before-attestation",
+            Self::Ambiguous { .. } => "csr-ambiguous",
+            Self::Revoked(_) => "csr-revoked",
+            Self::Pool { .. } => "csr-pool",
+            Self::ControlPlane { .. } => "csr-control-plane",
+            Self::PoolName { .. } => "csr-pool-name",
+            Self::AskedName { .. } => "csr-asked-name",
+            Self::NoMachine { .. } | Self::Machines { .. } | Self::Machine { .. } => "csr-machine",
+            Self::NodeExists { .. } => "csr-node-exists",
+            Self::NameTaken { .. } | Self::OtherName { .. } | Self::ApprovedElsewhere { .. } => "csr-name-taken",
+            Self::Duplicate { .. } => "csr-duplicate",
+            Self::ServingOfAnother { .. } => "csr-serving-of-another",
+            Self::NoNode { .. } => "csr-no-node",
+            Self::NotOurs { .. } => "csr-not-ours",
+            Self::NoAddresses | Self::Address { .. } => "csr-address",
+            Self::Untold { .. } => "csr-untold",
+        }
+    }
+
+    /// All codes, for the document that explains them.
+    pub const CODES: &[&str] = &[
+        "csr-request",
+        "csr-requester",
+        "csr-groups",
+        "csr-usages",
+        "csr-lifetime",
+        "csr-alternative-names",
+        "csr-not-attested",
+        "csr-attested-too-long-ago",
+        "csr-before-attestation",
+        "csr-ambiguous",
+        "csr-revoked",
+        "csr-pool",
+        "csr-control-plane",
+        "csr-pool-name",
+        "csr-asked-name",
+        "csr-machine",
+        "csr-node-exists",
+        "csr-name-taken",
+        "csr-duplicate",
+        "csr-serving-of-another",
+        "csr-no-node",
+        "csr-not-ours",
+        "csr-address",
+        "csr-untold",
+    ];
+}
+
+/// What a stranger may have written, cut to what a line bears.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_LIMIT_CHARACTERS).collect()
+}
+
+/// As [`shown`], of so many as anybody reads.
+pub(super) fn all_shown<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    const LIMIT: usize = 10;
+    texts.into_iter().take(LIMIT).map(shown).collect()
+}

@@ -1,0 +1,191 @@
+use std::collections::BTreeMap;
+
+use super::super::csr::{Purpose, Stage};
+use super::super::facts::{NodeFacts, Rules};
+use super::super::judge::tests::{csr, machine, rules};
+use super::super::request::Request;
+use super::super::request::made::{self, Made};
+use super::*;
+use crate::machines::attested::{Approval, Bound};
+
+const NODE: &str = "worker-1";
+const IDENTITY: &str = "tpm:1111111111111111111111111111111111111111111111111111111111111111";
+
+fn addresses() -> Addresses {
+    Addresses {
+        names: vec![NODE.to_owned(), "worker-1.example.com".to_owned()],
+        addresses: vec!["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()],
+    }
+}
+
+struct Case {
+    csr: Csr,
+    rules: Rules,
+    machines: Vec<Machine>,
+    nodes: BTreeMap<String, NodeFacts>,
+    held: Held,
+}
+
+fn request(names: &[Vec<u8>]) -> Result<Request, super::super::request::RequestError> {
+    let attributes = if names.is_empty() {
+        vec![]
+    } else {
+        vec![made::alternatives(names)]
+    };
+    Request::read(&Made::of(NODE).but(|made| made.attributes = attributes).pem())
+}
+
+fn of_node() -> Case {
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    Case {
+        csr: Csr {
+            purpose: Purpose::Serving,
+            username: "system:node:worker-1".to_owned(),
+            groups: texts(&["system:nodes", "system:authenticated"]),
+            usages: texts(&["digital signature", "server auth"]),
+            stage: Stage::Pending,
+            request: request(&[made::dns(NODE), made::ip(&[10, 0, 0, 7])]),
+            ..csr("csr-1", NODE)
+        },
+        rules: rules(),
+        machines: vec![Machine {
+            node: Some(NODE.to_owned()),
+            addresses: addresses(),
+            ..machine(NODE, "worker")
+        }],
+        nodes: BTreeMap::from([(
+            NODE.to_owned(),
+            NodeFacts {
+                is_control_plane: false,
+                addresses: Addresses::default(),
+            },
+        )]),
+        held: Held {
+            approval: Some(Approval {
+                identity: IDENTITY.to_owned(),
+                instance: None,
+                pool: "worker".to_owned(),
+                at: 1,
+                attestation: "decision".to_owned(),
+                bound: Bound::Given,
+                machine: None,
+                csr: "csr-0".to_owned(),
+                uid: "uid".to_owned(),
+                key_sha256: String::new(),
+            }),
+            ..Held::default()
+        },
+    }
+}
+
+#[track_caller]
+fn check(what: &str, change: impl FnOnce(&mut Case), expected: Option<&str>) {
+    let mut case = of_node();
+    change(&mut case);
+    let facts = Facts {
+        rules: &case.rules,
+        now: 1_800_000_000,
+        requests: std::slice::from_ref(&case.csr),
+        machines: &case.machines,
+        nodes: &case.nodes,
+        attested: &[],
+    };
+    let reason = judge(&case.csr, &facts, &case.held).err();
+    assert_eq!(reason.as_ref().map(Reason::code), expected, "{what}: {reason:?}");
+}
+
+#[test]
+fn a_node_gets_one_for_its_own_addresses() {
+    check("as it is", |_| {}, None);
+    let all = [made::dns("WORKER-1"), made::dns("worker-1.example.com"), made::ip(&[10, 0, 0, 7])];
+    check("all of them", |case| case.csr.request = request(&all), None);
+    let usages = ["digital signature", "key encipherment", "server auth"].map(str::to_owned);
+    check("for an RSA key", |case| case.csr.usages = usages.to_vec(), None);
+    let by_node = |case: &mut Case| {
+        (case.rules.machines, case.machines) = (false, Vec::new());
+        case.nodes.get_mut(NODE).unwrap().addresses = addresses();
+    };
+    check("by its Node, where there are no Machine objects", by_node, None);
+}
+
+#[test]
+fn for_nobody_elses_addresses() {
+    let asks = |what: &str, names: &[Vec<u8>]| check(what, |case| case.csr.request = request(names), Some("csr-address"));
+    asks("nothing", &[]);
+    asks("another name", &[made::dns(NODE), made::dns("worker-2")]);
+    asks("the API's name", &[made::dns("kubernetes.default.svc")]);
+    asks("another address", &[made::dns(NODE), made::ip(&[10, 0, 0, 8])]);
+    asks("an address as a name", &[made::dns("10.0.0.7")]);
+    check(
+        "another's Machine",
+        |case| case.machines[0].node = Some("worker-2".to_owned()),
+        Some("csr-machine"),
+    );
+    check("no Machine", |case| case.machines.clear(), Some("csr-machine"));
+    check(
+        "two Machines",
+        |case| case.machines.push(case.machines[0].clone()),
+        Some("csr-machine"),
+    );
+    // What a node says of itself is not what its Machine object says.
+    let only_node = |case: &mut Case| {
+        case.nodes.get_mut(NODE).unwrap().addresses = addresses();
+        case.machines[0].addresses = Addresses::default();
+    };
+    check("its Node says it alone", only_node, Some("csr-address"));
+}
+
+#[test]
+fn only_who_asks_for_itself_and_was_approved_here() {
+    check(
+        "another node",
+        |case| case.csr.username = "system:node:worker-2".to_owned(),
+        Some("csr-serving-of-another"),
+    );
+    check(
+        "no node",
+        |case| case.csr.username = NODE.to_owned(),
+        Some("csr-serving-of-another"),
+    );
+    check(
+        "a group more",
+        |case| case.csr.groups.push("system:masters".to_owned()),
+        Some("csr-groups"),
+    );
+    check("a group less", |case| drop(case.csr.groups.pop()), Some("csr-groups"));
+    check(
+        "another group",
+        |case| case.csr.groups[0] = "system:masters".to_owned(),
+        Some("csr-groups"),
+    );
+    check(
+        "another usage",
+        |case| case.csr.usages[1] = "client auth".to_owned(),
+        Some("csr-usages"),
+    );
+    check(
+        "a usage more",
+        |case| case.csr.usages.push("client auth".to_owned()),
+        Some("csr-usages"),
+    );
+    check("a usage less", |case| drop(case.csr.usages.pop()), Some("csr-usages"));
+    check("a lifetime", |case| case.csr.expiration_seconds = Some(1), Some("csr-lifetime"));
+    check("no Node", |case| case.nodes.clear(), Some("csr-no-node"));
+    check("not approved here", |case| case.held.approval = None, Some("csr-not-ours"));
+    check(
+        "revoked",
+        |case| case.held.revoked = Some("revoked".to_owned()),
+        Some("csr-revoked"),
+    );
+    check(
+        "given to another",
+        |case| case.held.owner = Some("tpm:other".to_owned()),
+        Some("csr-name-taken"),
+    );
+    check("its own", |case| case.held.owner = Some(IDENTITY.to_owned()), None);
+    let unsigned = |case: &mut Case| {
+        let made = Made::of(NODE);
+        case.csr.request = Request::read(&made::pem(&made.signed(&made.info(), b"")));
+    };
+    check("unsigned", unsigned, Some("csr-request"));
+}

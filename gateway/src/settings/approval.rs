@@ -1,0 +1,147 @@
+//! Which requests for kubelets' certificates the gateway approves.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::Fault;
+
+/// Longest time after an attestation in which something is approved for it, minutes: a day. Who has not come by then has to attest again.
+const WITHIN_LIMIT_MINUTES: u64 = 1440;
+/// Most pools, and groups, that can be named.
+const NAMED_LIMIT: usize = 100;
+
+/// Whom it approves, if it approves at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalSettings {
+    /// How long after its attestation a machine's request is approved.
+    pub within: Duration,
+    /// The pools whose machines are approved.
+    pub pools: Vec<String>,
+    /// Which pools are the control plane's.
+    pub control_plane_pools: Vec<String>,
+    /// Who asks for certificates of new nodes, and exactly in which groups.
+    pub requester: String,
+    pub requester_groups: Vec<String>,
+    /// Whether each node has a Machine object.
+    pub machine_objects: bool,
+    /// Whether a name counts that a machine has asked for when it attested.
+    pub asked_names: bool,
+    /// Whether serving certificates are approved.
+    pub serving: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ApprovalSection {
+    enabled: bool,
+    within_minutes: u64,
+    pools: Vec<String>,
+    control_plane_pools: Vec<String>,
+    requester: String,
+    requester_groups: Vec<String>,
+    machine_objects: bool,
+    asked_names: bool,
+    serving: bool,
+}
+
+impl Default for ApprovalSection {
+    fn default() -> Self {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Self {
+            enabled: false,
+            within_minutes: 60,
+            pools: texts(&["worker"]),
+            control_plane_pools: texts(&["master"]),
+            // That of OpenShift, as cluster-machine-approver knows it (`pkg/controller/csr_check.go`).
+            requester: "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper".to_owned(),
+            requester_groups: texts(&[
+                "system:serviceaccounts:openshift-machine-config-operator",
+                "system:serviceaccounts",
+                "system:authenticated",
+            ]),
+            machine_objects: true,
+            asked_names: false,
+            serving: true,
+        }
+    }
+}
+
+pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSettings>, Fault> {
+    if !section.enabled {
+        return Ok(None);
+    }
+    if !(1..=WITHIN_LIMIT_MINUTES).contains(&section.within_minutes) {
+        return Err(("cluster.approval.within_minutes", section.within_minutes.to_string(), "1 to 1440"));
+    }
+    if !(1..=NAMED_LIMIT).contains(&section.pools.len()) {
+        let found = format!("{} pools", section.pools.len());
+        return Err(("cluster.approval.pools", found, "1 to 100 pools whose machines are approved"));
+    }
+    if section.control_plane_pools.len() > NAMED_LIMIT {
+        let found = format!("{} pools", section.control_plane_pools.len());
+        return Err(("cluster.approval.control_plane_pools", found, "100 pools at most"));
+    }
+    if section.requester.is_empty() {
+        return Err((
+            "cluster.approval.requester",
+            "\"\"".to_owned(),
+            "who asks for certificates of new nodes",
+        ));
+    }
+    // As the API does with whoever has a certificate of its own.
+    if section.requester.starts_with("system:node:") {
+        let allowed = "whoever asks for new nodes: a node asks for itself alone";
+        return Err(("cluster.approval.requester", format!("{:?}", section.requester), allowed));
+    }
+    if !(1..=NAMED_LIMIT).contains(&section.requester_groups.len()) {
+        let found = format!("{} groups", section.requester_groups.len());
+        return Err(("cluster.approval.requester_groups", found, "1 to 100 groups, all that it is in"));
+    }
+    Ok(Some(ApprovalSettings {
+        within: Duration::from_secs(60 * section.within_minutes),
+        pools: section.pools,
+        control_plane_pools: section.control_plane_pools,
+        requester: section.requester,
+        requester_groups: section.requester_groups,
+        machine_objects: section.machine_objects,
+        asked_names: section.asked_names,
+        serving: section.serving,
+    }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<ApprovalSettings>, String> {
+        let section: ApprovalSection = toml::from_str(text).map_err(|error| error.to_string())?;
+        checked(section).map_err(|(key, found, allowed)| format!("{key} is {found}; {allowed}"))
+    }
+
+    #[test]
+    fn nothing_is_approved_unless_that_is_said() {
+        assert_eq!(parse(""), Ok(None));
+        assert_eq!(parse("within_minutes = 10\npools = [\"worker\"]"), Ok(None));
+        let settings = parse("enabled = true").unwrap().unwrap();
+        assert_eq!(settings.pools, ["worker"]);
+        assert!(!settings.asked_names && settings.machine_objects);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let check = |text: &str, expected: &str| {
+            let error = parse(&format!("enabled = true\n{text}")).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        };
+        check("within_minutes = 0", "within_minutes is 0");
+        check("within_minutes = 1441", "within_minutes is 1441");
+        check("pools = []", "cluster.approval.pools is 0 pools");
+        check("requester = \"\"", "cluster.approval.requester is");
+        check("requester = \"system:node:a\"", "cluster.approval.requester is");
+        check("requester_groups = []", "cluster.approval.requester_groups is 0 groups");
+        check("enable = true", "unknown field");
+        assert!(parse("enabled = true\nwithin_minutes = 1440").is_ok());
+    }
+}

@@ -1,0 +1,480 @@
+//! CSRs of kubelets at the API, with a gateway to which machines attest: which it approves, and what it says of the others.
+
+use std::fs;
+use std::process::Command;
+
+use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use serde_json::{Value, json};
+
+use super::{NAMESPACE, until};
+use crate::support::{Case, Gateway, next_boot, tpm};
+
+const CSRS: &str = "certificatesigningrequests";
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+const BOOTSTRAPPER: (&str, &str) = ("openshift-machine-config-operator", "node-bootstrapper");
+const NODE: &str = "worker-1";
+
+/// The rights that the document has the administrator give.
+fn rights() -> Vec<Value> {
+    let document = include_str!("../../../docs/approval.md");
+    let blocks = document.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let block = blocks.into_iter().find(|block| block.contains("kind: ClusterRole\n")).unwrap();
+    block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()
+}
+
+struct Site {
+    api: Kubernetes,
+    gateway: Gateway,
+    bootstrapper: reqwest::Client,
+}
+
+impl Site {
+    /// A cluster with a Machine object for each of these and one of the control plane, and a gateway with these settings beside.
+    fn with(settings: &str) -> Self {
+        let api = Kubernetes::start();
+        rights().into_iter().for_each(|object| api.put(object));
+        let can_ask = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create"]}]);
+        api.grant(BOOTSTRAPPER.0, BOOTSTRAPPER.1, &can_ask);
+        for (name, role) in [
+            ("worker-0", "worker"),
+            (NODE, "worker"),
+            ("worker-2", "worker"),
+            ("master-0", "master"),
+        ] {
+            api.put(machine(name, role, None));
+        }
+        api.put(node("worker-0"));
+        let gateway = Gateway::init();
+        fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token(NAMESPACE, "attest-gateway"))).unwrap();
+        gateway.settings(&format!("[cluster]\napi = \"kubeconfig\"\n{settings}"));
+        let ca = reqwest::Certificate::from_pem(api.ca_pem().as_bytes()).unwrap();
+        let bootstrapper = reqwest::Client::builder()
+            .tls_certs_only([ca])
+            .no_proxy()
+            .pool_max_idle_per_host(0)
+            .build()
+            .unwrap();
+        Self {
+            api,
+            gateway,
+            bootstrapper,
+        }
+    }
+
+    fn start() -> Self {
+        let mut site = Self::with("[cluster.approval]\nenabled = true");
+        site.gateway.run();
+        site
+    }
+
+    /// A machine that the administrator has named, and that has attested.
+    async fn attested(&self, name: &str) -> Case {
+        let case = tpm();
+        self.gateway.endorse(&case, &["--name", name]);
+        self.boots(&case).await;
+        case
+    }
+
+    async fn boots(&self, case: &Case) {
+        self.gateway.attest(next_boot(case), None).await.ticket();
+    }
+
+    /// A kubelet asks for its first certificate.
+    async fn asks(&self, csr: &str, node: &str) {
+        let token = self.api.token(BOOTSTRAPPER.0, BOOTSTRAPPER.1);
+        let url = format!("{}/apis/certificates.k8s.io/v1/{CSRS}", self.api.url());
+        let sent = self
+            .bootstrapper
+            .post(url)
+            .bearer_auth(token)
+            .json(&client_csr(csr, node))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(sent.status(), 201);
+    }
+
+    fn conditions(&self, csr: &str) -> Value {
+        self.api.get(CSRS, "", csr).unwrap()["status"]["conditions"].clone()
+    }
+
+    fn is_approved(&self, csr: &str) -> bool {
+        let conditions = self.conditions(csr);
+        let all = conditions.as_array().cloned().unwrap_or_default();
+        assert!(all.iter().all(|condition| condition["type"] == "Approved"), "{all:?}");
+        !all.is_empty()
+    }
+
+    async fn wait_approved(&self, csr: &str) {
+        until(&format!("{csr} is approved"), || self.is_approved(csr)).await;
+    }
+
+    /// What `kubectl describe csr` shows: by what it asks for.
+    fn events(&self, csr: &str) -> Vec<Value> {
+        let uid = self.api.get(CSRS, "", csr).unwrap()["metadata"]["uid"].clone();
+        let about = |event: &Value| {
+            let object = &event["involvedObject"];
+            object["kind"] == "CertificateSigningRequest" && object["uid"] == uid && object["name"] == csr && object["namespace"].is_null()
+        };
+        let all = self.api.all("events").into_iter().filter(about).collect::<Vec<_>>();
+        assert!(all.iter().all(|event| event["metadata"]["namespace"] == "default"));
+        all
+    }
+
+    /// That a request is left as it is, for this reason and no other.
+    async fn wait_left(&self, csr: &str, code: &str) -> String {
+        let said = |event: &Value| event["message"].as_str().unwrap_or_default().starts_with(&format!("{code}: "));
+        until(&format!("{csr} has an event {code}: {:?}", self.events(csr)), || {
+            self.events(csr).iter().any(said)
+        })
+        .await;
+        assert_eq!(self.conditions(csr), Value::Null, "{csr}");
+        let events = self.events(csr);
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(
+            (&events[0]["type"], &events[0]["reason"]),
+            (&json!("Warning"), &json!("AttestationNotApproved"))
+        );
+        events[0]["message"].as_str().unwrap().to_owned()
+    }
+}
+
+fn machine(name: &str, role: &str, node: Option<&str>) -> Value {
+    let node = node.map_or(Value::Null, |node| json!({"kind": "Node", "name": node}));
+    let addresses = json!([{"type": "InternalDNS", "address": name}, {"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.7"}]);
+    json!({
+        "apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine",
+        "metadata": {"name": name, "namespace": "openshift-machine-api", "labels": {"machine.openshift.io/cluster-api-machine-role": role}},
+        "spec": {"providerID": "baremetalhost:///openshift-machine-api/host/1"},
+        "status": {"addresses": addresses, "nodeRef": node},
+    })
+}
+
+fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+}
+
+fn request(node: &str, names: Vec<SanType>) -> String {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    params.subject_alt_names = names;
+    params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap()
+}
+
+fn csr(name: &str, signer: &str, request: &str, usage: &str) -> Value {
+    let request = data_encoding::BASE64.encode(request.as_bytes());
+    json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"request": request, "signerName": signer, "usages": ["digital signature", usage]},
+    })
+}
+
+fn client_csr(name: &str, node: &str) -> Value {
+    csr(name, CLIENT, &request(node, Vec::new()), "client auth")
+}
+
+/// As it is in the API when this user has made it.
+fn by(mut csr: Value, user: &str, groups: &[&str]) -> Value {
+    csr["spec"]["username"] = json!(user);
+    csr["spec"]["groups"] = json!(groups);
+    csr
+}
+
+fn by_bootstrapper(csr: Value, more: &[&str]) -> Value {
+    let (namespace, name) = BOOTSTRAPPER;
+    let of_namespace = format!("system:serviceaccounts:{namespace}");
+    let groups = [&["system:serviceaccounts", &of_namespace, "system:authenticated"], more].concat();
+    by(csr, &format!("system:serviceaccount:{namespace}:{name}"), &groups)
+}
+
+fn serving_csr(name: &str, node: &str, address: [u8; 4]) -> Value {
+    let names = vec![SanType::DnsName(node.try_into().unwrap()), SanType::IpAddress(address.into())];
+    let made = csr(name, SERVING, &request(node, names), "server auth");
+    by(made, &format!("system:node:{node}"), &["system:nodes", "system:authenticated"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_machine_that_has_attested_is_approved_once_and_that_is_recorded() {
+    let site = Site::start();
+    let case = site.attested(NODE).await;
+    site.asks("csr-1", NODE).await;
+    site.wait_approved("csr-1").await;
+    let condition = &site.conditions("csr-1")[0];
+    let identity = format!("tpm:{}", crate::support::digest(&case));
+    let decision = &site.gateway.records()[0]["id"];
+    let message = condition["message"].as_str().unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("True"), &json!("AttestationApproved"))
+    );
+    for part in [identity.as_str(), NODE, decision.as_str().unwrap()] {
+        assert!(message.contains(part), "{message}");
+    }
+    until("an event says so", || site.events("csr-1").len() == 1).await;
+    assert_eq!(site.events("csr-1")[0]["type"], "Normal");
+
+    let acts = site.gateway.wait_for_acts(1, "csr.approve");
+    let thing = &acts[0]["admin"]["things"][0];
+    assert_eq!((&thing["kind"], &thing["id"]), (&json!("approval"), &json!(NODE)));
+    let after = &thing["after"];
+    assert_eq!(
+        (&after["identity"], &after["csr"], &after["attestation"]),
+        (&json!(identity), &json!("csr-1"), decision)
+    );
+
+    // The attestation is spent: whoever asks after that has another key.
+    site.asks("csr-2", NODE).await;
+    site.wait_left("csr-2", "csr-not-attested").await;
+    // Once it has booted anew, and its node is gone, it is approved again; the one that was left is of an earlier boot then.
+    site.boots(&case).await;
+    let mut earlier = site.api.get(CSRS, "", "csr-2").unwrap();
+    earlier["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    site.api.put(earlier);
+    let mut first = site.api.get(CSRS, "", "csr-1").unwrap();
+    first["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    site.api.put(first);
+    site.asks("csr-3", NODE).await;
+    site.wait_approved("csr-3").await;
+    assert!(!site.is_approved("csr-2"));
+    site.gateway.command(&["audit"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_what_is_not_the_machines_stays_pending_with_an_event() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    site.asks("of-a-node", "worker-0").await;
+    site.asks("of-another-machine", "worker-2").await;
+    site.asks("of-nobody", "worker-9").await;
+    site.asks("of-the-control-plane", "master-0").await;
+    site.api
+        .put(by_bootstrapper(client_csr("in-more-groups", NODE), &["system:masters"]));
+    site.api.put(by(
+        client_csr("by-another", NODE),
+        "system:serviceaccount:default:default",
+        &["system:authenticated"],
+    ));
+    let mut usages = by_bootstrapper(client_csr("for-more", NODE), &[]);
+    usages["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);
+    site.api.put(usages);
+    let mut garbage = by_bootstrapper(client_csr("garbage", NODE), &[]);
+    garbage["spec"]["request"] =
+        json!(data_encoding::BASE64.encode(b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"));
+    site.api.put(garbage);
+    for (csr, code) in [
+        ("of-a-node", "csr-node-exists"),
+        ("of-another-machine", "csr-not-attested"),
+        ("of-nobody", "csr-not-attested"),
+        ("of-the-control-plane", "csr-control-plane"),
+        ("in-more-groups", "csr-groups"),
+        ("by-another", "csr-requester"),
+        ("for-more", "csr-usages"),
+        ("garbage", "csr-request"),
+    ] {
+        site.wait_left(csr, code).await;
+    }
+    // As whoever asks is told.
+    let config = site.gateway.path("kubeconfig-of-a-person");
+    fs::write(&config, site.api.kubeconfig(site.api.admin())).unwrap();
+    let mut kubectl = Command::new("kubectl");
+    kubectl.env("HOME", site.gateway.path("")).arg("--kubeconfig").arg(config);
+    let described = kubectl
+        .args(["describe", "certificatesigningrequests", "of-another-machine"])
+        .output()
+        .unwrap();
+    let described = String::from_utf8([described.stdout, described.stderr].concat()).unwrap();
+    assert!(
+        described.contains("Pending") && described.contains("csr-not-attested"),
+        "{described}"
+    );
+    // None of them is in the way of the machine's own.
+    site.asks("own", NODE).await;
+    site.wait_approved("own").await;
+    let asked = site.api.asked();
+    let written: Vec<_> = asked
+        .iter()
+        .filter(|asked| asked.user.ends_with(":attest-gateway") && asked.verb == "update")
+        .collect();
+    assert_eq!(written.len(), 1, "{written:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    tokio::join!(site.asks("one", NODE), site.asks("other", NODE));
+    assert!(site.wait_left("one", "csr-duplicate").await.contains("other"));
+    assert!(site.wait_left("other", "csr-duplicate").await.contains("one"));
+    // The administrator says which is not the machine's.
+    site.api.remove(CSRS, "", "other");
+    site.wait_approved("one").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_who_was_revoked_is_not_approved() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    site.gateway.command(&["node", "revoke", NODE, "--reason", "stolen"]);
+    site.asks("csr-1", NODE).await;
+    assert!(site.wait_left("csr-1", "csr-revoked").await.contains("stolen"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_decide_is_theirs_and_spends_nothing() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    let mut theirs = by_bootstrapper(client_csr("theirs", "worker-2"), &[]);
+    theirs["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "NodeCSRApprove"}]});
+    site.api.put(theirs.clone());
+    let mut denied = by_bootstrapper(client_csr("denied", NODE), &[]);
+    denied["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+    site.api.put(denied.clone());
+    site.api
+        .put(by(csr("another-signers", "example.com/signer", "", "client auth"), "somebody", &[]));
+    // A kubelet renews its own, which the kube-controller-manager approves.
+    site.api.put(by(
+        client_csr("renewal", "worker-0"),
+        "system:node:worker-0",
+        &["system:nodes", "system:authenticated"],
+    ));
+    site.asks("own", NODE).await;
+    site.wait_approved("own").await;
+    for name in ["theirs", "denied", "another-signers", "renewal"] {
+        assert!(site.events(name).is_empty(), "{name}");
+    }
+    assert_eq!(site.conditions("theirs"), theirs["status"]["conditions"]);
+    assert_eq!(site.conditions("denied"), denied["status"]["conditions"]);
+    assert_eq!(site.conditions("renewal"), Value::Null);
+    // Approved by another for the same name after the machine has attested.
+    let case = site.attested("worker-2").await;
+    site.asks("late", "worker-2").await;
+    let said = site.wait_left("late", "csr-name-taken").await;
+    assert!(said.contains("theirs"), "{said} {}", crate::support::digest(&case));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_away_or_forgets_its_history_delays_it() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    for history in [History::Kept, History::Lost] {
+        site.api.disturb(Disturbance::Down);
+        let name = format!("csr-{history:?}").to_lowercase();
+        let node = if history == History::Kept { NODE } else { "worker-2" };
+        if history == History::Lost {
+            site.attested(node).await;
+        }
+        site.api.put(by_bootstrapper(client_csr(&name, node), &[]));
+        site.api.restart(history);
+        site.wait_approved(&name).await;
+    }
+    site.api.disturb(Disturbance::Status(503));
+    site.attested("worker-3").await;
+    site.api.put(machine("worker-3", "worker", None));
+    site.api.put(by_bootstrapper(client_csr("csr-3", "worker-3"), &[]));
+    site.api.recover();
+    site.wait_approved("csr-3").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_spent_and_not_told_is_told_when_the_api_takes_it_also_after_a_restart() {
+    let mut site = Site::start();
+    site.attested(NODE).await;
+    let roles: Vec<Value> = rights().into_iter().filter(|object| object["kind"] == "ClusterRole").collect();
+    let mut less = roles[0].clone();
+    let rules = less["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!(["signers"]));
+    assert!(rules.len() < roles[0]["rules"].as_array().unwrap().len());
+    site.api.put(less);
+    site.asks("csr-1", NODE).await;
+    site.gateway
+        .line(|line| line.contains("CSRs are not approved at the moment") && line.contains("signerName"));
+    assert!(!site.is_approved("csr-1"));
+    site.gateway.wait_for_acts(1, "csr.approve");
+    site.gateway.terminate();
+    assert!(site.gateway.wait().success());
+    site.api.put(roles[0].clone());
+    site.gateway.run();
+    site.wait_approved("csr-1").await;
+    assert_eq!(site.gateway.acts("csr.approve").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_approved_here_gets_a_serving_certificate_for_its_own_addresses() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    site.asks("csr-1", NODE).await;
+    site.wait_approved("csr-1").await;
+    site.api.put(node(NODE));
+    site.api.put(machine(NODE, "worker", Some(NODE)));
+    site.api.put(machine("worker-0", "worker", Some("worker-0")));
+    site.api.put(serving_csr("own", NODE, [10, 0, 0, 7]));
+    site.api.put(serving_csr("anothers", NODE, [10, 0, 0, 8]));
+    site.api.put(serving_csr("not-approved-here", "worker-0", [10, 0, 0, 7]));
+    site.wait_approved("own").await;
+    site.wait_left("anothers", "csr-address").await;
+    site.wait_left("not-approved-here", "csr-not-ours").await;
+    site.gateway.command(&["node", "revoke", NODE]);
+    site.api.put(serving_csr("revoked", NODE, [10, 0, 0, 7]));
+    site.wait_left("revoked", "csr-revoked").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_whether_the_api_tells_what_is_needed() {
+    let site = Site::with("configs = false\n[cluster.approval]\nenabled = true");
+    let said = site.gateway.command(&["check"]);
+    assert!(
+        said.contains("its API tells of certificate signing requests, nodes for approval, machines for approval"),
+        "{said}"
+    );
+    let role = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let mut less = role.clone();
+    less["rules"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|rule| rule["resources"] != json!(["machines"]));
+    site.api.put(less);
+    let said = site.gateway.command(&["check"]);
+    let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
+    assert!(line.contains("machines for approval") && line.contains("cannot list"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_approved_unless_that_is_said() {
+    let mut site = Site::with("");
+    site.gateway.run();
+    site.attested(NODE).await;
+    site.asks("csr-1", NODE).await;
+    let asked = site.api.asked();
+    assert!(
+        asked
+            .iter()
+            .all(|asked| !asked.user.ends_with(":attest-gateway") || !asked.resource.starts_with(CSRS)),
+        "{asked:?}"
+    );
+    assert!(!site.is_approved("csr-1") && site.events("csr-1").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_machine_objects_are_not_told_nothing_is_approved() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    let role = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let mut less = role.clone();
+    less["rules"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|rule| rule["resources"] != json!(["machines"]));
+    site.api.put(less);
+    site.api.restart(History::Lost);
+    site.gateway
+        .line(|line| line.contains("machines for approval") && line.contains("cannot"));
+    site.asks("csr-1", NODE).await;
+    until("it is said", || !site.events("csr-1").is_empty()).await;
+    assert!(site.wait_left("csr-1", "csr-untold").await.contains("machines"));
+    site.api.put(role);
+    site.wait_approved("csr-1").await;
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use attest_wire::kinds::Messages;
+pub use attest_wire::names::{NAME_LIMIT_BYTES, POOL_LIMIT_BYTES, is_node_name, is_pool_name};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
@@ -20,11 +21,6 @@ use crate::tpm::TpmSubject;
 use crate::tpm::credential::SECRET_BYTES;
 pub use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
 use crate::withheld::Withheld;
-
-/// Longest pool name in bytes; MachineConfigPool names are DNS labels.
-pub const POOL_LIMIT_BYTES: usize = 63;
-/// Longest node name in bytes: a DNS name.
-pub const NAME_LIMIT_BYTES: usize = 253;
 
 /// The other half of what a node was asked. The gateway keeps no state for it: it goes to the node *encrypted* and authenticated,
 /// and comes back with the evidence. Encrypted, because it holds the digest of the secret that only the TPM may be able to know.
@@ -278,25 +274,6 @@ impl Drawn {
         random.fill(&mut *drawn.secret).ok()?;
         Some(drawn)
     }
-}
-
-/// Whether a text can be a pool's name: it goes into paths, logs and store keys, so only what Kubernetes allows in names.
-#[must_use]
-pub fn is_pool_name(text: &str) -> bool {
-    text.len() <= POOL_LIMIT_BYTES && is_dns(text)
-}
-
-/// Whether a text can be a node's name.
-#[must_use]
-pub fn is_node_name(text: &str) -> bool {
-    text.len() <= NAME_LIMIT_BYTES && is_dns(text)
-}
-
-fn is_dns(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
 }
 
 fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {

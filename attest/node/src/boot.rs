@@ -32,7 +32,7 @@ use crate::gateway::tls::Trust;
 use crate::gateway::{Discovered, Gateway, GatewayError, Http};
 use crate::keep;
 use crate::patience::Patience;
-use crate::platform::{Instance, Platform, pointer_file};
+use crate::platform::{Instance, NAME_ARGUMENT, Platform, pointer_file};
 use crate::pointer::{GatewaySource, Place, Pointer, PointerError};
 use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
 
@@ -124,6 +124,13 @@ pub fn run(settings: Settings) -> ExitCode {
             storage::ARGUMENT
         ));
     }
+    if let Some(word) = &platform.name_not_understood {
+        say(&format!(
+            "{NAME_ARGUMENT}={word} on the kernel command line is no node's name: lower-case letters, digits, '-' and '.' are expected"
+        ));
+    }
+    let name = platform.name.clone().or(settings.name);
+    let settings = Settings { name, ..settings };
     let unanswered = platform.wait.or(settings.wait);
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
     let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());

@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
+use attest_wire::names::is_node_name;
 use zeroize::Zeroizing;
 
 use crate::claimant::storage::{self, Storage};
@@ -27,6 +28,8 @@ const QEMU: &str = "qemu";
 const FILE: &str = "file";
 /// The kernel argument of this program's own: seconds.
 const WAIT_ARGUMENT: &str = "attest-node.wait";
+/// Another: the node's name.
+pub const NAME_ARGUMENT: &str = "attest-node.name";
 /// Largest command line or environment file read: the kernel's limit is 4 KiB at the most on common architectures.
 const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 
@@ -38,6 +41,10 @@ pub struct Platform {
     pub wait: Option<Duration>,
     /// What it says of that, if it is no number of seconds.
     pub wait_not_understood: Option<String>,
+    /// What the kernel command line calls this node.
+    pub name: Option<String>,
+    /// What it says of that, if it is no name that a node can have.
+    pub name_not_understood: Option<String>,
     /// Where the kernel command line has it keep what a reboot of the first boot is to find.
     pub storage: Option<Storage>,
     /// What it says of that, if it is none of the three.
@@ -93,8 +100,11 @@ impl Platform {
 
     fn new(ignition: Ignition, dmi: Dmi) -> Self {
         let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
+        let name = argument(&ignition.told().cmdline, NAME_ARGUMENT);
         let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
         Self {
+            name: name.clone().filter(|name| is_node_name(name)),
+            name_not_understood: name.filter(|name| !is_node_name(name)).map(|name| printable(&name)),
             storage,
             storage_not_understood,
             wait: wait.as_deref().and_then(seconds),
@@ -282,6 +292,26 @@ mod tests {
         check("attest-node.wait=2min", None, Some("2min"));
         check("attest-node.wait=-1", None, Some("-1"));
         check("attest-node.wait=", None, Some(""));
+    }
+
+    #[test]
+    fn whoever_writes_the_kernel_command_line_can_name_the_node() {
+        let check = |cmdline: &str, expect: Option<&str>, not_understood: Option<&str>| {
+            let told = Told {
+                cmdline: cmdline.to_owned(),
+                ..Told::default()
+            };
+            let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
+            assert_eq!(platform.name.as_deref(), expect, "{cmdline}");
+            assert_eq!(platform.name_not_understood.as_deref(), not_understood, "{cmdline}");
+        };
+        check("quiet attest-node.name=worker-1.example.com x", Some("worker-1.example.com"), None);
+        check("attest-node.name=a attest-node.name=b", Some("b"), None);
+        check("attest-node.name", None, None);
+        check("systemd.hostname=worker-1 xattest-node.name=a", None, None);
+        check("attest-node.name=Worker-1", None, Some("Worker-1"));
+        check("attest-node.name=", None, Some(""));
+        check("attest-node.name=a/b", None, Some("a/b"));
     }
 
     #[test]

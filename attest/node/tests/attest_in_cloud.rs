@@ -172,6 +172,28 @@ fn an_instance_of_google_attests() {
 }
 
 #[test]
+fn the_name_that_a_node_asks_for_is_that_of_the_kernel_command_line_before_its_units() {
+    let check = |id: &str, arguments: &[&str], expected: Option<&str>| {
+        let gateway = Gateway::start(&json!(["gcp"]), &json!({"gcp": {"gateway": "api-int.example"}}));
+        let metadata = google(Some(gateway.pointer()));
+        let folder = tempfile::tempdir().unwrap();
+        let run = run(folder.path(), Some(id), &[], &metadata.base, arguments);
+        assert!(run.success, "{}", run.stderr);
+        assert_eq!(gateway.offer().name.as_deref(), expected, "{id} {arguments:?}");
+        run.stderr
+    };
+    check("gcp", &[], None);
+    check("gcp", &["--name", "worker-1"], Some("worker-1"));
+    check("gcp attest-node.name=worker-2", &[], Some("worker-2"));
+    check("gcp attest-node.name=worker-2", &["--name", "worker-1"], Some("worker-2"));
+    let said = check("gcp attest-node.name=Worker_2", &["--name", "worker-1"], Some("worker-1"));
+    assert!(
+        said.contains("attest-node.name=Worker_2 on the kernel command line is no node's name"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_token_is_a_second_factor_only_when_asked_for() {
     let gateway = Gateway::start(
         &json!(["gcp", "token"]),

@@ -8,6 +8,7 @@ pub mod azure;
 pub mod der;
 pub mod gcp;
 pub mod kinds;
+pub mod names;
 pub mod nonce;
 pub mod protocol;
 pub mod token;

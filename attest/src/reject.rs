@@ -91,6 +91,45 @@ refusals! {
             /// What the inventory names.
             accepted: Withheld,
         },
+        /// More than one Machine object names the machine: of them one is wrong, and nobody can say which.
+        #[error("{machine} is named by {objects} Machine objects of the cluster")]
+        NamedTwice {
+            machine: String,
+            objects: usize,
+        },
+        /// The machine's Machine object is of no machine set of the pool's.
+        #[error("the Machine object of {machine} is none of the pool's")]
+        OfAnotherSet {
+            machine: String,
+            /// Which are.
+            accepted: Withheld,
+        },
+        /// Another pool would have the machine as well.
+        #[error("{machine} is another pool's as well")]
+        OfTwoPools {
+            machine: String,
+            /// Which one's.
+            accepted: Withheld,
+        },
+        /// The machine's Machine object is on its way out.
+        #[error("the Machine object of {machine} is being deleted, or has failed")]
+        MachineEnds {
+            machine: String,
+        },
+        /// The machine has joined before.
+        #[error("a Node of the cluster is {machine} already")]
+        HasNode {
+            machine: String,
+        },
+        /// The machine was there before its Machine object, so it is not the one that the cluster has made for that.
+        #[error("{machine} was made at {instance}, its Machine object at {object} (seconds since 1970)")]
+        OlderThanMachine {
+            machine: String,
+            /// When its cloud made the instance.
+            instance: u64,
+            /// When the object was made.
+            object: u64,
+        },
     }
 }
 
@@ -123,6 +162,12 @@ advice! {
     IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
     NOT_IN_INVENTORY = "instance-not-in-inventory", "The machine is none of those that may join the pool", "If the machine is this pool's, add it to the pool's inventory: one line, as the gateway's log names it. It is read again at once.";
     INVENTORY_TPM = "instance-tpm-not-in-inventory", "The TPM is not the one that the inventory names beside the instance", "If the machine has this TPM, put it behind the instance in the pool's inventory, as the gateway's log names both.";
+    NAMED_TWICE = "instance-named-twice", "More than one Machine object names the machine", "Find out which of the Machine objects with this providerID is wrong, and delete it; then boot again.";
+    OF_ANOTHER_SET = "instance-of-another-set", "The machine's Machine object is none of the pool's", "If the machine is this pool's, name its machine set in inventory.machines of pool.toml; otherwise let its pointer config name the pool of its machine set.";
+    OF_TWO_POOLS = "instance-of-two-pools", "The machine is another pool's as well", "Name its machine set, or the machine, in the inventory of one pool only: the gateway's log names the other.";
+    MACHINE_ENDS = "instance-machine-ends", "The machine's Machine object is being deleted, or has failed", "Nothing, if the machine is to go; otherwise let its machine set make another.";
+    HAS_NODE = "instance-has-node", "The machine is a Node of the cluster already", "If the machine was provisioned anew: delete its Machine object, so that its machine set makes another; if not, somebody shows another machine's identity.";
+    OLDER_THAN_MACHINE = "instance-older-than-machine", "The machine was there before its Machine object", "Delete the Machine object, so that its machine set makes another; if nobody has made this instance by hand, look for who has.";
     CLAIMANT_MISSING = "claimant-missing", "The node does not say who claims the instance", "Use an attest-node of the gateway's release.";
     CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
 }
@@ -147,6 +192,12 @@ impl Reject {
             Self::IdentitiesDiffer { .. } => IDENTITIES_DIFFER,
             Self::NotInInventory { .. } => NOT_IN_INVENTORY,
             Self::InventoryTpm { .. } => INVENTORY_TPM,
+            Self::NamedTwice { .. } => NAMED_TWICE,
+            Self::OfAnotherSet { .. } => OF_ANOTHER_SET,
+            Self::OfTwoPools { .. } => OF_TWO_POOLS,
+            Self::MachineEnds { .. } => MACHINE_ENDS,
+            Self::HasNode { .. } => HAS_NODE,
+            Self::OlderThanMachine { .. } => OLDER_THAN_MACHINE,
             Self::ClaimantMissing => CLAIMANT_MISSING,
             Self::Claimant => CLAIMANT_MISMATCH,
         } }
@@ -169,7 +220,11 @@ impl Reject {
 
     const fn withheld(&self) -> Option<&Withheld> {
         match_refusal! { self, error => error.withheld(), {
-            Self::KindsOffered { accepted, .. } | Self::KindsAccepted { accepted, .. } | Self::InventoryTpm { accepted, .. } => Some(accepted),
+            Self::KindsOffered { accepted, .. }
+            | Self::KindsAccepted { accepted, .. }
+            | Self::InventoryTpm { accepted, .. }
+            | Self::OfAnotherSet { accepted, .. }
+            | Self::OfTwoPools { accepted, .. } => Some(accepted),
         } else None }
     }
 

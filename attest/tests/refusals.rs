@@ -41,9 +41,9 @@ trait Kept {
 }
 
 keeps!(Reject,
-    tells: Request ChallengeExpired KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing Tpm Gcp
-        AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm,
-    keeps: KindsOffered KindsAccepted InventoryTpm);
+    tells: Request ChallengeExpired KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing NamedTwice
+        MachineEnds HasNode OlderThanMachine Tpm Gcp AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm,
+    keeps: KindsOffered KindsAccepted InventoryTpm OfAnotherSet OfTwoPools);
 keeps!(TpmEvidenceError,
     tells: Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
         SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm,
@@ -112,6 +112,14 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
         Reject::InventoryTpm {
             machine: found(),
             found: found(),
+            accepted: kept(),
+        },
+        Reject::OfAnotherSet {
+            machine: found(),
+            accepted: kept(),
+        },
+        Reject::OfTwoPools {
+            machine: found(),
             accepted: kept(),
         },
     ]);

@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::claims::Claims;
-use crate::gcp::{Instance, NamePattern};
+use crate::gcp::{self, Instance};
 use crate::inventory::Inventory;
 use crate::kinds::Kind;
 use crate::reject::Reject;
@@ -58,10 +58,46 @@ pub struct MachineObject {
 pub struct MachineSets {
     /// Names of machine sets. A machine of the control plane is of none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub machine_sets: Vec<NamePattern>,
+    pub machine_sets: Vec<SetPattern>,
     /// The machines of the control plane. One that a machine set controls is none of them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub control_plane: bool,
+}
+
+/// Longest pattern of names of machine sets, in bytes: the longest name that an object may have (DNS-1123 subdomain).
+const PATTERN_LIMIT_BYTES: usize = 253;
+
+/// A pattern for names of machine sets: `*` stands for any characters, also for none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SetPattern(String);
+
+impl TryFrom<String> for SetPattern {
+    type Error = String;
+
+    fn try_from(pattern: String) -> Result<Self, Self::Error> {
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'*');
+        if !(1..=PATTERN_LIMIT_BYTES).contains(&pattern.len()) || !pattern.bytes().all(known) {
+            return Err(format!(
+                "{pattern:?} is no pattern of names of machine sets: 1 to {PATTERN_LIMIT_BYTES} of a-z, 0-9, '-', '.' and '*'"
+            ));
+        }
+        Ok(Self(pattern))
+    }
+}
+
+impl From<SetPattern> for String {
+    fn from(pattern: SetPattern) -> Self {
+        pattern.0
+    }
+}
+
+impl SetPattern {
+    /// Whether the whole of `name` matches.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        gcp::matches(&self.0, name)
+    }
 }
 
 impl MachineSets {
@@ -77,7 +113,7 @@ impl MachineSets {
 
     /// In words.
     fn named(&self) -> String {
-        let sets: Vec<String> = self.machine_sets.iter().map(|pattern| pattern.clone().into()).collect();
+        let sets: Vec<&str> = self.machine_sets.iter().map(|pattern| pattern.0.as_str()).collect();
         match (sets.is_empty(), self.control_plane) {
             (_, false) => format!("those of the machine sets {}", sets.join(", ")),
             (true, true) => "those of the control plane".to_owned(),
@@ -105,8 +141,15 @@ pub struct NamedMachine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named<'a> {
     /// The zone may be unknown.
-    Aws { zone: Option<&'a str>, instance: &'a str },
-    Gcp { project: &'a str, zone: &'a str, name: &'a str },
+    Aws {
+        zone: Option<&'a str>,
+        instance: &'a str,
+    },
+    Gcp {
+        project: &'a str,
+        zone: &'a str,
+        name: &'a str,
+    },
 }
 
 impl<'a> Named<'a> {
@@ -243,7 +286,10 @@ impl NamedMachine {
         };
         if naming.next().is_some() {
             let objects = self.objects.len();
-            return Err(Reject::NamedTwice { machine: machine(), objects });
+            return Err(Reject::NamedTwice {
+                machine: machine(),
+                objects,
+            });
         }
         if !self.of.has(object) {
             return Err(Reject::OfAnotherSet {
@@ -288,7 +334,11 @@ impl NamedMachine {
 ///
 /// # Errors
 /// [`Reject`].
-pub fn admit<'m>(inventory: Option<&Inventory>, named: Option<&'m NamedMachine>, claims: &Claims) -> Result<Option<&'m MachineObject>, Reject> {
+pub fn admit<'m>(
+    inventory: Option<&Inventory>,
+    named: Option<&'m NamedMachine>,
+    claims: &Claims,
+) -> Result<Option<&'m MachineObject>, Reject> {
     let by_inventory = inventory.map(|inventory| inventory.admit(claims));
     match (by_inventory, named) {
         (None, None) | (Some(Ok(())), _) => Ok(None),
@@ -433,7 +483,11 @@ mod tests {
                 control_plane,
                 ..object(AWS)
             };
-            assert_eq!([&of_sets, &of_control_plane, &both].map(|sets| sets.has(&object)), expect, "{object:?}");
+            assert_eq!(
+                [&of_sets, &of_control_plane, &both].map(|sets| sets.has(&object)),
+                expect,
+                "{object:?}"
+            );
         };
         check(Some("worker-a"), false, [true, false, true]);
         check(None, true, [false, true, true]);
@@ -467,7 +521,11 @@ mod tests {
     #[test]
     fn which_kinds_a_machine_object_can_name() {
         let check = |kinds: &[Kind], expect: [bool; 2]| {
-            assert_eq!([false, true].map(|certified| can_name(kinds.iter().copied(), certified)), expect, "{kinds:?}");
+            assert_eq!(
+                [false, true].map(|certified| can_name(kinds.iter().copied(), certified)),
+                expect,
+                "{kinds:?}"
+            );
         };
         check(&[Kind::Tpm], [false, true]);
         check(&[Kind::Tpm, Kind::Gcp], [true, true]);

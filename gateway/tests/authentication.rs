@@ -214,6 +214,7 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
         pool: POOL,
         decision: "dddddddddddddddddddddddddddddddd",
         endorsed_by: None,
+        object: None,
     };
     let issue = |seal: &Seal, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);
     let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();

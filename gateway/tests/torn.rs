@@ -142,6 +142,7 @@ pub fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
         pool: POOL,
         decision: &"0".repeat(32),
         endorsed_by: Some(&EndorsedBy::Allowlist),
+        object: None,
     };
     tickets::issue(&seal, &settings.ticket, &earned, UnixTime::now()).unwrap().text
 }

@@ -71,23 +71,28 @@ impl NamePattern {
     /// Whether the whole of `name` matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        let mut pieces = self.0.split('*');
-        let first = pieces.next().unwrap_or_default();
-        let Some(mut rest) = name.strip_prefix(first) else {
+        matches(&self.0, name)
+    }
+}
+
+/// Whether the whole of `name` matches: `*` stands for any characters, also for none.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = pieces.next_back() else {
+        return rest.is_empty();
+    };
+    for piece in pieces {
+        // The earliest place leaves most for the pieces after it.
+        let Some((_, after)) = rest.split_once(piece) else {
             return false;
         };
-        let Some(last) = pieces.next_back() else {
-            return rest.is_empty();
-        };
-        for piece in pieces {
-            // The earliest place leaves most for the pieces after it.
-            let Some((_, after)) = rest.split_once(piece) else {
-                return false;
-            };
-            rest = after;
-        }
-        rest.ends_with(last)
+        rest = after;
     }
+    rest.ends_with(last)
 }
 
 /// Compares what an identity token has proven with a pool's rules.

@@ -26,9 +26,10 @@ use crate::certificates::Fingerprint;
 use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
 use crate::credentials::seal::Seal;
-use crate::credentials::tickets::{self, TicketError};
+use crate::credentials::tickets::{self, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::ignition::SpecVersion;
+use crate::machines::objects::MachineObjects;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::{self, Sightings};
 use crate::policy::{ConfigSet, Earns, Grant};
@@ -50,6 +51,7 @@ pub(super) struct ConfigEndpoint {
     seal: Arc<Seal>,
     ticket: TicketSettings,
     copies: Arc<ConfigCopies>,
+    machines: Arc<MachineObjects>,
     decisions: Decisions,
 }
 
@@ -66,6 +68,7 @@ impl ConfigEndpoint {
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
             copies: Arc::clone(&gateway.config_copies),
+            machines: Arc::clone(&gateway.machines),
             decisions: Decisions::of(gateway),
         }
     }
@@ -261,8 +264,11 @@ impl<'r> ConfigCase<'r> {
         record.earned_by = Some(ticket.decision().to_owned());
         let refused = || Refusal::attested_not_accepted(pool.name());
         servable(pool, pool.grants.attested, version, refused)?;
-        let inventory = pool.inventory.as_ref().map(PoolInventory::machines);
-        let ticket = ticket.redeem(&*endpoint.store, inventory, record.pending()).await?;
+        let still = StillListed {
+            inventory: pool.inventory.as_ref().map(PoolInventory::machines),
+            machines: pool.machines.as_ref().map(|rules| (&*endpoint.machines, rules)),
+        };
+        let ticket = ticket.redeem(&*endpoint.store, still, record.pending()).await?;
         record.use_number = Some(ticket.use_number());
         record.late_seconds = ticket.late_seconds();
         pool.grants.for_ticket(&ticket).ok_or_else(refused)

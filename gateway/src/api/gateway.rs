@@ -11,6 +11,7 @@ use crate::clock::Clock;
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
 use crate::credentials::seal::Seal;
+use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::Sightings;
@@ -45,6 +46,8 @@ pub struct Gateway {
     pub admission: Arc<Admission>,
     /// Which pointers are in use.
     pub sightings: Arc<Sightings>,
+    /// The machines that the cluster has made, as far as it is asked.
+    pub machines: Arc<MachineObjects>,
     /// The cluster that this is a part of, if it asks one.
     #[cfg(feature = "cluster")]
     pub cluster: Option<Arc<Cluster>>,

@@ -3,13 +3,15 @@
 mod causes;
 mod codes;
 
+use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest::reject::MALFORMED_REQUEST;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
-    KUBELET_NOT_ACCEPTED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED,
+    KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED,
+    UNAVAILABLE, UNDECIDED,
 };
 pub use codes::{CODES, decided_by, is_code};
 
@@ -18,6 +20,10 @@ use crate::store::StoreError;
 
 /// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
 const REASON_LIMIT_CHARACTERS: usize = 4096;
+
+/// After how long a machine comes again that waits for its Machine object, in seconds: objects are told within a second of being written, and a cloud gives an
+/// instance its id in some.
+const MACHINE_AWAITED_SECONDS: u16 = 5;
 
 /// A refusal: what the node is told, and the reason that the log and the record get.
 #[derive(Debug, Clone)]
@@ -31,6 +37,8 @@ pub struct Refusal {
     command: Option<Box<str>>,
     /// What it was decided from has changed meanwhile.
     outdated: bool,
+    /// After how many seconds it is worth asking again, if that is known.
+    again_seconds: Option<u16>,
 }
 
 impl Refusal {
@@ -48,6 +56,7 @@ impl Refusal {
             detail: detail.to_string().into(),
             command: None,
             outdated: false,
+            again_seconds: None,
         }
     }
 
@@ -137,6 +146,15 @@ impl Refusal {
         Self::guarded(UNDECIDED, "another decision about the same name or instance is under way", error)
     }
 
+    /// 503: a machine that no Machine object names, which may be told in a moment.
+    pub(super) fn machine_awaited(machine: &NodeIdentity) -> Self {
+        tracing::info!("{machine}: no Machine object names it yet; told to come again");
+        Self {
+            again_seconds: Some(MACHINE_AWAITED_SECONDS),
+            ..Self::new(MACHINE_AWAITED, format!("no Machine object of the cluster names {machine} yet"))
+        }
+    }
+
     /// Whether what it was decided from has changed meanwhile, so that it may be decided anew.
     pub(super) const fn is_outdated(&self) -> bool {
         self.outdated
@@ -223,6 +241,7 @@ impl Refusal {
         let Self {
             code: Code { status, advice, .. },
             told,
+            again_seconds,
             ..
         } = self;
         let problem = Problem {
@@ -241,7 +260,11 @@ impl Refusal {
             (header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE)),
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         ];
-        (status, headers, body).into_response()
+        let mut answer = (status, headers, body).into_response();
+        if let Some(seconds) = again_seconds {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        answer
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use attest::azure::attested_document::AzureCloud;
 use attest::protocol::{ChallengeRequest, Evidence, HexDigest};
-use attest::{AppraisalPolicy, ReferenceValues, SpkiSha256};
+use attest::{AppraisalPolicy, NamedMachine, ReferenceValues, SpkiSha256};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::digests::Digests;
@@ -56,6 +56,9 @@ pub struct Basis {
     /// SHA-256 of the pool's inventory, if it has one: the name of its file among the blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<String>,
+    /// What the cluster's Machine objects said of the machine, if they were asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<NamedMachine>,
     /// In records of before there were policies: the pool's reference values at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_values: Option<ReferenceValues>,

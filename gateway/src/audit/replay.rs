@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use attest::aws::nitro_tpm::Shape;
 use attest::protocol::Blob;
-use attest::{AppraisalPolicy, AttestationResult, Endorsements, Inventory, Kind, Reject, StsCall, Submission, UnixTime, aws};
+use attest::{
+    AppraisalPolicy, AttestationResult, Endorsements, Inventory, Kind, Reject, StsCall, Submission, UnixTime, aws, machine_objects,
+};
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
@@ -181,9 +183,8 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
     };
     let claims = attest::verify(&submission, &endorsements, now)?;
     let result = attest::appraise(claims, &policy, now)?;
-    if let Some(name) = basis.inventory {
-        inventory(&blobs.get(&name)?)?.admit(result.claims())?;
-    }
+    let inventory = basis.inventory.map(|name| inventory(&blobs.get(&name)?)).transpose()?;
+    machine_objects::admit(inventory.as_ref(), basis.machine.as_ref(), result.claims())?;
     Ok(result)
 }
 

@@ -9,6 +9,7 @@ mod configs;
 mod error;
 mod health;
 mod kept;
+mod machines;
 pub mod pointers;
 mod resources;
 pub mod second_stage;
@@ -21,6 +22,7 @@ pub use client::Cluster;
 pub use error::ClusterError;
 pub use health::{Health, Heard};
 pub use kept::{Keeping, Kept, keep};
+pub use machines::{away_since, keep_machines};
 
 use crate::audit::admin::By;
 use crate::clock::Clock;
@@ -84,6 +86,9 @@ impl Cluster {
         }
         if let Some(settings) = &self.settings().approval {
             found.extend(approval::look(self, settings).await);
+        }
+        if self.settings().machines {
+            found.extend(machines::look(self).await);
         }
         found
     }

@@ -2,7 +2,7 @@
 //! longer, and from then on short-lived: its node waits for a gateway that is away.
 
 use attest::protocol::TICKET_PREFIX;
-use attest::{EndorsedBy, Inventory, NodeIdentity, UnixTime};
+use attest::{EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::seal::{Seal, SealError, Sealed};
 use crate::machines::enrolment;
 use crate::machines::instances::{self, InstanceRecord};
+use crate::machines::objects::{MachineObjects, MachineRules, MachinesUnknown};
 use crate::machines::revocations::{self, RevocationError};
 use crate::settings::TicketSettings;
 use crate::store::{Anew, Deciding, EntryKind, Late, Occasion, Pending, Reading, Spend, Spendable, Store, StoreError};
@@ -40,6 +41,9 @@ struct Content {
     /// Whether nobody but its maker did.
     #[serde(default)]
     by_maker: bool,
+    /// The Machine object of the cluster that it was let in by, if it was one: its `uid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
     expires: u64,
     /// How long it was good when it was issued, seconds; not there where `late` is not.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -92,6 +96,15 @@ pub struct Earned<'e> {
     pub decision: &'e str,
     /// Who vouched for the node's TPM, if it has attested by one.
     pub endorsed_by: Option<&'e EndorsedBy>,
+    /// The Machine object of the cluster that it was let in by, if it was one.
+    pub object: Option<&'e MachineObject>,
+}
+
+/// Which machines are the pool's at the moment, if that is said one by one: what its inventory names, and Machine objects of the cluster.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StillListed<'p> {
+    pub inventory: Option<&'p Inventory>,
+    pub machines: Option<(&'p MachineObjects, &'p MachineRules)>,
 }
 
 /// A ticket just issued. A secret.
@@ -121,6 +134,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         decision: earned.decision.to_owned(),
         by_allowlist: matches!(earned.endorsed_by, Some(EndorsedBy::Allowlist)),
         by_maker: matches!(earned.endorsed_by, Some(EndorsedBy::Root { .. })),
+        object: earned.object.map(|object| object.uid.clone()),
         expires: now.as_secs().saturating_add(settings.lifetime.as_secs()),
         lifetime: if settings.late.is_zero() { 0 } else { settings.lifetime.as_secs() },
         late: settings.late.as_secs(),
@@ -211,13 +225,18 @@ pub enum TicketError {
     /// Another claims the instance, by a decision that is not recorded yet, and may come to nothing.
     #[error("{instance} is being claimed by another, which is not decided yet")]
     InstanceUndecided { instance: NodeIdentity },
-    /// The pool's inventory names the machine no longer.
-    #[error("{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM")]
+    /// The pool's inventory names the machine no longer, nor does a Machine object of the cluster that stands.
+    #[error(
+        "{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM; or it has become a Node"
+    )]
     NotInInventory {
         /// The machine.
         identity: NodeIdentity,
         pool: String,
     },
+    /// It is not known which machines the cluster has.
+    #[error(transparent)]
+    MachinesUnknown(#[from] MachinesUnknown),
     /// The node is revoked, or the store cannot tell.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
@@ -281,14 +300,12 @@ impl Presented {
     }
 
     /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it: by the store, and by the
-    /// pool's `inventory`, if that has one. By the store at the moment of the use: if it says otherwise by then, it is asked anew.
+    /// pool's inventory, if that has one. By the store at the moment of the use: if it says otherwise by then, it is asked anew.
     ///
     /// # Errors
     /// [`TicketError`]. A ticket that is refused for what has become of its node is not used up by that.
-    pub async fn redeem(self, store: &dyn Store, inventory: Option<&Inventory>, pending: Pending) -> Result<Redeemed, TicketError> {
-        if let Some(inventory) = inventory {
-            self.is_in(inventory)?;
-        }
+    pub async fn redeem(self, store: &dyn Store, still: StillListed<'_>, pending: Pending) -> Result<Redeemed, TicketError> {
+        self.is_listed(still)?;
         let mut anew = Anew::default();
         loop {
             match self.use_once(store, pending.clone()).await {
@@ -337,16 +354,24 @@ impl Presented {
         }
     }
 
-    /// Asks the inventory about the machine once more: it may have been taken out of it since it attested.
-    fn is_in(&self, inventory: &Inventory) -> Result<(), TicketError> {
+    /// Asks about the machine once more: it may have been taken out of the inventory since it attested, or its Machine object be gone. Either is enough.
+    fn is_listed(&self, StillListed { inventory, machines }: StillListed<'_>) -> Result<(), TicketError> {
         let Content {
             identity,
             instance,
             pool,
             by_maker,
+            object,
             ..
         } = &self.content;
-        if inventory.still_admits(identity, instance.as_ref(), *by_maker) {
+        if inventory.is_none() && machines.is_none()
+            || inventory.is_some_and(|inventory| inventory.still_admits(identity, instance.as_ref(), *by_maker))
+        {
+            return Ok(());
+        }
+        if let (Some((machines, rules)), Some(object)) = (machines, object)
+            && machines.known(rules, self.now)?.still_has(object, &rules.of)
+        {
             return Ok(());
         }
         Err(TicketError::NotInInventory {

@@ -109,6 +109,7 @@ impl Inspection {
             roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),
             client_ca: settings.tls.client_ca.is_some(),
             clouds: clouds.as_ref(),
+            machines: settings.cluster.as_ref().is_some_and(|cluster| cluster.machines),
             depth,
         };
         #[cfg(feature = "cluster")]

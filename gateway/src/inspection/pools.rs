@@ -14,6 +14,8 @@ pub(super) struct Known<'a> {
     pub client_ca: bool,
     /// What evidence of clouds is verified against, if that could be read.
     pub clouds: Option<&'a Clouds>,
+    /// Whether the cluster says which machines it has made.
+    pub machines: bool,
     pub depth: Depth,
 }
 
@@ -35,6 +37,12 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
     for pool in pools.all() {
         if known.depth == Depth::Thorough {
             describe(&pool, findings);
+        }
+        if pool.machines.is_some() && !known.machines {
+            findings.push(Finding::Degraded(format!(
+                "pool {}: its machines are those of the cluster, and cluster.machines of gateway.toml does not say that it tells of them: whoever attests is told to come again",
+                pool.name()
+            )));
         }
         let warnings = pool.warnings(known.roots, known.client_ca);
         findings.extend(warnings.into_iter().map(Finding::Warning));

@@ -1,6 +1,8 @@
-//! Which machines there are: who vouches for them, what they are called, to whom an instance belongs, and who gets nothing any more.
+//! Which machines there are: who vouches for them, what they are called, to whom an instance belongs, which of them the cluster has made, and who gets
+//! nothing any more.
 
 pub mod attested;
 pub mod enrolment;
 pub mod instances;
+pub mod objects;
 pub mod revocations;

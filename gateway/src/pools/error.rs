@@ -40,6 +40,9 @@ pub enum PoolError {
     /// The inventory cannot be read.
     #[error("{path}: {source}")]
     Inventory { path: PathBuf, source: InventoryError },
+    /// It is not said rightly which machines of the cluster are the pool's.
+    #[error("{path}: [inventory]: {problem}")]
+    Machines { path: PathBuf, problem: String },
     /// A machine in two pools' inventories.
     #[error("pool {pool}: its inventory names {machine}, and so does that of pool {other}: a machine is of one pool")]
     TwoInventories { pool: String, other: String, machine: String },

@@ -9,14 +9,16 @@ use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::attested_document::AttestedDocumentRules;
 use attest::azure::vtpm::AzureVtpmRules;
+use attest::machine_objects::{self, SetPattern};
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule};
-use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
+use attest::{AppraisalPolicy, Combination, HashAlg, Kind, MachineSets, ReferenceValues, gcp};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError};
 use crate::credentials::kubelet::NamePatterns;
+use crate::machines::objects::MachineRules;
 use crate::policy::{Earns, Grants};
 use crate::settings::misplaced;
 
@@ -88,11 +90,45 @@ struct KubeletFile {
     names: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct InventoryFile {
-    instances: PathBuf,
+    instances: Option<PathBuf>,
+    machines: Option<MachinesFile>,
 }
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct MachinesFile {
+    machine_sets: Vec<SetPattern>,
+    control_plane: bool,
+    max_age_seconds: u64,
+    wait_seconds: u64,
+}
+
+impl Default for MachinesFile {
+    fn default() -> Self {
+        Self {
+            machine_sets: Vec::new(),
+            control_plane: false,
+            max_age_seconds: MAX_AGE_DEFAULT_SECONDS,
+            wait_seconds: WAIT_DEFAULT_SECONDS,
+        }
+    }
+}
+
+/// How old what the cluster tells of its machines may be, unless the pool says otherwise. While the API is away no Machine object can be made, and no Node
+/// can join; who is told nothing because of a right that was taken away is to be found out sooner.
+const MAX_AGE_DEFAULT_SECONDS: u64 = 600;
+/// At least a watch that has ended is begun anew in between; at most a day: after that nobody knows which machines there are.
+const MAX_AGE_SECONDS: std::ops::RangeInclusive<u64> = 60..=86_400;
+/// How long a machine is awaited that no Machine object names. Its object is there before it, and names it when the cloud has made it; a machine takes half a
+/// minute until it asks.
+const WAIT_DEFAULT_SECONDS: u64 = 180;
+/// As long as a node waits that is told to come again, where nothing else is said.
+const WAIT_LIMIT_SECONDS: u64 = HOLD_DEFAULT_SECONDS;
+/// Most patterns of one pool: each is compared for each machine, and stands in its record.
+const SETS_LIMIT: usize = 100;
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -137,6 +173,8 @@ pub(super) struct PoolFile {
     pub kubelet_names: NamePatterns,
     /// The file that names the machines that may join.
     pub inventory: Option<PathBuf>,
+    /// The Machine objects of the cluster whose machines may join.
+    pub machines: Option<MachineRules>,
     /// The folder with MachineConfigs; it need not be there.
     pub machine_configs: PathBuf,
     /// The kubelet's bootstrap kubeconfig.
@@ -228,8 +266,15 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         return Err(wrong(format!("hold_seconds is {hold_seconds}; the most is {HOLD_LIMIT_SECONDS}")));
     }
     let policy = policy(accepts, rules, endorsement.unwrap_or_default()).map_err(wrong)?;
-    joined(&policy, endorsement.unwrap_or_default(), file.inventory.is_some()).map_err(wrong)?;
-    somebodys(&policy, file.inventory.is_some()).map_err(wrong)?;
+    let (inventory, machines) = inventory(file.inventory).map_err(|problem| PoolError::Machines {
+        path: path.to_owned(),
+        problem,
+    })?;
+    joined(&policy, endorsement.unwrap_or_default(), inventory.is_some()).map_err(wrong)?;
+    somebodys(&policy, inventory.is_some()).map_err(wrong)?;
+    if machines.is_some() && inventory.is_none() {
+        nameable(&policy, endorsement.unwrap_or_default()).map_err(wrong)?;
+    }
     let GrantsFile {
         attested,
         token,
@@ -258,7 +303,8 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         endorsement,
         policy,
         hold_seconds,
-        inventory: file.inventory.map(|inventory| folder.join(inventory.instances)),
+        inventory: inventory.map(|instances| folder.join(instances)),
+        machines,
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
         extensions: file.source.extensions,
@@ -266,6 +312,66 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         second_stage: file.second_stage.machine_config_daemon,
         upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
     })
+}
+
+/// The file, and the Machine objects, that say which machines may join.
+fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBuf>, Option<MachineRules>), String> {
+    let Some(InventoryFile { instances, machines }) = section else {
+        return Ok((None, None));
+    };
+    let Some(machines) = machines else {
+        let nothing = "it names no machine: say instances, a file; or machines, whose objects the cluster has";
+        return instances.map(|instances| (Some(instances), None)).ok_or_else(|| nothing.to_owned());
+    };
+    let MachinesFile {
+        machine_sets,
+        control_plane,
+        max_age_seconds,
+        wait_seconds,
+    } = machines;
+    if machine_sets.is_empty() && !control_plane {
+        return Err("machines has to say which: machine_sets = [\"NAME\", …], or control_plane = true".to_owned());
+    }
+    if machine_sets.len() > SETS_LIMIT {
+        return Err(format!(
+            "machines.machine_sets has {} patterns; at most {SETS_LIMIT} are read",
+            machine_sets.len()
+        ));
+    }
+    if !MAX_AGE_SECONDS.contains(&max_age_seconds) {
+        return Err(format!(
+            "machines.max_age_seconds is {max_age_seconds}; {} to {} can be",
+            MAX_AGE_SECONDS.start(),
+            MAX_AGE_SECONDS.end()
+        ));
+    }
+    if wait_seconds > WAIT_LIMIT_SECONDS {
+        return Err(format!("machines.wait_seconds is {wait_seconds}; the most is {WAIT_LIMIT_SECONDS}"));
+    }
+    let of = MachineSets {
+        machine_sets,
+        control_plane,
+    };
+    Ok((
+        instances,
+        Some(MachineRules {
+            of,
+            max_age_seconds,
+            wait_seconds,
+        }),
+    ))
+}
+
+/// Whether a Machine object can name what each combination is about: it could admit nobody otherwise.
+fn nameable(policy: &AppraisalPolicy, endorsement: Endorsement) -> Result<(), String> {
+    let certified = endorsement == Endorsement::GcpInstance;
+    let unnamed = |kinds: &&Combination| !machine_objects::can_name(kinds.kinds().iter().copied(), certified);
+    match policy.accepts().iter().find(unnamed) {
+        None => Ok(()),
+        Some(kinds) => Err(format!(
+            "{kinds}: no Machine object of a cluster names what this evidence is about, so [inventory] machines would admit nobody by it: name these machines in instances; docs/policy.md says which clouds' can be named"
+        )),
+    }
 }
 
 /// Whether, in each combination, something says that a TPM and an instance beside it are one machine. A TPM of a trusted maker can be bought

@@ -298,6 +298,7 @@ impl Pool {
             endorsement_unsaid: file.endorsement.is_none(),
             policy: file.policy,
             inventory,
+            machines: file.machines,
             hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),

@@ -38,6 +38,7 @@ pub use versions::{RenderedConfig, Versions};
 use crate::credentials::kubelet::NamePatterns;
 use crate::ignition::{Inexpressible, SpecVersion};
 use crate::machine_config::second_stage::{Object, SecondStageError};
+use crate::machines::objects::MachineRules;
 use crate::policy::{ConfigSet, Grant, Grants};
 
 /// The sample that `init` writes.
@@ -53,6 +54,8 @@ pub struct Pool {
     pub policy: AppraisalPolicy,
     /// Which machines may join, if not all that the policy accepts.
     pub inventory: Option<PoolInventory>,
+    /// Which Machine objects of the cluster say so; either is enough.
+    pub machines: Option<MachineRules>,
     /// How long a node waits when it is told to come again, seconds.
     pub hold_seconds: u64,
     /// The names of its nodes, for those that show a kubelet's certificate.
@@ -165,7 +168,7 @@ impl Pool {
             Ok(digest) => Value::from(digest.as_str()),
             Err(error) => Value::from(error.to_string()),
         };
-        json!({
+        let mut standing = json!({
             "grants": self.grants,
             "endorsement": self.endorsement.word(),
             "hold_seconds": self.hold_seconds,
@@ -174,7 +177,12 @@ impl Pool {
             "kubelet_names": sha256(format!("{:?}", self.kubelet_names).as_bytes()),
             "full": config(&self.full),
             "pre_approved": config(&self.pre_approved),
-        })
+        });
+        // Not there where nobody says it: to an earlier release's standing that is no change.
+        if let (Some(rules), Some(members)) = (&self.machines, standing.as_object_mut()) {
+            members.insert("machines".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
+        }
+        standing
     }
 
     /// Whether nodes would notice no difference.
@@ -184,6 +192,7 @@ impl Pool {
             && self.endorsement == other.endorsement
             && self.policy == other.policy
             && self.inventory == other.inventory
+            && self.machines == other.machines
             && self.hold_seconds == other.hold_seconds
             && self.kubelet_names == other.kubelet_names
             && self.needless == other.needless

@@ -31,6 +31,7 @@ impl Pool {
             && tpm_alone
             && self.endorsement == Endorsement::AnyTpmOfATrustedMaker
             && self.inventory.is_none()
+            && self.machines.is_none()
             && self.grants.attested == Earns::Full
         {
             warnings.push(format!(
@@ -60,7 +61,7 @@ impl Pool {
                 self.name
             ));
         }
-        if self.inventory.is_none() && self.grants.attested == Earns::Full {
+        if self.inventory.is_none() && self.machines.is_none() && self.grants.attested == Earns::Full {
             warnings.extend(self.of_any_instance());
         }
         let passed_over = self.inventory.iter().flat_map(|inventory| inventory.machines().passed_over());

@@ -16,6 +16,7 @@ use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::Approver;
+use crate::cluster::keep_machines;
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -98,6 +99,12 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
             by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
         };
         crate::cluster::spawn(tasks, cluster, &parts);
+    }
+    #[cfg(feature = "cluster")]
+    if let Some(cluster) = &gateway.cluster
+        && cluster.settings().machines
+    {
+        tasks.spawn(keep_machines(Arc::clone(cluster), Arc::clone(&gateway.machines)));
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });

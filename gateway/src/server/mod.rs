@@ -30,9 +30,12 @@ use crate::audit::{
     replica_name, resolve_pending,
 };
 use crate::clock::Clock;
+#[cfg(feature = "cluster")]
+use crate::cluster::away_since;
 use crate::credentials::seal::{Seal, SealError, Times};
 use crate::forward::{Forwarder, OpenError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
+use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
@@ -163,6 +166,19 @@ impl Server {
         let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let admission = Arc::new(Admission::new(&settings.limits));
+        #[cfg(feature = "cluster")]
+        let cluster = cluster.map(Arc::new);
+        #[cfg(feature = "cluster")]
+        let machines = cluster
+            .as_ref()
+            .filter(|cluster| cluster.settings().machines)
+            .map(|cluster| {
+                let cluster = Arc::clone(cluster);
+                MachineObjects::told_by_cluster(move || away_since(&cluster))
+            })
+            .unwrap_or_default();
+        #[cfg(not(feature = "cluster"))]
+        let machines = MachineObjects::default();
         let handshakes = admission.handshakes.clone();
         let journal = journal.with_store(Arc::clone(&store)).with_company(move || handshakes.under_way());
         if cut > 0 {
@@ -209,8 +225,9 @@ impl Server {
             metrics,
             tls: Arc::new(tls),
             sightings: Arc::new(sightings),
+            machines: Arc::new(machines),
             #[cfg(feature = "cluster")]
-            cluster: cluster.map(Arc::new),
+            cluster,
             draining: Arc::default(),
         });
         // Before anybody is served by it.

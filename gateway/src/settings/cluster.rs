@@ -15,12 +15,14 @@ pub struct ClusterSettings {
     pub namespace: Option<String>,
     /// Whether the API says when pools with `[upstream]` are to be asked again.
     pub configs: bool,
-    /// Where machine sets are, and the Secrets with their pointers.
+    /// Where Machine objects and machine sets are, and the Secrets with their pointers.
     pub machine_namespace: String,
     /// Whether the pointers of machine sets that lead to this gateway are given the CAs that pointers carry now.
     pub pointers: bool,
     /// Whose certificates are approved, if any are.
     pub approval: Option<ApprovalSettings>,
+    /// Whether the Machine objects there say which machines are pools'.
+    pub machines: bool,
 }
 
 /// How the API is reached.
@@ -40,6 +42,7 @@ pub(super) struct ClusterSection {
     machine_namespace: String,
     pointers: bool,
     pub(super) approval: ApprovalSection,
+    machines: bool,
 }
 
 impl Default for ClusterSection {
@@ -51,6 +54,7 @@ impl Default for ClusterSection {
             machine_namespace: "openshift-machine-api".to_owned(),
             pointers: false,
             approval: ApprovalSection::default(),
+            machines: false,
         }
     }
 }
@@ -61,14 +65,15 @@ const IN_CLUSTER: &str = "in-cluster";
 pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<ClusterSettings>, Fault> {
     let approval = approval::checked(section.approval)?;
     let Some(api) = section.api else {
-        if approval.is_some() {
-            let allowed = "without cluster.api no cluster is asked: say which, or take it out";
-            return Err(("cluster.approval.enabled", "true".to_owned(), allowed));
-        }
-        return match section.namespace {
+        let said = [
+            ("cluster.namespace", section.namespace.is_some()),
+            ("cluster.machines", section.machines),
+            ("cluster.approval.enabled", approval.is_some()),
+        ];
+        return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
-            Some(_) => Err((
-                "cluster.namespace",
+            Some((key, _)) => Err((
+                key,
                 "set".to_owned(),
                 "without cluster.api no cluster is asked: say which, or take it out",
             )),
@@ -100,6 +105,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         machine_namespace: section.machine_namespace,
         pointers: section.pointers,
         approval,
+        machines: section.machines,
     }))
 }
 
@@ -137,6 +143,7 @@ mod tests {
         };
         check("api = \"\"", "cluster.api is");
         check("namespace = \"a\"", "cluster.namespace is set");
+        check("machines = true", "cluster.machines is set");
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {
             check(&format!("api = \"in-cluster\"\nnamespace = {namespace:?}"), "cluster.namespace is");

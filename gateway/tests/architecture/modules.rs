@@ -179,6 +179,7 @@ fn a_kind_is_named_in_its_room_and_in_the_list() {
             "which of the administrator's anchors each kind is held against",
         ),
         ("attest/src/evidence.rs", "what STS has answered comes with a submission"),
+        ("attest/src/machine_objects.rs", "what a cluster calls an instance of each cloud"),
         // Google's certificate for the vTPM of an instance is an EK's.
         ("attest/src/tpm/claims.rs", "it may have endorsed the EK"),
         ("attest/src/tpm/endorsements.rs", "likewise"),

@@ -19,6 +19,7 @@ use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine};
+use super::machines;
 use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::log_builder::{self, BuiltEvent, EV_IPL, SHA1, SHA256, SHA384};
 use crate::support::kubelet::{self, CLIENT_CA, Cluster, embedded, in_process};
@@ -256,6 +257,7 @@ fn late_ticket(gateway: &Gateway) -> String {
         pool: POOL,
         decision: "dddddddddddddddddddddddddddddddd",
         endorsed_by: None,
+        object: None,
     };
     let issued = UnixTime::since_unix_epoch(Duration::from_secs(now() - 700));
     bearer(&tickets::issue(&seal, &settings, &earned, issued).unwrap().text)
@@ -275,6 +277,7 @@ async fn what_is_written_is_the_schema() {
         accepted(),
         incomplete(),
         evidence().await,
+        machines::records().await,
         administered().await,
         removed().await,
     ]
@@ -322,6 +325,9 @@ async fn what_is_written_is_the_schema() {
         ("basis", "/basis"),
         ("difference", "/basis/event_log_difference"),
         ("cloud", "/basis/cloud"),
+        ("machine", "/basis/machine"),
+        ("machine_sets", "/basis/machine/of"),
+        ("machine_object", "/basis/machine/objects/0"),
         ("challenge", "/basis/challenge"),
         ("evidence", "/basis/evidence"),
         ("policy", "/basis/policy"),

@@ -9,8 +9,12 @@ mod first_use;
 mod google;
 mod inventory;
 mod join;
+// Of what the cluster tells, a gateway without that feature writes nothing.
+#[cfg(feature = "cluster")]
 mod log_schema;
 mod machine;
+#[cfg(feature = "cluster")]
+mod machines;
 mod meanwhile;
 mod microsoft;
 mod outage;

@@ -42,6 +42,7 @@ impl Asked {
             machine_namespace: "openshift-machine-api".to_owned(),
             pointers: false,
             approval: None,
+            machines: false,
         };
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::credentials::tickets::{self, Earned, TicketError};
+use attest_gateway::credentials::tickets::{self, Earned, StillListed, TicketError};
 use attest_gateway::credentials::tokens::{self, Draft, Node, RotateOptions, TokenError};
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_gateway::machines::instances::{self, InstanceRecord};
@@ -231,6 +231,7 @@ impl Attested {
             pool: "worker",
             decision: "d",
             endorsed_by: Some(&EndorsedBy::Allowlist),
+            object: None,
         };
         let ticket = tickets::issue(&seal, &settings, &earned, NOW).unwrap().text;
         Self {
@@ -244,7 +245,7 @@ impl Attested {
     /// Uses the ticket; the number of the use.
     async fn redeem(&self, store: &dyn Store, decision: &str) -> Result<u32, TicketError> {
         let ticket = tickets::open(&self.seal, &self.settings, &self.ticket, "worker", NOW)?;
-        let redeemed = ticket.redeem(store, None, pending(decision)).await?;
+        let redeemed = ticket.redeem(store, StillListed::default(), pending(decision)).await?;
         Ok(redeemed.use_number())
     }
 }

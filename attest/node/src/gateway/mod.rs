@@ -32,7 +32,7 @@ use crate::patience::Patience;
 use crate::pointer::GatewaySource;
 
 /// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
-const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "undecided"];
+const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-awaited", "machines-unknown", "undecided"];
 
 /// What stands behind a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl<'http> Gateway<'http> {
     /// Sends the evidence. If an answer is lost on the way, or it was to come again, the evidence is sent again and may be refused as spent.
     ///
     /// # Errors
-    /// [`GatewayError`]; [`GatewayError::Refused`] with `cloud-unavailable` or `undecided` after a pause: now is the time for another challenge.
+    /// [`GatewayError`]; [`GatewayError::Refused`] with one of [`SPENT_ALL_THE_SAME`] after a pause: now is the time for another challenge.
     pub fn evidence(&self, request: &EvidenceRequest) -> Result<EvidenceResponse, GatewayError> {
         self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
             .map(|(response, _)| response)

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
-use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
+use attest::{AttestationResult, Challenge, Claims, MachineObject, MachineSets, NodeIdentity, Reject, UnixTime, machine_objects};
 use axum::response::Response;
 
 use super::super::anchors::{Anchors, ask_sts};
@@ -19,7 +19,8 @@ use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
-use crate::pools::Pool;
+use crate::pools::live::LivePools;
+use crate::pools::{Pool, PoolInventory};
 use crate::store::{EntryKind, Reading};
 
 /// What a decision is about, and by which pool and at which time it is made.
@@ -183,10 +184,7 @@ impl<'r> EvidenceCase<'r> {
         self.refuse_revoked(reading, &vouched, &claims).await?;
         let EvidenceAsked { pool, now, .. } = self.asked.clone();
         let result = attest::appraise(claims, &pool.policy, now)?;
-        if let Some(inventory) = &pool.inventory {
-            self.made.anchors.use_inventory(inventory, &mut self.made.basis);
-            inventory.machines().admit(result.claims())?;
-        }
+        let object = self.admit(&pool, result.claims())?;
         let grant = pool
             .grants
             .for_attested(&result)
@@ -198,7 +196,42 @@ impl<'r> EvidenceCase<'r> {
         record.grant = Some(grant.set());
         record.grants = Some(pool.grants);
         record.reason = trusted_by(result.claims());
-        Ok(Earned { result, grant, holder })
+        if let Some(object) = &object {
+            record.reason = format!("{}; the cluster's Machine object {} names it", record.reason, object.name);
+        }
+        Ok(Earned {
+            result,
+            grant,
+            holder,
+            object,
+        })
+    }
+
+    /// Checks that the machine is one of the pool's, by its inventory or by the cluster's Machine objects, if it has either; gives the object that it was
+    /// let in by. The cluster is asked of those that no inventory names.
+    fn admit(&mut self, pool: &Pool, claims: &Claims) -> Result<Option<MachineObject>, Refusal> {
+        let Made { anchors, basis, .. } = &mut self.made;
+        let inventory = pool.inventory.as_ref();
+        if let Some(inventory) = inventory {
+            anchors.use_inventory(inventory, basis);
+        }
+        let inventory = inventory.map(PoolInventory::machines);
+        let rules = match (&pool.machines, inventory.map(|inventory| inventory.admit(claims))) {
+            (_, Some(Ok(()))) | (None, None) => return Ok(None),
+            (Some(rules), None | Some(Err(Reject::NotInInventory { .. }))) => rules,
+            (_, Some(Err(reject))) => return Err(reject.into()),
+        };
+        let (machines, now) = (&self.endpoint.machines, self.asked.now.as_secs());
+        let known = machines.known(rules, now)?;
+        let machine = claims.instance().unwrap_or_else(|| claims.identity());
+        if known.names(claims) {
+            machines.is_there(machine.as_str());
+        } else if machines.is_awaited(machine.as_str(), rules, now) {
+            return Err(Refusal::machine_awaited(machine));
+        }
+        let named = known.of(claims, &rules.of, &others(&self.endpoint.pools, pool, machine));
+        let named = basis.machine.insert(named);
+        Ok(machine_objects::admit(inventory, Some(named), claims)?.cloned())
     }
 
     /// What the evidence proves, and who vouches for its TPM.
@@ -352,7 +385,26 @@ impl<'r> EvidenceCase<'r> {
         let pools = self.endpoint.pools.all();
         let mut inventories = pools.iter().filter_map(|pool| pool.inventory.as_ref());
         inventories.any(|inventory| identities(claims).any(|identity| inventory.machines().names(identity)))
+            || self.made.basis.machine.as_ref().is_some_and(|named| !named.objects.is_empty())
     }
+}
+
+/// The other pools that have machines of the cluster's, and one whose inventory names this machine, which is that pool's whatever its object says.
+fn others(pools: &LivePools, pool: &Pool, machine: &NodeIdentity) -> Vec<(String, MachineSets)> {
+    let others = pools.all().into_iter().filter(|other| other.name() != pool.name());
+    others
+        .filter_map(|other| {
+            let names_it = other
+                .inventory
+                .as_ref()
+                .is_some_and(|inventory| inventory.machines().names(machine));
+            let of = match names_it {
+                true => Some(pool.machines.as_ref()?.of.clone()),
+                false => other.machines.as_ref().map(|rules| rules.of.clone()),
+            };
+            Some((other.name().to_owned(), of?))
+        })
+        .collect()
 }
 
 /// All that a machine is known by.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use attest::protocol::{CONFIG_PREFIX, EvidenceRequest, EvidenceResponse};
-use attest::{AttestationResult, Challenge, NodeIdentity, UnixTime};
+use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, UnixTime};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -29,6 +29,7 @@ use crate::credentials::seal::Seal;
 use crate::credentials::tickets;
 use crate::machines::attested::{self, Attested};
 use crate::machines::instances::InstanceRecord;
+use crate::machines::objects::MachineObjects;
 use crate::pki::LiveTls;
 use crate::policy::Grant;
 use crate::pools::live::LivePools;
@@ -53,6 +54,7 @@ pub(super) struct EvidenceEndpoint {
     likenesses: Likenesses,
     /// Whether it is kept who has attested: something is approved for it.
     notes_attested: bool,
+    machines: Arc<MachineObjects>,
 }
 
 impl EvidenceEndpoint {
@@ -70,6 +72,7 @@ impl EvidenceEndpoint {
             decisions: Decisions::of(gateway),
             likenesses: Likenesses::default(),
             notes_attested: gateway.settings.approval().is_some(),
+            machines: Arc::clone(&gateway.machines),
         }
     }
 }
@@ -175,6 +178,8 @@ struct Earned {
     grant: Grant,
     /// To whom the instance belongs, and since when, if it is one.
     holder: Option<InstanceRecord>,
+    /// The Machine object of the cluster that it was let in by, if it was one.
+    object: Option<MachineObject>,
 }
 
 impl Earned {
@@ -185,6 +190,7 @@ impl Earned {
             identity: claims.identity(),
             instance: claims.instance(),
             holder: self.holder.as_ref(),
+            object: self.object.as_ref(),
             name: record.name.as_deref(),
             pool,
             decision: &record.id,

@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use super::Refusal;
 use super::codes::{
     BY_REQUEST, CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
-    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, NODE_NAME_TAKEN, NODE_REVOKED, SPEC_VERSION_TOO_OLD,
-    TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID, TOKEN_SPENT,
-    TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL,
+    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNKNOWN, NODE_NAME_TAKEN, NODE_REVOKED,
+    SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
+    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL,
 };
 use crate::admission::TooBusy;
 use crate::audit::DecidedBy;
@@ -22,6 +22,7 @@ use crate::credentials::tokens::TokenError;
 use crate::ignition::Inexpressible;
 use crate::machines::enrolment::EnrolmentError;
 use crate::machines::instances::InstanceError;
+use crate::machines::objects::MachinesUnknown;
 use crate::machines::revocations::RevocationError;
 
 impl From<TooBusy> for Refusal {
@@ -106,6 +107,13 @@ impl From<CloudUnavailable> for Refusal {
     }
 }
 
+impl From<MachinesUnknown> for Refusal {
+    fn from(error: MachinesUnknown) -> Self {
+        tracing::warn!(%error, "told to come again");
+        Self::guarded(MACHINES_UNKNOWN, "which machines the cluster has made is not known now", error)
+    }
+}
+
 impl From<InstanceError> for Refusal {
     fn from(error: InstanceError) -> Self {
         match &error {
@@ -138,6 +146,7 @@ impl From<TicketError> for Refusal {
             TicketError::Spent { .. } => TICKET_SPENT,
             TicketError::Withdrawn { .. } | TicketError::Released { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
             TicketError::Revocation(error) => return error.into(),
+            TicketError::MachinesUnknown(error) => return error.into(),
             TicketError::Undecided | TicketError::InstanceUndecided { .. } => return Self::undecided(&error),
             TicketError::Store(error) => return Self::because(&error),
         };

@@ -61,6 +61,8 @@ codes! {
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, Request, "no-such-method", "This path does not know this method", "See docs/protocol.md for the methods of this API.";
     CLIENT_GONE = REQUEST_TIMEOUT, Gateway, "client-gone", "Nobody waited for the answer any longer", "Nothing: nobody got anything, and no ticket or token was used up. If this repeats, the gateway is too slow: look at its processor, its disk and limits.request_seconds.";
     CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node asks again by itself; if this stays, the gateway's log says which server of the cloud does not answer.";
+    MACHINE_AWAITED = SERVICE_UNAVAILABLE, Gateway, "machine-awaited", "No Machine object of the cluster names this machine yet", "attest-node asks again by itself; if it is refused in the end, this cluster has not made the machine, or its Machine object has no providerID.";
+    MACHINES_UNKNOWN = SERVICE_UNAVAILABLE, Gateway, "machines-unknown", "The gateway does not know now which machines the cluster has made", "attest-node asks again by itself; if this stays, the gateway's log says why the cluster's API does not tell.";
     UNDECIDED = SERVICE_UNAVAILABLE, Gateway, "undecided", "Another decision about the same name or instance is under way", "attest-node asks again by itself; if this stays, a gateway was stopped in the middle of that decision: start it again.";
     UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }

@@ -46,6 +46,7 @@ impl Case {
             pool: "worker",
             decision: "d",
             endorsed_by: by_allowlist.then_some(&EndorsedBy::Allowlist),
+            object: None,
         };
         issue(&self.seal, settings, &earned, NOW).unwrap().text
     }
@@ -61,7 +62,7 @@ impl Case {
         };
         let now = UnixTime::since_unix_epoch(Duration::from_secs(at));
         let ticket = open(&self.seal, settings, text, "worker", now)?;
-        let redeemed = ticket.redeem(&self.store, None, pending).await?;
+        let redeemed = ticket.redeem(&self.store, StillListed::default(), pending).await?;
         if decision.starts_with('c') {
             self.store.settle(decision);
         }
@@ -130,6 +131,7 @@ async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_
             pool: "worker",
             decision: "d",
             endorsed_by: None,
+            object: None,
         };
         let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
         assert_eq!(open(&case.seal, &settings, &text, "worker", NOW).unwrap().name(), Some("worker-0"));
@@ -168,6 +170,7 @@ async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was(
         pool: "worker",
         decision: "d",
         endorsed_by: None,
+        object: None,
     };
     let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
     // As a release before this one has issued it: it says to whom, and not since when.
@@ -205,6 +208,7 @@ async fn a_ticket_of_an_earlier_release_is_not_ended_by_a_claim_of_what_was_nobo
         pool: "worker",
         decision: "d",
         endorsed_by: None,
+        object: None,
     };
     let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
     // It does not say that it was.
@@ -387,7 +391,11 @@ async fn attack_30_a_late_ticket_of_a_machine_that_is_not_in_the_inventory_any_l
         at: now.as_secs(),
     };
     let ticket = open(&case.seal, &LATE, &text, "worker", now).unwrap();
-    let refused = ticket.redeem(&case.store, Some(&inventory), pending).await;
+    let still = StillListed {
+        inventory: Some(&inventory),
+        machines: None,
+    };
+    let refused = ticket.redeem(&case.store, still, pending).await;
     assert!(matches!(refused, Err(TicketError::NotInInventory { .. })), "{refused:?}");
     assert_eq!(case.late(&text, EXPIRES + 9).await.unwrap(), (1, Some(9)));
 }

@@ -1,0 +1,378 @@
+//! Machine objects and Nodes, kept as they change: which instances the cluster has made, and which of them have joined.
+//!
+//! Of a Machine object (`machine.openshift.io/v1beta1`, openshift/api `machine/v1beta1/types_machine.go`) these are looked at: what controls it, by
+//! `metadata.ownerReferences`; the labels by which the control plane's are known, which a ControlPlaneMachineSet has to give (openshift/api
+//! `machine/v1/types_controlplanemachineset.go`); `spec.providerID`; `status.nodeRef`; `status.phase`; and on AWS `status.providerStatus.instanceId`, which is
+//! there earlier than the `providerID`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest::MachineObject;
+use attest::machine_objects::provider_id_of_aws;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::{Api, ListParams};
+use kube::core::Selector;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Cluster, ClusterError, Heard, Kept, keep};
+use crate::machines::objects::{MachineObjects, Told};
+
+/// How the watches are called in messages.
+const MACHINES: &str = "machines";
+const NODES: &str = "nodes";
+/// Pause between two changes that are taken over: Nodes change all the time, and all of them are gone through for each.
+const TAKE_OVER_EVERY: Duration = Duration::from_millis(200);
+/// The role of machines of the control plane, as their labels have it.
+const CONTROL_PLANE: &str = "master";
+
+/// What is looked at of a Machine object, and nothing else of it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Whole")]
+struct Machine {
+    metadata: ObjectMeta,
+    object: MachineObject,
+}
+
+/// What is looked at of a Node.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Whole")]
+struct Node {
+    metadata: ObjectMeta,
+    provider_id: String,
+}
+
+/// An object as it comes. A field of another type than it should be is as good as none, so that one bad object does not hide the others.
+#[derive(Deserialize)]
+struct Whole {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    status: Value,
+}
+
+impl k8s_openapi::Resource for Machine {
+    type Scope = NamespaceResourceScope;
+
+    const API_VERSION: &'static str = "machine.openshift.io/v1beta1";
+    const GROUP: &'static str = "machine.openshift.io";
+    const KIND: &'static str = "Machine";
+    const URL_PATH_SEGMENT: &'static str = MACHINES;
+    const VERSION: &'static str = "v1beta1";
+}
+
+impl k8s_openapi::Metadata for Machine {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl k8s_openapi::Resource for Node {
+    type Scope = ClusterResourceScope;
+
+    const API_VERSION: &'static str = "v1";
+    const GROUP: &'static str = "";
+    const KIND: &'static str = "Node";
+    const URL_PATH_SEGMENT: &'static str = NODES;
+    const VERSION: &'static str = "v1";
+}
+
+impl k8s_openapi::Metadata for Node {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl From<Whole> for Machine {
+    fn from(Whole { metadata, spec, status }: Whole) -> Self {
+        let object = MachineObject {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            provider_id: provider_id(&spec, &status),
+            created: created(&metadata),
+            machine_set: controller(&metadata, "MachineSet"),
+            control_plane: is_of_control_plane(&metadata),
+            ends: ends(&metadata, &status),
+            node: node(&status),
+        };
+        Self {
+            metadata: identified(metadata),
+            object,
+        }
+    }
+}
+
+impl From<Whole> for Node {
+    fn from(Whole { metadata, spec, .. }: Whole) -> Self {
+        Self {
+            metadata: identified(metadata),
+            provider_id: text(&spec, "/providerID").unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// What a watch needs of an object's metadata.
+fn identified(metadata: ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        ..ObjectMeta::default()
+    }
+}
+
+fn text<'v>(value: &'v Value, pointer: &str) -> Option<&'v str> {
+    value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// Which instance it names: by its `providerID`, or as soon as AWS has given the instance an id.
+fn provider_id(spec: &Value, status: &Value) -> String {
+    let said = text(spec, "/providerID").map(Cow::Borrowed);
+    let of_aws = || {
+        let id = text(status, "/providerStatus/instanceId").filter(|id| id.starts_with("i-"))?;
+        let of_aws = text(status, "/providerStatus/kind").is_some_and(|kind| kind == "AWSMachineProviderStatus");
+        of_aws.then(|| provider_id_of_aws(id).into())
+    };
+    said.or_else(of_aws).unwrap_or_default().into_owned()
+}
+
+/// When it was made. One that does not say so is younger than any instance.
+fn created(metadata: &ObjectMeta) -> u64 {
+    let seconds = metadata.creation_timestamp.as_ref().map(|created| created.0.as_second());
+    seconds.and_then(|seconds| seconds.try_into().ok()).unwrap_or(u64::MAX)
+}
+
+/// The name of what controls it, if that is of this kind of the Machine API's.
+fn controller(metadata: &ObjectMeta, kind: &str) -> Option<String> {
+    let owners = metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    let owner = controllers.find(|owner| owner.kind == kind && owner.api_version.starts_with("machine.openshift.io/"))?;
+    Some(owner.name.clone())
+}
+
+fn is_of_control_plane(metadata: &ObjectMeta) -> bool {
+    let labels = metadata.labels.as_ref();
+    let labelled = |name: &str| labels.and_then(|labels| labels.get(name)).is_some_and(|role| role == CONTROL_PLANE);
+    labelled("machine.openshift.io/cluster-api-machine-role")
+        || labelled("machine.openshift.io/cluster-api-machine-type")
+        || controller(metadata, "ControlPlaneMachineSet").is_some()
+}
+
+fn ends(metadata: &ObjectMeta, status: &Value) -> bool {
+    metadata.deletion_timestamp.is_some() || matches!(text(status, "/phase"), Some("Deleting" | "Failed"))
+}
+
+/// The Node that it is. One that cannot be read is one all the same.
+fn node(status: &Value) -> Option<String> {
+    let node = status.get("nodeRef").filter(|node| !node.is_null())?;
+    Some(text(node, "/name").unwrap_or("unnamed").to_owned())
+}
+
+fn apis(cluster: &Cluster) -> (Api<Machine>, Api<Node>) {
+    let namespace = &cluster.settings().machine_namespace;
+    (Api::namespaced(cluster.client(), namespace), Api::all(cluster.client()))
+}
+
+/// Asks once for each of both.
+pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), ClusterError>); 2] {
+    let (of_machines, of_nodes) = apis(cluster);
+    let one = ListParams::default().limit(1);
+    let (machines, nodes) = tokio::join!(
+        cluster.ask(MACHINES, of_machines.list_metadata(&one)),
+        cluster.ask(NODES, of_nodes.list_metadata(&one))
+    );
+    [(MACHINES, machines.map(drop)), (NODES, nodes.map(drop))]
+}
+
+/// Since when Machine objects or Nodes are not told any longer.
+pub fn away_since(cluster: &Cluster) -> Option<u64> {
+    let watches = cluster.health().watches();
+    let since = |what: &str| match watches.get(what) {
+        Some(Heard::Away { since, .. }) => Some(*since),
+        _ => None,
+    };
+    since(MACHINES).into_iter().chain(since(NODES)).min()
+}
+
+/// Keeps what is known of the Machine objects up to date, for as long as it is polled.
+pub async fn keep_machines(cluster: Arc<Cluster>, machines: Arc<MachineObjects>) {
+    let (of_machines, of_nodes) = apis(&cluster);
+    let (kept_machines, keeping_machines) = keep(&of_machines, (), &Selector::default(), MACHINES, cluster.health());
+    let (kept_nodes, keeping_nodes) = keep(&of_nodes, (), &Selector::default(), NODES, cluster.health());
+    tokio::join!(
+        keeping_machines.run(),
+        keeping_nodes.run(),
+        take_over(kept_machines, kept_nodes, &machines)
+    );
+}
+
+async fn take_over(mut of_machines: Kept<Machine>, mut of_nodes: Kept<Node>, machines: &MachineObjects) {
+    loop {
+        tokio::select! {
+            () = of_machines.changed() => {}
+            () = of_nodes.changed() => {}
+        }
+        // Without the Nodes nobody could say that a machine is none of them.
+        if let (Some(objects), Some(nodes)) = (of_machines.all(), of_nodes.all()) {
+            let nodes = nodes
+                .iter()
+                .filter_map(|node| Some((node.provider_id.clone(), node.metadata.name.clone()?)));
+            machines.tell(Told::of(objects.iter().map(|machine| machine.object.clone()), nodes));
+        }
+        tokio::time::sleep(TAKE_OVER_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const AWS: &str = "aws:///eu-central-1a/i-0123456789abcdef0";
+
+    fn machine() -> Value {
+        json!({
+            "metadata": {
+                "name": "worker-a-x7k2p",
+                "uid": "u",
+                "creationTimestamp": "2026-02-16T00:38:27Z",
+                "labels": {
+                    "machine.openshift.io/cluster-api-machine-role": "worker",
+                    "machine.openshift.io/cluster-api-machine-type": "worker",
+                    "machine.openshift.io/cluster-api-machineset": "worker-a",
+                },
+                "ownerReferences": [
+                    {"apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet", "name": "worker-a", "uid": "s", "controller": true},
+                ],
+            },
+            "spec": {"providerID": AWS, "providerSpec": {"value": {"any": ["thing"]}}},
+            "status": {"phase": "Provisioned", "providerStatus": {"kind": "AWSMachineProviderStatus", "instanceId": "i-0123456789abcdef0"}},
+        })
+    }
+
+    #[track_caller]
+    fn check(change: impl Fn(&mut Value), expect: impl Fn(&mut MachineObject)) {
+        let (mut changed, mut expected) = (
+            machine(),
+            MachineObject {
+                name: "worker-a-x7k2p".to_owned(),
+                uid: "u".to_owned(),
+                provider_id: AWS.to_owned(),
+                created: 1_771_202_307,
+                machine_set: Some("worker-a".to_owned()),
+                control_plane: false,
+                ends: false,
+                node: None,
+            },
+        );
+        change(&mut changed);
+        expect(&mut expected);
+        assert_eq!(
+            serde_json::from_value::<Machine>(changed.clone()).unwrap().object,
+            expected,
+            "{changed}"
+        );
+    }
+
+    #[test]
+    fn what_a_machine_object_says() {
+        check(|_| {}, |_| {});
+        check(
+            |machine| machine["status"]["nodeRef"] = json!({"kind": "Node", "name": "n"}),
+            |object| object.node = Some("n".to_owned()),
+        );
+        check(
+            |machine| machine["metadata"]["deletionTimestamp"] = json!("2026-02-16T00:40:00Z"),
+            |object| object.ends = true,
+        );
+        for (phase, ends) in [("Provisioning", false), ("Running", false), ("Deleting", true), ("Failed", true)] {
+            check(|machine| machine["status"]["phase"] = json!(phase), |object| object.ends = ends);
+        }
+        let (role, kind) = (
+            "machine.openshift.io/cluster-api-machine-role",
+            "machine.openshift.io/cluster-api-machine-type",
+        );
+        for label in [role, kind] {
+            check(
+                |machine| machine["metadata"]["labels"][label] = json!("master"),
+                |object| object.control_plane = true,
+            );
+        }
+        let owner = |machine: &mut Value, field: &str, value: Value| machine["metadata"]["ownerReferences"][0][field] = value;
+        check(
+            |machine| owner(machine, "kind", json!("ControlPlaneMachineSet")),
+            |object| (object.machine_set, object.control_plane) = (None, true),
+        );
+        // A label is no machine set, and who only owns it does not control it.
+        check(
+            |machine| machine["metadata"]["ownerReferences"] = json!([]),
+            |object| object.machine_set = None,
+        );
+        check(
+            |machine| owner(machine, "controller", json!(false)),
+            |object| object.machine_set = None,
+        );
+        check(
+            |machine| owner(machine, "apiVersion", json!("example.com/v1")),
+            |object| object.machine_set = None,
+        );
+    }
+
+    #[test]
+    fn an_instance_of_aws_is_named_before_its_provider_id_is_there() {
+        let without = |machine: &mut Value| machine["spec"]["providerID"] = Value::Null;
+        check(without, |object| object.provider_id = "aws:////i-0123456789abcdef0".to_owned());
+        let other_cloud = |machine: &mut Value| {
+            without(machine);
+            machine["status"]["providerStatus"]["kind"] = json!("GCPMachineProviderStatus");
+        };
+        check(other_cloud, |object| object.provider_id = String::new());
+    }
+
+    #[test]
+    fn what_is_of_another_type_than_it_should_be_says_nothing_good() {
+        let nothing = |object: &mut MachineObject| object.provider_id = String::new();
+        check(|machine| (machine["spec"], machine["status"]) = (json!(7), json!([])), nothing);
+        check(
+            |machine| (machine["spec"]["providerID"], machine["status"]) = (json!(["x"]), Value::Null),
+            nothing,
+        );
+        check(
+            |machine| machine["status"]["nodeRef"] = json!(true),
+            |object| object.node = Some("unnamed".to_owned()),
+        );
+        let unmade = |machine: &mut Value| drop(machine["metadata"].as_object_mut().unwrap().remove("creationTimestamp"));
+        check(unmade, |object| object.created = u64::MAX);
+    }
+
+    #[test]
+    fn of_a_node_its_name_and_provider_id_are_kept() {
+        let check = |spec: Value, expect: &str| {
+            let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}}, "spec": spec, "status": {"images": [1, 2]}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            assert_eq!((node.provider_id.as_str(), node.metadata.annotations), (expect, None));
+        };
+        check(json!({"providerID": AWS}), AWS);
+        check(json!({"providerID": 7}), "");
+        check(Value::Null, "");
+    }
+}

@@ -1,0 +1,320 @@
+//! The cluster's Machine objects, as they were told last: which instances the cluster has made, and which of them have joined.
+//!
+//! Whoever keeps them up to date has a room of its own: `cluster`. Here is what a decision asks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use attest::machine_objects::{key_of_claims, key_of_provider_id};
+use attest::{Claims, MachineObject, MachineSets, NamedMachine};
+
+/// Most objects of one instance that a record has: of two it is known already that one is wrong.
+const RECORDED_LIMIT_OBJECTS: usize = 4;
+/// Most machines of which it is remembered since when they wait for an object: more than boot within the time that one waits.
+const AWAITED_LIMIT_MACHINES: usize = 10_000;
+/// How long after its wait is over a machine is still refused at once, in seconds: longer than a machine that is refused takes to come again.
+const REFUSED_SECONDS: u64 = 3600;
+
+/// A pool's Machine objects, and how long what is known of them is good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineRules {
+    pub of: MachineSets,
+    /// How old what the cluster has told may be, in seconds, counted from when it was noticed that it tells nothing any more.
+    pub max_age_seconds: u64,
+    /// How long a machine that no object names is told to come again, in seconds.
+    pub wait_seconds: u64,
+}
+
+/// All objects, as they were at one moment.
+#[derive(Debug, Default)]
+pub struct Told {
+    by_instance: HashMap<String, Vec<Arc<MachineObject>>>,
+    by_uid: HashMap<String, Arc<MachineObject>>,
+}
+
+impl Told {
+    /// Of Machine objects, and the Nodes that there are: each by its `providerID`, with its name.
+    pub fn of(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
+        let nodes: HashMap<String, String> = nodes
+            .filter_map(|(provider_id, name)| Some((key_of_provider_id(&provider_id)?, name)))
+            .collect();
+        let mut told = Self::default();
+        for mut object in objects {
+            let key = key_of_provider_id(&object.provider_id);
+            if object.node.is_none() {
+                object.node = key.as_ref().and_then(|key| nodes.get(key)).cloned();
+            }
+            let object = Arc::new(object);
+            told.by_uid.insert(object.uid.clone(), Arc::clone(&object));
+            if let Some(key) = key {
+                told.by_instance.entry(key).or_default().push(object);
+            }
+        }
+        told
+    }
+
+    fn naming(&self, claims: &Claims) -> &[Arc<MachineObject>] {
+        let found = key_of_claims(claims).and_then(|key| self.by_instance.get(&key));
+        found.map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Why it is not known which machines the cluster has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MachinesUnknown {
+    /// No cluster is asked.
+    #[error("the pool's machines are those of the cluster, and cluster.machines does not say that it tells of them")]
+    NotAsked,
+    /// They were never listed.
+    #[error("the cluster has not told yet which Machine objects and Nodes it has")]
+    NotYet,
+    /// It is too long ago.
+    #[error("the cluster has told nothing of its Machine objects or Nodes for {age} s, and {limit} s is the most that the pool takes")]
+    TooOld { age: u64, limit: u64 },
+}
+
+/// What is known at the moment.
+#[derive(Debug, Clone)]
+pub struct KnownMachines {
+    told: Arc<Told>,
+    age_seconds: u64,
+}
+
+impl KnownMachines {
+    /// What it says of a machine that has attested, for a pool that has these.
+    #[must_use]
+    pub fn of(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
+        let objects: Vec<MachineObject> = self
+            .told
+            .naming(claims)
+            .iter()
+            .take(RECORDED_LIMIT_OBJECTS)
+            .map(|object| (**object).clone())
+            .collect();
+        let has_it = |(_, of): &&(String, MachineSets)| objects.iter().any(|object| of.has(object));
+        NamedMachine {
+            of: of.clone(),
+            other_pool: others.iter().find(has_it).map(|(name, _)| name.clone()),
+            objects,
+            age_seconds: self.age_seconds,
+        }
+    }
+
+    /// Whether any object names a machine, whatever becomes of it.
+    #[must_use]
+    pub fn names(&self, claims: &Claims) -> bool {
+        !self.told.naming(claims).is_empty()
+    }
+
+    /// Whether a machine that was let in by this object would be so still.
+    #[must_use]
+    pub fn still_has(&self, uid: &str, of: &MachineSets) -> bool {
+        let object = self.told.by_uid.get(uid);
+        object.is_some_and(|object| of.has(object) && !object.ends && object.node.is_none())
+    }
+}
+
+/// Since when the cluster tells nothing, in seconds since 1970, if that is so.
+type Away = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
+/// See the module.
+#[derive(Default)]
+pub struct MachineObjects {
+    told: ArcSwapOption<Told>,
+    /// None: no cluster is asked.
+    away: Option<Away>,
+    /// Machines that no object names, and since when they wait for one, in seconds since 1970.
+    awaited: Mutex<BTreeMap<String, u64>>,
+}
+
+impl MachineObjects {
+    /// Those of a cluster; `away` says since when it tells nothing.
+    #[must_use]
+    pub fn told_by_cluster(away: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self {
+            away: Some(Box::new(away)),
+            ..Self::default()
+        }
+    }
+
+    /// This is what there is from now on.
+    pub fn tell(&self, told: Told) {
+        self.told.store(Some(Arc::new(told)));
+    }
+
+    /// What is known, if it is not too old for a pool.
+    ///
+    /// # Errors
+    /// [`MachinesUnknown`].
+    pub fn known(&self, rules: &MachineRules, now: u64) -> Result<KnownMachines, MachinesUnknown> {
+        let away = self.away.as_ref().ok_or(MachinesUnknown::NotAsked)?;
+        let told = self.told.load_full().ok_or(MachinesUnknown::NotYet)?;
+        let age = away().map_or(0, |since| now.saturating_sub(since));
+        let limit = rules.max_age_seconds;
+        if age > limit {
+            return Err(MachinesUnknown::TooOld { age, limit });
+        }
+        Ok(KnownMachines { told, age_seconds: age })
+    }
+
+    /// Whether a machine that no object names has to wait for one still, as it has not for so long: an object is told a moment after it was written, and names
+    /// its instance when that is running already.
+    #[must_use]
+    pub fn is_awaited(&self, machine: &str, rules: &MachineRules, now: u64) -> bool {
+        let limit = rules.wait_seconds;
+        let is_over = |since: u64| now > since.saturating_add(limit).saturating_add(REFUSED_SECONDS) || since > now;
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(since) = awaited.get_mut(machine) {
+            if is_over(*since) {
+                *since = now;
+            }
+            return now.saturating_sub(*since) < limit;
+        }
+        if awaited.len() >= AWAITED_LIMIT_MACHINES {
+            awaited.retain(|_, since| !is_over(*since));
+        }
+        // Of more than are remembered each waits for as long as it likes.
+        if awaited.len() < AWAITED_LIMIT_MACHINES {
+            awaited.insert(machine.to_owned(), now);
+        }
+        limit > 0
+    }
+
+    /// An object names it.
+    pub fn is_there(&self, machine: &str) {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner).remove(machine);
+    }
+}
+
+impl fmt::Debug for MachineObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineObjects").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const AWS: &str = "aws:///eu-central-1a/i-0123456789abcdef0";
+
+    fn rules() -> MachineRules {
+        MachineRules {
+            of: MachineSets {
+                machine_sets: vec!["worker-*".to_owned().try_into().unwrap()],
+                control_plane: false,
+            },
+            max_age_seconds: 600,
+            wait_seconds: 180,
+        }
+    }
+
+    fn object(uid: &str) -> MachineObject {
+        MachineObject {
+            name: "worker-a-x7k2p".to_owned(),
+            uid: uid.to_owned(),
+            provider_id: AWS.to_owned(),
+            created: 1000,
+            machine_set: Some("worker-a".to_owned()),
+            control_plane: false,
+            ends: false,
+            node: None,
+        }
+    }
+
+    fn told(objects: &[MachineObject], nodes: &[(&str, &str)]) -> Told {
+        let nodes = nodes.iter().map(|(id, name)| ((*id).to_owned(), (*name).to_owned()));
+        Told::of(objects.iter().cloned(), nodes)
+    }
+
+    #[test]
+    fn what_is_known_is_good_for_a_while() {
+        let since = Arc::new(AtomicU64::new(0));
+        let away = Arc::clone(&since);
+        let machines = MachineObjects::told_by_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
+        let known = |now| machines.known(&rules(), now).map(|known| known.age_seconds);
+        assert_eq!(known(10_000), Err(MachinesUnknown::NotYet));
+        machines.tell(Told::default());
+        assert_eq!(known(10_000), Ok(0));
+        since.store(10_000, Ordering::Relaxed);
+        assert_eq!((known(10_000), known(10_600)), (Ok(0), Ok(600)));
+        assert_eq!(known(10_601), Err(MachinesUnknown::TooOld { age: 601, limit: 600 }));
+        since.store(0, Ordering::Relaxed);
+        assert_eq!(known(10_601), Ok(0));
+        assert_eq!(MachineObjects::default().known(&rules(), 0).unwrap_err(), MachinesUnknown::NotAsked);
+    }
+
+    #[test]
+    fn a_node_is_a_machine_by_its_provider_id() {
+        let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: Option<&str>| {
+            assert_eq!(told(objects, nodes).by_uid["1"].node.as_deref(), expect, "{nodes:?}");
+        };
+        check(&[object("1")], &[], None);
+        check(&[object("1")], &[(AWS, "n")], Some("n"));
+        check(&[object("1")], &[("aws:///eu-central-1a/i-1", "n"), ("", "m")], None);
+        let joined = MachineObject {
+            node: Some("by-ref".to_owned()),
+            ..object("1")
+        };
+        check(&[joined], &[(AWS, "n")], Some("by-ref"));
+    }
+
+    #[test]
+    fn attack_30_a_ticket_is_good_for_as_long_as_its_machine_object_stands() {
+        let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: bool| {
+            let known = KnownMachines {
+                told: told(objects, nodes).into(),
+                age_seconds: 0,
+            };
+            assert_eq!(known.still_has("1", &rules().of), expect, "{objects:?} {nodes:?}");
+        };
+        check(&[object("1")], &[], true);
+        check(&[], &[], false);
+        // One of the same name, for the same instance.
+        check(&[object("2")], &[], false);
+        check(&[object("1")], &[(AWS, "n")], false);
+        let but = |change: fn(&mut MachineObject)| {
+            let mut changed = object("1");
+            change(&mut changed);
+            [changed]
+        };
+        check(&but(|object| object.ends = true), &[], false);
+        check(&but(|object| object.node = Some("n".to_owned())), &[], false);
+        check(&but(|object| object.machine_set = Some("infra-a".to_owned())), &[], false);
+        check(&but(|object| object.control_plane = true), &[], false);
+    }
+
+    #[test]
+    fn a_machine_waits_for_its_object_for_a_while_and_is_refused_then() {
+        let machines = MachineObjects::default();
+        let is_awaited = |machine: &str, now| machines.is_awaited(machine, &rules(), now);
+        assert!(is_awaited("a", 10_000) && is_awaited("a", 10_179));
+        assert!(!is_awaited("a", 10_180) && !is_awaited("a", 10_180 + REFUSED_SECONDS));
+        // Another has its own time; and after a day it is a machine like any other.
+        assert!(is_awaited("b", 10_180));
+        assert!(is_awaited("a", 10_181 + REFUSED_SECONDS));
+        machines.is_there("b");
+        assert!(is_awaited("b", 10_400));
+        let none = MachineRules {
+            wait_seconds: 0,
+            ..rules()
+        };
+        assert!(!machines.is_awaited("c", &none, 10_000) && !machines.is_awaited("c", &none, 10_001));
+    }
+
+    #[test]
+    fn only_so_many_are_remembered() {
+        let machines = MachineObjects::default();
+        for machine in 0..=AWAITED_LIMIT_MACHINES {
+            assert!(machines.is_awaited(&machine.to_string(), &rules(), 10_000));
+        }
+        assert_eq!(machines.awaited.lock().unwrap().len(), AWAITED_LIMIT_MACHINES);
+        let later = 10_001 + rules().wait_seconds + REFUSED_SECONDS;
+        assert!(machines.is_awaited("one more", &rules(), later));
+        assert_eq!(machines.awaited.lock().unwrap().len(), 1);
+    }
+}

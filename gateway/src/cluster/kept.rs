@@ -69,7 +69,24 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Hash + Eq + Clone + Send + Sync,
 {
-    let events = watcher(api.clone(), config(which)).default_backoff().boxed();
+    keep_by(config(which), api, of, what, health)
+}
+
+/// As [`keep`], of the objects whose fields are these: a field selector of the API's.
+pub fn keep_by_fields<K>(api: &Api<K>, of: K::DynamicType, fields: &str, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Hash + Eq + Clone + Send + Sync,
+{
+    keep_by(config(&Selector::default()).fields(fields), api, of, what, health)
+}
+
+fn keep_by<K>(config: watcher::Config, api: &Api<K>, of: K::DynamicType, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Hash + Eq + Clone + Send + Sync,
+{
+    let events = watcher(api.clone(), config).default_backoff().boxed();
     pair(events, probe(api), of, what, health)
 }
 

@@ -4,6 +4,7 @@
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
 pub mod approval;
+mod bootstrap_tokens;
 mod client;
 mod configs;
 mod error;
@@ -18,10 +19,11 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+pub use bootstrap_tokens::follow_bootstrap_tokens;
 pub use client::Cluster;
 pub use error::ClusterError;
 pub use health::{Health, Heard};
-pub use kept::{Keeping, Kept, keep};
+pub use kept::{Keeping, Kept, keep, keep_by_fields};
 pub use machines::{away_since, keep_machines};
 
 use crate::audit::admin::By;
@@ -89,6 +91,9 @@ impl Cluster {
         }
         if self.settings().machines {
             found.extend(machines::look(self).await);
+        }
+        if !self.settings().bootstrap_tokens.is_empty() {
+            found.push(bootstrap_tokens::look(self).await);
         }
         found
     }

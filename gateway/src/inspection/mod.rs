@@ -105,11 +105,13 @@ impl Inspection {
             }
         };
         forwards::inspect(settings, &mut findings);
+        let bootstrap_tokens = settings.cluster.as_ref().map(|cluster| cluster.bootstrap_tokens.clone());
         let known = pools::Known {
             roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),
             client_ca: settings.tls.client_ca.is_some(),
             clouds: clouds.as_ref(),
             machines: settings.cluster.as_ref().is_some_and(|cluster| cluster.machines),
+            bootstrap_tokens: &bootstrap_tokens.unwrap_or_default(),
             depth,
         };
         #[cfg(feature = "cluster")]

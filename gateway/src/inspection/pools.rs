@@ -1,8 +1,10 @@
 //! What there is to say of the pools.
 
+use std::collections::BTreeSet;
+
 use super::{Depth, Finding, clouds};
 use crate::cloud::Clouds;
-use crate::policy::ConfigSet;
+use crate::policy::{ConfigSet, Earns};
 use crate::pools::Pool;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
 
@@ -16,6 +18,8 @@ pub(super) struct Known<'a> {
     pub clouds: Option<&'a Clouds>,
     /// Whether the cluster says which machines it has made.
     pub machines: bool,
+    /// The pools that the cluster's bootstrap tokens are for.
+    pub bootstrap_tokens: &'a BTreeSet<String>,
     pub depth: Depth,
 }
 
@@ -33,6 +37,17 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
             (false, true) => Finding::Warning(text),
             (false, false) => Finding::Degraded(text),
         });
+    }
+    let takes_tokens = |name: &String| {
+        pools
+            .all()
+            .iter()
+            .any(|pool| pool.name() == name && pool.grants.token != Earns::Refuse)
+    };
+    for name in known.bootstrap_tokens.iter().filter(|name| !takes_tokens(name)) {
+        findings.push(Finding::Warning(format!(
+            "cluster.bootstrap_tokens names pool {name}, which is not served, or takes no tokens (grants.token in its pool.toml)"
+        )));
     }
     for pool in pools.all() {
         if known.depth == Depth::Thorough {

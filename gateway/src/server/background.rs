@@ -16,7 +16,8 @@ use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::Approver;
-use crate::cluster::keep_machines;
+#[cfg(feature = "cluster")]
+use crate::cluster::{follow_bootstrap_tokens, keep_machines};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -105,6 +106,13 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
         && cluster.settings().machines
     {
         tasks.spawn(keep_machines(Arc::clone(cluster), Arc::clone(&gateway.machines)));
+    }
+    #[cfg(feature = "cluster")]
+    if let Some(cluster) = &gateway.cluster
+        && !cluster.settings().bootstrap_tokens.is_empty()
+    {
+        let own = own_hands(gateway, Verb::TokenFollow);
+        tasks.spawn(follow_bootstrap_tokens(Arc::clone(cluster), own, gateway.clock));
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });

@@ -1,7 +1,9 @@
 //! The cluster that the gateway is a part of, and what it does there.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use attest::challenge::is_pool_name;
 use serde::Deserialize;
 
 use super::Fault;
@@ -23,6 +25,8 @@ pub struct ClusterSettings {
     pub approval: Option<ApprovalSettings>,
     /// Whether the Machine objects there say which machines are pools'.
     pub machines: bool,
+    /// The pools that the cluster's bootstrap tokens are for. None: they are no tokens here.
+    pub bootstrap_tokens: BTreeSet<String>,
 }
 
 /// How the API is reached.
@@ -43,6 +47,7 @@ pub(super) struct ClusterSection {
     pointers: bool,
     pub(super) approval: ApprovalSection,
     machines: bool,
+    bootstrap_tokens: BTreeSet<String>,
 }
 
 impl Default for ClusterSection {
@@ -55,6 +60,7 @@ impl Default for ClusterSection {
             pointers: false,
             approval: ApprovalSection::default(),
             machines: false,
+            bootstrap_tokens: BTreeSet::new(),
         }
     }
 }
@@ -69,6 +75,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
             ("cluster.namespace", section.namespace.is_some()),
             ("cluster.machines", section.machines),
             ("cluster.approval.enabled", approval.is_some()),
+            ("cluster.bootstrap_tokens", !section.bootstrap_tokens.is_empty()),
         ];
         return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
@@ -98,6 +105,10 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
             return Err((key, format!("{namespace:?}"), allowed));
         }
     }
+    if let Some(pool) = section.bootstrap_tokens.iter().find(|pool| !is_pool_name(pool)) {
+        let allowed = "names of pools: lower-case letters, digits, '-' and '.' only, at most 63";
+        return Err(("cluster.bootstrap_tokens", format!("{pool:?}"), allowed));
+    }
     Ok(Some(ClusterSettings {
         api,
         namespace: section.namespace,
@@ -106,6 +117,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         pointers: section.pointers,
         approval,
         machines: section.machines,
+        bootstrap_tokens: section.bootstrap_tokens,
     }))
 }
 
@@ -144,6 +156,9 @@ mod tests {
         check("api = \"\"", "cluster.api is");
         check("namespace = \"a\"", "cluster.namespace is set");
         check("machines = true", "cluster.machines is set");
+        check("bootstrap_tokens = [\"a\"]", "cluster.bootstrap_tokens is set");
+        check("bootstrap_tokens = true", "invalid type");
+        check("api = \"in-cluster\"\nbootstrap_tokens = [\"A/b\"]", "cluster.bootstrap_tokens is");
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {
             check(&format!("api = \"in-cluster\"\nnamespace = {namespace:?}"), "cluster.namespace is");

@@ -1,6 +1,7 @@
 //! What a gateway is told by its cluster's API, and does there.
 
 mod approval;
+mod bootstrap_tokens;
 mod configs;
 mod kept;
 mod pointers;
@@ -43,6 +44,7 @@ impl Asked {
             pointers: false,
             approval: None,
             machines: false,
+            bootstrap_tokens: std::collections::BTreeSet::new(),
         };
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {

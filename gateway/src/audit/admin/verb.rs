@@ -35,6 +35,8 @@ verbs! {
     TokenRotate = "token.rotate";
     /// All tokens of a name became worthless.
     TokenRevoke = "token.revoke";
+    /// The gateway has made, changed or ended a token as the cluster's bootstrap token has become.
+    TokenFollow = "token.follow";
     /// The gateway has forgotten a token that had expired.
     TokenForget = "token.forget";
     /// An EK was endorsed, and perhaps given a name.

@@ -7,10 +7,12 @@ mod shown;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use attest::UnixTime;
 use attest_gateway::audit::admin::Verb;
 use attest_gateway::clock::{Clock, lasting, rfc3339};
 use attest_gateway::credentials::tokens::{self, State, TokenRecord};
+use attest_gateway::settings::Settings;
 use ipnet::IpNet;
 
 use super::acting::{change_store, found};
@@ -48,6 +50,10 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Rotate(arguments) => rotate::rotate(config, arguments)?,
         Command::List => list(config)?,
         Command::Revoke { name } => {
+            let settings = Settings::load(config)?;
+            if tokens::is_followed(name) && settings.cluster.is_some_and(|cluster| !cluster.bootstrap_tokens.is_empty()) {
+                bail!("{name:?} is one of the cluster's bootstrap tokens, and would be taken again while it is there: delete its Secret");
+            }
             let wanted = name.clone();
             let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
                 let revoked = tokens::revoke(&*store, &wanted).await?;

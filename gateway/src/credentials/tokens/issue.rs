@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use attest::UnixTime;
 use ipnet::IpNet;
 
+use super::followed::is_followed;
 use super::import::Imported;
 use super::publication::{self, Prepared, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
@@ -61,6 +62,9 @@ pub enum IssueError {
     /// The name cannot be a file's.
     #[error("the name {0:?} is to be a file's: use letters, digits, '.', '_' and '-', and begin with a letter or digit")]
     FileName(String),
+    /// The name is one of those that the cluster's tokens have.
+    #[error("the name {0:?} is one of the cluster's bootstrap tokens: what is called so is made, changed and ended there")]
+    Followed(String),
     /// The name is in use.
     #[error("there is a token {0:?}; `attest-gateway token rotate` replaces it, `token revoke` makes it worthless; or use another name")]
     NameTaken(String),
@@ -149,6 +153,9 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
     } = draft;
     if name.is_empty() || name.chars().count() > NAME_LIMIT_CHARACTERS || name.chars().any(char::is_control) {
         return Err(IssueError::Name);
+    }
+    if is_followed(&name) {
+        return Err(IssueError::Followed(name));
     }
     if pools.is_empty() {
         return Err(IssueError::NoPool);

@@ -10,6 +10,7 @@
 //! A token that rotates by itself is also published: written into a folder, from where it gets into pointers and the cluster.
 
 mod bootstrap;
+mod followed;
 mod holder;
 mod import;
 mod issue;
@@ -20,6 +21,7 @@ mod rotate;
 mod schedule;
 mod secret;
 
+pub use followed::{BootstrapToken, FollowError, Followed, Step, follow, is_followed};
 pub use holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
 pub use import::{ImportError, Imported};
 pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke, withdraw};

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use attest::UnixTime;
 
+use super::followed::is_followed;
 use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
 use super::record::{Rotation, Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
@@ -48,6 +49,9 @@ pub(super) async fn rotate_known(
     ca: &Path,
     now: UnixTime,
 ) -> Result<Rotated, IssueError> {
+    if is_followed(name) {
+        return Err(IssueError::Followed(name.to_owned()));
+    }
     let named: Vec<&Known> = known.iter().filter(|known| known.record.name == name).collect();
     let template = template(&named, name, now)?;
     let rotation = template.rotation.as_ref();

@@ -329,3 +329,64 @@ fn nodes_do_not_wait_for_ever() {
     assert!(error.contains("[attestation]: hold_seconds is 14401; the most is 14400"), "{error}");
     assert!(load("hold_seconds = -1").is_err());
 }
+
+#[test]
+fn a_pool_says_which_machines_of_the_cluster_are_its_own() {
+    let machines = |said: &str| format!("[inventory]\nmachines = {{ {said} }}\n");
+    let gcp = |said: &str, expect| check(r#"[["gcp"]]"#, &[GCP, &machines(said)], expect);
+    let ok = Ok("gcp");
+    gcp("machine_sets = [\"a-worker-*\", \"b.c\"]", ok);
+    gcp("control_plane = true", ok);
+    gcp("control_plane = true, max_age_seconds = 60, wait_seconds = 0", ok);
+    gcp("control_plane = true, max_age_seconds = 86400, wait_seconds = 3600", ok);
+    for (said, expect) in [
+        ("", "machines has to say which"),
+        ("machine_sets = []", "machines has to say which"),
+        ("control_plane = false, wait_seconds = 9", "machines has to say which"),
+        ("machine_sets = [\"\"]", "is no pattern of names of machine sets"),
+        ("machine_sets = [\"Worker\"]", "is no pattern of names of machine sets"),
+        ("machine_sets = [\"a/b\"]", "is no pattern of names of machine sets"),
+        ("machine_sets = \"a\"", "machine_sets"),
+        (
+            "control_plane = true, max_age_seconds = 59",
+            "max_age_seconds is 59; 60 to 86400 can be",
+        ),
+        ("control_plane = true, max_age_seconds = 86401", "max_age_seconds is 86401"),
+        (
+            "control_plane = true, wait_seconds = 3601",
+            "wait_seconds is 3601; the most is 3600",
+        ),
+        ("control_plane = true, namespace = \"a\"", "unknown field"),
+    ] {
+        gcp(said, Err(expect));
+    }
+    gcp(
+        &format!("machine_sets = [{}]", "\"a\", ".repeat(101)),
+        Err("has 101 patterns; at most 100"),
+    );
+    check(r#"[["gcp"]]"#, &[GCP, "[inventory]\n"], Err("it names no machine"));
+}
+
+#[test]
+fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() {
+    let objects = "[inventory]\nmachines = { machine_sets = [\"a\"] }\n";
+    let both = "[inventory]\ninstances = \"instances.txt\"\nmachines = { machine_sets = [\"a\"] }\n";
+    let unnamed = Err("no Machine object of a cluster names what this evidence is about");
+    check(
+        r#"[["aws-identity-document"]]"#,
+        &[REPLAYABLE, objects],
+        Ok("aws-identity-document"),
+    );
+    check(r#"[["aws-nitro-tpm"]]"#, &[NITRO_TPM, objects], Ok("aws-nitro-tpm"));
+    check(r#"[["tpm"]]"#, &[OF_GOOGLE, TPM, GCP, objects], Ok("tpm"));
+    check(r#"[["tpm"]]"#, &[TPM, objects], unnamed);
+    check(r#"[["azure"]]"#, &[AZURE, objects], unnamed);
+    check(r#"[["azure"]]"#, &[AZURE, both], Ok("azure"));
+    // It joins no TPM to an instance.
+    check(
+        r#"[["tpm", "gcp"]]"#,
+        &[ANY_TPM, TPM, GCP, objects],
+        Err("nothing says that the TPM and the instance are one machine"),
+    );
+    check(r#"[["tpm", "gcp"]]"#, &[ALLOWLIST, TPM, GCP, objects], Ok("tpm + gcp"));
+}

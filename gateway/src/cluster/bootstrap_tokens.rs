@@ -1,0 +1,293 @@
+//! The cluster's bootstrap tokens as provisioning tokens, kept in step.
+//!
+//! What is a token here is one in the cluster: a Secret of the type `bootstrap.kubernetes.io/token` in `kube-system`, called after the token's id, for
+//! authentication, not being deleted, not expired (kubernetes/kubernetes, `plugin/pkg/auth/authenticator/token/bootstrap/bootstrap.go`; kubernetes.io,
+//! "Authenticating with Bootstrap Tokens").
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, ListParams};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
+use zeroize::Zeroizing;
+
+use super::{Cluster, ClusterError, Kept, keep_by_fields};
+use crate::clock::Clock;
+use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
+use crate::store::{Store, Turn};
+
+/// How the watch is called in messages.
+const TOKENS: &str = "bootstrap tokens";
+const NAMESPACE: &str = "kube-system";
+const FIELDS: &str = "type=bootstrap.kubernetes.io/token";
+/// Says for which pools a token is, separated by commas: of those that the settings name.
+const POOLS_ANNOTATION: &str = "attest-gateway.io/pools";
+/// How often it is looked whether all is in step, also when nothing has changed: another gateway may have led, or the store was away.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Most tokens that are followed; a cluster has one for each occasion on which machines join.
+const TOKENS_LIMIT: usize = 1000;
+
+/// What is kept of such a Secret: nothing that anybody could show.
+#[derive(Clone, Deserialize)]
+#[serde(from = "Value")]
+struct Secret {
+    metadata: ObjectMeta,
+    token: Result<BootstrapToken, FollowError>,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").field("name", &self.metadata.name).finish_non_exhaustive()
+    }
+}
+
+impl From<Value> for Secret {
+    fn from(mut object: Value) -> Self {
+        let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
+        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
+        // In a list an object does not say what it is.
+        if let Some(members) = object.as_object_mut() {
+            members.insert("apiVersion".to_owned(), json!("v1"));
+            members.insert("kind".to_owned(), json!("Secret"));
+            members.remove("metadata");
+        }
+        let manifest = Zeroizing::new(object.to_string());
+        Self {
+            token: BootstrapToken::read(metadata.name.as_deref().unwrap_or_default(), &manifest),
+            metadata: ObjectMeta {
+                managed_fields: None,
+                ..metadata
+            },
+        }
+    }
+}
+
+impl k8s_openapi::Resource for Secret {
+    type Scope = NamespaceResourceScope;
+
+    const API_VERSION: &'static str = "v1";
+    const GROUP: &'static str = "";
+    const KIND: &'static str = "Secret";
+    const URL_PATH_SEGMENT: &'static str = "secrets";
+    const VERSION: &'static str = "v1";
+}
+
+impl k8s_openapi::Metadata for Secret {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl Secret {
+    /// The token that there is to be, if there is; `pools` are those that such tokens may be for.
+    fn followed(&self, pools: &BTreeSet<String>) -> Result<Option<Followed>, String> {
+        if self.metadata.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        let token = self.token.clone().map_err(|error| error.to_string())?;
+        let said = self.metadata.annotations.as_ref().and_then(|all| all.get(POOLS_ANNOTATION));
+        let pools = match said {
+            None => pools.clone(),
+            Some(said) => {
+                let named: BTreeSet<String> = said.split(',').map(|pool| pool.trim().to_owned()).collect();
+                if !named.is_subset(pools) {
+                    return Err(format!(
+                        "names other pools in {POOLS_ANNOTATION} than cluster.bootstrap_tokens does"
+                    ));
+                }
+                named
+            }
+        };
+        Ok(Some(Followed { token, pools }))
+    }
+}
+
+/// Asks once.
+pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+    let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
+    let one = ListParams::default().limit(1).fields(FIELDS);
+    (TOKENS, cluster.ask(TOKENS, api.list_metadata(&one)).await.map(drop))
+}
+
+/// Keeps the store's tokens in step with the cluster's, for as long as it is polled. `store` tells of what is changed there.
+pub async fn follow_bootstrap_tokens(cluster: Arc<Cluster>, store: Arc<dyn Store>, clock: Clock) {
+    let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
+    let (kept, keeping) = keep_by_fields(&api, (), FIELDS, TOKENS, cluster.health());
+    let pools = cluster.settings().bootstrap_tokens.clone();
+    let follower = Follower {
+        pools,
+        clock,
+        turn: Turn::new(store, "follow the cluster's bootstrap tokens"),
+        said: BTreeMap::new(),
+    };
+    tokio::join!(keeping.run(), follower.run(kept));
+}
+
+struct Follower {
+    pools: BTreeSet<String>,
+    clock: Clock,
+    turn: Turn,
+    /// What was said already, of what is not as it should be: by the Secret's or token's name.
+    said: BTreeMap<String, String>,
+}
+
+impl Follower {
+    async fn run(mut self, mut kept: Kept<Secret>) {
+        let mut every = tokio::time::interval(LOOK_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = kept.changed() => {}
+                _ = every.tick() => {}
+            }
+            // Before all were listed nobody knows which are not there any more.
+            if let Some(secrets) = kept.all() {
+                self.follow(&secrets).await;
+            }
+        }
+    }
+
+    async fn follow(&mut self, secrets: &[Arc<Secret>]) {
+        let (mut wanted, mut wrong) = (Vec::new(), BTreeMap::new());
+        for secret in secrets {
+            match secret.followed(&self.pools) {
+                Ok(followed) => wanted.extend(followed),
+                Err(problem) => {
+                    wrong.insert(secret.metadata.name.clone().unwrap_or_default(), problem);
+                }
+            }
+        }
+        if wanted.len() > TOKENS_LIMIT {
+            wrong.insert(
+                NAMESPACE.to_owned(),
+                format!("has more than {TOKENS_LIMIT} bootstrap tokens, and no more are followed"),
+            );
+            wanted.truncate(TOKENS_LIMIT);
+        }
+        let steps = match self.turn.take().await {
+            // Another gateway does it.
+            Ok(None) => return,
+            Ok(Some(store)) => follow(store, &wanted, self.clock.now()).await,
+            Err(error) => Err(error),
+        };
+        match steps {
+            Ok(steps) => {
+                for (name, step) in steps {
+                    match step {
+                        Step::Made => tracing::info!("token {name:?} is one of the cluster's bootstrap tokens: it is taken"),
+                        Step::Changed => tracing::info!("token {name:?} was changed in the cluster: it is here as well"),
+                        Step::Ended => tracing::info!("token {name:?} is gone in the cluster: it is worth nothing any more"),
+                        Step::Theirs => {
+                            wrong.insert(
+                                name,
+                                "is one of the cluster's bootstrap tokens that was taken by hand: it is left as it is".to_owned(),
+                            );
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                wrong.insert("the store".to_owned(), error.to_string());
+            }
+        }
+        for (name, problem) in &wrong {
+            if self.said.get(name) != Some(problem) {
+                tracing::warn!("cluster: {TOKENS}: {name}: {problem}");
+            }
+        }
+        self.said = wrong;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn secret() -> Value {
+        let data = [
+            ("token-id", "4hq7wz"),
+            ("token-secret", "k2v9x0t8r1m5n3c6"),
+            ("usage-bootstrap-authentication", "true"),
+            ("expiration", "2100-01-01T00:00:00Z"),
+        ];
+        let data: serde_json::Map<String, Value> = data
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(data_encoding::BASE64.encode(value.as_bytes()))))
+            .collect();
+        json!({"metadata": {"name": "bootstrap-token-4hq7wz"}, "type": "bootstrap.kubernetes.io/token", "data": data})
+    }
+
+    /// The pools of the token that there is to be, or what is wrong.
+    fn check(change: impl Fn(&mut Value), expect: Result<Option<&[&str]>, &str>) {
+        let mut changed = secret();
+        change(&mut changed);
+        let pools = ["infra", "worker"].map(str::to_owned).into();
+        let secret: Secret = serde_json::from_value(changed.clone()).unwrap();
+        assert!(!format!("{secret:?} {:?}", secret.token).contains("k2v9"));
+        match (secret.followed(&pools), expect) {
+            (Ok(found), Ok(expect)) => {
+                let found = found.map(|followed| followed.pools.into_iter().collect::<Vec<_>>());
+                assert_eq!(
+                    found,
+                    expect.map(|pools| pools.iter().map(|&pool| pool.to_owned()).collect()),
+                    "{changed}"
+                );
+            }
+            (Err(found), Err(expect)) => assert!(found.contains(expect) && !found.contains("k2v9"), "{found}"),
+            (found, expect) => unreachable!("{found:?} in place of {expect:?}: {changed}"),
+        }
+    }
+
+    #[test]
+    fn a_secret_is_a_token_if_it_is_one_in_the_cluster() {
+        check(|_| {}, Ok(Some(&["infra", "worker"])));
+        check(
+            |secret| secret["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z"),
+            Ok(None),
+        );
+        check(
+            |secret| secret["metadata"]["name"] = json!("bootstrap-token-4hq7wy"),
+            Err("is not called"),
+        );
+        check(|secret| secret["metadata"]["name"] = json!("mine"), Err("is not called"));
+        check(|secret| secret["type"] = json!("Opaque"), Err("is no bootstrap token"));
+        check(|secret| secret["data"]["expiration"] = Value::Null, Err("has no expiration"));
+        check(|secret| secret["data"]["expiration"] = json!("!"), Err("no Base64"));
+        check(
+            |secret| secret["data"]["usage-bootstrap-authentication"] = json!("ZmFsc2U="),
+            Err("not for authentication"),
+        );
+        check(
+            |secret| secret["data"]["token-secret"] = json!("c2hvcnQ="),
+            Err("token-secret is not 16"),
+        );
+        check(|secret| secret["data"] = Value::Null, Err("not for authentication"));
+        check(|secret| secret["data"] = json!(7), Err("is no bootstrap token"));
+    }
+
+    #[test]
+    fn a_secret_names_pools_of_those_that_the_settings_name() {
+        let named = |pools: &str| {
+            let pools = pools.to_owned();
+            move |secret: &mut Value| secret["metadata"]["annotations"] = json!({POOLS_ANNOTATION: pools})
+        };
+        check(named("worker"), Ok(Some(&["worker"])));
+        check(named("worker, infra"), Ok(Some(&["infra", "worker"])));
+        for other in ["master", "worker,master", "", "worker,", "*"] {
+            check(named(other), Err("names other pools"));
+        }
+    }
+}

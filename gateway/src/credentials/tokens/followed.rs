@@ -1,0 +1,167 @@
+//! Tokens that another makes and ends: the cluster's bootstrap tokens, in whose steps the store follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use attest::UnixTime;
+
+use super::import::{ImportError, Imported};
+use super::record::TokenRecord;
+use super::{bootstrap, secret};
+use crate::store::{Entry, EntryKind, Store, StoreError};
+
+/// How the names of such tokens begin: the namespace in which the cluster has them. No other token may be called so.
+const PREFIX: &str = "kube-system/";
+
+/// Whether a token of this name is the cluster's, and not an administrator's.
+#[must_use]
+pub fn is_followed(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// A bootstrap token as the store knows it: without its text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BootstrapToken {
+    /// The hash that stands for it.
+    id: String,
+    /// Its public half.
+    token_id: String,
+    expires: u64,
+}
+
+impl fmt::Debug for BootstrapToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BootstrapToken")
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a Secret is no token that is followed. Never what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    /// It is no token for authentication, or one that can be guessed.
+    #[error(transparent)]
+    Token(#[from] ImportError),
+    /// It is not of the type.
+    #[error("is no bootstrap token")]
+    NotOne,
+    /// It would be good for ever.
+    #[error("has no expiration, and a token without an end is not taken")]
+    Endless,
+    /// The cluster itself would not find it.
+    #[error("is not called bootstrap-token- and the token's id, so that it is no token in the cluster either")]
+    Name,
+}
+
+impl BootstrapToken {
+    /// Reads the manifest of a Secret of this name.
+    ///
+    /// # Errors
+    /// [`FollowError`].
+    pub fn read(name: &str, manifest: &str) -> Result<Self, FollowError> {
+        if !bootstrap::is_one(manifest) {
+            return Err(FollowError::NotOne);
+        }
+        let token = Imported::read(manifest)?;
+        let expires = token.expires().ok_or(FollowError::Endless)?;
+        let text = token.into_text();
+        let (token_id, _) = text.split_once('.').unwrap_or_default();
+        if name.strip_prefix("bootstrap-token-") != Some(token_id) {
+            return Err(FollowError::Name);
+        }
+        Ok(Self {
+            id: secret::hash_of_imported(&text),
+            token_id: token_id.to_owned(),
+            expires,
+        })
+    }
+}
+
+/// A token that there is to be, and for which pools; at least one.
+#[derive(Debug, Clone)]
+pub struct Followed {
+    pub token: BootstrapToken,
+    pub pools: BTreeSet<String>,
+}
+
+impl Followed {
+    /// What the store calls it.
+    fn name(&self) -> String {
+        format!("{PREFIX}bootstrap-token-{}", self.token.token_id)
+    }
+}
+
+/// What was done to a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Made,
+    Changed,
+    Ended,
+    /// An administrator has taken it by hand: it is left alone.
+    Theirs,
+}
+
+/// Brings the store in step with the tokens that there are to be: makes what is missing, changes what is otherwise, ends what is not there any more. Says what was
+/// done, by name. Tokens that are not the cluster's are left alone, whatever they are.
+///
+/// # Errors
+/// [`StoreError`]; what was done by then is done.
+pub async fn follow(store: &dyn Store, wanted: &[Followed], now: UnixTime) -> Result<Vec<(String, Step)>, StoreError> {
+    let wanted: BTreeMap<&str, &Followed> = wanted.iter().map(|followed| (followed.token.id.as_str(), followed)).collect();
+    let (mut steps, mut known) = (Vec::new(), BTreeMap::new());
+    for entry in store.list(EntryKind::Token).await? {
+        // What cannot be read is for a person to look at.
+        let Ok(record) = TokenRecord::read(&entry) else { continue };
+        if is_followed(&record.name) && !wanted.contains_key(entry.id.as_str()) {
+            if store.remove(EntryKind::Token, &entry.id).await? {
+                steps.push((record.name, Step::Ended));
+            }
+            continue;
+        }
+        known.insert(entry.id.clone(), (entry, record));
+    }
+    for (id, followed) in wanted {
+        match known.remove(id) {
+            Some((_, record)) if !is_followed(&record.name) => steps.push((record.name, Step::Theirs)),
+            Some((entry, record)) => steps.extend(change(store, entry, record, followed).await?),
+            None => steps.extend(make(store, id, followed, now).await?),
+        }
+    }
+    Ok(steps)
+}
+
+async fn make(store: &dyn Store, id: &str, followed: &Followed, now: UnixTime) -> Result<Option<(String, Step)>, StoreError> {
+    let record = TokenRecord {
+        name: followed.name(),
+        pools: followed.pools.clone(),
+        created: now.as_secs(),
+        expires: followed.token.expires,
+        uses: None,
+        again: None,
+        networks: Vec::new(),
+        superseded: None,
+        rotation: None,
+    };
+    // The cluster removes it when it comes to that.
+    if record.is_expired(now) {
+        return Ok(None);
+    }
+    let there = store.insert(EntryKind::Token, record.entry(id)?).await?;
+    Ok(there.is_none().then_some((record.name, Step::Made)))
+}
+
+async fn change(store: &dyn Store, entry: Entry, record: TokenRecord, followed: &Followed) -> Result<Option<(String, Step)>, StoreError> {
+    let after = TokenRecord {
+        pools: followed.pools.clone(),
+        expires: followed.token.expires,
+        ..record.clone()
+    };
+    if after == record {
+        return Ok(None);
+    }
+    let write = vec![after.entry(&entry.id)?];
+    // Who has changed it meanwhile is followed the next time.
+    let changed = store.change(EntryKind::Token, vec![entry], write).await?;
+    Ok(changed.then_some((after.name, Step::Changed)))
+}

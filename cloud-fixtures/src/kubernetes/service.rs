@@ -175,6 +175,15 @@ impl Form {
 /// The group of what is no kind of its own.
 const META: &str = "meta.k8s.io/v1";
 
+/// Whom a list or a watch is about, if its selector says one name: a right to that object alone is enough then (`NewRequestInfo` in
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`; <https://kubernetes.io/docs/reference/access-authn-authz/rbac/>, "Referring to
+/// resources").
+fn chosen(wants: &Wants<'_>) -> Option<String> {
+    let fields = parameter(wants.query, "fieldSelector");
+    let name = fields.strip_prefix("metadata.name=").filter(|name| !name.contains([',', '=']))?;
+    ["list", "watch"].contains(&wants.verb).then(|| name.to_owned())
+}
+
 fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Response<Body>, Status> {
     let Place {
         kind,
@@ -183,12 +192,13 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         part,
     } = wants.place;
     let part = part.as_deref();
+    let chosen = chosen(wants);
     let wanted = Wanted {
         verb: wants.verb,
         kind: *kind,
         subresource: part,
         namespace,
-        name,
+        name: chosen.as_deref().unwrap_or(name),
     };
     let mut objects = locked(&shared.objects);
     authorize(&objects, wants.user, wanted)?;

@@ -86,25 +86,35 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Hash + Eq + Clone + Send + Sync,
 {
+    let probe = probe(api, config.field_selector.clone());
     let events = watcher(api.clone(), config).default_backoff().boxed();
-    pair(events, probe(api), of, what, health)
+    pair(events, probe, of, what, health)
 }
 
 fn config(which: &Selector) -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS).labels_from(which)
 }
 
-fn probe<K>(api: &Api<K>) -> Probe
+/// Asks for no more than the watch does, which may be all that is allowed.
+fn probe<K>(api: &Api<K>, fields: Option<String>) -> Probe
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let api = api.clone();
+    let list = ListParams {
+        field_selector: fields.clone(),
+        ..ListParams::default().limit(1)
+    };
+    let watch = WatchParams {
+        field_selector: fields,
+        ..WatchParams::default().timeout(1)
+    };
     Box::new(move || {
-        let api = api.clone();
+        let (api, list, watch) = (api.clone(), list.clone(), watch.clone());
         Box::pin(async move {
-            let listed = api.list_metadata(&ListParams::default().limit(1)).await?;
+            let listed = api.list_metadata(&list).await?;
             let from = listed.metadata.resource_version.unwrap_or_default();
-            api.watch_metadata(&WatchParams::default().timeout(1), &from).await.map(drop)
+            api.watch_metadata(&watch, &from).await.map(drop)
         })
     })
 }

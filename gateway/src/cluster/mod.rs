@@ -6,6 +6,7 @@
 pub mod approval;
 mod bootstrap_tokens;
 mod client;
+mod client_ca;
 mod configs;
 mod error;
 mod health;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 
 pub use bootstrap_tokens::follow_bootstrap_tokens;
 pub use client::Cluster;
+pub use client_ca::keep_client_ca;
 pub use error::ClusterError;
 pub use health::{Health, Heard};
 pub use kept::{Keeping, Kept, keep, keep_by_fields};
@@ -91,6 +93,9 @@ impl Cluster {
         }
         if self.settings().machines {
             found.extend(machines::look(self).await);
+        }
+        if self.settings().client_ca {
+            found.push(client_ca::look(self).await);
         }
         if !self.settings().bootstrap_tokens.is_empty() {
             found.push(bootstrap_tokens::look(self).await);

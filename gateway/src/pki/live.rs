@@ -148,6 +148,8 @@ impl Current {
         let read = Self::digest(files);
         let serving = Serving::load(files, clock.now())?;
         let client_authorities = match &files.client_ca {
+            // The cluster has not told them yet.
+            Some(path) if files.client_ca_of_cluster && !path.exists() => Authorities::default(),
             Some(path) => Authorities::load(path)?,
             None => Authorities::default(),
         };
@@ -205,6 +207,7 @@ mod tests {
             key: folder.join("mcs.key"),
             previous_keys: Vec::new(),
             client_ca: None,
+            client_ca_of_cluster: false,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::Approver;
 #[cfg(feature = "cluster")]
-use crate::cluster::{follow_bootstrap_tokens, keep_machines};
+use crate::cluster::{follow_bootstrap_tokens, keep_client_ca, keep_machines};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -113,6 +113,14 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     {
         let own = own_hands(gateway, Verb::TokenFollow);
         tasks.spawn(follow_bootstrap_tokens(Arc::clone(cluster), own, gateway.clock));
+    }
+    #[cfg(feature = "cluster")]
+    if let (Some(cluster), Some(path), true) = (
+        &gateway.cluster,
+        &gateway.settings.tls.client_ca,
+        gateway.settings.tls.client_ca_of_cluster,
+    ) {
+        tasks.spawn(keep_client_ca(Arc::clone(cluster), path.clone()));
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });

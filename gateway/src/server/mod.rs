@@ -13,6 +13,7 @@ mod standing;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -166,6 +167,19 @@ impl Server {
         let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let admission = Arc::new(Admission::new(&settings.limits));
+        // Before it is watched for changes.
+        if let Some(folder) = settings
+            .tls
+            .client_ca
+            .as_deref()
+            .filter(|_| settings.tls.client_ca_of_cluster)
+            .and_then(Path::parent)
+        {
+            crate::files::make_private_folder(folder).map_err(|source| ServeError::State {
+                path: folder.to_owned(),
+                source,
+            })?;
+        }
         #[cfg(feature = "cluster")]
         let cluster = cluster.map(Arc::new);
         #[cfg(feature = "cluster")]

@@ -27,6 +27,8 @@ pub struct ClusterSettings {
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for. None: they are no tokens here.
     pub bootstrap_tokens: BTreeSet<String>,
+    /// Whether the cluster says which CAs sign kubelets' client certificates.
+    pub client_ca: bool,
 }
 
 /// How the API is reached.
@@ -48,6 +50,7 @@ pub(super) struct ClusterSection {
     pub(super) approval: ApprovalSection,
     machines: bool,
     bootstrap_tokens: BTreeSet<String>,
+    client_ca: bool,
 }
 
 impl Default for ClusterSection {
@@ -61,6 +64,7 @@ impl Default for ClusterSection {
             approval: ApprovalSection::default(),
             machines: false,
             bootstrap_tokens: BTreeSet::new(),
+            client_ca: false,
         }
     }
 }
@@ -76,6 +80,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
             ("cluster.machines", section.machines),
             ("cluster.approval.enabled", approval.is_some()),
             ("cluster.bootstrap_tokens", !section.bootstrap_tokens.is_empty()),
+            ("cluster.client_ca", section.client_ca),
         ];
         return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
@@ -118,6 +123,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         approval,
         machines: section.machines,
         bootstrap_tokens: section.bootstrap_tokens,
+        client_ca: section.client_ca,
     }))
 }
 
@@ -158,6 +164,7 @@ mod tests {
         check("machines = true", "cluster.machines is set");
         check("bootstrap_tokens = [\"a\"]", "cluster.bootstrap_tokens is set");
         check("bootstrap_tokens = true", "invalid type");
+        check("client_ca = true", "cluster.client_ca is set");
         check("api = \"in-cluster\"\nbootstrap_tokens = [\"A/b\"]", "cluster.bootstrap_tokens is");
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {

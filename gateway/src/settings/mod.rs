@@ -95,6 +95,8 @@ pub struct TlsSettings {
     pub previous_keys: Vec<SpkiSha256>,
     /// Who signs the client certificates of kubelets, if they are taken.
     pub client_ca: Option<PathBuf>,
+    /// Whether that file is written as the cluster says: then it may not be there yet.
+    pub client_ca_of_cluster: bool,
 }
 
 /// What a file says, by `section.key`.
@@ -189,6 +191,15 @@ impl Settings {
             configs,
             forwards,
         } = log::checked(file.attestation_log, folder)?;
+        let cluster = cluster::checked(file.cluster, folder)?;
+        let client_ca = match &cluster {
+            Some(ClusterSettings { client_ca: true, .. }) if file.tls.client_ca.is_some() => {
+                let allowed = "tls.client_ca says it already: take one of them out";
+                return Err(("cluster.client_ca", "true".to_owned(), allowed));
+            }
+            Some(ClusterSettings { client_ca: true, .. }) => Some(folder.join(&file.state).join("cluster/kubelet-client-ca.crt")),
+            _ => None,
+        };
         Ok(Self {
             said,
             listen: file.listen,
@@ -203,11 +214,12 @@ impl Settings {
                 certificate: folder.join(file.tls.certificate),
                 key: folder.join(file.tls.key),
                 previous_keys: file.tls.previous_keys,
-                client_ca: file.tls.client_ca.map(|path| folder.join(path)),
+                client_ca_of_cluster: client_ca.is_some(),
+                client_ca: client_ca.or(file.tls.client_ca.map(|path| folder.join(path))),
             },
             challenge_lifetime: lifetimes::of_challenges(&file.challenge)?,
             ticket: lifetimes::of_tickets(&file.ticket)?,
-            cluster: cluster::checked(file.cluster, folder)?,
+            cluster,
             clouds: cloud::checked((file.outgoing, file.gcp, file.aws, file.azure), folder, limits.request)?,
             limits,
             log_format,

@@ -2,6 +2,7 @@
 
 mod approval;
 mod bootstrap_tokens;
+mod client_ca;
 mod configs;
 mod kept;
 mod pointers;
@@ -45,6 +46,7 @@ impl Asked {
             approval: None,
             machines: false,
             bootstrap_tokens: std::collections::BTreeSet::new(),
+            client_ca: false,
         };
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {

@@ -62,6 +62,11 @@ impl Cluster {
         fs::write(gateway.path("tls/kubelet-client-ca.crt"), &self.pem).unwrap();
     }
 
+    /// Its certificate.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
     pub fn kubelet(&self, name: &str) -> Identity {
         self.sign(&PKCS_ECDSA_P256_SHA256, &format!("system:node:{name}"), |_| ())
     }

@@ -28,6 +28,7 @@ fn folder() -> Folder {
         key: folder.path().join("mcs.key"),
         previous_keys: Vec::new(),
         client_ca: None,
+        client_ca_of_cluster: false,
     };
     let names = Names {
         hosts: vec!["localhost".to_owned()],

@@ -14,6 +14,7 @@ mod service;
 mod status;
 mod watch;
 
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -42,6 +43,19 @@ pub enum Disturbance {
     Status(u16),
 }
 
+/// What becomes of one write. But for the first of these nobody gets the answer: the connection is cut in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mishap {
+    /// It is done and answered, as any other.
+    None,
+    /// It is done.
+    Done,
+    /// It is not, and never will be.
+    NotDone,
+    /// It is done once [`Kubernetes::let_through`] says so.
+    Late,
+}
+
 /// What a restart leaves of the changes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum History {
@@ -56,6 +70,10 @@ struct Shared {
     rights: Mutex<Rights>,
     asked: Mutex<Vec<Asked>>,
     wrong: Mutex<Option<Disturbance>>,
+    /// What becomes of the next writes.
+    mishaps: Mutex<VecDeque<Mishap>>,
+    /// How often what is late was let through.
+    let_through: tokio::sync::watch::Sender<u64>,
     /// Changes with each change of an object, and when watches are broken.
     changed: tokio::sync::watch::Sender<Changed>,
     /// How often a watch that wants bookmarks gets one.
@@ -90,6 +108,8 @@ impl Kubernetes {
             rights: Mutex::new(rights),
             asked: Mutex::default(),
             wrong: Mutex::default(),
+            mishaps: Mutex::default(),
+            let_through: tokio::sync::watch::Sender::default(),
             changed: tokio::sync::watch::Sender::default(),
             bookmarks: Mutex::new(Duration::from_secs(60)),
         });
@@ -135,6 +155,11 @@ impl Kubernetes {
         locked(&self.shared.rights).expire(token);
     }
 
+    /// This token is one of a service account from here on.
+    pub fn admit(&self, token: &str, namespace: &str, name: &str) {
+        locked(&self.shared.rights).admit_account(token, namespace, name);
+    }
+
     /// A file for `kubectl --kubeconfig`.
     #[must_use]
     pub fn kubeconfig(&self, token: &str) -> String {
@@ -154,6 +179,14 @@ impl Kubernetes {
     pub fn put(&self, object: Value) {
         let (kind, namespace, name) = Kind::of(&object);
         locked(&self.shared.objects).put(kind, &namespace, &name, object);
+        self.changed();
+    }
+
+    /// As [`Kubernetes::put`], with the resource version that it has: that of another state, as after etcd was restored from a snapshot and has given its
+    /// revisions once more (<https://etcd.io/docs/v3.6/op-guide/recovery/>).
+    pub fn put_as_it_is(&self, object: Value) {
+        let (kind, namespace, name) = Kind::of(&object);
+        locked(&self.shared.objects).put_as_it_is(kind, &namespace, &name, object);
         self.changed();
     }
 
@@ -222,9 +255,26 @@ impl Kubernetes {
         *locked(&self.shared.wrong) = Some(disturbance);
     }
 
+    /// This becomes of the next writes, one after the other.
+    pub fn befall(&self, mishaps: impl IntoIterator<Item = Mishap>) {
+        locked(&self.shared.mishaps).extend(mishaps);
+    }
+
+    /// Whether all of that has happened.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        locked(&self.shared.mishaps).is_empty()
+    }
+
+    /// What was late is done now.
+    pub fn let_through(&self) {
+        self.shared.let_through.send_modify(|times| *times += 1);
+    }
+
     /// Nothing is wrong from here on. It listens at the same port as before.
     pub fn recover(&self) {
         *locked(&self.shared.wrong) = None;
+        locked(&self.shared.mishaps).clear();
         self.listener.up();
     }
 

@@ -33,7 +33,7 @@ pub(super) fn steps(target: &mut Value, patch: &Value) -> Result<(), Status> {
         let value = step["value"].clone();
         if step["op"] == "test" {
             if target.pointer(path) != Some(&value) {
-                return Err(Status::bad_request(format!("testing value {path} failed")));
+                return Err(Status::test_failed(path));
             }
             continue;
         }

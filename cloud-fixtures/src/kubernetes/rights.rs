@@ -51,10 +51,14 @@ impl Rights {
     pub(super) fn token_of(&mut self, namespace: &str, name: &str) -> String {
         self.made += 1;
         let token = format!("token-{}-of-{namespace}-{name}", self.made);
+        self.admit_account(&token, namespace, name);
+        token
+    }
+
+    pub(super) fn admit_account(&mut self, token: &str, namespace: &str, name: &str) {
         let of_namespace = format!("system:serviceaccounts:{namespace}");
         let groups = ["system:serviceaccounts", &of_namespace, "system:authenticated"];
-        self.admit(&token, User::of(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
-        token
+        self.admit(token, User::of(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
     }
 
     pub(super) fn expire(&mut self, token: &str) {

@@ -1,6 +1,6 @@
 //! From a request to an answer.
 
-use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::rights::{User, Wanted, authorize};
 use super::selectors::Selector;
 use super::status::Status;
 use super::watch::{self, Watch};
-use super::{Disturbance, Shared, locked};
+use super::{Disturbance, Mishap, Shared, locked};
 use crate::listener::Listener;
 
 /// Largest body: twice what an API server takes.
@@ -62,16 +62,17 @@ async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(answer(shared, request).await) }
+        async move { answer(shared, request).await.ok_or_else(|| io::Error::other("the test cuts it")) }
     });
     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+/// None if the connection is to be cut.
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Response<Body>> {
     let wrong = *locked(&shared.wrong);
     match wrong {
         Some(Disturbance::Silent | Disturbance::Down) => return std::future::pending().await,
-        Some(Disturbance::Status(code)) => return refused(&Status::of_code(code)),
+        Some(Disturbance::Status(code)) => return Some(refused(&Status::of_code(code))),
         None => {}
     }
     let (head, body) = request.into_parts();
@@ -83,17 +84,17 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
     };
     let user = match locked(&shared.rights).user(header(AUTHORIZATION)) {
         Ok(user) => user,
-        Err(status) => return refused(&status),
+        Err(status) => return Some(refused(&status)),
     };
     if let Some(found) = discovery(head.uri.path()) {
-        return said(200, &found);
+        return Some(said(200, &found));
     }
     let Some(place) = place(head.uri.path()) else {
-        return refused(&Status::no_such_path());
+        return Some(refused(&Status::no_such_path()));
     };
     let query = head.uri.query().unwrap_or_default().to_owned();
     let Some(verb) = verb(&head.method, &place, &parameter(&query, "watch")) else {
-        return refused(&Status::method_not_allowed());
+        return Some(refused(&Status::method_not_allowed()));
     };
     let media_type = header(CONTENT_TYPE)
         .unwrap_or_default()
@@ -115,6 +116,30 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
         media_type: &media_type,
         form: Form::of(header(ACCEPT).unwrap_or_default()),
     };
+    let is_write = !matches!(verb, "get" | "list" | "watch");
+    let mishap = if is_write { locked(&shared.mishaps).pop_front() } else { None };
+    let mishap = mishap.filter(|mishap| *mishap != Mishap::None);
+    if mishap == Some(Mishap::Late) {
+        let mut through = shared.let_through.subscribe();
+        through.borrow_and_update();
+        let form = request.form;
+        if let Ok(body) = result {
+            let held = Late {
+                user,
+                verb,
+                place,
+                query,
+                media_type,
+                form,
+                body,
+            };
+            tokio::spawn(late(shared, through, held));
+        }
+        return None;
+    }
+    if mishap == Some(Mishap::NotDone) {
+        return None;
+    }
     let response = match result.and_then(|body| done(&shared, &request, &body)) {
         Ok(response) => response,
         Err(status) => refused(&status),
@@ -134,7 +159,42 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Bod
         query,
         status,
     });
-    response
+    mishap.is_none().then_some(response)
+}
+
+/// What is done when it is let through.
+async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64>, wants: Late) {
+    if through.changed().await.is_ok() {
+        let Late {
+            user,
+            verb,
+            place,
+            query,
+            media_type,
+            form,
+            body,
+        } = wants;
+        let request = Wants {
+            user: &user,
+            verb,
+            place: &place,
+            query: &query,
+            media_type: &media_type,
+            form,
+        };
+        drop(done(&shared, &request, &body));
+    }
+}
+
+/// A request that is held.
+struct Late {
+    user: User,
+    verb: &'static str,
+    place: Place,
+    query: String,
+    media_type: String,
+    form: Form,
+    body: Value,
 }
 
 struct Wants<'a> {

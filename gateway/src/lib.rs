@@ -37,6 +37,8 @@ pub mod clock;
 pub mod cloud;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+#[cfg(feature = "cluster")]
+pub mod cluster_api;
 pub mod credentials;
 pub mod files;
 pub mod forward;

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 
 use super::{ClusterError, Health, kept};
 use crate::clock::Clock;
+use crate::cluster_api;
 use crate::metrics::Metrics;
-use crate::settings::{ClusterApi, ClusterSettings};
+use crate::settings::ClusterSettings;
 
-/// How long a connection may take: an API that is there takes milliseconds.
-const CONNECT: Duration = Duration::from_secs(10);
 /// How long one request is waited for; a watch is no such request.
 const ASK: Duration = Duration::from_secs(15);
 
@@ -31,28 +29,7 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError`].
     pub async fn open(settings: &ClusterSettings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Self, ClusterError> {
-        let mut config = match &settings.api {
-            ClusterApi::InCluster => Config::incluster()?,
-            ClusterApi::Kubeconfig(path) => {
-                let unread = |source| ClusterError::Kubeconfig {
-                    path: path.clone(),
-                    source,
-                };
-                let file = Kubeconfig::read_from(path).map_err(unread)?;
-                let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                    .await
-                    .map_err(unread)?;
-                if config.accept_invalid_certs {
-                    return Err(ClusterError::Insecure { path: path.clone() });
-                }
-                config
-            }
-        };
-        let api = config.cluster_url.to_string();
-        if config.cluster_url.scheme_str() != Some("https") {
-            return Err(ClusterError::Plain { api });
-        }
-        config.connect_timeout = Some(CONNECT);
+        let (api, mut config) = cluster_api::config(settings).await?;
         // A server that takes requests and is silent is found out: a watch says something within its own time.
         config.read_timeout = Some(kept::SILENCE);
         let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());

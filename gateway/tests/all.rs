@@ -62,6 +62,8 @@ mod mcs;
 mod meanwhile;
 mod newer_release;
 mod newer_seal;
+#[cfg(feature = "cluster")]
+mod objects;
 mod older_release;
 mod output;
 mod owner;

@@ -28,8 +28,8 @@ pub use machines::{away_since, keep_machines};
 
 use crate::audit::admin::By;
 use crate::clock::Clock;
-use crate::metrics::Metrics;
 pub use crate::cluster_api::ClusterError;
+use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;

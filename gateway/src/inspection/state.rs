@@ -121,6 +121,7 @@ fn store(settings: &Settings, findings: &mut Vec<Finding>) {
             findings.extend(insecure(etcd).map(Finding::Warning));
             (format!("etcd, {}", etcd.place()), AnyStore::look(settings))
         }
+        StoreSettings::Kubernetes(kubernetes) => (kubernetes.place(), AnyStore::look(settings)),
     };
     match looked {
         Ok(true) => findings.push(Finding::Good(format!("{place} opens"))),

@@ -128,7 +128,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
 }
 
 /// Whether it is a label of RFC 1123, as names of namespaces are.
-fn is_label(text: &str) -> bool {
+pub(super) fn is_label(text: &str) -> bool {
     const LIMIT: usize = 63;
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=LIMIT).contains(&text.len()) && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')

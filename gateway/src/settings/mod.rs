@@ -28,7 +28,7 @@ pub use limits::Limits;
 use log::LogSettings;
 pub use log::{CheckpointSettings, ConfigsSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
 use serde_json::Value;
-pub use store::{EtcdSettings, StoreSettings};
+pub use store::{EtcdSettings, KubernetesSettings, StoreSettings};
 
 use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::network::network;
@@ -183,6 +183,7 @@ impl Settings {
 
     fn of(file: File, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
         let limits = limits::checked(&file.limits)?;
+        let cluster = cluster::checked(file.cluster, folder)?;
         let (log_format, log_filter) = log::of_console(file.log)?;
         let LogSettings {
             checkpoints,
@@ -206,7 +207,7 @@ impl Settings {
             balancers: balancers(&file.proxy_protocol_from)?,
             state: folder.join(file.state),
             store_key_file: file.store.key_file.as_ref().map(|path| folder.join(path)),
-            engine: store::checked(file.store, folder)?,
+            engine: store::checked(file.store, folder, cluster.as_ref())?,
             pools: folder.join(file.pools),
             ek_roots: folder.join(file.ek_roots),
             tls: TlsSettings {

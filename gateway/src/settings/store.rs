@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use url::Url;
 
-use super::Fault;
+use super::{ClusterApi, ClusterSettings, Fault};
 
 /// Which engine keeps the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,32 @@ pub enum StoreSettings {
     Embedded,
     /// An etcd cluster: for several.
     Etcd(EtcdSettings),
+    /// Objects of the cluster's API: for several.
+    Kubernetes(KubernetesSettings),
+}
+
+/// Which objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubernetesSettings {
+    /// How the API is reached, and the namespace.
+    pub cluster: ClusterSettings,
+    /// What all names begin with.
+    pub name: String,
+    /// How long whoever asks waits for an answer.
+    pub timeout: Duration,
+}
+
+impl KubernetesSettings {
+    /// Where the store is, for messages: the same text for whoever asks from wherever, as far as the settings say it.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let namespace = self.cluster.namespace.as_deref().unwrap_or("of the service account");
+        let api = match &self.cluster.api {
+            ClusterApi::InCluster => "this cluster".to_owned(),
+            ClusterApi::Kubeconfig(path) => path.display().to_string(),
+        };
+        format!("secret {} in namespace {namespace} ({api})", self.name)
+    }
 }
 
 /// How etcd is reached.
@@ -53,6 +79,7 @@ impl EtcdSettings {
 pub(super) enum Engine {
     Embedded,
     Etcd,
+    Kubernetes,
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,15 +115,16 @@ impl Default for StoreSection {
     }
 }
 
-pub(super) fn checked(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
+pub(super) fn checked(section: StoreSection, folder: &Path, cluster: Option<&ClusterSettings>) -> Result<StoreSettings, Fault> {
     match section.engine {
-        Engine::Embedded => embedded(&section),
+        Engine::Embedded => without_etcd(&section).map(|()| StoreSettings::Embedded),
         Engine::Etcd => etcd(section, folder),
+        Engine::Kubernetes => kubernetes(section, cluster),
     }
 }
 
 /// What is said of etcd while another engine is chosen was meant otherwise.
-fn embedded(section: &StoreSection) -> Result<StoreSettings, Fault> {
+fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
     let said = [
         ("store.endpoints", !section.endpoints.is_empty()),
         ("store.ca", section.ca.is_some()),
@@ -106,9 +134,44 @@ fn embedded(section: &StoreSection) -> Result<StoreSettings, Fault> {
         ("store.password_file", section.password_file.is_some()),
     ];
     match said.into_iter().find(|(_, said)| *said) {
-        None => Ok(StoreSettings::Embedded),
+        None => Ok(()),
         Some((key, _)) => Err((key, "set".to_owned(), "for etcd only: say engine = \"etcd\", or take it out")),
     }
+}
+
+/// What gateways with one store have to share.
+fn shares_a_key(section: &StoreSection) -> Result<(), Fault> {
+    if section.key_file.is_none() {
+        let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
+        return Err(("store.key_file", "not set".to_owned(), allowed));
+    }
+    Ok(())
+}
+
+fn timeout(seconds: u32) -> Result<Duration, Fault> {
+    if seconds == 0 || seconds > 60 {
+        return Err(("store.timeout_seconds", seconds.to_string(), "1 to 60"));
+    }
+    Ok(Duration::from_secs(seconds.into()))
+}
+
+fn kubernetes(section: StoreSection, cluster: Option<&ClusterSettings>) -> Result<StoreSettings, Fault> {
+    without_etcd(&section)?;
+    let Some(cluster) = cluster else {
+        let allowed = "the store is on objects of the cluster's API: say in [cluster] how it is reached";
+        return Err(("cluster.api", "not set".to_owned(), allowed));
+    };
+    shares_a_key(&section)?;
+    // With what is added to it, it is shorter than 253, as names of objects are.
+    if !super::cluster::is_label(&section.prefix) {
+        let allowed = "what names of objects begin with: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
+        return Err(("store.prefix", format!("{:?}", section.prefix), allowed));
+    }
+    Ok(StoreSettings::Kubernetes(KubernetesSettings {
+        cluster: cluster.clone(),
+        name: section.prefix,
+        timeout: timeout(section.timeout_seconds)?,
+    }))
 }
 
 fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
@@ -116,6 +179,7 @@ fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
         let allowed = "this attest-gateway was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
         return Err(("store.engine", "\"etcd\"".to_owned(), allowed));
     }
+    shares_a_key(&section)?;
     let StoreSection {
         endpoints,
         prefix,
@@ -125,13 +189,9 @@ fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
         user,
         password_file,
         timeout_seconds,
-        key_file,
+        key_file: _,
         engine: _,
     } = section;
-    if key_file.is_none() {
-        let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
-        return Err(("store.key_file", "not set".to_owned(), allowed));
-    }
     let encrypted = scheme(&endpoints)?;
     let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if !prefix.trim_start_matches('/').split('/').all(is_name) {
@@ -161,16 +221,13 @@ fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
         (Some(_), None) => return Err(("store.password_file", "not set".to_owned(), "a user needs a password")),
         (None, Some(_)) => return Err(("store.user", "not set".to_owned(), "a password needs its user")),
     };
-    if timeout_seconds == 0 || timeout_seconds > 60 {
-        return Err(("store.timeout_seconds", timeout_seconds.to_string(), "1 to 60"));
-    }
     Ok(StoreSettings::Etcd(EtcdSettings {
         endpoints,
         prefix,
         ca: ca.map(|path| folder.join(path)),
         identity,
         user,
-        timeout: Duration::from_secs(timeout_seconds.into()),
+        timeout: timeout(timeout_seconds)?,
     }))
 }
 

@@ -200,3 +200,26 @@ fn a_store_on_etcd_has_its_paths_beside_the_file() {
     assert_eq!(etcd.user, Some(("u".to_owned(), beside("p"))));
     assert_eq!((etcd.timeout, etcd.prefix.as_str()), (Duration::from_secs(5), "attest-gateway"));
 }
+
+#[cfg(feature = "cluster")]
+#[test]
+fn a_store_on_objects_is_where_the_cluster_is_asked() {
+    let cluster = "[cluster]\napi = \"kubeconfig\"\nnamespace = \"gateways\"\n";
+    let of = |cluster: &str, store: &str| parse(&format!("{cluster}[store]\nengine = \"kubernetes\"\n{store}"));
+    let StoreSettings::Kubernetes(store) = of(cluster, "key_file = \"x\"\ntimeout_seconds = 7").unwrap().engine else {
+        panic!("another engine")
+    };
+    assert_eq!((store.timeout, store.name.as_str()), (Duration::from_secs(7), "attest-gateway"));
+    assert_eq!(store.cluster.namespace.as_deref(), Some("gateways"));
+    let refused = |cluster: &str, store: &str, expected: &str| {
+        let error = of(cluster, store).unwrap_err().to_string();
+        assert!(error.contains(expected), "{store}: {error}");
+    };
+    refused("", "key_file = \"x\"", "cluster.api is not set");
+    refused(cluster, "", "store.key_file is not set");
+    refused(cluster, "key_file = \"x\"\nprefix = \"a/b\"", "store.prefix is");
+    refused(cluster, "key_file = \"x\"\nprefix = \"\"", "store.prefix is");
+    refused(cluster, "key_file = \"x\"\ntimeout_seconds = 0", "store.timeout_seconds is 0");
+    refused(cluster, "key_file = \"x\"\nendpoints = [\"https://e:1\"]", "store.endpoints is set");
+    refused(cluster, "key_file = \"x\"\nca = \"c\"", "store.ca is set");
+}

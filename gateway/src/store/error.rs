@@ -51,7 +51,7 @@ pub enum StoreError {
     /// What was to be copied there is not all there.
     #[error(
         "{0} is not whole: a copy into it (store import, store copy) came to no end. Do it again; or remove what is there, if it is not wanted: \
-         etcdctl del --prefix"
+         etcdctl del --prefix, or kubectl delete secret"
     )]
     Unfinished(PathBuf),
     /// Another store is in its place.

@@ -30,7 +30,7 @@ impl Fence {
         Self(None)
     }
 
-    #[cfg(feature = "etcd")]
+    #[cfg(any(feature = "cluster", feature = "etcd"))]
     /// Whoever leads has put this value under this key.
     pub(super) fn held(work: &str, key: &str, value: &str) -> Self {
         Self(Some(Key {

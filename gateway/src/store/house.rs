@@ -230,6 +230,7 @@ pub fn place(settings: &Settings) -> String {
                 .to_string()
         }
         StoreSettings::Etcd(etcd) => etcd.place(),
+        StoreSettings::Kubernetes(kubernetes) => kubernetes.place(),
     }
 }
 
@@ -250,6 +251,16 @@ pub fn alone(settings: &Settings) -> Result<(), HouseError> {
         },
         #[cfg(not(feature = "etcd"))]
         StoreSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+        #[cfg(feature = "cluster")]
+        StoreSettings::Kubernetes(kubernetes) => match super::kubernetes::served_by(kubernetes)? {
+            hosts if hosts.is_empty() => Ok(()),
+            hosts => Err(HouseError::Served {
+                place: kubernetes.place(),
+                hosts: hosts.join(", "),
+            }),
+        },
+        #[cfg(not(feature = "cluster"))]
+        StoreSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes).into()),
     }
 }
 
@@ -280,6 +291,10 @@ fn source(settings: &Settings) -> Result<Box<dyn Source>, HouseError> {
         StoreSettings::Etcd(etcd) => Box::new(super::etcd::Moment::of(etcd, &settings.store())?),
         #[cfg(not(feature = "etcd"))]
         StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+        #[cfg(feature = "cluster")]
+        StoreSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::Moment::of(kubernetes, &settings.store())?),
+        #[cfg(not(feature = "cluster"))]
+        StoreSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
 }
 
@@ -290,6 +305,10 @@ fn target(settings: &Settings) -> Result<Box<dyn Target>, HouseError> {
         StoreSettings::Etcd(etcd) => Box::new(super::etcd::Taking::begin(etcd, &settings.store())?),
         #[cfg(not(feature = "etcd"))]
         StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+        #[cfg(feature = "cluster")]
+        StoreSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::Taking::begin(kubernetes, &settings.store())?),
+        #[cfg(not(feature = "cluster"))]
+        StoreSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
 }
 
@@ -301,6 +320,10 @@ fn there(settings: &Settings) -> Result<Option<StoreMark>, HouseError> {
         StoreSettings::Etcd(etcd) => super::etcd::there(etcd)?,
         #[cfg(not(feature = "etcd"))]
         StoreSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+        #[cfg(feature = "cluster")]
+        StoreSettings::Kubernetes(kubernetes) => super::kubernetes::there(kubernetes)?,
+        #[cfg(not(feature = "cluster"))]
+        StoreSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
 }
 
@@ -313,5 +336,9 @@ fn abandon(settings: &Settings) -> Result<(), HouseError> {
         StoreSettings::Etcd(etcd) => Ok(super::etcd::Taking::abandon(etcd)?),
         #[cfg(not(feature = "etcd"))]
         StoreSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+        #[cfg(feature = "cluster")]
+        StoreSettings::Kubernetes(kubernetes) => Ok(super::kubernetes::Taking::abandon(kubernetes)?),
+        #[cfg(not(feature = "cluster"))]
+        StoreSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes).into()),
     }
 }

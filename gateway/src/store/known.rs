@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "cluster", feature = "etcd"))]
 use super::Wrote;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
@@ -139,7 +139,7 @@ impl Known {
     }
 
     /// How often gateways of this state have written to a store, as far as is known. Nobody else raises what the store says of that.
-    #[cfg(feature = "etcd")]
+    #[cfg(any(feature = "cluster", feature = "etcd"))]
     pub(super) fn wrote(&self, id: &str) -> impl Iterator<Item = &Wrote> {
         let known = self.file.iter().chain(&self.log).filter(move |known| known.id == id);
         known.filter_map(|known| known.wrote.as_ref())

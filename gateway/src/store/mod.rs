@@ -17,6 +17,8 @@ mod holders;
 mod house;
 mod keys;
 mod known;
+#[cfg(feature = "cluster")]
+pub mod kubernetes;
 mod late;
 mod lead;
 mod mark;
@@ -27,12 +29,16 @@ mod outbox;
 mod outcomes;
 mod peek;
 mod pending;
+#[cfg(any(feature = "cluster", feature = "etcd"))]
+mod replica;
 mod schema;
 mod seen;
 mod sqlite;
 mod tend;
 #[cfg(test)]
 mod tests;
+#[cfg(any(feature = "cluster", feature = "etcd"))]
+mod threads;
 pub mod through;
 mod transactions;
 mod turnstile;

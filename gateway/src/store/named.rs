@@ -3,6 +3,8 @@
 use super::engine::{Engine, Work};
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
+#[cfg(feature = "cluster")]
+use super::kubernetes::Kubernetes;
 use super::through::Through;
 use super::{Accepted, Embedded, Replacement, StoreError};
 use crate::settings::{Settings, StoreSettings};
@@ -22,6 +24,8 @@ pub enum AnyStore {
     Embedded(Embedded),
     #[cfg(feature = "etcd")]
     Etcd(Etcd),
+    #[cfg(feature = "cluster")]
+    Kubernetes(Kubernetes),
 }
 
 impl AnyStore {
@@ -36,6 +40,10 @@ impl AnyStore {
             StoreSettings::Etcd(etcd) => Etcd::open(etcd, &settings.store()).map(Self::Etcd),
             #[cfg(not(feature = "etcd"))]
             StoreSettings::Etcd(etcd) => Err(without(etcd)),
+            #[cfg(feature = "cluster")]
+            StoreSettings::Kubernetes(kubernetes) => Kubernetes::open(kubernetes, &settings.store()).map(Self::Kubernetes),
+            #[cfg(not(feature = "cluster"))]
+            StoreSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
         }
     }
 
@@ -50,18 +58,22 @@ impl AnyStore {
             StoreSettings::Etcd(etcd) => Etcd::look(etcd, &settings.store()),
             #[cfg(not(feature = "etcd"))]
             StoreSettings::Etcd(etcd) => Err(without(etcd)),
+            #[cfg(feature = "cluster")]
+            StoreSettings::Kubernetes(kubernetes) => Kubernetes::look(kubernetes, &settings.store()),
+            #[cfg(not(feature = "cluster"))]
+            StoreSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
         }
     }
 
     /// Whether an older release has written the store, and opening it would bring it up to date under a gateway of that release. Documents
-    /// on etcd stay as they are.
+    /// on etcd, or on objects, stay as they are.
     ///
     /// # Errors
     /// [`StoreError::Engine`].
     pub fn is_older(settings: &Settings) -> Result<bool, StoreError> {
         match &settings.engine {
             StoreSettings::Embedded => Embedded::is_older(&settings.store()),
-            StoreSettings::Etcd(_) => Ok(false),
+            StoreSettings::Etcd(_) | StoreSettings::Kubernetes(_) => Ok(false),
         }
     }
 
@@ -76,6 +88,10 @@ impl AnyStore {
             StoreSettings::Etcd(etcd) => Etcd::health(etcd),
             #[cfg(not(feature = "etcd"))]
             StoreSettings::Etcd(etcd) => Err(without(etcd)),
+            #[cfg(feature = "cluster")]
+            StoreSettings::Kubernetes(kubernetes) => Kubernetes::health(kubernetes),
+            #[cfg(not(feature = "cluster"))]
+            StoreSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
         }
     }
 
@@ -90,6 +106,10 @@ impl AnyStore {
             StoreSettings::Etcd(etcd) => Etcd::accept(etcd, &settings.store(), first),
             #[cfg(not(feature = "etcd"))]
             StoreSettings::Etcd(etcd) => Err(without(etcd).into()),
+            #[cfg(feature = "cluster")]
+            StoreSettings::Kubernetes(kubernetes) => Kubernetes::accept(kubernetes, &settings.store(), first),
+            #[cfg(not(feature = "cluster"))]
+            StoreSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes).into()),
         }
     }
 }
@@ -105,6 +125,17 @@ pub(super) fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
     }
 }
 
+/// Settings that name it are refused before.
+#[cfg(not(feature = "cluster"))]
+pub(super) fn without_cluster(kubernetes: &crate::settings::KubernetesSettings) -> StoreError {
+    StoreError::Engine {
+        engine: "kubernetes",
+        place: kubernetes.place(),
+        problem: "this attest-gateway was built without it".to_owned(),
+        advice: "build it with the feature `cluster`".to_owned(),
+    }
+}
+
 #[async_trait]
 impl Through for AnyStore {
     fn engine(&self) -> &dyn Engine {
@@ -112,6 +143,8 @@ impl Through for AnyStore {
             Self::Embedded(embedded) => embedded,
             #[cfg(feature = "etcd")]
             Self::Etcd(etcd) => etcd,
+            #[cfg(feature = "cluster")]
+            Self::Kubernetes(kubernetes) => kubernetes,
         }
     }
 

@@ -92,6 +92,12 @@ pub(super) fn new_id() -> Result<String, StoreError> {
     Ok(HEXLOWER.encode(&id))
 }
 
+/// Whether this could be one of [`new_id`]'s.
+#[cfg(any(feature = "cluster", feature = "etcd"))]
+pub(super) fn is_id(text: &str) -> bool {
+    HEXLOWER.decode(text.as_bytes()).is_ok_and(|id| id.len() == ID_BYTES)
+}
+
 fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     // Another process may have been faster.
     let version = version(connection).of(connection)?;

@@ -3,9 +3,10 @@
 use etcd_client::{AlarmAction, AlarmType};
 use tokio::time::Instant;
 
+use super::super::threads::Threads;
 use super::super::{Health, StoreError};
+use super::Etcd;
 use super::members::Members;
-use super::{Etcd, Threads};
 use crate::settings::EtcdSettings;
 
 /// The quota of the backend, unless etcd says another: `--quota-backend-bytes`.
@@ -20,7 +21,7 @@ impl Etcd {
     /// [`StoreError`] if a file that the settings name cannot be read. A member that does not answer is a warning.
     pub fn health(settings: &EtcdSettings) -> Result<Health, StoreError> {
         let (place, settings) = (settings.place(), settings.clone());
-        Threads::start(&place)?.wait(async move {
+        Threads::start("etcd", &place)?.wait(async move {
             let members = Members::of(&settings)?;
             let mut health = Health::default();
             statuses(&members, Instant::now() + settings.timeout, &mut health).await;

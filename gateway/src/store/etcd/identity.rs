@@ -105,11 +105,6 @@ pub(super) fn new_id() -> Result<String, StoreError> {
     Ok(HEXLOWER.encode(&id))
 }
 
-/// Whether this could be one of [`new_id`]'s.
-pub(super) fn is_id(text: &str) -> bool {
-    HEXLOWER.decode(text.as_bytes()).is_ok_and(|id| id.len() == ID_BYTES)
-}
-
 /// What is below the prefix. Nothing is written.
 pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<Found>, StoreError> {
     Ok(look_at(settings, members, until).await?.0)

@@ -16,11 +16,9 @@ mod overlay;
 mod own;
 mod presence;
 mod queue;
-mod replica;
 mod set_back;
 mod taking;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -38,16 +36,15 @@ use opened::{Opened, pair};
 use overlay::MOST_KEYS;
 use presence::Presence;
 use queue::Job;
-use rustix::fs::{FlockOperation, flock};
 pub(super) use taking::Taking;
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::fence::Fenced;
 use super::known::{self, Known};
-use super::{Accepted, Lead, Replacement, StoreError, StoreMark, Wrote};
+use super::threads::{Threads, under_lock};
+use super::{Accepted, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
 use crate::files;
 use crate::settings::EtcdSettings;
 
@@ -92,7 +89,7 @@ impl Etcd {
     /// # Errors
     /// [`StoreError`] if etcd does not answer in time, or if what is there is no store or not the one that is known ([`Known`]).
     pub fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
-        let threads = Threads::start(&settings.place())?;
+        let threads = Threads::start("etcd", &settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, replica) = threads.wait(async move {
             // Known first: what is found is then at least as new.
@@ -131,7 +128,7 @@ impl Etcd {
     /// As [`Etcd::open`].
     pub fn look(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
         let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
-        Threads::start(&place)?.wait(async move {
+        Threads::start("etcd", &place)?.wait(async move {
             let known = Known::beside(&folder)?;
             let members = Members::of(&settings)?;
             let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
@@ -154,7 +151,7 @@ impl Etcd {
         let (place, known) = (PathBuf::from(settings.place()), Known::beside(beside));
         let readable = known.is_ok();
         let known = known.or_else(|_| Known::but_for_file(beside))?;
-        let threads = Threads::start(&settings.place())?;
+        let threads = Threads::start("etcd", &settings.place())?;
         let looking = settings.clone();
         let found = threads.wait(async move {
             let members = Members::of(&looking)?;
@@ -220,46 +217,6 @@ impl Etcd {
     }
 }
 
-/// The store's own, so that it can be used and dropped anywhere.
-struct Threads {
-    handle: Handle,
-    runtime: Option<Runtime>,
-}
-
-impl Threads {
-    fn start(place: &str) -> Result<Self, StoreError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("etcd")
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(|source| StoreError::Io {
-            path: place.to_owned().into(),
-            source,
-        })?;
-        Ok(Self {
-            handle: runtime.handle().clone(),
-            runtime: Some(runtime),
-        })
-    }
-
-    /// Waits for it, in a function that is not async: what is opened is opened at the start.
-    fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Result<T, StoreError> {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        self.handle.spawn(async move { drop(sender.send(work.await)) });
-        receiver.recv().map_err(|_| StoreError::Closed)?
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            // Without waiting: it may be dropped where waiting is not allowed.
-            runtime.shutdown_background();
-        }
-    }
-}
-
 /// Opens the store, and says which of its gateways this is.
 async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(Opened, String), StoreError> {
     let (members, keys) = (Members::of(settings)?, Keys::below(&settings.prefix));
@@ -310,18 +267,6 @@ async fn rename(settings: &EtcdSettings, found: Option<&StoreMark>, known: Optio
         return Err(StoreError::Replaced(members.place.into()));
     }
     identity::rename(settings, &members, there.as_ref(), known, mark, until).await
-}
-
-/// Does what only one process of this machine may do at a time.
-fn under_lock<T>(beside: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    let folder = files::folder(beside);
-    let io = |source| StoreError::Io {
-        path: folder.to_owned(),
-        source,
-    };
-    let lock = File::open(folder).map_err(io)?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|error| io(error.into()))?;
-    work()
 }
 
 fn standing(opened: &Opened) -> StoreMark {

@@ -10,12 +10,13 @@ use super::super::engine::{KeyRange, KeyValue};
 use super::super::house::{HouseError, Source};
 use super::super::known::Known;
 use super::super::moved::Moved;
+use super::super::threads::Threads;
 use super::super::{StoreError, StoreMark};
 use super::identity::Found;
 use super::keys::Keys;
 use super::members::Members;
 use super::opened::pair;
-use super::{MOST_ANSWER_BYTES, Threads, identity, set_back};
+use super::{MOST_ANSWER_BYTES, identity, set_back};
 use crate::settings::EtcdSettings;
 
 /// What a store on etcd holds at one moment.
@@ -36,7 +37,7 @@ pub(super) struct Below {
 impl Below {
     pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
         Ok(Self {
-            threads: Threads::start(&settings.place())?,
+            threads: Threads::start("etcd", &settings.place())?,
             settings: settings.clone(),
             members: Members::of(settings)?,
             keys: Keys::below(&settings.prefix),

@@ -15,11 +15,12 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::house::{HouseError, Target};
 use super::super::known::{self, Known};
+use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
+use super::identity;
 use super::moment::Below;
 use super::opened::get;
 use super::overlay::{BATCH_BYTES, MOST_KEYS};
-use super::{identity, under_lock};
 use crate::settings::EtcdSettings;
 
 /// What is below a prefix, and is no store yet.

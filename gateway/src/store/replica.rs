@@ -4,8 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::super::StoreError;
-use super::identity;
+use super::{StoreError, schema};
 use crate::files;
 
 /// In the state folder, beside the log.
@@ -15,13 +14,13 @@ const FILE: &str = "replica.id";
 pub(super) fn of_state(folder: &Path) -> Result<String, StoreError> {
     let path = folder.join(FILE);
     match fs::read_to_string(&path) {
-        Ok(id) if identity::is_id(id.trim()) => Ok(id.trim().to_owned()),
+        Ok(id) if schema::is_id(id.trim()) => Ok(id.trim().to_owned()),
         Ok(_) => Err(StoreError::Io {
             path,
             source: std::io::Error::new(ErrorKind::InvalidData, "it is no replica's id: bring back the one that was here"),
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let id = identity::new_id()?;
+            let id = schema::new_id()?;
             files::replace(&path, files::PRIVATE, &format!("{id}\n")).map_err(|error| StoreError::Io {
                 path: error.path,
                 source: error.source,

@@ -1,0 +1,275 @@
+//! The store's one object that changes: which store it is, what was written lately, and where the rest lies.
+//!
+//! Everything that a store says, it says by this: leaves, which hold what was written before, are never changed, and count only as long as they are named here. So
+//! whoever replaces this object, as it was when they read it, has done all that they did at one moment; and whoever reads it has all of one moment.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::super::moved::Moved;
+use super::super::{StoreError, schema};
+use super::changes::Changes;
+
+/// The version of all this. No release raises it by itself: those that serve the same store would stop.
+pub(super) const VERSION: i64 = 1;
+/// Processes of which it is known how far they have come, beside those that hold something: enough for those whose commits are in doubt at a time.
+const MOST_SESSIONS: usize = 64;
+/// Gateways of which it is known how often they have written: each that begins with an empty state is another.
+const MOST_REPLICAS: usize = 256;
+/// Stores that one says it is in place of: gateways that knew an earlier one, and were away meanwhile, have to be told about this one once more.
+const MOST_REPLACED: usize = 16;
+/// The store's own time, which it begins anew under another name.
+const TIME: &str = super::super::keys::TIME;
+/// The largest of what is read, unpacked: far more than what fits into an object is of what this writes.
+const MOST_UNPACKED_BYTES: u64 = 32 * 1024 * 1024;
+/// How hard it is packed: as zstd's own default.
+const LEVEL: i32 = 3;
+
+/// How far one process has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Session {
+    /// Of its last change.
+    pub number: u64,
+    /// Which of all changes that was.
+    pub turn: u64,
+    /// What only one holds at a time, and by what value: who serves, and who leads.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub holds: BTreeMap<String, String>,
+}
+
+/// How often one gateway has written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Commits {
+    pub commits: u64,
+    pub turn: u64,
+}
+
+/// An object that holds the keys from one on, until the next leaf's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Leaf {
+    pub from: String,
+    pub name: String,
+    /// Of what the object holds, hexadecimal.
+    pub sha256: String,
+}
+
+/// Who puts changes into leaves; what they have made counts only while this stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Folding {
+    /// Random: of no two.
+    pub id: String,
+    pub session: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Head {
+    pub v: i64,
+    /// Of this state, random: of no two, also where an old state of the API's own store has come back and its numbers are given once more.
+    pub commit: String,
+    /// Which store it is.
+    pub id: String,
+    /// How many transactions have written.
+    pub mark: u64,
+    /// How often this object was changed.
+    pub turn: u64,
+    /// Ids of the stores in whose place it is, the last one last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
+    /// The host of the gateway that has found it to be one from before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_back: Option<String>,
+    /// The process that takes something here: it is no store yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taking: Option<String>,
+    #[serde(default)]
+    pub wrote: BTreeMap<String, Commits>,
+    /// Whether a gateway was left out of `wrote`.
+    #[serde(default)]
+    pub left_out: bool,
+    #[serde(default)]
+    pub sessions: BTreeMap<String, Session>,
+    /// The last change of those sessions that were left out.
+    #[serde(default)]
+    pub dropped: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folding: Option<Folding>,
+    #[serde(default)]
+    pub leaves: Vec<Leaf>,
+    #[serde(default)]
+    pub changes: Changes,
+}
+
+/// Why what is there is no head.
+#[derive(Debug)]
+pub(super) enum Unread {
+    Newer(i64),
+    Foreign(String),
+}
+
+impl Head {
+    /// An empty one.
+    pub(super) fn new(id: String) -> Result<Self, StoreError> {
+        Ok(Self {
+            v: VERSION,
+            commit: schema::new_id()?,
+            id,
+            mark: 0,
+            turn: 0,
+            replaced: Vec::new(),
+            moved: None,
+            set_back: None,
+            taking: None,
+            wrote: BTreeMap::new(),
+            left_out: false,
+            sessions: BTreeMap::new(),
+            dropped: 0,
+            folding: None,
+            leaves: Vec::new(),
+            changes: Changes::default(),
+        })
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        pack(self)
+    }
+
+    /// As it lies in the object that says it is this commit.
+    pub(super) fn decode(bytes: &[u8], commit: &str) -> Result<Self, Unread> {
+        #[derive(Deserialize)]
+        struct Version {
+            v: i64,
+        }
+        let foreign = |error: String| Unread::Foreign(format!("its head is none: {error}"));
+        let text = unpacked(bytes).map_err(foreign)?;
+        let Version { v } = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
+        if v > VERSION {
+            return Err(Unread::Newer(v));
+        }
+        let head: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
+        if head.commit != commit {
+            return Err(foreign("it says another commit than its object".to_owned()));
+        }
+        if !head.leaves.is_sorted_by(|one, next| one.from < next.from) {
+            return Err(foreign("its leaves are in no order".to_owned()));
+        }
+        Ok(head)
+    }
+
+    /// The next state, after a change of this session, which may be none but that.
+    pub(super) fn next(&self, session: &str, number: u64) -> Result<Self, StoreError> {
+        let mut next = self.clone();
+        next.commit = schema::new_id()?;
+        next.turn += 1;
+        let own = next.sessions.entry(session.to_owned()).or_insert_with(|| Session {
+            number,
+            turn: 0,
+            holds: BTreeMap::new(),
+        });
+        (own.number, own.turn) = (number, next.turn);
+        let idle = |next: &Self| {
+            let idle = next
+                .sessions
+                .iter()
+                .filter(|(id, of)| of.holds.is_empty() && id.as_str() != session);
+            (idle.clone().count(), idle.min_by_key(|(_, of)| of.turn).map(|(id, _)| id.clone()))
+        };
+        while let (count, Some(oldest)) = idle(&next)
+            && count >= MOST_SESSIONS
+        {
+            next.leave_out(&oldest);
+        }
+        Ok(next)
+    }
+
+    /// Counts a transaction that writes.
+    pub(super) fn count(&mut self, replica: &str) {
+        self.mark += 1;
+        let turn = self.turn;
+        let own = self.wrote.entry(replica.to_owned()).or_insert(Commits { commits: 0, turn });
+        own.commits += 1;
+        own.turn = turn;
+        while self.wrote.len() > MOST_REPLICAS
+            && let Some(oldest) = self.wrote.iter().min_by_key(|(_, wrote)| wrote.turn).map(|(id, _)| id.clone())
+        {
+            self.wrote.remove(&oldest);
+            self.left_out = true;
+        }
+    }
+
+    /// Forgets a process; what it holds is free.
+    pub(super) fn leave_out(&mut self, session: &str) {
+        if let Some(gone) = self.sessions.remove(session) {
+            self.dropped = self.dropped.max(gone.turn);
+        }
+    }
+
+    /// Who holds something, and by what value.
+    pub(super) fn holder(&self, key: &str) -> Option<(&str, &str)> {
+        let mut sessions = self.sessions.iter();
+        sessions.find_map(|(id, session)| Some((id.as_str(), session.holds.get(key)?.as_str())))
+    }
+
+    /// How often this gateway has written; `None` if that is not known any more.
+    pub(super) fn commits(&self, replica: &str) -> Option<u64> {
+        match self.wrote.get(replica) {
+            Some(wrote) => Some(wrote.commits),
+            None if self.left_out => None,
+            None => Some(0),
+        }
+    }
+
+    /// Becomes another store, in the place of these.
+    pub(super) fn rename<'a>(&mut self, id: String, mark: u64, instead_of: impl Iterator<Item = &'a str>) {
+        for other in instead_of {
+            self.replaced.retain(|id| id != other);
+            self.replaced.push(other.to_owned());
+        }
+        self.replaced = self.replaced.split_off(self.replaced.len().saturating_sub(MOST_REPLACED));
+        self.id = id;
+        self.mark = self.mark.max(mark) + 1;
+        (self.moved, self.set_back) = (None, None);
+        self.changes.writes.insert(TIME.to_owned(), None);
+    }
+
+    /// Which leaf holds a key, by its place.
+    pub(super) fn leaf_of(&self, key: &str) -> Option<usize> {
+        self.leaves.partition_point(|leaf| leaf.from.as_str() <= key).checked_sub(1)
+    }
+}
+
+/// As JSON, packed.
+pub(super) fn pack(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
+    let text = serde_json::to_vec(value).map_err(|source| StoreError::Document {
+        key: "head".to_owned(),
+        source,
+    })?;
+    zstd::bulk::compress(&text, LEVEL).map_err(|source| StoreError::Io {
+        path: "head".into(),
+        source,
+    })
+}
+
+fn unpacked(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    let read = zstd::Decoder::new(bytes).and_then(|unpacked| unpacked.take(MOST_UNPACKED_BYTES + 1).read_to_end(&mut text));
+    match read {
+        Err(error) => Err(error.to_string()),
+        Ok(_) if u64::try_from(text.len()).unwrap_or(u64::MAX) > MOST_UNPACKED_BYTES => {
+            Err(format!("it has more than {MOST_UNPACKED_BYTES} bytes"))
+        }
+        Ok(_) => Ok(text),
+    }
+}
+
+pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(&unpacked(bytes)?).map_err(|error| error.to_string())
+}

@@ -1,0 +1,251 @@
+//! Where what was written before lies: objects that are made once, and never changed.
+//!
+//! What was written lately is put into new leaves, beside those that hold its keys now, and one change of the head then names the new ones in the place of those. Others
+//! commit meanwhile. Before the first leaf is made the head says who does this, by a random name which the leaves' own names begin with; the change that names
+//! them wants that still to stand, and ends it.
+//!
+//! So whatever leaf is there, named by no head that came after it, and not of the name that the head has, will never be named: it is left from a process
+//! that was killed, or was too late, and anybody may remove it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::time::Instant;
+
+use super::super::schema;
+use super::api::{Failure, Place};
+use super::changes::Changes;
+use super::committer::Committer;
+use super::head::{Folding, Head, Leaf};
+use super::opened::Trouble;
+use super::view::{Missing, Pairs};
+
+/// How much one leaf holds, unpacked, unless it is one key's: to change one key all of it is written.
+pub(super) const LEAF_BYTES: usize = 64 * 1024;
+/// How many requests about leaves are under way at once: an API gives each client a share of its places.
+const AT_ONCE: usize = 8;
+/// How often leaves that nobody names are looked for: after so many folds.
+const SWEEP_EVERY: u32 = 64;
+
+impl Committer {
+    /// Puts what was written lately into leaves. `false`: another does.
+    pub(super) async fn fold(&mut self) -> Result<bool, Trouble> {
+        let id = schema::new_id()?;
+        let until = Instant::now() + self.opened.timeout * 2;
+        let (mut begun, claim) = (false, id.clone());
+        let begin = |head: &mut Head, context: &super::queue::Context<'_>| {
+            let is_others = head.folding.as_ref().is_some_and(|folding| {
+                let session = head.sessions.get(&folding.session);
+                session.is_some_and(|session| folding.session != context.session && !(context.is_dead)(&folding.session, session.number))
+            });
+            begun = !is_others;
+            head.folding = Some(Folding {
+                id: claim.clone(),
+                session: context.session.to_owned(),
+            });
+            begun
+        };
+        self.change(until, begin).await?;
+        if !begun {
+            return Ok(false);
+        }
+        let base = Arc::clone(&self.view.head);
+        let runs = runs(&base);
+        let wanted: Missing = runs.iter().flat_map(|run| run.old.iter().map(|leaf| leaf.name.clone())).collect();
+        let unknown: Missing = wanted
+            .iter()
+            .filter(|name| !self.view.leaves.contains_key(*name))
+            .cloned()
+            .collect();
+        // They are those of a state that holds no others until this has ended.
+        let held: BTreeMap<String, Arc<Pairs>> = self.view.leaves.clone();
+        let known: Vec<Leaf> = base.leaves.iter().filter(|leaf| unknown.contains(&leaf.name)).cloned().collect();
+        let mut fetched = fetch(&self.opened.place, known, until).await?;
+        let mut made = Vec::new();
+        for run in &runs {
+            let mut pairs = Pairs::new();
+            for leaf in &run.old {
+                match (held.get(&leaf.name), fetched.remove(&leaf.name)) {
+                    (Some(known), _) => pairs.extend((**known).clone()),
+                    (None, Some(Some(found))) => pairs.extend(found),
+                    (None, _) => return Err(lost(&leaf.name).into()),
+                }
+            }
+            run.apply(&mut pairs, &base.changes);
+            for (from, pairs) in cut(&run.from, pairs) {
+                let name = format!("{}-{id}-{}", self.opened.place.name, made.len());
+                made.push((from, name, pairs));
+            }
+        }
+        let place = &self.opened.place;
+        let written = stream::iter(made).map(|made| create(place, made, until));
+        let made: Vec<(Leaf, Pairs)> = written.buffer_unordered(AT_ONCE).try_collect().await?;
+        let leaves = replaced(&base.leaves, &runs, made.iter().map(|(leaf, _)| leaf.clone()));
+        let mut done = false;
+        let end = |head: &mut Head, _: &super::queue::Context<'_>| {
+            done = head.folding.as_ref().is_some_and(|folding| folding.id == id);
+            if done {
+                head.leaves.clone_from(&leaves);
+                head.changes = head.changes.without(&base.changes);
+                head.folding = None;
+            }
+            done
+        };
+        self.change(until, end).await?;
+        if !done {
+            return Ok(false);
+        }
+        for (leaf, pairs) in made {
+            self.view.leaves.insert(leaf.name, Arc::new(pairs));
+        }
+        remove(&self.opened.place, wanted.into_iter().collect(), until).await;
+        self.folds += 1;
+        if self.folds % SWEEP_EVERY == 1 {
+            self.sweep(until).await?;
+        }
+        Ok(true)
+    }
+
+    /// Removes leaves that nobody names, whoever has left them.
+    async fn sweep(&mut self, until: Instant) -> Result<(), Trouble> {
+        // What is named from here on and was there before is named by what stands now, or by who folds now: see the module.
+        let there = self.opened.place.leaves(until).await?;
+        let Some(head) = self.opened.place.head(until).await? else {
+            return Err(Trouble::Replaced);
+        };
+        let of_now = head
+            .folding
+            .as_ref()
+            .map(|folding| format!("{}-{}-", self.opened.place.name, folding.id));
+        let is_named = |name: &String| {
+            head.leaves.iter().any(|leaf| leaf.name == *name) || of_now.as_ref().is_some_and(|of_now| name.starts_with(of_now))
+        };
+        let left = there.into_iter().filter(|name| !is_named(name)).collect();
+        remove(&self.opened.place, left, until).await;
+        Ok(())
+    }
+}
+
+/// Makes a leaf: where it begins, its name, and what it holds.
+async fn create(place: &Place, (from, name, pairs): (String, String, Pairs), until: Instant) -> Result<(Leaf, Pairs), Failure> {
+    let sha256 = place.create_leaf(&name, &pairs, until).await?;
+    Ok((Leaf { from, name, sha256 }, pairs))
+}
+
+/// Removes leaves of which no state that will be knows. What stays is looked for later.
+async fn remove(place: &Place, names: Vec<String>, until: Instant) {
+    let count = names.len();
+    let gone = stream::iter(names).map(|name| async move { place.delete_leaf(&name, until).await });
+    let failed = gone.buffer_unordered(AT_ONCE).filter_map(|gone| async move { gone.err() });
+    let failed: Vec<Failure> = failed.collect().await;
+    if let Some(failure) = failed.first() {
+        let error = place.error(failure, false);
+        tracing::warn!(
+            "{} of {count} leaves that are not needed any more are not removed: {error}",
+            failed.len()
+        );
+    }
+}
+
+/// Leaves that lie side by side, and of which something has changed.
+struct Run {
+    /// Where the first of them begins.
+    from: String,
+    /// Where the one behind them begins, if there is one.
+    until: Option<String>,
+    old: Vec<Leaf>,
+}
+
+impl Run {
+    fn apply(&self, pairs: &mut Pairs, changes: &Changes) {
+        pairs.retain(|key, _| !changes.removes(key));
+        let until = self.until.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, value) in changes.writes.range::<str, _>((Bound::Included(self.from.as_str()), until)) {
+            match value {
+                Some(value) => drop(pairs.insert(key.clone(), value.clone())),
+                None => drop(pairs.remove(key)),
+            }
+        }
+    }
+}
+
+/// What has changed, by what lies there.
+fn runs(head: &Head) -> Vec<Run> {
+    let Head { leaves, changes, .. } = head;
+    if leaves.is_empty() {
+        return vec![Run {
+            from: String::new(),
+            until: None,
+            old: Vec::new(),
+        }];
+    }
+    let mut runs: Vec<Run> = Vec::new();
+    for (place, leaf) in leaves.iter().enumerate() {
+        let (from, until) = (leaf.from.as_str(), leaves.get(place + 1).map(|next| next.from.as_str()));
+        let end = until.map_or(Bound::Unbounded, Bound::Excluded);
+        let written = changes.writes.range::<str, _>((Bound::Included(from), end)).next().is_some();
+        let removed = |(of, to): &(String, String)| until.is_none_or(|until| of.as_str() < until) && from < to.as_str();
+        if !written && !changes.removed.iter().any(removed) {
+            continue;
+        }
+        let until = until.map(str::to_owned);
+        match runs.last_mut().filter(|run| run.until.as_deref() == Some(from)) {
+            Some(run) => {
+                run.until = until;
+                run.old.push(leaf.clone());
+            }
+            None => runs.push(Run {
+                from: from.to_owned(),
+                until,
+                old: vec![leaf.clone()],
+            }),
+        }
+    }
+    runs
+}
+
+/// All of them, with what comes in the place of runs. The first begins at the beginning.
+fn replaced(old: &[Leaf], runs: &[Run], new: impl Iterator<Item = Leaf>) -> Vec<Leaf> {
+    let is_old = |leaf: &&Leaf| !runs.iter().any(|run| run.old.iter().any(|old| old.name == leaf.name));
+    let kept = old.iter().filter(is_old).cloned();
+    let mut leaves: Vec<Leaf> = kept.chain(new).collect();
+    leaves.sort_by(|one, other| one.from.cmp(&other.from));
+    if let Some(first) = leaves.first_mut() {
+        first.from.clear();
+    }
+    leaves
+}
+
+/// Cuts what a run holds into leaves, each with where it begins.
+fn cut(from: &str, pairs: Pairs) -> Vec<(String, Pairs)> {
+    let (mut leaves, mut leaf, mut bytes, mut from) = (Vec::new(), Pairs::new(), 0, from.to_owned());
+    for (key, value) in pairs {
+        let more = key.len() + value.len();
+        if bytes + more > LEAF_BYTES && !leaf.is_empty() {
+            leaves.push((std::mem::replace(&mut from, key.clone()), std::mem::take(&mut leaf)));
+            bytes = 0;
+        }
+        bytes += more;
+        leaf.insert(key, value);
+    }
+    if !leaf.is_empty() {
+        leaves.push((from, leaf));
+    }
+    leaves
+}
+
+/// What these leaves hold; none, if one is not there.
+pub(super) async fn fetch(place: &Place, leaves: Vec<Leaf>, until: Instant) -> Result<BTreeMap<String, Option<Pairs>>, Failure> {
+    let asked = stream::iter(leaves).map(|leaf| async move {
+        let pairs = place.leaf(&leaf.name, &leaf.sha256, until).await?;
+        Ok((leaf.name, pairs))
+    });
+    asked.buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// Said of a leaf that the state names, and that is not there.
+pub(super) fn lost(name: &str) -> Failure {
+    Failure::Damaged(format!("secret {name} is gone, and holds a part of the store"))
+}

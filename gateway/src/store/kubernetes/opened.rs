@@ -1,0 +1,189 @@
+//! The store that a process has opened: what is known of it, and what is said when it cannot be used.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::super::known::{Known, StoreFile};
+use super::super::moved::Moved;
+use super::super::{StoreError, StoreMark};
+use super::api::{Failure, Place};
+use super::head::Head;
+
+/// Which store a process has opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub place: Place,
+    pub id: String,
+    pub replica: String,
+    /// Random: of no two processes the same.
+    pub session: String,
+    pub standing: Mutex<StoreMark>,
+    pub timeout: Duration,
+    /// What a process that serves holds, and by what value.
+    pub serving: OnceLock<(String, String)>,
+    /// What this process leads.
+    pub leads: Mutex<Vec<Leads>>,
+}
+
+/// What this process leads, until it is told otherwise.
+#[derive(Debug)]
+pub(super) struct Leads {
+    pub key: String,
+    pub value: String,
+    pub lost: watch::Sender<bool>,
+}
+
+impl Leads {
+    pub(super) fn is_lost(&self) {
+        // Nobody may listen any more.
+        let _ = self.lost.send(true);
+    }
+}
+
+/// Why nothing was written, or why that is not known.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Api(Failure),
+    /// Whether it was done is not known.
+    Doubt(Failure),
+    /// It is not the store that was opened, or it is as it was before.
+    Replaced,
+    /// It was moved to another place.
+    Moved(Moved),
+    /// The key of this gateway, which serves, is not there.
+    Absent,
+    /// Others were faster until there was no time left.
+    Contended,
+    /// Its time was over before it was its turn, or while it was tried again.
+    Late,
+    /// There is no room in the object.
+    Full,
+    Store(StoreError),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Api(failure)
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Opened {
+    pub(super) fn error(&self, trouble: &Trouble) -> StoreError {
+        let place = &self.place.place;
+        let engine = |problem: &str, advice: &str| StoreError::Engine {
+            engine: "kubernetes",
+            place: place.clone(),
+            problem: problem.to_owned(),
+            advice: advice.to_owned(),
+        };
+        match trouble {
+            Trouble::Api(failure) => self.place.error(failure, false),
+            Trouble::Doubt(failure) => self.place.error(failure, true),
+            Trouble::Replaced => StoreError::Replaced(place.clone().into()),
+            Trouble::Moved(moved) => moved.error(place.as_ref()),
+            Trouble::Absent => engine(
+                "the store has not heard of this gateway for too long; nothing was done",
+                "it goes on as soon as it is heard of again; the log says why if it is not",
+            ),
+            Trouble::Late => engine(
+                "its time was over before it could be done; nothing was done",
+                "the cluster's API is too slow, or has not answered what was asked before",
+            ),
+            Trouble::Contended => engine(
+                "others wrote until there was no time left; nothing was done",
+                "try again; if it lasts, the cluster's API is too slow for so many gateways and boots",
+            ),
+            Trouble::Full => engine(
+                "there is no room for it before what was written lately is put away; nothing was done",
+                "the log says why that is not done",
+            ),
+            Trouble::Store(error) => engine(&error.to_string(), "this is a defect of the gateway"),
+        }
+    }
+
+    /// Whether this is the store that was opened, and has come as far as is known.
+    pub(super) fn check(&self, head: &Head) -> Result<(), Trouble> {
+        if let Some(moved) = &head.moved {
+            return Err(Trouble::Moved(moved.clone()));
+        }
+        if head.id != self.id || head.set_back.is_some() || head.taking.is_some() || self.is_behind(head) {
+            return Err(Trouble::Replaced);
+        }
+        Ok(())
+    }
+
+    /// Whether it is the store that was opened, as it was before.
+    pub(super) fn is_behind(&self, head: &Head) -> bool {
+        let standing = locked(&self.standing);
+        let commits = standing.wrote.as_ref().map_or(0, |wrote| wrote.commits);
+        head.id == self.id && (head.mark < standing.mark || head.commits(&self.replica).is_some_and(|found| found < commits))
+    }
+
+    /// It has come so far.
+    pub(super) fn reached(&self, head: &Head) {
+        let mut standing = locked(&self.standing);
+        standing.mark = standing.mark.max(head.mark);
+        if let (Some(wrote), Some(commits)) = (&mut standing.wrote, head.commits(&self.replica)) {
+            wrote.commits = wrote.commits.max(commits);
+        }
+    }
+}
+
+/// What a head says of the store, for whoever knows what it should be.
+pub(super) fn mark(head: &Head) -> StoreMark {
+    StoreMark {
+        id: head.id.clone(),
+        mark: head.mark,
+        wrote: None,
+    }
+}
+
+/// Whether what is there is what is known.
+///
+/// # Errors
+/// As [`Known::check`], and [`StoreError::SetBack`].
+pub(super) fn check_known(
+    known: &Known,
+    place: &Path,
+    head: Option<&Head>,
+    check: impl Fn(&Known, &Path, &StoreFile) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let Some(head) = head else {
+        return check(known, place, &StoreFile::Nothing);
+    };
+    let file = match &head.moved {
+        None => StoreFile::Store(mark(head)),
+        Some(moved) => StoreFile::Moved(mark(head), moved.clone()),
+    };
+    check(known, place, &file)?;
+    let set_back = |why| StoreError::SetBack {
+        path: place.to_owned(),
+        why,
+    };
+    if let Some(host) = &head.set_back {
+        return Err(set_back(format!("a gateway on {host} has found that")));
+    }
+    let lacks = known.wrote(&head.id).find_map(|wrote| {
+        let found = head.commits(&wrote.replica)?;
+        (found < wrote.commits).then(|| {
+            format!(
+                "of {} commits of replica {} it has {found}, and others have written to it since",
+                wrote.commits, wrote.replica
+            )
+        })
+    });
+    lacks.map_or(Ok(()), |why| Err(set_back(why)))
+}

@@ -1,0 +1,266 @@
+//! What only one holds at a time: to serve as one of several gateways, and to lead a work.
+//!
+//! An API has no leases that end by themselves. So the state has, with what each process holds, the number of its last change, and who holds something changes it
+//! at least every few seconds. Whoever has seen the same number for as long as a lease lasts, by a clock that only goes forward, takes it that this process is gone, and puts it
+//! out. It may only stand still: then it finds its next change refused, because the state is another one, and that it holds nothing any more.
+//! No clock is compared with another.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::super::fence::Fence;
+use super::super::lead::Held;
+use super::super::{StoreError, keys, schema};
+use super::Kubernetes;
+use super::committer::expire;
+use super::opened::{Leads, Opened, locked};
+use super::queue::Change;
+
+/// How long one who is not heard of holds what it holds.
+pub(super) const LEASE: Duration = Duration::from_secs(15);
+/// How often it is looked whether another is heard of.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long another is waited for.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// Below it stand those who lead.
+const LEADER: &str = "leader/";
+
+/// What stands under a gateway's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Value {
+    v: u8,
+    /// Random: of no two processes the same.
+    session: String,
+    /// Where its state is. `None` if the system does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<StatePlace>,
+    /// For messages.
+    host: String,
+}
+
+/// The kernel's boot, and the state folder's device and inode there. No two folders have the same, and of one folder the lock on the attestation log says that
+/// nobody serves from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct StatePlace {
+    boot: String,
+    device: u64,
+    inode: u64,
+}
+
+impl Value {
+    fn of(session: &str, state: &Path) -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let place = boot.and_then(|boot| {
+            let folder = fs::metadata(state).ok()?;
+            Some(StatePlace {
+                boot: boot.trim().to_owned(),
+                device: folder.dev(),
+                inode: folder.ino(),
+            })
+        });
+        Self {
+            v: 1,
+            session: session.to_owned(),
+            place,
+            host: host_of_this(),
+        }
+    }
+}
+
+pub(super) fn host_of_this() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The host that a gateway's key names.
+fn host(value: &str) -> String {
+    serde_json::from_str(value).map_or_else(|_| "another host".to_owned(), |value: Value| value.host)
+}
+
+/// Those who serve, by what holds that: session, its number, and the host.
+pub(super) fn serving(head: &super::head::Head) -> Vec<(String, u64, String)> {
+    let sessions = head.sessions.iter().flat_map(|(id, session)| {
+        let holds = session.holds.iter().filter(|(key, _)| key.starts_with(keys::SERVING));
+        holds.map(|(_, value)| (id.clone(), session.number, host(value)))
+    });
+    sessions.collect()
+}
+
+/// What stands in the way: another process, how far it has come, and where it is.
+type InTheWay = Option<(String, u64, String)>;
+
+/// Holds this, if nobody does; or in the place of what is known to be left behind, by its value, and whether that is this process's own.
+fn hold(key: String, value: String, is_left: impl Fn(&str, bool) -> bool + Send + 'static) -> (Change, Arc<Mutex<InTheWay>>) {
+    let way = Arc::new(Mutex::new(None));
+    let found = Arc::clone(&way);
+    let change: Change = Box::new(move |head, context| {
+        expire(head, context);
+        *locked(&found) = None;
+        let holder = head.holder(&key).map(|(session, value)| (session.to_owned(), value.to_owned()));
+        match holder {
+            Some((session, of)) if session == context.session && of == value => return false,
+            Some((session, of)) if is_left(&of, session == context.session) => match head.sessions.get_mut(&session) {
+                Some(own) if session == context.session => drop(own.holds.remove(&key)),
+                _ => head.leave_out(&session),
+            },
+            Some((session, of)) => {
+                let number = head.sessions.get(&session).map_or(0, |session| session.number);
+                *locked(&found) = Some((session, number, host(&of)));
+                return false;
+            }
+            None => {}
+        }
+        if let Some(own) = head.sessions.get_mut(context.session) {
+            own.holds.insert(key.clone(), value.clone());
+        }
+        true
+    });
+    (change, way)
+}
+
+impl Kubernetes {
+    /// Serves as the replica that its state names, as long as it is heard of.
+    pub(super) async fn begin_to_serve(&self, state: &Path) -> Result<(), StoreError> {
+        let opened = &self.open.opened;
+        let key = keys::serving(&opened.replica);
+        let value = Value::of(&opened.session, state);
+        let own = value.place.clone();
+        let text = serde_json::to_string(&value).unwrap_or_default();
+        let (begun, mut first) = (Instant::now(), None);
+        loop {
+            let own = own.clone();
+            // That process is dead: it held the lock that this one holds.
+            let was_here = move |value: &str, _: bool| {
+                let value: Option<Value> = serde_json::from_str(value).ok();
+                own.is_some() && value.is_some_and(|value| value.place == own)
+            };
+            let (change, way) = hold(key.clone(), text.clone(), was_here);
+            self.do_change(change).await?;
+            let Some((session, number, host)) = locked(&way).clone() else {
+                // It is the same for whoever asks again.
+                let _ = opened.serving.set((key, text));
+                return Ok(());
+            };
+            let copied = || StoreError::Copied {
+                replica: opened.replica.clone(),
+                host: host.clone(),
+                place: opened.place.place.clone(),
+            };
+            match &first {
+                None => {
+                    tracing::warn!(
+                        "a gateway on {host} has served as replica {}, and may do so still: waiting whether it is heard of, {} s at most",
+                        opened.replica,
+                        WAIT_LIMIT.as_secs()
+                    );
+                    first = Some((session, number));
+                }
+                Some(seen) if *seen != (session, number) => return Err(copied()),
+                Some(_) if begun.elapsed() > WAIT_LIMIT => return Err(copied()),
+                Some(_) => {}
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Leads a work, if nobody does.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn lead_work(&self, work: &str) -> Result<Option<Leadership>, StoreError> {
+        let (key, value) = (format!("{LEADER}{work}"), schema::new_id()?);
+        let opened = Arc::clone(&self.open.opened);
+        // What this process has been given by a commit of which it was not told, or has given up, nobody else would take from it.
+        let is_left = move |value: &str, is_own: bool| is_own && !locked(&opened.leads).iter().any(|leads| leads.value == value);
+        let (change, way) = hold(key.clone(), value.clone(), is_left);
+        self.do_change(change).await?;
+        if locked(&way).is_some() {
+            return Ok(None);
+        }
+        let (tell, lost) = watch::channel(false);
+        let fence = Fence::held(work, &key, &value);
+        let leads = Leads {
+            key: key.clone(),
+            value: value.clone(),
+            lost: tell,
+        };
+        locked(&self.open.opened.leads).push(leads);
+        // The committer hears of it: from here on it is to be kept.
+        self.wake();
+        Ok(Some(Leadership {
+            fence,
+            lost,
+            key,
+            value,
+            store: self.clone(),
+        }))
+    }
+}
+
+/// To be the one who does a work. Whoever drops it lets others do it.
+pub struct Leadership {
+    fence: Fence,
+    lost: watch::Receiver<bool>,
+    key: String,
+    value: String,
+    store: Kubernetes,
+}
+
+impl std::fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leadership").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Leadership {
+    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// Whether it is known here that another may lead by now.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        *self.lost.borrow() || self.fence.has_refused()
+    }
+}
+
+impl Held for Leadership {
+    fn is_lost(&self) -> bool {
+        Self::is_lost(self)
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        let (key, value) = (self.key.clone(), self.value.clone());
+        let opened: &Opened = &self.store.open.opened;
+        locked(&opened.leads).retain(|leads| leads.value != value);
+        let change: Change = Box::new(move |head, context| {
+            let is_own = head.holder(&key) == Some((context.session, &value));
+            if is_own && let Some(own) = head.sessions.get_mut(context.session) {
+                own.holds.remove(&key);
+            }
+            is_own
+        });
+        self.store.change_later(change);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
+        let said = format!("when it is not heard of for {} s another takes over", LEASE.as_secs());
+        assert!(include_str!("../../../../docs/replicas.md").contains(&said), "{said}");
+    }
+}

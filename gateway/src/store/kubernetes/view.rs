@@ -1,0 +1,233 @@
+//! What is known of a store at one moment, and what works read and write on top of it before that is committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::StoreError;
+use super::super::engine::{KeyRange, KeyValue, Transaction, Unfinished, Work};
+use super::changes::{Changes, Said};
+use super::head::Head;
+
+/// What a leaf holds.
+pub(super) type Pairs = BTreeMap<String, String>;
+/// What one commit writes at most, unless it is one work's.
+const BATCH_BYTES: usize = 96 * 1024;
+/// What one work writes at most: with what else is not in leaves it fits into one object.
+pub(super) const MOST_WORK_BYTES: usize = 256 * 1024;
+
+/// A state, and those of its leaves that were fetched.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    pub head: Arc<Head>,
+    pub leaves: BTreeMap<String, Arc<Pairs>>,
+}
+
+/// Leaves that have to be fetched first, by name.
+pub(super) type Missing = BTreeSet<String>;
+
+/// What reads a view, and says what it misses.
+pub(super) type Look = Box<dyn FnMut(&View) -> Result<(), Missing> + Send>;
+
+impl View {
+    pub(super) fn new(head: Head) -> Self {
+        Self {
+            head: Arc::new(head),
+            leaves: BTreeMap::new(),
+        }
+    }
+
+    /// What stands under a key.
+    fn get(&self, key: &str) -> Result<Option<&str>, String> {
+        if let Some((_, value)) = self.head.holder(key) {
+            return Ok(Some(value));
+        }
+        match self.head.changes.of(key) {
+            Said::Value(value) => return Ok(Some(value)),
+            Said::Gone => return Ok(None),
+            Said::Nothing => {}
+        }
+        let Some(leaf) = self.head.leaf_of(key).and_then(|place| self.head.leaves.get(place)) else {
+            return Ok(None);
+        };
+        match self.leaves.get(&leaf.name) {
+            Some(pairs) => Ok(pairs.get(key).map(String::as_str)),
+            None => Err(leaf.name.clone()),
+        }
+    }
+
+    /// The first of a range, so many at most.
+    pub(super) fn page(&self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, Missing> {
+        let mut page = Vec::new();
+        self.walk(range, |key, value| {
+            page.push(KeyValue {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            });
+            page.len() < most
+        })?;
+        page.truncate(most);
+        Ok(page)
+    }
+
+    pub(super) fn count(&self, range: &KeyRange) -> Result<u64, Missing> {
+        let mut count = 0;
+        self.walk(range, |_, _| {
+            count += 1;
+            true
+        })?;
+        Ok(count)
+    }
+
+    /// Each of a range, in order, until this says that it is enough.
+    fn walk(&self, range: &KeyRange, mut each: impl FnMut(&str, &str) -> bool) -> Result<(), Missing> {
+        let Head { leaves, changes, .. } = &*self.head;
+        let mut from = range.from.clone();
+        let mut place = self.head.leaf_of(&from);
+        while from < range.until {
+            let next = place.map_or(0, |place| place + 1);
+            let until = leaves
+                .get(next)
+                .map_or(range.until.as_str(), |next| next.from.as_str())
+                .min(range.until.as_str());
+            let empty = Pairs::new();
+            let below = match place.and_then(|place| leaves.get(place)) {
+                None => &empty,
+                Some(leaf) => match self.leaves.get(&leaf.name) {
+                    Some(pairs) => pairs,
+                    // Those behind it are wanted, too, as a rule.
+                    None => return Err(self.missing(next.saturating_sub(1), &range.until)),
+                },
+            };
+            let span = from.clone()..until.to_owned();
+            let mut lower = below.range(span.clone()).peekable();
+            let mut upper = changes.writes.range(span).peekable();
+            loop {
+                let of_upper = match (lower.peek(), upper.peek()) {
+                    (None, None) => break,
+                    (Some(_), None) => false,
+                    (None, Some(_)) => true,
+                    (Some((below, _)), Some((key, _))) => key <= below,
+                };
+                if of_upper {
+                    let Some((key, value)) = upper.next() else { break };
+                    lower.next_if(|(below, _)| *below == key);
+                    if let Some(value) = value
+                        && !each(key, value)
+                    {
+                        return Ok(());
+                    }
+                } else if let Some((key, value)) = lower.next()
+                    && !changes.removes(key)
+                    && !each(key, value)
+                {
+                    return Ok(());
+                }
+            }
+            (from, place) = (until.to_owned(), Some(next));
+        }
+        Ok(())
+    }
+
+    /// Leaves from this place on that were not fetched, a few of them.
+    fn missing(&self, place: usize, until: &str) -> Missing {
+        const AT_ONCE: usize = 16;
+        let leaves = self.head.leaves.iter().skip(place).take_while(|leaf| leaf.from.as_str() < until);
+        let unknown = leaves.filter(|leaf| !self.leaves.contains_key(&leaf.name));
+        unknown.take(AT_ONCE).map(|leaf| leaf.name.clone()).collect()
+    }
+}
+
+/// What came of a work.
+#[derive(Debug)]
+pub(super) enum Ran {
+    /// It is part of the batch, and writes something by it or not.
+    Done,
+    /// It must not be done; that it was found is part of the batch.
+    Refused(StoreError),
+    /// These have to be fetched first.
+    Missing(Missing),
+    /// It fits into the next batch only, or into none if this one is empty.
+    Full,
+}
+
+/// What a commit does.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub changes: Changes,
+}
+
+impl Batch {
+    /// Does a work on top of those before it.
+    pub(super) fn run(&mut self, view: &View, work: &mut Work) -> Ran {
+        let mut overlay = Overlay {
+            view,
+            batch: self,
+            changes: Changes::default(),
+            missing: Missing::new(),
+        };
+        let finished = work(&mut overlay);
+        let Overlay { changes, missing, .. } = overlay;
+        // Whatever the work made of it: it went on without knowing.
+        if !missing.is_empty() {
+            return Ran::Missing(missing);
+        }
+        match finished {
+            Ok(()) => {
+                let bytes = changes.bytes();
+                let is_first = self.changes.is_empty();
+                if bytes > MOST_WORK_BYTES || (!is_first && self.changes.bytes() + bytes > BATCH_BYTES) {
+                    return Ran::Full;
+                }
+                self.changes.then(changes);
+                Ran::Done
+            }
+            Err(Unfinished::Refused(error)) => Ran::Refused(error),
+            // It has given up without having had to.
+            Err(Unfinished::Engine) => Ran::Refused(StoreError::Closed),
+        }
+    }
+}
+
+/// One work's transaction.
+struct Overlay<'a> {
+    view: &'a View,
+    batch: &'a Batch,
+    changes: Changes,
+    missing: Missing,
+}
+
+impl Transaction for Overlay<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+        for changes in [&self.changes, &self.batch.changes] {
+            match changes.of(key) {
+                Said::Value(value) => return Ok(Some(value.to_owned())),
+                Said::Gone => return Ok(None),
+                Said::Nothing => {}
+            }
+        }
+        match self.view.get(key) {
+            Ok(value) => Ok(value.map(str::to_owned)),
+            Err(leaf) => {
+                self.missing.insert(leaf);
+                Err(Unfinished::Engine)
+            }
+        }
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+        self.changes.writes.insert(key.to_owned(), Some(value.to_owned()));
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+        self.changes.writes.insert(key.to_owned(), None);
+        Ok(())
+    }
+
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+        if range.from < range.until {
+            self.changes.remove(range);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! What a boot costs the API, which docs/replicas.md reckons with; and gateways that serve from one store there.
+
+use std::fs;
+
+use attest_gateway::credentials::seal::Seal;
+
+use super::*;
+use crate::support::{Gateway, POOL, bearer, now, tpm};
+
+/// A gateway whose store is there.
+fn gateway(site: &Site, name: &str) -> Gateway {
+    let gateway = Gateway::init();
+    let ClusterApi::Kubeconfig(kubeconfig) = site.settings(name).cluster.api else {
+        panic!()
+    };
+    let cluster = format!("[cluster]\napi = {kubeconfig:?}\nnamespace = \"{NAMESPACE}\"\nconfigs = false\n");
+    gateway.settings(&format!(
+        "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\n"
+    ));
+    gateway
+}
+
+/// How often the head was changed.
+fn commits(site: &Site) -> usize {
+    let is_commit = |asked: &cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.name == HEAD && asked.status == 200;
+    site.api.asked().iter().filter(|asked| is_commit(asked)).count()
+}
+
+/// By itself: of boots that come at once many share a commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_is_no_more_commits_than_the_document_says() {
+    let site = Site::start();
+    let mut gateway = gateway(&site, "one");
+    gateway.command(&["store", "key"]);
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    gateway.run();
+    let full = gateway.rendered(POOL, "full");
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
+    let (before, _) = document.split_once(" commits of its own at most").unwrap();
+    let most: usize = before.rsplit(' ').next().unwrap().parse().unwrap();
+    let store: Arc<dyn attest_gateway::store::Store> = Arc::new(site.open("reader"));
+    let seal = Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
+    let before = commits(&site);
+    let challenge = gateway.challenge(&case, None);
+    let answer = gateway.answer_sealed(case, &challenge, &seal);
+    let ticket = gateway.post("/v1/attest/evidence", &answer).await.ticket();
+    gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
+    // What comes by itself, such as that it is there, is among them.
+    let of_the_boot = commits(&site) - before;
+    assert!((2..=most).contains(&of_the_boot), "{of_the_boot}");
+}
+
+/// A node may meet another one at each step.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_two_gateways_use_one_token_as_often_as_it_may_be_together() {
+    let site = Site::start();
+    let mut gateways = [gateway(&site, "one"), gateway(&site, "two")];
+    gateways[0].command(&["store", "key"]);
+    fs::copy(gateways[0].path("store.key"), gateways[1].path("store.key")).unwrap();
+    for gateway in &mut gateways {
+        gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+        gateway.run();
+    }
+    let token = gateways[1].token(&["--name", "few", "--uses", "5"]);
+    let asked = (0..20).map(|number| {
+        let (gateway, token) = (&gateways[number % 2], bearer(&token));
+        async move { gateway.config("/config/worker", &[&token]).await.status }
+    });
+    let answers = futures_util::future::join_all(asked).await;
+    let of = |status: u16| answers.iter().filter(|answer| **answer == status).count();
+    assert_eq!((of(200), of(403)), (5, 15), "{answers:?}");
+    // Away is away for nodes, too; and back is back.
+    use cloud_fixtures::kubernetes::Disturbance;
+    site.api.disturb(Disturbance::Down);
+    let more = gateways[1].config("/config/worker", &[&bearer(&token)]).await;
+    assert_eq!(more.status, 503, "nothing is answered that nobody knows");
+    site.api.recover();
+    let begun = std::time::Instant::now();
+    while gateways[1].config("/config/worker", &[&bearer(&token)]).await.status != 403 {
+        assert!(begun.elapsed() < crate::support::LIMIT);
+    }
+}

@@ -1,0 +1,92 @@
+//! Gateways that are killed between any two requests.
+
+use cloud_fixtures::kubernetes::Mishap;
+
+use super::*;
+
+/// As long as nobody waits for more than what is answered at once.
+const SHORT: Duration = Duration::from_millis(600);
+
+fn value(number: usize) -> String {
+    format!("{number}-{}", "x".repeat(15_000))
+}
+
+/// Writes pairs, one transaction each, until one is not answered; gives how many were.
+async fn write(store: &Kubernetes, pairs: usize) -> usize {
+    for number in 0..pairs {
+        let text = value(number);
+        let written = run(store, move |transaction| {
+            transaction.put(&format!("a/{number:02}"), &text)?;
+            transaction.put(&format!("b/{number:02}"), "beside it")
+        });
+        if written.await.is_err() {
+            return number;
+        }
+    }
+    pairs
+}
+
+/// After so many writes to the API, none of this gateway's comes there any more: what was answered stands, all of it, and of what was not,
+/// all or nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_between_any_two_requests_leaves_what_it_answered() {
+    const PAIRS: usize = 8;
+    let mut last = 0;
+    for writes in 0.. {
+        let site = Site::start();
+        let store = site.open_for("one", SHORT).unwrap();
+        site.api.forget_asked();
+        site.api.befall((0..writes).map(|_| Mishap::None).chain([Mishap::NotDone; 400]));
+        let answered = write(&store, PAIRS).await;
+        std::mem::forget(store);
+        if answered == PAIRS && site.api.asked().iter().filter(|asked| asked.verb != "get").count() < writes {
+            assert!(writes > 12, "{writes} writes: something was put away between them");
+            return;
+        }
+        site.api.recover();
+        let other = site.open("two");
+        let found = other.page(range("a/", "c"), 1000).await.unwrap();
+        let of = |kind: &str| found.iter().filter(|pair| pair.key.starts_with(kind)).count();
+        assert_eq!(of("a/"), of("b/"), "after {writes} writes: half of a transaction");
+        assert!(
+            of("a/") == answered || of("a/") == answered + 1,
+            "after {writes} writes: {answered} answered, {} there",
+            of("a/")
+        );
+        for (number, pair) in found.iter().filter(|pair| pair.key.starts_with("a/")).enumerate() {
+            assert_eq!((pair.key.clone(), pair.value.clone()), (format!("a/{number:02}"), value(number)));
+        }
+        assert!(answered >= last, "after {writes} writes");
+        last = answered;
+        // And others go on.
+        count_up(&other, "counter").await.unwrap();
+    }
+}
+
+/// Who puts away has said so, and was killed. Nobody else does before it is known to be gone; then it is done, and what it left is removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_was_killed_over_another_puts_away() {
+    let site = Site::start();
+    let store = site.open_for("one", SHORT).unwrap();
+    // Four commits, one that says who puts away, and a leaf; not the one that names it.
+    site.api.befall([Mishap::None; 6].into_iter().chain([Mishap::NotDone; 400]));
+    assert_eq!(write(&store, 8).await, 4);
+    std::mem::forget(store);
+    site.cut_off("one");
+    site.api.recover();
+    let left = site.leaves();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let other = site.open("two");
+    let mut every = tokio::time::interval(Duration::from_millis(200));
+    let begun = std::time::Instant::now();
+    for number in 0.. {
+        every.tick().await;
+        put(&other, &format!("c/{}", number % 20), &value(number)).await.unwrap();
+        if !site.leaves().contains(&left[0]) {
+            break;
+        }
+        assert!(begun.elapsed() < crate::support::LIMIT, "what it left stays");
+    }
+    assert_eq!(other.count(range("a/", "a0")).await.unwrap(), 4);
+    assert!(!site.leaves().is_empty(), "and what was written is put away");
+}

@@ -1,0 +1,134 @@
+//! A store that moves: from a file to objects, and back; by the program, as an administrator does it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::*;
+use crate::support::{Gateway, POOL, bearer};
+
+/// A gateway whose store is embedded; `embedded.toml` says so, and `objects.toml` that it is on objects of this API.
+fn gateway(site: &Site) -> Gateway {
+    let gateway = Gateway::init();
+    let kubeconfig = site.settings("program").cluster.api;
+    let ClusterApi::Kubeconfig(kubeconfig) = kubeconfig else { panic!() };
+    let cluster = format!("[cluster]\napi = {kubeconfig:?}\nnamespace = \"{NAMESPACE}\"\nconfigs = false\n");
+    gateway.settings(&format!(
+        "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\n"
+    ));
+    gateway.command(&["store", "key"]);
+    std::fs::copy(gateway.path("gateway.toml"), gateway.path("objects.toml")).unwrap();
+    gateway.settings("");
+    std::fs::copy(gateway.path("gateway.toml"), gateway.path("embedded.toml")).unwrap();
+    gateway
+}
+
+fn program(gateway: &Gateway, settings: &str, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_attest-gateway"));
+    program
+        .arg("--config")
+        .arg(gateway.path(settings))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn copy(gateway: &Gateway, from: &str, to: &str, more: &[&str]) -> Output {
+    let to = gateway.path(to);
+    program(gateway, from, &[&["store", "copy", "--to", to.to_str().unwrap()], more].concat())
+}
+
+/// The number of keys and their digest.
+fn contents(output: &Output) -> Vec<String> {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    let is_one = |line: &&str| line.starts_with("keys:") || line.starts_with("sha-256:");
+    said.lines().filter(is_one).map(str::to_owned).collect()
+}
+
+fn refusal(output: &Output) -> String {
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn use_settings(gateway: &Gateway, settings: &str) {
+    std::fs::copy(gateway.path(settings), gateway.path("gateway.toml")).unwrap();
+}
+
+fn remove(file: &Path) {
+    for end in ["", "-wal", "-shm"] {
+        drop(std::fs::remove_file(format!("{}{end}", file.display())));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_moves_to_objects_and_back_and_nodes_are_served_on_either() {
+    let site = Site::start();
+    let mut gateway = gateway(&site);
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    let thrice = gateway.token(&["--name", "thrice", "--uses", "3"]);
+    let full = gateway.rendered(POOL, "full");
+    gateway.run();
+    gateway.config("/config/worker", &[&bearer(&thrice)]).await.is_config(&full);
+    gateway.terminate();
+    gateway.wait();
+    let copied = contents(&copy(&gateway, "embedded.toml", "objects.toml", &[]));
+    assert_eq!(copied.len(), 2);
+    assert!(refusal(&program(&gateway, "embedded.toml", &["token", "list"])).contains("was moved to"));
+    use_settings(&gateway, "objects.toml");
+    let checked = program(&gateway, "objects.toml", &["check"]);
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("opens"), "{checked:?}");
+    gateway.run();
+    gateway.config("/config/worker", &[&bearer(&thrice)]).await.is_config(&full);
+    let served = refusal(&copy(&gateway, "objects.toml", "embedded.toml", &[]));
+    assert!(
+        served.contains("serves") || served.contains("another gateway is writing"),
+        "{served}"
+    );
+    gateway.terminate();
+    gateway.wait();
+    remove(&gateway.path("state/gateway.db"));
+    let backed_up = program(
+        &gateway,
+        "objects.toml",
+        &["store", "backup", gateway.path("b.jsonl").to_str().unwrap()],
+    );
+    assert_eq!(
+        contents(&copy(&gateway, "objects.toml", "embedded.toml", &[])),
+        contents(&backed_up)
+    );
+    use_settings(&gateway, "embedded.toml");
+    gateway.run();
+    gateway.config("/config/worker", &[&bearer(&thrice)]).await.is_config(&full);
+    gateway
+        .config("/config/worker", &[&bearer(&thrice)])
+        .await
+        .refused(403, "token-spent");
+}
+
+#[test]
+fn what_is_there_is_not_overwritten_and_a_copy_that_broke_off_is_no_store_and_is_taken_back() {
+    let site = Site::start();
+    let gateway = gateway(&site);
+    gateway.token(&["--name", "kept"]);
+    drop(site.open("another"));
+    assert!(refusal(&copy(&gateway, "embedded.toml", "objects.toml", &[])).contains("are in the store"));
+    site.api.remove("secrets", NAMESPACE, HEAD);
+    // The head, a leaf, and nothing that would make a store of it.
+    use cloud_fixtures::kubernetes::Mishap;
+    site.api
+        .befall([Mishap::None, Mishap::None].into_iter().chain([Mishap::NotDone; 400]));
+    drop(refusal(&copy(&gateway, "embedded.toml", "objects.toml", &[])));
+    site.api.recover();
+    let unfinished = refusal(&program(&gateway, "objects.toml", &["token", "list"]));
+    assert!(unfinished.contains("is not whole"), "{unfinished}");
+    assert!(refusal(&program(&gateway, "embedded.toml", &["token", "list"])).contains("was moved to"));
+    let undone = copy(&gateway, "embedded.toml", "objects.toml", &["--undo"]);
+    assert!(undone.status.success(), "{undone:?}");
+    assert!(site.api.all("secrets").is_empty(), "nothing of it is left");
+    let listed = program(&gateway, "embedded.toml", &["token", "list"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("kept"));
+    let copied = copy(&gateway, "embedded.toml", "objects.toml", &[]);
+    assert_eq!(contents(&copied).len(), 2);
+    let listed = program(&gateway, "objects.toml", &["token", "list"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("kept"));
+}

@@ -1,0 +1,168 @@
+//! Of two gateways with one state one serves, and of all one leads; and who is not heard of does neither.
+
+use attest_gateway::store::fence::Fenced;
+use attest_gateway::store::{self, Entry, EntryKind, Turn};
+use cloud_fixtures::kubernetes::Mishap;
+
+use super::*;
+use crate::support::LIMIT;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_with_a_copied_state_does_not_start_beside_the_other() {
+    let site = Site::start();
+    let one = site.open("one");
+    one.serve().await.unwrap();
+    let (state, copied) = (site.beside("one"), site.beside("copied"));
+    for file in ["replica.id", "store.mark"] {
+        std::fs::copy(state.with_file_name(file), copied.with_file_name(file)).unwrap();
+    }
+    let refused = site.open("copied").serve().await.unwrap_err();
+    assert!(matches!(refused, StoreError::Copied { .. }), "{refused}");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for named in [host.trim(), "was its state folder copied", "empty one"] {
+        assert!(refused.to_string().contains(named), "{refused}");
+    }
+    put(&one, "a", "1").await.unwrap();
+    drop(one);
+    // It was stopped, so this is the one.
+    site.open("copied").serve().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one_before_decides_nothing() {
+    let site = Site::start();
+    let (before, again) = (site.open("one"), site.open("one"));
+    before.serve().await.unwrap();
+    put(&before, "a", "1").await.unwrap();
+    again.serve().await.unwrap();
+    put(&again, "a", "2").await.unwrap();
+    for refused in [
+        put(&before, "a", "3").await,
+        get(&before, "a").await.map(drop),
+        before.page(range("a", "z"), 1).await.map(drop),
+        before.count(range("a", "z")).await.map(drop),
+    ] {
+        assert!(refused.unwrap_err().to_string().contains("has not heard of this gateway"));
+    }
+    // A command decides nothing that is this gateway's alone.
+    assert_eq!(get(&site.open("one"), "a").await.unwrap().as_deref(), Some("2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_leads_until_it_leaves() {
+    let site = Site::start();
+    let (one, two) = (site.open("one"), site.open("two"));
+    let leads = one.lead_work("rotate").await.unwrap().unwrap();
+    assert!(two.lead_work("rotate").await.unwrap().is_none());
+    assert!(two.lead_work("forget").await.unwrap().is_some(), "that is another work");
+    assert!(!leads.is_lost());
+    drop(leads);
+    let begun = std::time::Instant::now();
+    while two.lead_work("rotate").await.unwrap().is_none() {
+        assert!(begun.elapsed() < LIMIT);
+    }
+}
+
+/// It holds what it was not told of, and is heard of: so nobody else would ever lead.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_not_told_that_it_leads_leads_when_it_asks_again() {
+    let site = Site::start();
+    let (one, two) = (site.open_for("one", Duration::from_millis(600)).unwrap(), site.open("two"));
+    one.serve().await.unwrap();
+    // It is done, and whatever would say so does not come.
+    site.api.befall([Mishap::Done]);
+    let asked = async {
+        let led = one.lead_work("tend").await;
+        drop(led);
+    };
+    let cut = async {
+        while !site.api.is_over() {
+            tokio::task::yield_now().await;
+        }
+        site.api.disturb(cloud_fixtures::kubernetes::Disturbance::Silent);
+    };
+    tokio::join!(asked, cut);
+    site.api.recover();
+    let begun = std::time::Instant::now();
+    let leads = loop {
+        if let Ok(Some(leads)) = one.lead_work("tend").await {
+            break leads;
+        }
+        assert!(begun.elapsed() < LIMIT);
+    };
+    assert!(two.lead_work("tend").await.unwrap().is_none());
+    assert!(!leads.is_lost());
+}
+
+fn entry(value: &str) -> Entry {
+    Entry {
+        id: "a".to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+/// One is cut off for longer than it may be silent, and another takes over; what the first writes then, and what it has sent before, is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
+    let site = Site::start();
+    let one = site.open_for("one", Duration::from_secs(2)).unwrap();
+    one.serve().await.unwrap();
+    let mut turn = Turn::new(Arc::new(one.clone()), "tend");
+    let leads = turn.take().await.unwrap().expect("nobody else does");
+    leads.put(EntryKind::Name, entry("one")).await.unwrap();
+    let two = site.open("two");
+    two.serve().await.unwrap();
+    assert!(two.lead_work("tend").await.unwrap().is_none());
+    // What it sends last comes when it is put out.
+    site.api.befall([Mishap::Late].into_iter().chain([Mishap::NotDone; 400]));
+    let first = std::time::Instant::now();
+    put(&one, "late", "1").await.unwrap_err();
+    site.cut_off("one");
+    site.api.recover();
+    assert!(put(&one, "a", "1").await.is_err());
+    let other = loop {
+        if let Some(other) = two.lead_work("tend").await.unwrap() {
+            break other;
+        }
+        assert!(first.elapsed() < LIMIT);
+    };
+    assert!(
+        first.elapsed() >= Duration::from_secs(9),
+        "{:?}: it was heard of last",
+        first.elapsed()
+    );
+    site.api.let_through();
+    put(&Fenced::new(two.clone(), other.fence()), "a", "two").await.unwrap();
+    assert_eq!(get(&two, "late").await.unwrap(), None);
+    // It is heard of again, and its turn is over.
+    site.readmit("one");
+    let refused = leads.put(EntryKind::Name, entry("stale")).await.unwrap_err();
+    assert!(!refused.to_string().is_empty());
+    let two: &dyn store::Store = &two;
+    assert_eq!(two.get(EntryKind::Name, "a").await.unwrap(), Some(entry("one")));
+}
+
+/// What it holds is nobody's when it was not heard of for as long as a lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_stood_still_serves_again_when_it_is_heard_of() {
+    let site = Site::start();
+    let one = site.open_for("one", Duration::from_secs(2)).unwrap();
+    one.serve().await.unwrap();
+    let leads = one.lead_work("tend").await.unwrap().unwrap();
+    let two = site.open("two");
+    two.serve().await.unwrap();
+    site.cut_off("one");
+    let begun = std::time::Instant::now();
+    while two.lead_work("tend").await.unwrap().is_none() {
+        assert!(begun.elapsed() < LIMIT);
+    }
+    site.readmit("one");
+    let fenced = Fenced::new(one.clone(), leads.fence());
+    while put(&one, "a", "1").await.is_err() {
+        assert!(begun.elapsed() < LIMIT);
+    }
+    let refused = put(&fenced, "a", "2").await;
+    assert!(matches!(refused, Err(StoreError::Led { .. })), "{refused:?}");
+    assert!(leads.is_lost(), "it was told");
+    assert_eq!(get(&two, "a").await.unwrap().as_deref(), Some("1"));
+}

@@ -1,0 +1,38 @@
+//! A store on objects does what every store does.
+
+use async_trait::async_trait;
+use attest_gateway::store::Store;
+use cloud_fixtures::kubernetes::Disturbance;
+
+use super::*;
+use crate::conformance::{self, Place};
+
+/// An API, and whoever opens the store on it: each with the state of the same gateway.
+struct OnObjects(Arc<Site>);
+
+/// Stands still until this is dropped.
+struct Paused(Arc<Site>);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.api.recover();
+    }
+}
+
+#[async_trait]
+impl Place for OnObjects {
+    async fn empty() -> Self {
+        Self(Arc::new(Site::start()))
+    }
+
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.0.open("one"))
+    }
+
+    async fn hold(&self) -> Box<dyn Send> {
+        self.0.api.disturb(Disturbance::Silent);
+        Box::new(Paused(Arc::clone(&self.0)))
+    }
+}
+
+conformance::conforms!(OnObjects);

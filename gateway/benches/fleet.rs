@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use attest_gateway::settings::{Settings, StoreSettings};
-use attest_gateway::store::etcd::Etcd;
-use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+use attest_gateway::settings::Settings;
+use attest_gateway::store::{AnyStore, Entry, EntryKind, Store};
 use cloud_fixtures::etcd;
 use results::{Bound, Figure};
 use support::{Answer, Gateway, POOL, bearer};
@@ -109,11 +108,7 @@ fn resident(process: u32) -> f64 {
 
 fn open(gateway: &Gateway) -> Arc<dyn Store> {
     let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
-    match &settings.engine {
-        StoreSettings::Embedded => Arc::new(Embedded::open(&settings.store()).unwrap()),
-        StoreSettings::Etcd(etcd) => Arc::new(Etcd::open(etcd, &settings.store()).unwrap()),
-        StoreSettings::Kubernetes(_) => panic!("not measured"),
-    }
+    Arc::new(AnyStore::open(&settings).unwrap())
 }
 
 /// Machines on the allowlist, each with a name.

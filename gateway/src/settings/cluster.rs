@@ -31,6 +31,27 @@ pub struct ClusterSettings {
     pub client_ca: bool,
 }
 
+impl ClusterSettings {
+    /// An API, of which nothing is wanted yet.
+    #[must_use]
+    pub fn at(api: ClusterApi) -> Self {
+        Self {
+            api,
+            namespace: None,
+            configs: false,
+            machine_namespace: MACHINES.to_owned(),
+            pointers: false,
+            approval: None,
+            machines: false,
+            bootstrap_tokens: BTreeSet::new(),
+            client_ca: false,
+        }
+    }
+}
+
+/// Where OpenShift has Machine objects.
+const MACHINES: &str = "openshift-machine-api";
+
 /// How the API is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterApi {
@@ -59,7 +80,7 @@ impl Default for ClusterSection {
             api: None,
             namespace: None,
             configs: true,
-            machine_namespace: "openshift-machine-api".to_owned(),
+            machine_namespace: MACHINES.to_owned(),
             pointers: false,
             approval: ApprovalSection::default(),
             machines: false,

@@ -192,7 +192,6 @@ impl Settings {
             configs,
             forwards,
         } = log::checked(file.attestation_log, folder)?;
-        let cluster = cluster::checked(file.cluster, folder)?;
         let client_ca = match &cluster {
             Some(ClusterSettings { client_ca: true, .. }) if file.tls.client_ca.is_some() => {
                 let allowed = "tls.client_ca says it already: take one of them out";

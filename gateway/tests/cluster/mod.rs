@@ -38,15 +38,8 @@ impl Asked {
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig(&token)).unwrap();
         let settings = ClusterSettings {
-            api: ClusterApi::Kubeconfig(kubeconfig),
             namespace: Some(NAMESPACE.to_owned()),
-            configs: true,
-            machine_namespace: "openshift-machine-api".to_owned(),
-            pointers: false,
-            approval: None,
-            machines: false,
-            bootstrap_tokens: std::collections::BTreeSet::new(),
-            client_ca: false,
+            ..ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig))
         };
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {

@@ -57,11 +57,8 @@ impl Site {
         std::fs::write(&kubeconfig, self.api.kubeconfig(&token)).unwrap();
         KubernetesSettings {
             cluster: ClusterSettings {
-                api: ClusterApi::Kubeconfig(kubeconfig),
                 namespace: Some(NAMESPACE.to_owned()),
-                configs: false,
-                machine_namespace: "machines".to_owned(),
-                pointers: false,
+                ..ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig))
             },
             name: HEAD.to_owned(),
             timeout: Duration::from_secs(10),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use attest_gateway::manifests::{
     Door, Host, Image, InCluster, InitialSettings, NAME, Namespace, Part, Platform, PoolName, USER, documents, machine_config, table,
 };
@@ -73,6 +73,9 @@ impl Arguments {
     }
 
     fn settings(&self) -> anyhow::Result<Vec<String>> {
+        if self.parts().contains(&Part::Store) && !self.etcd.is_empty() {
+            bail!("--etcd names an etcd for the store, and --with store has it on objects of the API: take one of them");
+        }
         let settings = InitialSettings {
             namespace: self.namespace.clone(),
             host: self
@@ -83,8 +86,10 @@ impl Arguments {
             etcd: self.etcd.clone(),
             parts: self.parts(),
         };
-        if settings.etcd.is_empty() {
-            output::tell("no --etcd: each host has a store of its own, and a node that attests at one and fetches from another is refused");
+        if settings.etcd.is_empty() && !settings.parts.contains(&Part::Store) {
+            output::tell(
+                "neither --etcd nor --with store: each host has a store of its own, and a node that attests at one and fetches from another is refused",
+            );
         }
         Ok(settings.config_maps()?.into())
     }

@@ -38,22 +38,58 @@ pub struct InitialSettings {
     pub parts: BTreeSet<Part>,
 }
 
-/// `gateway.toml`.
-fn settings(etcd: &[String], parts: &BTreeSet<Part>) -> String {
-    let (mut store, mut cluster) = (String::new(), String::new());
-    if !parts.is_empty() {
-        // Writing to a string cannot fail.
-        let _ = write!(
-            cluster,
-            "
+/// Pools of the control plane: no machine gets into them because a part was asked for.
+const CONTROL_PLANE: [&str; 2] = ["arbiter", "master"];
+
+/// `[cluster]`.
+fn cluster(parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+    let mut cluster = String::new();
+    if parts.is_empty() {
+        return cluster;
+    }
+    let names = pools
+        .iter()
+        .map(ToString::to_string)
+        .filter(|name| !CONTROL_PLANE.contains(&&**name));
+    let pools = names.map(|name| quoted(&name)).collect::<Vec<_>>().join(", ");
+    // Writing to a string cannot fail.
+    let _ = write!(
+        cluster,
+        "
 # What of this has no rights is refused by the API: `attest-gateway manifests --only gateway` with the same --with.
 [cluster]
 api = \"in-cluster\"
 configs = {}
 pointers = {}
+machines = {}
+client_ca = {}
 ",
-            parts.contains(&Part::Configs),
-            parts.contains(&Part::Pointers)
+        parts.contains(&Part::Configs),
+        parts.contains(&Part::Pointers),
+        parts.contains(&Part::Inventory),
+        parts.contains(&Part::ClientCa),
+    );
+    if parts.contains(&Part::Tokens) {
+        let _ = writeln!(cluster, "bootstrap_tokens = [{pools}]");
+    }
+    if parts.contains(&Part::Approval) {
+        let _ = write!(cluster, "\n[cluster.approval]\nenabled = true\npools = [{pools}]\n");
+    }
+    cluster
+}
+
+/// `gateway.toml`.
+fn settings(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+    let (mut store, cluster) = (String::new(), cluster(parts, pools));
+    if parts.contains(&Part::Store) && etcd.is_empty() {
+        let _ = write!(
+            store,
+            "
+# Gateways on several hosts have one store, on Secrets of this namespace. Their key is in Secret {NAME}-store.
+[store]
+engine = \"kubernetes\"
+key_file = \"{CONFIGURATION}/store/store.key\"
+"
         );
     }
     if !etcd.is_empty() {
@@ -133,7 +169,7 @@ impl InitialSettings {
     /// # Errors
     /// [`SettingsError`]: what was asked for is no setting.
     pub fn config_maps(&self) -> Result<[String; 2], SettingsError> {
-        let settings = settings(&self.etcd, &self.parts);
+        let settings = settings(&self.etcd, &self.parts, &self.pools);
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
         let pool = pool(&self.host);
         let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();
@@ -160,4 +196,58 @@ fn config_map(namespace: &Namespace, name: &str, files: &[(String, &str)]) -> St
 /// A string of TOML, whatever is in it.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
+}
+
+#[cfg(all(test, feature = "cluster"))]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::settings::StoreSettings;
+
+    fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
+        let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
+        let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
+        let text = settings(&etcd, &parts.iter().copied().collect(), &pools);
+        Settings::parse(&text, Path::new("/etc/attest-gateway/settings/gateway.toml")).unwrap()
+    }
+
+    #[test]
+    fn each_part_is_turned_on_and_no_other() {
+        assert_eq!(printed(&[], &[]).cluster, None);
+        for part in Part::ALL {
+            let settings = printed(&[], &[part]);
+            let cluster = settings.cluster.unwrap();
+            let on = [
+                (Part::Configs, cluster.configs),
+                (Part::Inventory, cluster.machines),
+                (Part::Tokens, !cluster.bootstrap_tokens.is_empty()),
+                (Part::ClientCa, cluster.client_ca),
+                (Part::Pointers, cluster.pointers),
+                (Part::Approval, cluster.approval.is_some()),
+                // It is the pools' to say.
+                (Part::SecondStage, part == Part::SecondStage),
+                (Part::Store, matches!(settings.engine, StoreSettings::Kubernetes(_))),
+            ];
+            assert_eq!(on.map(|(of, _)| of), Part::ALL);
+            for (of, is_on) in on {
+                assert_eq!(is_on, of == part, "{of:?} with {part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_machine_gets_into_the_control_plane_by_a_part() {
+        let cluster = printed(&[], &[Part::Tokens, Part::Approval]).cluster.unwrap();
+        let workers = ["worker".to_owned()];
+        assert_eq!(
+            (cluster.bootstrap_tokens, cluster.approval.unwrap().pools),
+            (BTreeSet::from(workers.clone()), workers.to_vec())
+        );
+    }
+
+    #[test]
+    fn an_etcd_that_is_named_has_the_store() {
+        let engine = printed(&["https://etcd.example.com:2379"], &[Part::Store]).engine;
+        assert!(matches!(engine, StoreSettings::Etcd(_)));
+    }
 }

@@ -377,7 +377,7 @@ fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() 
         &[REPLAYABLE, objects],
         Ok("aws-identity-document"),
     );
-    check(r#"[["aws-nitro-tpm"]]"#, &[NITRO_TPM, objects], Ok("aws-nitro-tpm"));
+    check(r#"[["aws-nitro-tpm"]]"#, &[ANY_ACCOUNT, objects], Ok("aws-nitro-tpm"));
     check(r#"[["tpm"]]"#, &[OF_GOOGLE, TPM, GCP, objects], Ok("tpm"));
     check(r#"[["tpm"]]"#, &[TPM, objects], unnamed);
     check(r#"[["azure"]]"#, &[AZURE, objects], unnamed);

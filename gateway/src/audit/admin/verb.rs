@@ -53,6 +53,8 @@ verbs! {
     NodeRevoke = "node.revoke";
     /// A revocation was taken back.
     NodeRestore = "node.restore";
+    /// A kubelet's client certificate was approved, because its machine has attested.
+    CsrApprove = "csr.approve";
     /// The seal was given a new key: by a command, or by the gateway when it is time.
     SealRotate = "seal.rotate";
     /// The seal was given a new key, and all others were dropped.
@@ -81,8 +83,6 @@ verbs! {
     CertificateRenew = "certificate.renew";
     /// The pointer of a machine set was given other CAs.
     PointerRenew = "pointer.renew";
-    /// A kubelet's client certificate was approved, because its machine has attested.
-    CsrApprove = "csr.approve";
     /// A gateway has begun, and goes by this.
     GatewayStart = "gateway.start";
     /// A gateway has found other files, and goes by them.

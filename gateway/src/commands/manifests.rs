@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use attest_gateway::manifests::{
     Door, Host, Image, InCluster, InitialSettings, NAME, Namespace, Part, Platform, PoolName, USER, documents, machine_config, table,
 };
@@ -74,7 +74,7 @@ impl Arguments {
 
     fn settings(&self) -> anyhow::Result<Vec<String>> {
         if self.parts().contains(&Part::Store) && !self.etcd.is_empty() {
-            bail!("--etcd names an etcd for the store, and --with store has it on objects of the API: take one of them");
+            output::tell("--etcd has the store: what --with store is for is not used");
         }
         let settings = InitialSettings {
             namespace: self.namespace.clone(),

@@ -34,7 +34,7 @@ pub struct Arguments {
     /// A pool that is served (repeatable).
     #[arg(long, value_name = "POOL", default_value = "worker")]
     pool: Vec<PoolName>,
-    /// A member of the etcd that keeps the store (repeatable). None: each host has a store of its own, which is right for one host.
+    /// A member of the etcd that keeps the store (repeatable). None, and no --with store: each host has a store of its own, which is right for one host.
     #[arg(long, value_name = "URL")]
     etcd: Vec<String>,
     /// What the gateway asks the cluster's API for (repeatable): it gets the rights for that, and no others.

@@ -102,6 +102,10 @@ impl Needed {
             let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             read(&mut manifests, name, object)?;
         }
+        // Only their Ignition configs are asked for here; which extensions the operator knows, it has said by rendering.
+        for config in &mut manifests.machine_configs {
+            config.spec.extensions.clear();
+        }
         let nothing = || NeededError::Nothing { pool: pool.to_owned() };
         let needed = render_pool(&manifests, pool)?.ok_or_else(nothing)?.pre_approved.config();
         if needed == Config::empty() {

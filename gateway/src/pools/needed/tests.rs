@@ -96,6 +96,14 @@ fn a_machine_config_that_makes_no_sense_is_of_its_pool_only() {
 }
 
 #[test]
+fn an_extension_that_only_the_operator_knows_is_no_reason_to_refuse() {
+    let mut a = machine_config("50-a", "worker", &needed("true"), &[("/etc/a", "a")]);
+    a["spec"]["extensions"] = json!(["of-a-later-release", "kernel-devel"]);
+    a["spec"]["kernelType"] = json!("realtime");
+    check(vec![a], &full(&[("/etc/a", "a")]), Ok(&["/etc/a"]));
+}
+
+#[test]
 fn a_pool_of_its_own_says_which_machine_configs_are_its_own() {
     let selector = |role: &str| json!({"matchLabels": {"machineconfiguration.openshift.io/role": role}});
     let pool = |role: &str| {

@@ -125,8 +125,9 @@ pub(super) async fn get(
         record,
         kept: LargeParts::new(),
     };
-    let Some(decided) = case.decide(&awaited).await else {
-        return problem::empty_503();
+    let decided = match case.decide(&awaited).await {
+        Ok(decided) => decided,
+        Err(refusal) => return refusal.without_a_word(),
     };
     match endpoint.decisions.record(decided).await {
         Ok(recorded) => recorded.into_inner(),
@@ -174,8 +175,8 @@ struct ConfigCase<'r> {
 }
 
 impl<'r> ConfigCase<'r> {
-    /// The decision, whole. `None`: the gateway cannot answer now.
-    async fn decide(mut self, awaited: &Awaited) -> Option<Decided<Response>> {
+    /// The decision, whole; or why the gateway cannot decide now.
+    async fn decide(mut self, awaited: &Awaited) -> Result<Decided<Response>, Refusal> {
         let ConfigAsked { pool, headers, .. } = self.asked;
         let config = self.config().await;
         let config = config.and_then(|config| {
@@ -205,14 +206,14 @@ impl<'r> ConfigCase<'r> {
             Err(refusal) => {
                 self.endpoint.decisions.give_back(record).await;
                 if refusal.is_unavailable() {
-                    return None;
+                    return Err(refusal);
                 }
                 refuse(record, &refusal);
                 refusal.into_response()
             }
         };
         let Self { record, kept, .. } = self;
-        Some(Decided { record, kept, outcome })
+        Ok(Decided { record, kept, outcome })
     }
 
     /// What is kept of a config: without it nothing is served that it should be kept of.
@@ -304,6 +305,9 @@ impl<'r> ConfigCase<'r> {
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Kubelet;
         let tls = endpoint.tls.current();
+        if endpoint.tls.awaits_client_authorities(&tls) {
+            return Err(Refusal::kubelet_ca_untold());
+        }
         let verification = &endpoint.admission.verification;
         let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, peer, now).await?;
         record.basis = Some(examined.basis);

@@ -10,8 +10,8 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
-    KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED,
-    UNAVAILABLE, UNDECIDED,
+    KUBELET_CA_UNTOLD, KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
+    TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED,
 };
 pub use codes::{CODES, decided_by, is_code};
 
@@ -24,6 +24,8 @@ const REASON_LIMIT_CHARACTERS: usize = 4096;
 /// After how long a machine comes again that waits for its Machine object, in seconds: objects are told within a second of being written, and a cloud gives an
 /// instance its id in some.
 const MACHINE_AWAITED_SECONDS: u16 = 5;
+/// After how long a kubelet comes again whose CAs the cluster has not told, in seconds: an API that is back is asked again within 30.
+const KUBELET_CA_UNTOLD_SECONDS: u16 = 10;
 
 /// A refusal: what the node is told, and the reason that the log and the record get.
 #[derive(Debug, Clone)]
@@ -153,6 +155,27 @@ impl Refusal {
             again_seconds: Some(MACHINE_AWAITED_SECONDS),
             ..Self::new(MACHINE_AWAITED, format!("no Machine object of the cluster names {machine} yet"))
         }
+    }
+
+    /// 503: a kubelet's certificate, before the cluster has said by which CAs it is judged.
+    pub(super) fn kubelet_ca_untold() -> Self {
+        tracing::debug!("a kubelet's certificate cannot be judged yet: told to come again");
+        Self {
+            again_seconds: Some(KUBELET_CA_UNTOLD_SECONDS),
+            ..Self::new(
+                KUBELET_CA_UNTOLD,
+                "the cluster has not said yet which CAs sign kubelets' certificates",
+            )
+        }
+    }
+
+    /// Where nodes get no reasons: an empty 503, which says when to come again if that is known.
+    pub(super) fn without_a_word(&self) -> Response {
+        let mut answer = empty_503();
+        if let Some(seconds) = self.again_seconds {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        answer
     }
 
     /// Whether what it was decided from has changed meanwhile, so that it may be decided anew.

@@ -91,6 +91,9 @@ pub async fn keep_client_ca(cluster: Arc<Cluster>, path: PathBuf) {
 }
 
 async fn write_each(mut kept: Kept<ConfigMap>, path: &Path) {
+    if !path.exists() {
+        tracing::warn!("cluster: {CLIENT_CA}: the cluster has not told them yet; kubelets are told to come again");
+    }
     loop {
         kept.changed().await;
         let all = kept.all().unwrap_or_default();

@@ -19,6 +19,9 @@ use crate::settings::TlsSettings;
 
 /// How long evidence is taken that was made for a key which has been replaced: as long as the longest challenge can be answered.
 const RETIRED_KEY_SECONDS: u64 = 900;
+/// How long after its start a gateway has kubelets wait for the CAs that the cluster has not told: an API that is back within that has not cost a kubelet its
+/// config; who may not ask it never will be told, and is to be found out.
+const CLIENT_AUTHORITIES_AWAITED_SECONDS: u64 = 600;
 /// Most of these keys: who rotates more often than that in a quarter of an hour is trying something out.
 const RETIRED_LIMIT_KEYS: usize = 16;
 
@@ -42,6 +45,8 @@ pub struct LiveTls {
     files: TlsSettings,
     clock: Clock,
     current: ArcSwap<Current>,
+    /// When it was opened, in seconds since 1970.
+    since: u64,
     /// Keys that were in use until a moment ago, and until when evidence for them is taken.
     retired: Mutex<Vec<(SpkiSha256, u64)>>,
 }
@@ -57,6 +62,8 @@ pub struct Current {
     read: [u8; 32],
     /// The CAs whose word is taken for kubelets, for connections that are open already too.
     pub client_authorities: Authorities,
+    /// Whether these are the cluster's to tell, and it has not told them yet.
+    client_authorities_untold: bool,
 }
 
 /// What a reload found.
@@ -84,6 +91,7 @@ impl LiveTls {
             files: files.clone(),
             clock,
             current: ArcSwap::from_pointee(current),
+            since: clock.now().as_secs(),
             retired: Mutex::default(),
         })
     }
@@ -92,6 +100,13 @@ impl LiveTls {
     #[must_use]
     pub fn current(&self) -> Arc<Current> {
         self.current.load_full()
+    }
+
+    /// Whether kubelets are to wait for the CAs by which their certificates are judged: the cluster has not told them, and may yet.
+    #[must_use]
+    pub fn awaits_client_authorities(&self, current: &Current) -> bool {
+        let waited = self.clock.now().as_secs().saturating_sub(self.since);
+        current.client_authorities_untold && waited < CLIENT_AUTHORITIES_AWAITED_SECONDS
     }
 
     /// Keys that nodes may have seen: the one in use first.
@@ -147,17 +162,19 @@ impl Current {
         // Before anything is read: what changes meanwhile is then found to be a change.
         let read = Self::digest(files);
         let serving = Serving::load(files, clock.now())?;
+        let client_authorities_untold = files.client_ca_of_cluster && files.client_ca.as_ref().is_some_and(|path| !path.exists());
         let client_authorities = match &files.client_ca {
-            // The cluster has not told them yet.
-            Some(path) if files.client_ca_of_cluster && !path.exists() => Authorities::default(),
-            Some(path) => Authorities::load(path)?,
-            None => Authorities::default(),
+            Some(path) if !client_authorities_untold => Authorities::load(path)?,
+            _ => Authorities::default(),
         };
-        let config = server_config(&serving, &client_authorities)?;
+        // Who asks for a certificate before it can judge one knows who is to wait.
+        let asks = client_authorities_untold || !client_authorities.is_empty();
+        let config = server_config(&serving, asks.then_some(&client_authorities))?;
         Ok(Self {
             serving,
             config,
             client_authorities,
+            client_authorities_untold,
             read,
         })
     }
@@ -168,13 +185,12 @@ impl Current {
     }
 }
 
-/// 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption.
-fn server_config(serving: &Serving, client_authorities: &Authorities) -> Result<Arc<ServerConfig>, rustls::Error> {
+/// 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption; without CAs nobody is asked for a certificate.
+fn server_config(serving: &Serving, client_authorities: Option<&Authorities>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier: Arc<dyn ClientCertVerifier> = if client_authorities.is_empty() {
-        WebPkiClientVerifier::no_client_auth()
-    } else {
-        Arc::new(PossessionVerifier::new(client_authorities, Arc::clone(&provider)))
+    let verifier: Arc<dyn ClientCertVerifier> = match client_authorities {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(authorities) => Arc::new(PossessionVerifier::new(authorities, Arc::clone(&provider))),
     };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -223,6 +239,32 @@ mod tests {
         for (from, to) in [(&new.ca, &files.ca), (&new.certificate, &files.certificate), (&new.key, &files.key)] {
             fs::copy(from, to).unwrap();
         }
+    }
+
+    #[test]
+    fn kubelets_wait_for_cas_that_the_cluster_has_not_told_and_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = files(folder.path());
+        replace(&files);
+        let awaits = |live: &LiveTls| live.awaits_client_authorities(&live.current());
+        assert!(!awaits(&LiveTls::open(&files, Clock::Fixed(NOW)).unwrap()));
+        files.client_ca = Some(folder.path().join("kubelet-client-ca.crt"));
+        // A file that somebody else was to write is missing, and no gateway waits for that.
+        assert!(LiveTls::open(&files, Clock::Fixed(NOW)).is_err());
+        files.client_ca_of_cluster = true;
+        let mut live = LiveTls::open(&files, Clock::Fixed(NOW)).unwrap();
+        for (seconds, expected) in [
+            (0, true),
+            (CLIENT_AUTHORITIES_AWAITED_SECONDS - 1, true),
+            (CLIENT_AUTHORITIES_AWAITED_SECONDS, false),
+        ] {
+            live.clock = Clock::Fixed(NOW + seconds);
+            assert_eq!(awaits(&live), expected, "{seconds}");
+        }
+        live.clock = Clock::Fixed(NOW);
+        fs::copy(&files.ca, folder.path().join("kubelet-client-ca.crt")).unwrap();
+        live.reload().unwrap();
+        assert!(!awaits(&live));
     }
 
     #[test]

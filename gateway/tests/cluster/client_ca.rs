@@ -45,6 +45,11 @@ async fn gets(gateway: &Gateway, kubelet: &Identity) -> String {
     match answer.status.as_u16() {
         200 if answer.body == gateway.rendered(POOL, "full") => "served".to_owned(),
         200 => "pre-approved".to_owned(),
+        503 => {
+            answer.try_again();
+            assert_eq!(answer.header("retry-after"), Some("10"));
+            "told to come again".to_owned()
+        }
         _ => answer.code(),
     }
 }
@@ -72,8 +77,13 @@ async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() 
     let (api, one, other) = (api(), Cluster::new(), Cluster::new());
     let mut gateway = start(&api);
     let (of_one, of_other) = (one.kubelet("worker-1"), other.kubelet("worker-1"));
-    // Before the cluster has told them nobody is asked for a certificate.
-    assert_eq!(gets(&gateway, &of_one).await, "pre-approved");
+    // Before the cluster has told them a kubelet waits, and nobody else does.
+    gateway.line(|line| line.contains("the cluster has not told them yet; kubelets are told to come again"));
+    assert_eq!(gets(&gateway, &of_one).await, "told to come again");
+    gateway
+        .config(PATH, &[])
+        .await
+        .is_config(&gateway.rendered(POOL, "pre-approved"));
     change(&gateway, &api, one.pem());
     assert_eq!(gets(&gateway, &of_one).await, "served");
     assert_eq!(gets(&gateway, &of_other).await, "kubelet-certificate-invalid");

@@ -20,6 +20,8 @@ pub(super) struct Known<'a> {
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
     pub bootstrap_tokens: &'a BTreeSet<String>,
+    /// The pools whose machines' CSRs are approved.
+    pub approved: &'a [String],
     pub depth: Depth,
 }
 
@@ -47,6 +49,12 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
     for name in known.bootstrap_tokens.iter().filter(|name| !takes_tokens(name)) {
         findings.push(Finding::Warning(format!(
             "cluster.bootstrap_tokens names pool {name}, which is not served, or takes no tokens (grants.token in its pool.toml)"
+        )));
+    }
+    let names = pools.names();
+    for name in known.approved.iter().filter(|name| !names.contains(name)) {
+        findings.push(Finding::Warning(format!(
+            "cluster.approval.pools names pool {name}, and there is no such pool: no machine of it is approved"
         )));
     }
     for pool in pools.all() {

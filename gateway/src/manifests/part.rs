@@ -112,7 +112,10 @@ const APPROVAL: &[Rule] = &[
         names: &["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"],
         ..cluster(CERTIFICATES, &["signers"], &["approve"])
     },
-    cluster("machine.openshift.io", &["machines"], WATCH),
+    Rule {
+        place: MACHINES,
+        ..cluster("machine.openshift.io", &["machines"], WATCH)
+    },
     cluster("", &["nodes"], &["get", "list", "watch"]),
     // A CSR is in no namespace; the events of what is in none are in this one.
     within(Place::Namespace("default"), &["events"], &["create"]),

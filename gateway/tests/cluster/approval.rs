@@ -24,6 +24,12 @@ fn rights() -> Vec<Value> {
     block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()
 }
 
+/// That part of it which is about Machine objects, in their namespace.
+fn of_machines() -> Value {
+    let is_it = |object: &Value| object["kind"] == "Role" && object["metadata"]["namespace"] == "openshift-machine-api";
+    rights().into_iter().find(is_it).unwrap()
+}
+
 struct Site {
     api: Kubernetes,
     gateway: Gateway,
@@ -430,16 +436,21 @@ async fn check_says_whether_the_api_tells_what_is_needed() {
         said.contains("its API tells of certificate signing requests, nodes for approval, machines for approval"),
         "{said}"
     );
-    let role = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
-    let mut less = role.clone();
-    less["rules"]
-        .as_array_mut()
-        .unwrap()
-        .retain(|rule| rule["resources"] != json!(["machines"]));
+    let mut less = of_machines();
+    less["rules"] = json!([]);
     site.api.put(less);
     let said = site.gateway.command(&["check"]);
     let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
     assert!(line.contains("machines for approval") && line.contains("cannot list"), "{said}");
+    // A pool that nobody has is a typing error.
+    site.gateway.settings(
+        "[cluster]\napi = \"kubeconfig\"\nconfigs = false\n[cluster.approval]\nenabled = true\npools = [\"worker\", \"wroker\"]\n",
+    );
+    let said = site.gateway.command(&["check"]);
+    assert!(
+        said.contains("cluster.approval.pools names pool wroker") && !said.contains("names pool worker"),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -462,12 +473,9 @@ async fn nothing_is_approved_unless_that_is_said() {
 async fn where_machine_objects_are_not_told_nothing_is_approved() {
     let site = Site::start();
     site.attested(NODE).await;
-    let role = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let role = of_machines();
     let mut less = role.clone();
-    less["rules"]
-        .as_array_mut()
-        .unwrap()
-        .retain(|rule| rule["resources"] != json!(["machines"]));
+    less["rules"] = json!([]);
     site.api.put(less);
     site.api.restart(History::Lost);
     site.gateway

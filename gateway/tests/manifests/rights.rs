@@ -36,7 +36,7 @@ const PARTS: [(&str, &[Right]); 8] = [
         &[
             ("list watch", "certificatesigningrequests", "*"),
             ("update", "certificatesigningrequests/approval", "*"),
-            ("list watch", "machines", "*"),
+            ("list watch", "machines", "openshift-machine-api"),
             ("get list watch", "nodes", "*"),
             ("create", "events", "default"),
         ],

@@ -50,6 +50,11 @@ pub(super) struct Told {
     pub(super) nodes: BTreeMap<String, NodeFacts>,
 }
 
+/// The Machine objects of the one namespace that has them: a right to those of others is not asked for.
+fn machine_api(cluster: &Cluster) -> Api<DynamicObject> {
+    Api::namespaced_with(cluster.client(), &cluster.settings().machine_namespace, &machines())
+}
+
 /// Asks once for each kind of object that is watched.
 pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let one = ListParams::default().limit(1);
@@ -60,7 +65,7 @@ pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSetti
         (NODES, cluster.ask(NODES, nodes.list_metadata(&one)).await.map(drop)),
     ];
     if settings.machine_objects {
-        let machines: Api<DynamicObject> = Api::all_with(cluster.client(), &machines());
+        let machines = machine_api(cluster);
         found.push((MACHINES, cluster.ask(MACHINES, machines.list_metadata(&one)).await.map(drop)));
     }
     found
@@ -73,8 +78,7 @@ impl Watched {
         let (requests, keep_requests) = keep(&Api::all(cluster.client()), (), &all, REQUESTS, health);
         let (nodes, keep_nodes) = keep(&Api::all(cluster.client()), (), &all, NODES, health);
         let with_machines = settings.machine_objects.then(|| {
-            let of = machines();
-            let (machines, keeping) = keep(&Api::all_with(cluster.client(), &of), of, &all, MACHINES, health);
+            let (machines, keeping) = keep(&machine_api(cluster), machines(), &all, MACHINES, health);
             (machines, keeping.without_managed_fields())
         });
         let (machines, keep_machines) = with_machines.unzip();

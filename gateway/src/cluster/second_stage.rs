@@ -4,6 +4,8 @@
 //! Each gateway does so by itself. The name of an object is that of its content, so gateways make no difference to one another; and each says on the objects
 //! of its own pools that it still serves them, so none removes what another one's nodes boot with.
 
+mod there;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Pr
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+pub use there::{There, there};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;

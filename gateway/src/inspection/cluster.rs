@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::Finding;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
+use crate::cluster::second_stage::{There, there};
 use crate::metrics::Metrics;
+use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
 use crate::settings::Settings;
 
@@ -43,6 +45,30 @@ pub(super) async fn inspect(
     findings.push(Finding::Good(format!("cluster: its API tells of {}", told.join(", "))));
     let needed = cluster.needed().await;
     (Some(cluster), needed)
+}
+
+/// Whether the cluster has what nodes with a pre-approved config go by.
+pub(super) async fn second_stage(cluster: &Cluster, pools: &LivePools, findings: &mut Vec<Finding>) {
+    let found = match there(cluster, &pools.all()).await {
+        Ok(found) => found,
+        Err(error) => {
+            findings.push(Finding::Degraded(format!(
+                "cluster: {error}; whether the MachineConfigs of the second stage are there is not known"
+            )));
+            return;
+        }
+    };
+    for (pool, name, there) in found {
+        findings.push(match there {
+            There::Well => Finding::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
+            There::Missing => Finding::Warning(format!(
+                "pool {pool}: MachineConfig {name} of the second stage is not in the cluster: a gateway that serves makes it, and until then nodes that get the pre-approved config wait for it"
+            )),
+            There::Otherwise => Finding::Degraded(format!(
+                "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a gateway that serves puts it back if it has made it"
+            )),
+        });
+    }
 }
 
 /// What the cluster says of what nodes need before they are approved, for who looks at a pool.

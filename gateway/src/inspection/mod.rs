@@ -122,6 +122,10 @@ impl Inspection {
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {
             Ok(pools) => {
                 pools::inspect(&pools, &known, &mut findings);
+                #[cfg(feature = "cluster")]
+                if let (Some(cluster), Depth::Thorough) = (&cluster, depth) {
+                    cluster::second_stage(cluster, &pools, &mut findings).await;
+                }
                 Some(pools)
             }
             Err(error) => {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::{Arc, Mutex};
 
+use attest_gateway::ignition::data_url;
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use cloud_fixtures::machine_config_server::MachineConfigServer;
 use cloud_fixtures::server::Server;
@@ -12,6 +13,7 @@ use super::NAMESPACE;
 use crate::support::{self, Gateway, POOL};
 
 const MCO: &str = "machineconfiguration.openshift.io/v1";
+const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 const NEEDED: &str = "machineconfiguration.openshift.io/needed-before-node-approved";
 
 /// A cluster: its API, its Machine Config Server, and a gateway that asks both.
@@ -32,6 +34,14 @@ fn rules() -> Value {
         "machineosbuilds",
     ];
     json!([{"apiGroups": ["machineconfiguration.openshift.io"], "resources": resources, "verbs": ["get", "list", "watch"]}])
+}
+
+/// What a Machine Config Server says of the MachineConfig that its config is from.
+fn encapsulated(version: &str) -> Value {
+    json!({
+        "apiVersion": MCO, "kind": "MachineConfig", "metadata": {"name": "rendered-worker-1"},
+        "spec": {"config": {"ignition": {"version": version}}, "fips": false, "kernelArguments": [], "extensions": [], "osImageURL": "quay.io/os@sha256:1"},
+    })
 }
 
 fn file(path: &str, text: &str) -> Value {
@@ -69,7 +79,15 @@ impl Cluster {
         let state = Arc::new(Mutex::new("one"));
         let said = Arc::clone(&state);
         let config = move |version: &str| {
-            let mut files = [file("/etc/early", "early"), file("/etc/state", &said.lock().unwrap())];
+            let mut files = [
+                file("/etc/early", "early"),
+                file("/etc/state", &said.lock().unwrap()),
+                file(ENCAPSULATED, ""),
+                // What such a server appends besides.
+                file("/etc/machine-config-daemon/node-annotations.json", "%7B%7D"),
+                file("/etc/mcs-machine-config-content.json", "%7B%7D"),
+            ];
+            files[2]["contents"]["source"] = data_url::encode(encapsulated(version).to_string().as_bytes()).into();
             if version == "2.2.0" {
                 files.iter_mut().for_each(|file| file["filesystem"] = json!("root"));
                 files
@@ -182,6 +200,52 @@ async fn what_nodes_need_is_what_the_machine_configs_say() {
     cluster.api.put(machine_config("50-state", "worker", false, &[]));
     cluster.is_served_anew(2);
     assert!(!cluster.pre_approved().await.contains("/etc/state"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_takes_over_by_what_the_machine_configs_say_and_check_says_whether_the_cluster_has_it() {
+    let mut cluster = Cluster::new(&format!("needed_before_node_approved = true\nfiles = [{ENCAPSULATED:?}]"));
+    let mut rules = rules();
+    let all = json!({"apiGroups": ["machineconfiguration.openshift.io"], "resources": ["machineconfigs"], "verbs": ["create", "update", "delete"]});
+    let nodes = json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]});
+    rules.as_array_mut().unwrap().extend([all, nodes]);
+    cluster.api.grant(NAMESPACE, "gateway", &rules);
+    cluster
+        .gateway
+        .edit_pool(POOL, "machine_config_daemon = false", "machine_config_daemon = true");
+    for (name, needed, path, text) in [("50-early", true, "/etc/early", "early"), ("50-state", false, "/etc/state", "one")] {
+        cluster.api.put(machine_config(name, "worker", needed, &[file(path, text)]));
+    }
+    let said = cluster.gateway.command(&["check"]);
+    assert!(said.contains("of the second stage is not in the cluster"), "{said}");
+    cluster.gateway.run();
+    let line = cluster
+        .gateway
+        .line(|line| line.contains("second stage: MachineConfig ") && line.contains(" is made"));
+    let name = line.split("MachineConfig ").nth(1).unwrap().split(' ').next().unwrap();
+    let object = cluster.api.get("machineconfigs", "", name).unwrap();
+    // What is needed, and nothing of the rest; the image is the full one's.
+    let files = object["spec"]["config"]["storage"]["files"].as_array().unwrap();
+    let paths: Vec<&str> = files.iter().map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/etc/early"]);
+    assert_eq!(object["spec"]["osImageURL"], "quay.io/os@sha256:1");
+    let served = cluster.pre_approved().await;
+    assert!(
+        served.contains(name) && served.contains("data:,early") && !served.contains("/etc/state"),
+        "{served}"
+    );
+    let said = cluster.gateway.command(&["check"]);
+    assert!(
+        said.contains(&format!("MachineConfig {name} of the second stage is in the cluster")),
+        "{said}"
+    );
+    // Of one that is no gateway's nothing is put back, and that is said, too.
+    let mut other = object.clone();
+    other["metadata"] = json!({"name": name});
+    other["spec"]["osImageURL"] = "quay.io/os@sha256:2".into();
+    cluster.api.put(other);
+    let said = cluster.gateway.command(&["check"]);
+    assert!(said.contains("says something else than the config that nodes get"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,17 +64,24 @@ pub fn authorities(path: &Path) -> Result<Vec<Certificate>, SourceError> {
 
 fn parse(path: &Path, keys: &[&str]) -> Result<Vec<Certificate>, SourceError> {
     let text = pem(path, keys)?;
-    let problem = |problem: String| SourceError::Content {
+    certificates_in(&text).map_err(|problem| SourceError::Content {
         path: path.to_owned(),
         problem,
-    };
+    })
+}
+
+/// All certificates of a text of PEM, in its order; at least one.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn certificates_in(pem: &str) -> Result<Vec<Certificate>, String> {
     let mut all = Vec::new();
-    for der in CertificateDer::pem_slice_iter(text.as_bytes()) {
-        let der = der.map_err(|error| problem(error.to_string()))?;
-        all.push(Certificate::parse(der).map_err(&problem)?);
+    for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let der = der.map_err(|error| error.to_string())?;
+        all.push(Certificate::parse(der)?);
     }
     if all.is_empty() {
-        return Err(problem("holds no certificate".to_owned()));
+        return Err("holds no certificate".to_owned());
     }
     Ok(all)
 }
@@ -86,19 +93,26 @@ fn parse(path: &Path, keys: &[&str]) -> Result<Vec<Certificate>, SourceError> {
 /// [`SourceError`].
 pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
     let text = pem(path, &PRIVATE_KEY_KEYS)?;
-    let problem = |problem: String| SourceError::Content {
+    keys_in(&text).map_err(|problem| SourceError::Content {
         path: path.to_owned(),
         problem,
-    };
-    let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(text.as_bytes()).collect();
+    })
+}
+
+/// As [`keys`], of a text of PEM.
+///
+/// # Errors
+/// What is wrong with it; never what is in it.
+pub fn keys_in(pem: &str) -> Result<Vec<PrivateKeyDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(pem.as_bytes()).collect();
     match all {
-        Ok(all) if all.is_empty() && text.contains("ENCRYPTED") => Err(problem(
-            "the private key is encrypted with a passphrase: nobody is there to type it".to_owned(),
-        )),
-        Ok(all) if all.is_empty() => Err(problem("holds no private key".to_owned())),
+        Ok(all) if all.is_empty() && pem.contains("ENCRYPTED") => {
+            Err("the private key is encrypted with a passphrase: nobody is there to type it".to_owned())
+        }
+        Ok(all) if all.is_empty() => Err("holds no private key".to_owned()),
         Ok(all) => Ok(all),
         // What the parser says may quote the text.
-        Err(_) => Err(problem("is no proper PEM".to_owned())),
+        Err(_) => Err("is no proper PEM".to_owned()),
     }
 }
 

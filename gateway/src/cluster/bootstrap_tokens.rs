@@ -5,18 +5,15 @@
 //! "Authenticating with Bootstrap Tokens").
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
+use super::named::{Content, Object};
 use super::{Cluster, ClusterError, Kept, keep_by_fields};
 use crate::clock::Clock;
 use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
@@ -33,60 +30,23 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Most tokens that are followed; a cluster has one for each occasion on which machines join.
 const TOKENS_LIMIT: usize = 1000;
 
+type Secret = Object<Token>;
+
 /// What is kept of such a Secret: nothing that anybody could show.
-#[derive(Clone, Deserialize)]
-#[serde(from = "Value")]
-struct Secret {
-    metadata: ObjectMeta,
-    token: Result<BootstrapToken, FollowError>,
-}
+#[derive(Clone)]
+struct Token(Result<BootstrapToken, FollowError>);
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Secret").field("name", &self.metadata.name).finish_non_exhaustive()
-    }
-}
-
-impl From<Value> for Secret {
-    fn from(mut object: Value) -> Self {
-        let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
-        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
-        // In a list an object does not say what it is.
-        if let Some(members) = object.as_object_mut() {
-            members.insert("apiVersion".to_owned(), json!("v1"));
-            members.insert("kind".to_owned(), json!("Secret"));
-            members.remove("metadata");
-        }
-        let manifest = Zeroizing::new(object.to_string());
-        Self {
-            token: BootstrapToken::read(metadata.name.as_deref().unwrap_or_default(), &manifest),
-            metadata: ObjectMeta {
-                managed_fields: None,
-                ..metadata
-            },
-        }
-    }
-}
-
-impl k8s_openapi::Resource for Secret {
-    type Scope = NamespaceResourceScope;
-
-    const API_VERSION: &'static str = "v1";
-    const GROUP: &'static str = "";
+impl Content for Token {
     const KIND: &'static str = "Secret";
-    const URL_PATH_SEGMENT: &'static str = "secrets";
-    const VERSION: &'static str = "v1";
-}
+    const PLURAL: &'static str = "secrets";
 
-impl k8s_openapi::Metadata for Secret {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
+    fn read(name: &str, object: &Value) -> Self {
+        // In a list an object does not say what it is.
+        let said = |member: &str| object.get(member).unwrap_or(&Value::Null);
+        let object =
+            json!({"apiVersion": "v1", "kind": "Secret", "type": said("type"), "data": said("data"), "stringData": said("stringData")});
+        let manifest = Zeroizing::new(object.to_string());
+        Self(BootstrapToken::read(name, &manifest))
     }
 }
 
@@ -96,7 +56,7 @@ impl Secret {
         if self.metadata.deletion_timestamp.is_some() {
             return Ok(None);
         }
-        let token = self.token.clone().map_err(|error| error.to_string())?;
+        let token = self.content.0.clone().map_err(|error| error.to_string())?;
         let said = self.metadata.annotations.as_ref().and_then(|all| all.get(POOLS_ANNOTATION));
         let pools = match said {
             None => pools.clone(),
@@ -236,7 +196,7 @@ mod tests {
         change(&mut changed);
         let pools = ["infra", "worker"].map(str::to_owned).into();
         let secret: Secret = serde_json::from_value(changed.clone()).unwrap();
-        assert!(!format!("{secret:?} {:?}", secret.token).contains("k2v9"));
+        assert!(!format!("{secret:?} {:?}", secret.content.0).contains("k2v9"));
         match (secret.followed(&pools), expect) {
             (Ok(found), Ok(expect)) => {
                 let found = found.map(|followed| followed.pools.into_iter().collect::<Vec<_>>());

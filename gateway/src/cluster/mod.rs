@@ -8,9 +8,12 @@ mod bootstrap_tokens;
 mod client;
 mod client_ca;
 mod configs;
+mod copies;
 mod health;
 mod kept;
 mod machines;
+mod mcs_certificate;
+mod named;
 pub mod pointers;
 mod resources;
 pub mod second_stage;
@@ -25,14 +28,16 @@ pub use client_ca::keep_client_ca;
 pub use health::{Health, Heard};
 pub use kept::{Keeping, Kept, keep, keep_by_fields};
 pub use machines::{away_since, keep_machines};
+pub use mcs_certificate::keep_mcs_certificate;
 
 use crate::audit::admin::By;
 use crate::clock::Clock;
 pub use crate::cluster_api::ClusterError;
 use crate::metrics::Metrics;
-use crate::pki::LiveTls;
+use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
+use crate::settings::Settings;
 use crate::store::Store;
 
 /// What of the gateway works with the cluster's API.
@@ -99,6 +104,19 @@ impl Cluster {
         if !self.settings().bootstrap_tokens.is_empty() {
             found.push(bootstrap_tokens::look(self).await);
         }
+        if self.settings().mcs_certificate {
+            found.extend(mcs_certificate::look(self).await);
+        }
         found
+    }
+
+    /// Asks once for that of which there is no copy that could be used, and makes one: what is wrong, in words.
+    pub async fn first_copies(&self, settings: &Settings, clock: Clock) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let tls = &settings.tls;
+        if tls.serving_of_cluster && Serving::load(tls, clock.now()).is_err() {
+            wrong.extend(mcs_certificate::first(self, &tls.certificate, clock).await.err());
+        }
+        wrong
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Finding;
+use super::{Depth, Finding};
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::cluster::second_stage::{There, there};
@@ -11,22 +11,40 @@ use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
 use crate::settings::Settings;
 
-/// Who is asked, and what is asked for once: which MachineConfigs nodes need before they are approved.
-pub(super) async fn inspect(
+/// Who is asked; and what a gateway cannot begin without is asked for, if it has no copy of it.
+pub(super) async fn open(
     settings: &Settings,
     clock: Clock,
     metrics: &Arc<Metrics>,
+    depth: Depth,
     findings: &mut Vec<Finding>,
-) -> (Option<Cluster>, NeededState) {
-    let Some(cluster) = &settings.cluster else {
-        return (None, NeededState::Untold);
-    };
-    let cluster = match Cluster::open(cluster, clock, metrics).await {
+) -> Option<Cluster> {
+    let cluster = match Cluster::open(settings.cluster.as_ref()?, clock, metrics).await {
         Ok(cluster) => cluster,
         Err(error) => {
             findings.push(Finding::Error(format!("cluster: {error}")));
-            return (None, NeededState::Untold);
+            return None;
         }
+    };
+    // Who only looks may be another user than who will serve, and makes no state for him.
+    if depth == Depth::Thorough && !settings.state.exists() {
+        if cluster.settings().mcs_certificate {
+            findings.push(Finding::Degraded(format!(
+                "cluster: {} does not exist yet: what the cluster says is asked for when the gateway is started",
+                settings.state.display()
+            )));
+        }
+        return Some(cluster);
+    }
+    let wrong = cluster.first_copies(settings, clock).await;
+    findings.extend(wrong.into_iter().map(|problem| Finding::Degraded(format!("cluster: {problem}"))));
+    Some(cluster)
+}
+
+/// What is asked for once: which MachineConfigs nodes need before they are approved.
+pub(super) async fn inspect(cluster: Option<&Cluster>, findings: &mut Vec<Finding>) -> NeededState {
+    let Some(cluster) = cluster else {
+        return NeededState::Untold;
     };
     let mut told = Vec::new();
     for (what, found) in cluster.look().await {
@@ -40,11 +58,10 @@ pub(super) async fn inspect(
     }
     if told.is_empty() {
         // Nobody waits once more for an API that is away.
-        return (Some(cluster), NeededState::Untold);
+        return NeededState::Untold;
     }
     findings.push(Finding::Good(format!("cluster: its API tells of {}", told.join(", "))));
-    let needed = cluster.needed().await;
-    (Some(cluster), needed)
+    cluster.needed().await
 }
 
 /// Whether the cluster has what nodes with a pre-approved config go by.

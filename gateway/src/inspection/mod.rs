@@ -1,5 +1,6 @@
 //! What there is to say of a gateway before it serves: one list, which `check` prints and by which `serve` refuses to start. So the one
-//! fails exactly when the other does; but for another store's key file on etcd. Nothing is made or changed for it.
+//! fails exactly when the other does; but for another store's key file on etcd. Nothing is made or changed for it, but the first copies of what the
+//! cluster says, where there is a state: before there is one, `check` cannot know what these will say.
 
 mod certificates;
 pub mod clouds;
@@ -90,6 +91,8 @@ impl Inspection {
     /// left alone.
     pub async fn of(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>, depth: Depth) -> Self {
         let mut findings = Vec::new();
+        #[cfg(feature = "cluster")]
+        let cluster = cluster::open(settings, clock, metrics, depth, &mut findings).await;
         let tls = certificates::inspect(&settings.tls, clock, &mut findings);
         let ek_roots = ek_roots(settings, &mut findings);
         let name = tls.as_ref().map(LiveTls::current);
@@ -116,7 +119,7 @@ impl Inspection {
             depth,
         };
         #[cfg(feature = "cluster")]
-        let (cluster, needed) = cluster::inspect(settings, clock, metrics, &mut findings).await;
+        let needed = cluster::inspect(cluster.as_ref(), &mut findings).await;
         #[cfg(not(feature = "cluster"))]
         let needed = NeededState::Untold;
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {

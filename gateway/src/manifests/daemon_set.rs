@@ -32,8 +32,9 @@ fn volumes(gateway: &InCluster) -> (String, String) {
         let _ = write!(pools, "              - key: {pool}.toml\n                path: {pool}/pool.toml\n");
     }
     add("pools", &pools);
-    add("mcs-tls", &secret("machine-config-server-tls"));
-    add("mcs-ca", &config_map("machine-config-server-ca"));
+    // Not there with the part that has the cluster tell them.
+    add("mcs-tls", &(secret("machine-config-server-tls") + optional));
+    add("mcs-ca", &(config_map("machine-config-server-ca") + optional));
     add("store", &(secret(&format!("{NAME}-store")) + optional));
     add("kubelet-ca", &(config_map("kube-apiserver-client-ca") + optional));
     for folder in ANCHORS {

@@ -11,6 +11,8 @@ pub enum Part {
     Tokens,
     /// Be told which CAs sign the client certificates of kubelets.
     ClientCa,
+    /// Show the Machine Config Server's certificate, and be told of it.
+    McsCertificate,
     /// Give the pointers of machine sets the CAs that pointers carry now.
     Pointers,
     /// Approve the CSRs of kubelets whose machines have attested.
@@ -92,6 +94,26 @@ const CLIENT_CA: &[Rule] = &[Rule {
     ..within(Place::Namespace("openshift-config-managed"), &["configmaps"], WATCH)
 }];
 
+/// The operator's own: the Machine Config Server's objects.
+const OPERATOR: Place = Place::Namespace("openshift-machine-config-operator");
+
+/// Its key is in that Secret: who may read it can pose as the Machine Config Server, as the gateway does.
+const MCS_CERTIFICATE: &[Rule] = &[
+    Rule {
+        names: &["machine-config-server-tls"],
+        ..within(OPERATOR, &["secrets"], WATCH)
+    },
+    Rule {
+        names: &["machine-config-server-ca"],
+        ..within(OPERATOR, &["configmaps"], WATCH)
+    },
+    Rule {
+        // Where the operator does not rotate.
+        names: &["root-ca"],
+        ..within(Place::Namespace("kube-system"), &["configmaps"], WATCH)
+    },
+];
+
 const POINTERS: &[Rule] = &[
     Rule {
         place: MACHINES,
@@ -136,11 +158,12 @@ const STORE: &[Rule] = &[within(Place::Own, &["secrets"], &["create", "delete", 
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Configs,
         Self::Inventory,
         Self::Tokens,
         Self::ClientCa,
+        Self::McsCertificate,
         Self::Pointers,
         Self::Approval,
         Self::SecondStage,
@@ -155,6 +178,7 @@ impl Part {
             Self::Inventory => "inventory",
             Self::Tokens => "tokens",
             Self::ClientCa => "client-ca",
+            Self::McsCertificate => "mcs-certificate",
             Self::Pointers => "pointers",
             Self::Approval => "approval",
             Self::SecondStage => "second-stage",
@@ -170,6 +194,7 @@ impl Part {
             Self::Inventory => "Accepts instances that Machines name",
             Self::Tokens => "Takes bootstrap tokens of Kubernetes as provisioning tokens",
             Self::ClientCa => "Is told which CAs sign the client certificates of kubelets",
+            Self::McsCertificate => "Shows the Machine Config Server's certificate, and takes a new one as the operator makes it",
             Self::Pointers => "Gives the pointers of machine sets the CAs that pointers carry now",
             Self::Approval => "Approves the CSRs of kubelets whose machines have attested",
             Self::SecondStage => "Makes the MachineConfigs that hand a node over to machine-config-daemon",
@@ -185,6 +210,7 @@ impl Part {
             Self::Inventory => INVENTORY,
             Self::Tokens => TOKENS,
             Self::ClientCa => CLIENT_CA,
+            Self::McsCertificate => MCS_CERTIFICATE,
             Self::Pointers => POINTERS,
             Self::Approval => APPROVAL,
             Self::SecondStage => SECOND_STAGE,

@@ -63,11 +63,13 @@ configs = {}
 pointers = {}
 machines = {}
 client_ca = {}
+mcs_certificate = {}
 ",
         parts.contains(&Part::Configs),
         parts.contains(&Part::Pointers),
         parts.contains(&Part::Inventory),
         parts.contains(&Part::ClientCa),
+        parts.contains(&Part::McsCertificate),
     );
     if parts.contains(&Part::Tokens) {
         let _ = writeln!(cluster, "bootstrap_tokens = [{pools}]");
@@ -109,6 +111,17 @@ key_file = \"{CONFIGURATION}/store/store.key\"
             endpoints.join(", ")
         );
     }
+    let client_ca = format!("# client_ca = \"{CONFIGURATION}/kubelet-ca/ca-bundle.crt\"");
+    let tls = if parts.contains(&Part::McsCertificate) {
+        client_ca
+    } else {
+        format!(
+            "ca = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
+certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
+key = \"{CONFIGURATION}/mcs-tls/tls.key\"
+{client_ca}"
+        )
+    };
     let [ek, gcp, region, nitro, azure, intermediates, azure_vtpm] = ANCHORS;
     format!(
         "# What is not here is at its default: docs/configuration.md. A change counts when the pods are restarted.
@@ -118,10 +131,7 @@ pools = \"{CONFIGURATION}/pools\"
 ek_roots = \"{CONFIGURATION}/{ek}\"
 {store}{cluster}
 [tls]
-ca = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
-certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
-key = \"{CONFIGURATION}/mcs-tls/tls.key\"
-# client_ca = \"{CONFIGURATION}/kubelet-ca/ca-bundle.crt\"
+{tls}
 
 [log]
 format = \"json\"
@@ -142,13 +152,18 @@ vtpm_roots = \"{CONFIGURATION}/{azure_vtpm}\"
 }
 
 /// A pool's `pool.toml`: the sample, whose full config the host's own Machine Config Server gives, and which gives nothing to who has shown nothing.
-fn pool(host: &Host) -> String {
+fn pool(host: &Host, parts: &BTreeSet<Part>) -> String {
+    let ca = match parts.contains(&Part::McsCertificate) {
+        // As the cluster says it, kept by the gateway itself.
+        true => format!("{STATE}/cluster/machine-config-server-ca.crt"),
+        false => format!("{CONFIGURATION}/mcs-ca/ca-bundle.crt"),
+    };
     let upstream = format!(
         "# This host's own Machine Config Server; the table of `attest-gateway manifests --only nft` leads there.
 [upstream]
 url = \"https://{host}:22623\"
 address = \"{SERVER}\"
-ca = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
+ca = \"{ca}\"
 # What of it is pre-approved, by name, if grants.nothing says so: docs/pools.md.
 # [upstream.include]
 # files = [\"/etc/kubernetes/kubeconfig\"]
@@ -171,7 +186,7 @@ impl InitialSettings {
     pub fn config_maps(&self) -> Result<[String; 2], SettingsError> {
         let settings = settings(&self.etcd, &self.parts, &self.pools);
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
-        let pool = pool(&self.host);
+        let pool = pool(&self.host, &self.parts);
         let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();
         Ok([
             config_map(&self.namespace, NAME, &[("gateway.toml".to_owned(), &settings)]),
@@ -222,6 +237,7 @@ mod tests {
                 (Part::Inventory, cluster.machines),
                 (Part::Tokens, !cluster.bootstrap_tokens.is_empty()),
                 (Part::ClientCa, cluster.client_ca),
+                (Part::McsCertificate, cluster.mcs_certificate && settings.tls.serving_of_cluster),
                 (Part::Pointers, cluster.pointers),
                 (Part::Approval, cluster.approval.is_some()),
                 // It is the pools' to say.

@@ -224,6 +224,7 @@ mod tests {
             previous_keys: Vec::new(),
             client_ca: None,
             client_ca_of_cluster: false,
+            serving_of_cluster: false,
         }
     }
 

@@ -121,7 +121,7 @@ impl Serving {
     ///
     /// # Errors
     /// [`ServingError`].
-    pub(super) fn signer(
+    pub(crate) fn signer(
         files: &TlsSettings,
         authorities: &[Certificate],
         chain: &[Certificate],

@@ -17,7 +17,7 @@ use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::Approver;
 #[cfg(feature = "cluster")]
-use crate::cluster::{follow_bootstrap_tokens, keep_client_ca, keep_machines};
+use crate::cluster::{follow_bootstrap_tokens, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -121,6 +121,13 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
         gateway.settings.tls.client_ca_of_cluster,
     ) {
         tasks.spawn(keep_client_ca(Arc::clone(cluster), path.clone()));
+    }
+    #[cfg(feature = "cluster")]
+    if let Some(cluster) = &gateway.cluster {
+        let tls = &gateway.settings.tls;
+        if tls.serving_of_cluster {
+            tasks.spawn(keep_mcs_certificate(Arc::clone(cluster), tls.certificate.clone(), gateway.clock));
+        }
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });

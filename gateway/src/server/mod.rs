@@ -168,12 +168,8 @@ impl Server {
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
         let admission = Arc::new(Admission::new(&settings.limits));
         // Before it is watched for changes.
-        if let Some(folder) = settings
-            .tls
-            .client_ca
-            .as_deref()
-            .filter(|_| settings.tls.client_ca_of_cluster)
-            .and_then(Path::parent)
+        if settings.tls.client_ca_of_cluster
+            && let Some(folder) = settings.tls.client_ca.as_deref().and_then(Path::parent)
         {
             crate::files::make_private_folder(folder).map_err(|source| ServeError::State {
                 path: folder.to_owned(),

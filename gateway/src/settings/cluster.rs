@@ -29,6 +29,8 @@ pub struct ClusterSettings {
     pub bootstrap_tokens: BTreeSet<String>,
     /// Whether the cluster says which CAs sign kubelets' client certificates.
     pub client_ca: bool,
+    /// Whether the MCS certificate, its key and the MCS CA are the cluster's.
+    pub mcs_certificate: bool,
 }
 
 impl ClusterSettings {
@@ -45,6 +47,7 @@ impl ClusterSettings {
             machines: false,
             bootstrap_tokens: BTreeSet::new(),
             client_ca: false,
+            mcs_certificate: false,
         }
     }
 }
@@ -72,6 +75,7 @@ pub(super) struct ClusterSection {
     machines: bool,
     bootstrap_tokens: BTreeSet<String>,
     client_ca: bool,
+    mcs_certificate: bool,
 }
 
 impl Default for ClusterSection {
@@ -86,6 +90,7 @@ impl Default for ClusterSection {
             machines: false,
             bootstrap_tokens: BTreeSet::new(),
             client_ca: false,
+            mcs_certificate: false,
         }
     }
 }
@@ -102,6 +107,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
             ("cluster.approval.enabled", approval.is_some()),
             ("cluster.bootstrap_tokens", !section.bootstrap_tokens.is_empty()),
             ("cluster.client_ca", section.client_ca),
+            ("cluster.mcs_certificate", section.mcs_certificate),
         ];
         return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
@@ -145,6 +151,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         machines: section.machines,
         bootstrap_tokens: section.bootstrap_tokens,
         client_ca: section.client_ca,
+        mcs_certificate: section.mcs_certificate,
     }))
 }
 
@@ -186,6 +193,7 @@ mod tests {
         check("bootstrap_tokens = [\"a\"]", "cluster.bootstrap_tokens is set");
         check("bootstrap_tokens = true", "invalid type");
         check("client_ca = true", "cluster.client_ca is set");
+        check("mcs_certificate = true", "cluster.mcs_certificate is set");
         check("api = \"in-cluster\"\nbootstrap_tokens = [\"A/b\"]", "cluster.bootstrap_tokens is");
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {

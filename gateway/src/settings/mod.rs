@@ -97,6 +97,8 @@ pub struct TlsSettings {
     pub client_ca: Option<PathBuf>,
     /// Whether that file is written as the cluster says: then it may not be there yet.
     pub client_ca_of_cluster: bool,
+    /// Whether CA, certificate and key are: one file, which has all of them.
+    pub serving_of_cluster: bool,
 }
 
 /// What a file says, by `section.key`.
@@ -192,14 +194,26 @@ impl Settings {
             configs,
             forwards,
         } = log::checked(file.attestation_log, folder)?;
+        let copies = folder.join(&file.state).join("cluster");
         let client_ca = match &cluster {
             Some(ClusterSettings { client_ca: true, .. }) if file.tls.client_ca.is_some() => {
                 let allowed = "tls.client_ca says it already: take one of them out";
                 return Err(("cluster.client_ca", "true".to_owned(), allowed));
             }
-            Some(ClusterSettings { client_ca: true, .. }) => Some(folder.join(&file.state).join("cluster/kubelet-client-ca.crt")),
+            Some(ClusterSettings { client_ca: true, .. }) => Some(copies.join("kubelet-client-ca.crt")),
             _ => None,
         };
+        let serving = match &cluster {
+            Some(ClusterSettings { mcs_certificate: true, .. })
+                if ["tls.ca", "tls.certificate", "tls.key"].iter().any(|key| said.contains_key(*key)) =>
+            {
+                let allowed = "tls.ca, tls.certificate or tls.key say it already: take one of them out";
+                return Err(("cluster.mcs_certificate", "true".to_owned(), allowed));
+            }
+            Some(ClusterSettings { mcs_certificate: true, .. }) => Some(copies.join("machine-config-server.yaml")),
+            _ => None,
+        };
+        let served = |path: PathBuf| serving.clone().unwrap_or_else(|| folder.join(path));
         Ok(Self {
             said,
             listen: file.listen,
@@ -210,9 +224,10 @@ impl Settings {
             pools: folder.join(file.pools),
             ek_roots: folder.join(file.ek_roots),
             tls: TlsSettings {
-                ca: folder.join(file.tls.ca),
-                certificate: folder.join(file.tls.certificate),
-                key: folder.join(file.tls.key),
+                ca: served(file.tls.ca),
+                certificate: served(file.tls.certificate),
+                key: served(file.tls.key),
+                serving_of_cluster: serving.is_some(),
                 previous_keys: file.tls.previous_keys,
                 client_ca_of_cluster: client_ca.is_some(),
                 client_ca: client_ca.or(file.tls.client_ca.map(|path| folder.join(path))),

@@ -66,7 +66,7 @@ fn change(gateway: &Gateway, api: &Kubernetes, bundle: &str) {
 
 /// Does what takes nothing away, and waits until the log says so.
 fn in_vain(gateway: &Gateway, said: &str, what: impl Fn()) {
-    let is_it = |line: &str| line.contains("those that were known last are used") && line.contains(said);
+    let is_it = |line: &str| line.contains("what was known last is used") && line.contains(said);
     let before = gateway.how_often(is_it);
     what();
     gateway.lines(before + 1, is_it);
@@ -80,10 +80,7 @@ async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() 
     // Before the cluster has told them a kubelet waits, and nobody else does.
     gateway.line(|line| line.contains("the cluster has not told them yet; kubelets are told to come again"));
     assert_eq!(gets(&gateway, &of_one).await, "told to come again");
-    gateway
-        .config(PATH, &[])
-        .await
-        .is_config(&gateway.rendered(POOL, "pre-approved"));
+    gateway.config(PATH, &[]).await.is_config(&gateway.rendered(POOL, "pre-approved"));
     change(&gateway, &api, one.pem());
     assert_eq!(gets(&gateway, &of_one).await, "served");
     assert_eq!(gets(&gateway, &of_other).await, "kubelet-certificate-invalid");
@@ -95,7 +92,11 @@ async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() 
     assert_eq!(gets(&gateway, &of_one).await, "kubelet-certificate-invalid");
 
     // What is none is not taken, and what goes takes nothing away.
-    for (bundle, said) in [("", "is empty"), ("no PEM", "is neither PEM nor"), (&other.pem()[..200], NAME)] {
+    for (bundle, said) in [
+        ("", "holds no certificate"),
+        (&one.kubelet_pem(), "is not the certificate of a CA"),
+        (&other.pem()[..200], NAME),
+    ] {
         in_vain(&gateway, said, || put(&api, bundle));
         assert_eq!(gets(&gateway, &of_other).await, "served", "{bundle:?}");
     }

@@ -5,6 +5,7 @@ mod bootstrap_tokens;
 mod client_ca;
 mod configs;
 mod kept;
+mod mcs_certificate;
 mod pointers;
 mod second_stage;
 

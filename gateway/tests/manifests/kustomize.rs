@@ -106,6 +106,7 @@ fn kustomize_builds_what_the_command_prints() {
         "inventory",
         "tokens",
         "client-ca",
+        "mcs-certificate",
         "pointers",
         "approval",
         "second-stage",

@@ -11,7 +11,7 @@ use super::*;
 /// Verbs, a resource, and the namespace, or `*` for the cluster.
 type Right = (&'static str, &'static str, &'static str);
 /// What each part may do, by this table alone.
-const PARTS: [(&str, &[Right]); 8] = [
+const PARTS: [(&str, &[Right]); 9] = [
     (
         "configs",
         &[
@@ -29,6 +29,7 @@ const PARTS: [(&str, &[Right]); 8] = [
     ("tokens", &[("list watch", "secrets", "kube-system")]),
     // One object by its name, which is below.
     ("client-ca", &[]),
+    ("mcs-certificate", &[]),
     // So are the Secrets.
     ("pointers", &[("list", "machinesets", "openshift-machine-api")]),
     (
@@ -158,21 +159,37 @@ fn nobody_else_gets_any_of_it() {
     }
 }
 
+/// What is told by its name, and of what nothing else is: the part, then resource, namespace and name.
+const BY_NAME: [(&str, &str, &str, &str); 4] = [
+    ("client-ca", "configmaps", "openshift-config-managed", "csr-controller-ca"),
+    ("mcs-certificate", "secrets", OPERATOR, "machine-config-server-tls"),
+    ("mcs-certificate", "configmaps", OPERATOR, "machine-config-server-ca"),
+    ("mcs-certificate", "configmaps", "kube-system", "root-ca"),
+];
+const OPERATOR: &str = "openshift-machine-config-operator";
+
 #[test]
-fn of_the_config_maps_of_the_cluster_one_is_told() {
-    let (api, token) = api(&["client-ca"]);
-    let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, Kind::by_plural("configmaps"), None, namespace, name);
-    // A list or a watch by this field selector has its name.
-    for verb in VERBS {
-        let expected = matches!(verb, "list" | "watch");
-        assert_eq!(may(verb, "openshift-config-managed", "csr-controller-ca"), expected, "{verb}");
-        for (namespace, name) in [
-            ("openshift-config-managed", ""),
-            ("openshift-config-managed", "kube-apiserver-client-ca"),
-            ("kube-system", "csr-controller-ca"),
-            ("", "csr-controller-ca"),
-        ] {
-            assert!(!may(verb, namespace, name), "{verb} {namespace} {name}");
+fn what_is_named_is_told_and_nothing_beside_it() {
+    let names = BY_NAME.map(|(_, _, _, name)| name);
+    let others = ["", "machine-config-server-ca", "kube-apiserver-client-ca", "any"];
+    for part in ["client-ca", "mcs-certificate"] {
+        let (api, token) = api(&[part]);
+        for resource in ["secrets", "configmaps"] {
+            let kind = Kind::by_plural(resource);
+            let namespaces = NAMESPACES.into_iter().chain(["openshift-config-managed"]);
+            for namespace in namespaces.filter(|namespace| kind.namespaced || namespace.is_empty()) {
+                for name in names.into_iter().chain(others) {
+                    for verb in VERBS {
+                        // A list or a watch by this field selector has its name.
+                        let expected = matches!(verb, "list" | "watch") && BY_NAME.contains(&(part, resource, namespace, name));
+                        assert_eq!(
+                            api.may(&token, verb, kind, None, namespace, name),
+                            expected,
+                            "{part}: {verb} {resource} {namespace}/{name}"
+                        );
+                    }
+                }
+            }
         }
     }
 }

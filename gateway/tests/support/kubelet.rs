@@ -71,6 +71,12 @@ impl Cluster {
         self.sign(&PKCS_ECDSA_P256_SHA256, &format!("system:node:{name}"), |_| ())
     }
 
+    /// The certificate of one of them, which is no CA's.
+    pub fn kubelet_pem(&self) -> String {
+        let der = data_encoding::BASE64.encode(&self.kubelet("worker-1").chain[0]);
+        format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n")
+    }
+
     pub fn sign(&self, algorithm: &'static SignatureAlgorithm, common_name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let key = KeyPair::generate_for(algorithm).unwrap();
         let mut params = CertificateParams::default();

@@ -93,6 +93,10 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
         output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
     machine_sets::status(&settings, &today)?;
+    if settings.tls.serving_of_cluster {
+        output::line("\nnext: the cluster's operator replaces them, and the gateway follows (cluster.mcs_certificate)")?;
+        return Ok(());
+    }
     if source::is_manifest(&settings.tls.ca)? {
         output::line(format_args!(
             "\nnext: {} is a manifest: who put it there rotates it",

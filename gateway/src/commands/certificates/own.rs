@@ -51,6 +51,11 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     }
     items.push(certificate(settings, serving.as_ref().err().map(ToString::to_string), now));
     items.push(key(settings));
+    if settings.tls.serving_of_cluster {
+        for item in &mut items {
+            item.rotates = "by the cluster's operator, and the gateway follows: cluster.mcs_certificate".to_owned();
+        }
+    }
     items.extend(ca_keys(settings, authorities.as_deref().unwrap_or_default(), &keys));
     items.push(seal(settings));
     items.push(log(settings));

@@ -58,6 +58,22 @@ impl Authorities {
         })
     }
 
+    /// As [`Authorities::load`], of a text of PEM.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[cfg(feature = "cluster")]
+    pub fn of_text(pem: &str) -> Result<Self, String> {
+        let certificates = source::certificates_in(pem)?;
+        if certificates.len() > AUTHORITIES_LIMIT {
+            return Err(format!(
+                "{} certificates, at most {AUTHORITIES_LIMIT} CAs are read",
+                certificates.len()
+            ));
+        }
+        Self::of(certificates).map_err(|(subject, problem)| format!("{subject} is not the certificate of a CA: {problem}"))
+    }
+
     /// Of certificates that were read already: a record's.
     ///
     /// # Errors

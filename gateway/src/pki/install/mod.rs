@@ -36,6 +36,11 @@ pub enum InstallError {
     /// Somebody else writes the file.
     #[error("{0} is a manifest: it is not changed here; who put it there rotates it, and the gateway reads it again when it changes")]
     Manifest(PathBuf),
+    /// The cluster's operator is the one who does.
+    #[error(
+        "cluster.mcs_certificate says that CA and certificate are the cluster's: its operator replaces them, the gateway follows, and nothing is changed here"
+    )]
+    OfCluster,
     /// Certificate and key are in one file.
     #[error("{0} holds certificate and key: they are replaced one after the other, which needs two files")]
     OneFile(PathBuf),
@@ -103,6 +108,9 @@ impl<'a> Installation<'a> {
     /// # Errors
     /// [`InstallError`].
     pub fn open(files: &'a TlsSettings) -> Result<Self, InstallError> {
+        if files.serving_of_cluster {
+            return Err(InstallError::OfCluster);
+        }
         for path in [&files.ca, &files.certificate, &files.key] {
             if (path != &files.key || path.exists()) && source::is_manifest(path)? {
                 return Err(InstallError::Manifest(path.clone()));

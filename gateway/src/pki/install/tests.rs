@@ -29,6 +29,7 @@ fn folder() -> Folder {
         previous_keys: Vec::new(),
         client_ca: None,
         client_ca_of_cluster: false,
+        serving_of_cluster: false,
     };
     let names = Names {
         hosts: vec!["localhost".to_owned()],

@@ -1,0 +1,223 @@
+//! One Secret or one ConfigMap, by its name, as it changes: nothing else is asked for, so a right to that one is enough. Of Secrets of one type, as well.
+
+use std::fmt;
+
+use data_encoding::BASE64;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, ListParams};
+use serde::Deserialize;
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{Cluster, ClusterError, Keeping, Kept, keep_by_fields};
+
+/// Largest value that is looked at, in bytes; an object has 1 MiB at most, and a bundle of CAs some kilobytes.
+const VALUE_LIMIT_BYTES: usize = 256 * 1024;
+
+/// What is kept of an object: of a Secret nothing that its `Debug` shows.
+pub(super) trait Content: Clone + Send + Sync + 'static {
+    const KIND: &'static str;
+    const PLURAL: &'static str;
+
+    /// Of an object of that name; whatever is in it, nothing fails by it.
+    fn read(name: &str, object: &Value) -> Self;
+}
+
+/// An object of which no more is kept than is looked at.
+#[derive(Clone, Deserialize)]
+#[serde(from = "Value", bound(deserialize = "C: Content"))]
+pub(super) struct Object<C> {
+    pub metadata: ObjectMeta,
+    pub content: C,
+}
+
+impl<C: Content> From<Value> for Object<C> {
+    fn from(mut object: Value) -> Self {
+        let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
+        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
+        Self {
+            content: C::read(metadata.name.as_deref().unwrap_or_default(), &object),
+            metadata: ObjectMeta {
+                managed_fields: None,
+                ..metadata
+            },
+        }
+    }
+}
+
+impl<C: Content> fmt::Debug for Object<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(C::KIND).field("name", &self.metadata.name).finish_non_exhaustive()
+    }
+}
+
+impl<C: Content> k8s_openapi::Resource for Object<C> {
+    type Scope = NamespaceResourceScope;
+
+    const API_VERSION: &'static str = "v1";
+    const GROUP: &'static str = "";
+    const KIND: &'static str = C::KIND;
+    const URL_PATH_SEGMENT: &'static str = C::PLURAL;
+    const VERSION: &'static str = "v1";
+}
+
+impl<C: Content> k8s_openapi::Metadata for Object<C> {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Which object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Named {
+    /// How the watch is called in messages.
+    pub what: &'static str,
+    pub namespace: &'static str,
+    pub name: &'static str,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Named {
+    fn api<C: Content>(self, cluster: &Cluster) -> Api<Object<C>> {
+        Api::namespaced(cluster.client(), self.namespace)
+    }
+
+    /// A list or a watch with it asks for one object, which a right by `resourceNames` allows.
+    fn fields(self) -> String {
+        format!("metadata.name={}", self.name)
+    }
+
+    /// Asks whether it would be told.
+    pub async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+        let one = ListParams::default().limit(1).fields(&self.fields());
+        let api = self.api::<C>(cluster);
+        (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))
+    }
+
+    /// Asks for it once: nothing, if there is no such object.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub async fn ask<C: Content + fmt::Debug>(self, cluster: &Cluster) -> Result<Option<C>, ClusterError> {
+        let one = ListParams::default().limit(1).fields(&self.fields());
+        let api = self.api::<C>(cluster);
+        let list = cluster.ask(self.what, api.list(&one)).await?;
+        let is_it = |object: &Object<C>| object.metadata.name.as_deref() == Some(self.name);
+        Ok(list.items.into_iter().find(is_it).map(|object| object.content))
+    }
+
+    /// It, and what keeps it as it changes for as long as it runs.
+    pub fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
+        let (kept, keeping) = keep_by_fields(&self.api(cluster), (), &self.fields(), self.what, cluster.health());
+        (One { kept, name: self.name }, keeping)
+    }
+}
+
+/// What is known of that object.
+pub(super) struct One<C: Content> {
+    kept: Kept<Object<C>>,
+    name: &'static str,
+}
+
+impl<C: Content> One<C> {
+    /// As it was told last: nothing until that, and `Some(None)` if there is no such object.
+    pub fn now(&self) -> Option<Option<C>> {
+        let all = self.kept.all()?;
+        let one = all.iter().find(|object| object.metadata.name.as_deref() == Some(self.name));
+        Some(one.map(|object| object.content.clone()))
+    }
+
+    /// Completes when it has changed since this was asked last.
+    pub async fn changed(&mut self) {
+        self.kept.changed().await;
+    }
+}
+
+/// The CAs of a ConfigMap, as their text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bundle(pub Option<String>);
+
+impl Content for Bundle {
+    const KIND: &'static str = "ConfigMap";
+    const PLURAL: &'static str = "configmaps";
+
+    fn read(_: &str, object: &Value) -> Self {
+        let plain = |key: &str| {
+            let text = object.get("data")?.get(key)?.as_str()?;
+            (text.len() <= VALUE_LIMIT_BYTES).then(|| text.to_owned())
+        };
+        let encoded = |key: &str| decoded(object.get("binaryData")?.get(key)?).map(|text| text.as_str().to_owned());
+        let keys = ["ca-bundle.crt", "ca.crt"];
+        Self(keys.into_iter().find_map(|key| plain(key).or_else(|| encoded(key))))
+    }
+}
+
+/// The text of a value of a Secret, if it has one.
+pub(super) fn secret(object: &Value, key: &str) -> Option<Zeroizing<String>> {
+    decoded(object.get("data")?.get(key)?)
+}
+
+fn decoded(value: &Value) -> Option<Zeroizing<String>> {
+    let encoded = value.as_str()?;
+    // Base64 has four characters for three bytes.
+    if encoded.len() / 4 * 3 > VALUE_LIMIT_BYTES {
+        return None;
+    }
+    let bytes = Zeroizing::new(BASE64.decode(encoded.as_bytes()).ok()?);
+    std::str::from_utf8(&bytes).ok().map(|text| Zeroizing::new(text.to_owned()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(object: Value, expect: Option<&str>) {
+        let object: Object<Bundle> = serde_json::from_value(object).unwrap();
+        assert_eq!(object.content.0.as_deref(), expect);
+    }
+
+    #[test]
+    fn a_bundle_is_text_or_encoded_and_never_too_large() {
+        check(json!({"data": {"ca-bundle.crt": "a"}}), Some("a"));
+        check(json!({"data": {"ca.crt": "a"}}), Some("a"));
+        check(json!({"binaryData": {"ca-bundle.crt": "YQ=="}}), Some("a"));
+        check(json!({"data": {"ca.crt": "b"}, "binaryData": {"ca-bundle.crt": "YQ=="}}), Some("a"));
+        for none in [
+            json!({}),
+            json!([]),
+            json!(7),
+            json!({"data": 7}),
+            json!({"data": {"other": "a"}}),
+            json!({"data": {"ca-bundle.crt": 7}}),
+            json!({"data": {"ca-bundle.crt": "x".repeat(VALUE_LIMIT_BYTES + 1)}}),
+            json!({"binaryData": {"ca-bundle.crt": "!"}}),
+            json!({"binaryData": {"ca-bundle.crt": "/w=="}}),
+            json!({"binaryData": {"ca-bundle.crt": "YWFh".repeat(VALUE_LIMIT_BYTES / 3 + 1)}}),
+        ] {
+            check(none, None);
+        }
+    }
+
+    #[test]
+    fn of_an_object_its_name_is_shown_and_nothing_else() {
+        let object = json!({"metadata": {"name": "n", "annotations": {"a": "hunter2"}}, "data": {"ca.crt": "hunter2"}});
+        let object: Object<Bundle> = serde_json::from_value(object).unwrap();
+        assert_eq!(format!("{object:?}"), "ConfigMap { name: Some(\"n\"), .. }");
+    }
+}

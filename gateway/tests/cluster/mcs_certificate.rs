@@ -1,0 +1,256 @@
+//! The MCS certificate and CA as the cluster has them: told to the real program, shown to nodes, and kept.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest::UnixTime;
+use attest_gateway::certificates::Certificate;
+use attest_gateway::pki::issue::{self, Made, SigningKey};
+use attest_gateway::pki::{Algorithm, Names, Wanted};
+use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use data_encoding::BASE64;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::support::{Gateway, now};
+
+const NAMESPACE: &str = "openshift-machine-config-operator";
+const TLS: &str = "machine-config-server-tls";
+const CA: &str = "machine-config-server-ca";
+const FILE: &str = "state/cluster/machine-config-server.yaml";
+const DAY: u64 = 86_400;
+
+fn at(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+}
+
+/// A CA that was made so many days ago.
+fn ca(name: &str, days: u64) -> Made {
+    let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
+    issue::authority(name, key, 400, at(now() - days * DAY)).unwrap()
+}
+
+/// A certificate of 30 days, by a CA, made so many days ago.
+fn signed(ca: &Made, days: u64) -> Made {
+    let names = Names {
+        hosts: vec!["localhost".to_owned()],
+        addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+    };
+    let wanted = Wanted {
+        days: 30,
+        ..Wanted::default()
+    };
+    issue::serving(&ca.certificate, &ca.key, &names, &wanted, at(now() - days * DAY)).unwrap()
+}
+
+/// An API of which the gateway may read these objects, and nothing else.
+fn api() -> Kubernetes {
+    let api = Kubernetes::start();
+    let objects = [
+        (NAMESPACE, "secrets", TLS),
+        (NAMESPACE, "configmaps", CA),
+        ("kube-system", "configmaps", "root-ca"),
+    ];
+    for (namespace, resource, name) in objects {
+        let version = "rbac.authorization.k8s.io/v1";
+        let metadata = json!({"name": format!("of-{name}-{resource}"), "namespace": namespace});
+        let rules = json!([{"apiGroups": [""], "resources": [resource], "resourceNames": [name], "verbs": ["list", "watch"]}]);
+        api.put(json!({"apiVersion": version, "kind": "Role", "metadata": metadata, "rules": rules}));
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": metadata["name"]});
+        let subjects = json!([{"kind": "ServiceAccount", "name": "gateway", "namespace": "attest-gateway"}]);
+        api.put(json!({"apiVersion": version, "kind": "RoleBinding", "metadata": metadata, "roleRef": role, "subjects": subjects}));
+    }
+    api
+}
+
+fn put_bundle(api: &Kubernetes, authorities: &[&Made]) {
+    let bundle: String = authorities.iter().map(|ca| ca.certificate.pem()).collect();
+    let metadata = json!({"name": CA, "namespace": NAMESPACE});
+    api.put(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca-bundle.crt": bundle}}));
+}
+
+fn put_data(api: &Kubernetes, data: Value) {
+    let metadata = json!({"name": TLS, "namespace": NAMESPACE});
+    api.put(json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata, "data": data}));
+}
+
+fn data(made: &Made) -> Value {
+    let encoded = |text: &str| BASE64.encode(text.as_bytes());
+    json!({"tls.crt": encoded(&made.certificate.pem()), "tls.key": encoded(&made.key.pem())})
+}
+
+fn init(api: &Kubernetes) -> Gateway {
+    let gateway = Gateway::init();
+    std::fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token("attest-gateway", "gateway"))).unwrap();
+    gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = false\nmcs_certificate = true\n");
+    std::fs::create_dir_all(gateway.path("state")).unwrap();
+    // What `init` made is not what is served.
+    std::fs::remove_dir_all(gateway.path("tls")).unwrap();
+    gateway
+}
+
+/// What a node sees that trusts this CA; nothing, if it refuses.
+async fn shown(gateway: &Gateway, trusted: &Made) -> Option<Certificate> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.certificate.der.clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(gateway.address()).await.unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect("localhost".try_into().unwrap(), stream).await.ok()?;
+    let leaf = stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned();
+    Some(Certificate::parse(leaf).unwrap())
+}
+
+fn said(output: &Output) -> String {
+    let both = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    both.concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
+    let (api, old, new) = (api(), ca("old", 100), ca("new", 50));
+    let (first, second) = (signed(&old, 1), signed(&new, 1));
+    put_bundle(&api, &[&old]);
+    put_data(&api, data(&first));
+    let mut gateway = init(&api);
+    gateway.run();
+    assert_eq!(shown(&gateway, &old).await.as_ref(), Some(&first.certificate));
+    let mode = std::fs::metadata(gateway.path(FILE)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // A CA that has signed nothing here is in no pointer: each node of the cluster may write that ConfigMap.
+    let carried = |gateway: &Gateway| gateway.command(&["pointer", "--pool", "worker"]).matches("data:").count();
+    put_bundle(&api, &[&new, &old]);
+    gateway.line(|line| line.contains("MCS CA: not taken") && line.contains(&new.certificate.fingerprint.short()));
+    assert_eq!(carried(&gateway), 1);
+    // The operator's rotation: a new CA, a certificate by it, and then the old one goes.
+    put_data(&api, data(&second));
+    gateway.line(|line| line.contains("the MCS certificate is now"));
+    assert_eq!(shown(&gateway, &new).await.as_ref(), Some(&second.certificate));
+    assert_eq!(carried(&gateway), 2);
+    let status = gateway.command(&["ca", "status"]);
+    assert!(
+        status.contains("switched") && status.contains("the cluster's operator replaces them"),
+        "{status}"
+    );
+    let listed = gateway.command(&["certificates"]);
+    assert!(
+        listed.contains("by the cluster's operator") && !listed.contains("certificate renew"),
+        "{listed}"
+    );
+    put_bundle(&api, &[&new]);
+    gateway.line(|line| line.contains("CAs of new pointers are now"));
+    assert_eq!(carried(&gateway), 1);
+
+    // What is the operator's to rotate no command of the gateway's does.
+    for command in [&["ca", "introduce"][..], &["ca", "retire", "--force"], &["certificate", "renew"]] {
+        let output = gateway.try_command(command);
+        assert!(
+            !output.status.success() && said(&output).contains("cluster.mcs_certificate"),
+            "{}",
+            said(&output)
+        );
+    }
+
+    // What nodes would not take is not taken, and what goes takes nothing away.
+    let other = ca("other", 10);
+    let (of_other, expired) = (signed(&other, 1), signed(&new, 40));
+    let mut mixed = data(&second);
+    mixed["tls.key"] = data(&of_other)["tls.key"].clone();
+    let wrong = [
+        (mixed, "no key in Secret"),
+        (data(&of_other), "nodes that trust ConfigMap"),
+        (data(&expired), "is valid from"),
+        (json!({"tls.crt": data(&second)["tls.crt"]}), "has no tls.key"),
+        (json!({"tls.crt": "YQ==", "tls.key": "YQ=="}), "tls.crt holds no certificate"),
+        (json!({"tls.crt": "YWFh".repeat(1_400_000), "tls.key": "YQ=="}), "has no tls.crt"),
+    ];
+    let key_text = data(&of_other)["tls.key"].as_str().unwrap()[40..80].to_owned();
+    for (data, expect) in wrong {
+        put_data(&api, data);
+        gateway.line(|line| line.contains(expect) && line.contains("what was known last is used"));
+    }
+    api.remove("secrets", NAMESPACE, TLS);
+    gateway.line(|line| line.contains("there is no Secret") && line.contains(TLS));
+    assert_eq!(shown(&gateway, &new).await.as_ref(), Some(&second.certificate));
+    assert!(!gateway.output().contains(&key_text) && !gateway.output().contains("PRIVATE KEY"));
+
+    // A start without the API, and a word from it afterwards that was not waited for.
+    api.disturb(Disturbance::Down);
+    gateway.terminate();
+    gateway.wait();
+    gateway.run();
+    assert_eq!(shown(&gateway, &new).await.as_ref(), Some(&second.certificate));
+    let third = signed(&new, 0);
+    put_data(&api, data(&third));
+    api.restart(History::Lost);
+    gateway.line(|line| line.contains("the MCS certificate is now"));
+    assert_eq!(shown(&gateway, &new).await.as_ref(), Some(&third.certificate));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_never_told_does_not_start_and_says_why() {
+    let api = api();
+    let gateway = init(&api);
+    let fails = |expect: &str| {
+        for command in ["check", "serve"] {
+            let output = gateway.try_command(&[command]);
+            assert!(
+                !output.status.success() && said(&output).contains(expect),
+                "{command}: {}",
+                said(&output)
+            );
+        }
+    };
+    std::fs::remove_dir(gateway.path("state")).unwrap();
+    // Root makes no state for the gateway's user by looking.
+    let output = gateway.try_command(&["check"]);
+    assert!(
+        said(&output).contains("does not exist yet: what the cluster says is asked for"),
+        "{}",
+        said(&output)
+    );
+    assert!(!gateway.path("state").exists());
+    std::fs::create_dir(gateway.path("state")).unwrap();
+    fails("there is no Secret");
+    let old = ca("old", 100);
+    put_data(&api, data(&signed(&old, 1)));
+    fails("there is neither ConfigMap");
+    // Where the operator does not rotate, and before OpenShift 4.19.
+    let metadata = json!({"name": "root-ca", "namespace": "kube-system"});
+    api.put(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": old.certificate.pem()}}));
+    assert!(gateway.try_command(&["check"]).status.success());
+    assert!(gateway.path(FILE).exists());
+    // A copy that is of no use any longer is had anew.
+    std::fs::write(gateway.path(FILE), "").unwrap();
+    assert!(gateway.try_command(&["check"]).status.success());
+    // A right that is missing is no reason to begin without.
+    std::fs::remove_file(gateway.path(FILE)).unwrap();
+    api.remove("roles", NAMESPACE, &format!("of-{TLS}-secrets"));
+    fails("forbidden");
+}
+
+#[test]
+fn who_says_it_by_a_file_says_so_alone() {
+    let gateway = Gateway::init();
+    for key in ["ca", "certificate", "key"] {
+        gateway.settings(&format!(
+            "[cluster]\napi = \"in-cluster\"\nmcs_certificate = true\n[tls]\n{key} = \"tls/x\"\n"
+        ));
+        let output = gateway.try_command(&["check"]);
+        assert!(
+            !output.status.success() && said(&output).contains("cluster.mcs_certificate"),
+            "{}",
+            said(&output)
+        );
+    }
+}

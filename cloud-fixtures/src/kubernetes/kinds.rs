@@ -40,7 +40,7 @@ const fn kind(
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 26] = [
+pub(super) const KINDS: [Kind; 27] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -69,6 +69,7 @@ pub(super) const KINDS: [Kind; 26] = [
     kind(MCO, "v1", "ControllerConfig", "controllerconfigs", false, STATUS),
     kind(MCO, "v1", "MachineOSConfig", "machineosconfigs", false, STATUS),
     kind(MCO, "v1", "MachineOSBuild", "machineosbuilds", false, STATUS),
+    kind("config.openshift.io", "v1", "Infrastructure", "infrastructures", false, STATUS),
     kind(MACHINES, "v1beta1", "Machine", "machines", true, STATUS),
     kind(MACHINES, "v1beta1", "MachineSet", "machinesets", true, STATUS),
     kind(

@@ -4,6 +4,7 @@
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
 pub mod approval;
+mod bootstrap_kubeconfig;
 mod bootstrap_tokens;
 mod client;
 mod client_ca;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+pub use bootstrap_kubeconfig::keep_bootstrap_kubeconfig;
 pub use bootstrap_tokens::follow_bootstrap_tokens;
 pub use client::Cluster;
 pub use client_ca::keep_client_ca;
@@ -33,6 +35,7 @@ pub use mcs_certificate::keep_mcs_certificate;
 use crate::audit::admin::By;
 use crate::clock::Clock;
 pub use crate::cluster_api::ClusterError;
+use crate::files;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
@@ -107,6 +110,9 @@ impl Cluster {
         if self.settings().mcs_certificate {
             found.extend(mcs_certificate::look(self).await);
         }
+        if self.settings().bootstrap_kubeconfig {
+            found.extend(bootstrap_kubeconfig::look(self).await);
+        }
         found
     }
 
@@ -116,6 +122,12 @@ impl Cluster {
         let tls = &settings.tls;
         if tls.serving_of_cluster && Serving::load(tls, clock.now()).is_err() {
             wrong.extend(mcs_certificate::first(self, &tls.certificate, clock).await.err());
+        }
+        let kubeconfig = settings.bootstrap_kubeconfig();
+        if self.settings().bootstrap_kubeconfig && !kubeconfig.exists() {
+            // Pools that name the file watch its folder, which has to be there before they are read. What keeps it from being made keeps the file from it, too.
+            drop(files::make_private_folder(files::folder(&kubeconfig)));
+            wrong.extend(bootstrap_kubeconfig::first(self, &kubeconfig).await.err());
         }
         wrong
     }

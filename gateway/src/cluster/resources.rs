@@ -38,3 +38,12 @@ pub fn machine_os_builds() -> ApiResource {
 pub fn machines() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("machine.openshift.io", "v1beta1", "Machine"), "machines")
 }
+
+/// What says where the cluster's own API is.
+#[must_use]
+pub fn infrastructures() -> ApiResource {
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("config.openshift.io", "v1", "Infrastructure"),
+        "infrastructures",
+    )
+}

@@ -12,7 +12,7 @@ use super::output;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed, but with cluster.mcs_certificate the first copy in state/cluster."
+    after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed, but with cluster.mcs_certificate and cluster.bootstrap_kubeconfig the first copies in state/cluster."
 )]
 pub struct Arguments {
     /// Fail for warnings, and for what is broken while the rest is served, too.

@@ -28,7 +28,7 @@ pub(super) async fn open(
     };
     // Who only looks may be another user than who will serve, and makes no state for him.
     if depth == Depth::Thorough && !settings.state.exists() {
-        if cluster.settings().mcs_certificate {
+        if cluster.settings().mcs_certificate || cluster.settings().bootstrap_kubeconfig {
             findings.push(Finding::Degraded(format!(
                 "cluster: {} does not exist yet: what the cluster says is asked for when the gateway is started",
                 settings.state.display()

@@ -13,6 +13,8 @@ pub enum Part {
     ClientCa,
     /// Show the Machine Config Server's certificate, and be told of it.
     McsCertificate,
+    /// Make the kubelets' bootstrap kubeconfig of what the cluster has.
+    BootstrapKubeconfig,
     /// Give the pointers of machine sets the CAs that pointers carry now.
     Pointers,
     /// Approve the CSRs of kubelets whose machines have attested.
@@ -114,6 +116,22 @@ const MCS_CERTIFICATE: &[Rule] = &[
     },
 ];
 
+const BOOTSTRAP_KUBECONFIG: &[Rule] = &[
+    Rule {
+        names: &["node-bootstrapper-token"],
+        ..within(OPERATOR, &["secrets"], WATCH)
+    },
+    Rule {
+        // The operator's own copy of it can be changed by each node.
+        names: &["kube-apiserver-server-ca"],
+        ..within(Place::Namespace("openshift-config-managed"), &["configmaps"], WATCH)
+    },
+    Rule {
+        names: &["cluster"],
+        ..cluster("config.openshift.io", &["infrastructures"], WATCH)
+    },
+];
+
 const POINTERS: &[Rule] = &[
     Rule {
         place: MACHINES,
@@ -158,12 +176,13 @@ const STORE: &[Rule] = &[within(Place::Own, &["secrets"], &["create", "delete", 
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Configs,
         Self::Inventory,
         Self::Tokens,
         Self::ClientCa,
         Self::McsCertificate,
+        Self::BootstrapKubeconfig,
         Self::Pointers,
         Self::Approval,
         Self::SecondStage,
@@ -179,6 +198,7 @@ impl Part {
             Self::Tokens => "tokens",
             Self::ClientCa => "client-ca",
             Self::McsCertificate => "mcs-certificate",
+            Self::BootstrapKubeconfig => "bootstrap-kubeconfig",
             Self::Pointers => "pointers",
             Self::Approval => "approval",
             Self::SecondStage => "second-stage",
@@ -195,6 +215,7 @@ impl Part {
             Self::Tokens => "Takes bootstrap tokens of Kubernetes as provisioning tokens",
             Self::ClientCa => "Is told which CAs sign the client certificates of kubelets",
             Self::McsCertificate => "Shows the Machine Config Server's certificate, and takes a new one as the operator makes it",
+            Self::BootstrapKubeconfig => "Makes the kubelets' bootstrap kubeconfig of what the cluster has",
             Self::Pointers => "Gives the pointers of machine sets the CAs that pointers carry now",
             Self::Approval => "Approves the CSRs of kubelets whose machines have attested",
             Self::SecondStage => "Makes the MachineConfigs that hand a node over to machine-config-daemon",
@@ -211,6 +232,7 @@ impl Part {
             Self::Tokens => TOKENS,
             Self::ClientCa => CLIENT_CA,
             Self::McsCertificate => MCS_CERTIFICATE,
+            Self::BootstrapKubeconfig => BOOTSTRAP_KUBECONFIG,
             Self::Pointers => POINTERS,
             Self::Approval => APPROVAL,
             Self::SecondStage => SECOND_STAGE,

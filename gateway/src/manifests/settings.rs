@@ -64,12 +64,14 @@ pointers = {}
 machines = {}
 client_ca = {}
 mcs_certificate = {}
+bootstrap_kubeconfig = {}
 ",
         parts.contains(&Part::Configs),
         parts.contains(&Part::Pointers),
         parts.contains(&Part::Inventory),
         parts.contains(&Part::ClientCa),
         parts.contains(&Part::McsCertificate),
+        parts.contains(&Part::BootstrapKubeconfig),
     );
     if parts.contains(&Part::Tokens) {
         let _ = writeln!(cluster, "bootstrap_tokens = [{pools}]");
@@ -238,6 +240,7 @@ mod tests {
                 (Part::Tokens, !cluster.bootstrap_tokens.is_empty()),
                 (Part::ClientCa, cluster.client_ca),
                 (Part::McsCertificate, cluster.mcs_certificate && settings.tls.serving_of_cluster),
+                (Part::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
                 (Part::Pointers, cluster.pointers),
                 (Part::Approval, cluster.approval.is_some()),
                 // It is the pools' to say.

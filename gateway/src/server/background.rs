@@ -17,7 +17,7 @@ use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::Approver;
 #[cfg(feature = "cluster")]
-use crate::cluster::{follow_bootstrap_tokens, keep_client_ca, keep_machines, keep_mcs_certificate};
+use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
@@ -127,6 +127,10 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
         let tls = &gateway.settings.tls;
         if tls.serving_of_cluster {
             tasks.spawn(keep_mcs_certificate(Arc::clone(cluster), tls.certificate.clone(), gateway.clock));
+        }
+        if cluster.settings().bootstrap_kubeconfig {
+            let path = gateway.settings.bootstrap_kubeconfig();
+            tasks.spawn(keep_bootstrap_kubeconfig(Arc::clone(cluster), path));
         }
     }
     let endorsers = Arc::clone(&gateway.endorsers);

@@ -31,6 +31,8 @@ pub struct ClusterSettings {
     pub client_ca: bool,
     /// Whether the MCS certificate, its key and the MCS CA are the cluster's.
     pub mcs_certificate: bool,
+    /// Whether the kubelets' bootstrap kubeconfig is made of what the cluster has.
+    pub bootstrap_kubeconfig: bool,
 }
 
 impl ClusterSettings {
@@ -48,6 +50,7 @@ impl ClusterSettings {
             bootstrap_tokens: BTreeSet::new(),
             client_ca: false,
             mcs_certificate: false,
+            bootstrap_kubeconfig: false,
         }
     }
 }
@@ -76,6 +79,7 @@ pub(super) struct ClusterSection {
     bootstrap_tokens: BTreeSet<String>,
     client_ca: bool,
     mcs_certificate: bool,
+    bootstrap_kubeconfig: bool,
 }
 
 impl Default for ClusterSection {
@@ -91,6 +95,7 @@ impl Default for ClusterSection {
             bootstrap_tokens: BTreeSet::new(),
             client_ca: false,
             mcs_certificate: false,
+            bootstrap_kubeconfig: false,
         }
     }
 }
@@ -108,6 +113,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
             ("cluster.bootstrap_tokens", !section.bootstrap_tokens.is_empty()),
             ("cluster.client_ca", section.client_ca),
             ("cluster.mcs_certificate", section.mcs_certificate),
+            ("cluster.bootstrap_kubeconfig", section.bootstrap_kubeconfig),
         ];
         return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
@@ -152,6 +158,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         bootstrap_tokens: section.bootstrap_tokens,
         client_ca: section.client_ca,
         mcs_certificate: section.mcs_certificate,
+        bootstrap_kubeconfig: section.bootstrap_kubeconfig,
     }))
 }
 
@@ -194,6 +201,7 @@ mod tests {
         check("bootstrap_tokens = true", "invalid type");
         check("client_ca = true", "cluster.client_ca is set");
         check("mcs_certificate = true", "cluster.mcs_certificate is set");
+        check("bootstrap_kubeconfig = true", "cluster.bootstrap_kubeconfig is set");
         check("api = \"in-cluster\"\nbootstrap_tokens = [\"A/b\"]", "cluster.bootstrap_tokens is");
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {

@@ -253,6 +253,12 @@ impl Settings {
         self.state.join("attestation.jsonl")
     }
 
+    /// The kubelets' bootstrap kubeconfig as the cluster has it, for pools that name it.
+    #[must_use]
+    pub fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.state.join("cluster/bootstrap-kubeconfig")
+    }
+
     /// The key that signs the attestation log's checkpoints.
     #[must_use]
     pub fn log_key(&self) -> PathBuf {

@@ -107,6 +107,7 @@ fn kustomize_builds_what_the_command_prints() {
         "tokens",
         "client-ca",
         "mcs-certificate",
+        "bootstrap-kubeconfig",
         "pointers",
         "approval",
         "second-stage",

@@ -11,7 +11,7 @@ use super::*;
 /// Verbs, a resource, and the namespace, or `*` for the cluster.
 type Right = (&'static str, &'static str, &'static str);
 /// What each part may do, by this table alone.
-const PARTS: [(&str, &[Right]); 9] = [
+const PARTS: [(&str, &[Right]); 10] = [
     (
         "configs",
         &[
@@ -30,6 +30,7 @@ const PARTS: [(&str, &[Right]); 9] = [
     // One object by its name, which is below.
     ("client-ca", &[]),
     ("mcs-certificate", &[]),
+    ("bootstrap-kubeconfig", &[]),
     // So are the Secrets.
     ("pointers", &[("list", "machinesets", "openshift-machine-api")]),
     (
@@ -160,11 +161,19 @@ fn nobody_else_gets_any_of_it() {
 }
 
 /// What is told by its name, and of what nothing else is: the part, then resource, namespace and name.
-const BY_NAME: [(&str, &str, &str, &str); 4] = [
+const BY_NAME: [(&str, &str, &str, &str); 7] = [
     ("client-ca", "configmaps", "openshift-config-managed", "csr-controller-ca"),
     ("mcs-certificate", "secrets", OPERATOR, "machine-config-server-tls"),
     ("mcs-certificate", "configmaps", OPERATOR, "machine-config-server-ca"),
     ("mcs-certificate", "configmaps", "kube-system", "root-ca"),
+    ("bootstrap-kubeconfig", "secrets", OPERATOR, "node-bootstrapper-token"),
+    (
+        "bootstrap-kubeconfig",
+        "configmaps",
+        "openshift-config-managed",
+        "kube-apiserver-server-ca",
+    ),
+    ("bootstrap-kubeconfig", "infrastructures", "", "cluster"),
 ];
 const OPERATOR: &str = "openshift-machine-config-operator";
 
@@ -172,9 +181,9 @@ const OPERATOR: &str = "openshift-machine-config-operator";
 fn what_is_named_is_told_and_nothing_beside_it() {
     let names = BY_NAME.map(|(_, _, _, name)| name);
     let others = ["", "machine-config-server-ca", "kube-apiserver-client-ca", "any"];
-    for part in ["client-ca", "mcs-certificate"] {
+    for part in ["client-ca", "mcs-certificate", "bootstrap-kubeconfig"] {
         let (api, token) = api(&[part]);
-        for resource in ["secrets", "configmaps"] {
+        for resource in ["secrets", "configmaps", "infrastructures"] {
             let kind = Kind::by_plural(resource);
             let namespaces = NAMESPACES.into_iter().chain(["openshift-config-managed"]);
             for namespace in namespaces.filter(|namespace| kind.namespaced || namespace.is_empty()) {

@@ -117,7 +117,7 @@ fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (State, Option<Zeroizi
     match renewed(user_data, ours) {
         Ok(Renewal::Current) => (State::Current, None),
         Ok(Renewal::Renewed(_)) if name.ends_with(MANAGED) => {
-            let why = "the Machine Config Operator writes it itself, with its own CA".to_owned();
+            let why = "the Machine Config Operator writes it itself, with its own CA: let the machine set name another Secret".to_owned();
             (State::Left(why, carried()), None)
         }
         Ok(Renewal::Renewed(text)) => (State::Behind(carried()), Some(text)),

@@ -148,6 +148,12 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// How many keys one transaction may write or remove at most; the work of [`super::Store`] stays below.
     fn most_writes(&self) -> usize;
 
+    /// How many challenges it can remember when others come, whatever time it is: beyond that the oldest are forgotten, and what expires no later than they did is
+    /// refused, used or not.
+    fn most_challenges(&self) -> u64 {
+        super::believed::CHALLENGES_LIMIT_ROWS
+    }
+
     /// Which store this is and how far it has come, as far as is known here: each transaction that writes raises the mark.
     fn standing(&self) -> Option<StoreMark>;
 

@@ -167,6 +167,13 @@ impl Known {
         self.file.iter().chain(&self.log).map(|known| known.mark).max().unwrap_or(0)
     }
 
+    /// The highest mark that is known of this store.
+    #[cfg(any(feature = "cluster", feature = "etcd"))]
+    pub(super) fn furthest_of(&self, id: &str) -> Option<u64> {
+        let known = self.file.iter().chain(&self.log).filter(|known| known.id == id);
+        known.map(|known| known.mark).max()
+    }
+
     /// Who knows of the store that is expected.
     fn source(&self) -> String {
         let name = if self.file.is_some() { MARK_FILE } else { ATTESTATION_LOG };

@@ -30,6 +30,8 @@ mod outcomes;
 mod peek;
 mod pending;
 #[cfg(any(feature = "cluster", feature = "etcd"))]
+mod remote;
+#[cfg(any(feature = "cluster", feature = "etcd"))]
 mod replica;
 mod schema;
 mod seen;

@@ -90,6 +90,10 @@ impl<T: Through> Engine for T {
         Through::most_writes(self)
     }
 
+    fn most_challenges(&self) -> u64 {
+        self.engine().most_challenges()
+    }
+
     fn standing(&self) -> Option<StoreMark> {
         self.engine().standing()
     }

@@ -319,7 +319,7 @@ impl<E: Engine + 'static> Store for E {
         let believed = believed::go_on(self, tick).await?;
         // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
         let both = believed.min(tick.now);
-        believed::forget(self, both, believed::CHALLENGES_LIMIT_ROWS).await?;
+        believed::forget(self, both, self.most_challenges()).await?;
         settle_others(self, both).await?;
         Ok(believed)
     }

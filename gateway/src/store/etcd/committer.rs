@@ -22,16 +22,18 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, PutOptions, Txn, TxnOp, Txn
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::super::engine::Work;
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, pause, refuse_late, until};
 use super::members::FailureKind;
 use super::opened::{GUARD_GETS, Opened, Reached, Trouble, get, revision, seen};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
-use super::queue::{Apart, BATCH_LIMIT, Job, Plan, answer, fail, fail_writers, gather, pause, plan, refuse_first, refuse_late, until};
+use super::plan::{CONFLICT_PAUSE_LIMIT, Job, Plan, plan, refuse_first};
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
     own: Own,
-    apart: Apart,
+    apart: Apart<Work>,
 }
 
 /// What a commit came to.
@@ -88,9 +90,10 @@ impl Committer {
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {
         let mut fetched = Fetched::new();
         let (mut fetches, mut conflicts, mut most) = (0_u32, 0_u32, BATCH_LIMIT);
+        let begun = Instant::now();
         loop {
-            refuse_late(waiting, &self.opened);
-            let Some(until) = until(waiting, most, self.opened.timeout) else {
+            refuse_late(waiting, || self.opened.error(&Trouble::Late));
+            let Some(until) = until(waiting, most, begun + self.opened.timeout) else {
                 return;
             };
             if self.own.is_in_doubt()
@@ -101,7 +104,7 @@ impl Committer {
                     "a commit is in doubt, and nothing is answered before that is over: {}",
                     self.opened.error(&trouble)
                 );
-                self.apart.keep(fail(waiting, most, &self.opened, &trouble));
+                self.apart.keep(fail(waiting, most, || self.opened.error(&trouble)));
                 return;
             }
             let (count, plan) = plan(waiting, most, &fetched);
@@ -137,7 +140,7 @@ impl Committer {
                     Ok(Committed::Stale(now)) => {
                         (fetched, fetches, conflicts) = (now, 1, conflicts + 1);
                         if conflicts > 1 {
-                            pause(conflicts).await;
+                            pause(conflicts, CONFLICT_PAUSE_LIMIT).await;
                             // What was found before the pause is what others have changed in it.
                             (fetched, fetches) = (Fetched::new(), 0);
                         }
@@ -157,7 +160,7 @@ impl Committer {
                     // What only reads needs no room: it is done without the others.
                     Err(trouble) if trouble.is_want_of_room() && writers.contains(&false) => {
                         tracing::warn!("{}", self.opened.error(&trouble));
-                        self.apart.keep(fail_writers(waiting, &writers, &self.opened, &trouble));
+                        self.apart.keep(fail_writers(waiting, &writers, || self.opened.error(&trouble)));
                         most = writers.iter().filter(|writes| !**writes).count();
                         (fetched, fetches) = (Fetched::new(), 0);
                         continue;
@@ -166,7 +169,7 @@ impl Committer {
                 },
             };
             tracing::warn!("{}", self.opened.error(&trouble));
-            self.apart.keep(fail(waiting, count, &self.opened, &trouble));
+            self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
             return;
         }
     }

@@ -8,7 +8,6 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, Txn
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::super::known::StoreFile;
 use super::super::moved::Moved;
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
@@ -36,7 +35,7 @@ pub(super) struct Identity {
     began: u64,
     /// Ids of the stores in whose place it is, the last one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    replaced: Vec<String>,
+    pub replaced: Vec<String>,
     /// Where it has gone. Whoever has it open finds another text in place of the one that every request wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moved: Option<Moved>,
@@ -50,7 +49,7 @@ pub(super) struct Found {
     pub began: u64,
     pub mark: StoreMark,
     pub moved: Option<Moved>,
-    replaced: Vec<String>,
+    pub replaced: Vec<String>,
     /// How often each gateway has written.
     wrote: BTreeMap<String, i64>,
     /// The host of the gateway that has found it to be one from before.
@@ -58,22 +57,9 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// What is there, as what is known is held against it.
-    pub(super) fn file(&self) -> StoreFile {
-        match &self.moved {
-            None => StoreFile::Store(self.mark.clone()),
-            Some(moved) => StoreFile::Moved(self.mark.clone(), moved.clone()),
-        }
-    }
-
     /// How often this gateway has written.
     pub(super) fn wrote(&self, replica: &str) -> i64 {
         self.wrote.get(replica).copied().unwrap_or(0)
-    }
-
-    /// Whether another gateway has put it in the place of this one.
-    pub(super) fn is_instead_of(&self, known: &StoreMark) -> bool {
-        self.moved.is_none() && self.replaced.contains(&known.id)
     }
 
     /// How often the mark was put.

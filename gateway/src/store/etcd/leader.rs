@@ -15,8 +15,6 @@ use super::keys::LEADER;
 use super::opened::Opened;
 use super::{Etcd, identity};
 
-/// How long etcd waits for one who leads and is not heard of. Nothing that only one does is as urgent.
-pub(super) const LEASE: Duration = Duration::from_secs(15);
 /// The least that etcd gives a lease: its election takes as long.
 const LEAST_LEASE: Duration = Duration::from_secs(2);
 
@@ -79,12 +77,17 @@ impl Etcd {
     /// # Errors
     /// [`StoreError`].
     pub async fn lead(&self, work: &str, lease: Duration) -> Result<Option<Leadership>, StoreError> {
-        let runtime = self.open.threads.handle.clone();
+        let runtime = self.open.desk.threads.handle.clone();
         let opened = Arc::clone(&self.open.opened);
         let (key, value) = (format!("{LEADER}{work}"), identity::new_id()?);
         let lease = lease.max(LEAST_LEASE);
         let (taking, fence) = (Arc::clone(&opened), Fence::held(work, &key, &value));
-        let Some(id) = self.spawn(async move { take(&taking, &key, &value, lease).await }).await? else {
+        let Some(id) = self
+            .open
+            .desk
+            .spawn(async move { take(&taking, &key, &value, lease).await })
+            .await?
+        else {
             return Ok(None);
         };
         let (tell, lost) = watch::channel(false);
@@ -160,15 +163,4 @@ pub(super) async fn keep_alive(mut client: Client, id: i64) -> Result<i64, etcd_
     let (mut keeper, mut answers) = client.lease_keep_alive(id).await?;
     keeper.keep_alive().await?;
     Ok(answers.message().await?.map_or(0, |answer| answer.ttl()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
-        let said = format!("when it is not heard of for {} s another takes over", LEASE.as_secs());
-        assert!(include_str!("../../../../docs/replicas.md").contains(&said), "{said}");
-    }
 }

@@ -10,13 +10,15 @@ use super::super::engine::{KeyRange, KeyValue};
 use super::super::house::{HouseError, Source};
 use super::super::known::Known;
 use super::super::moved::Moved;
+use super::super::remote::serving::host;
+use super::super::remote::set_back;
 use super::super::threads::Threads;
 use super::super::{StoreError, StoreMark};
 use super::identity::Found;
 use super::keys::Keys;
 use super::members::Members;
 use super::opened::pair;
-use super::{MOST_ANSWER_BYTES, identity, set_back};
+use super::{MOST_ANSWER_BYTES, identity};
 use crate::settings::EtcdSettings;
 
 /// What a store on etcd holds at one moment.
@@ -188,7 +190,11 @@ pub(in super::super) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>
             async move { client.get(from, Some(options)).await }
         });
         let answer = asked.await.map_err(|failure| asking.members.explain(&failure, false))?;
-        Ok(answer.kvs().iter().map(|found| super::presence::host(found.value())).collect())
+        Ok(answer
+            .kvs()
+            .iter()
+            .map(|found| host(&String::from_utf8_lossy(found.value())))
+            .collect())
     })
 }
 

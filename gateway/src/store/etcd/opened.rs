@@ -1,6 +1,6 @@
 //! The store that a process has opened, and what every request wants of it.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
@@ -8,13 +8,15 @@ use tokio::time::Instant;
 
 use super::super::engine::KeyValue;
 use super::super::moved::Moved;
+use super::super::remote::desk::Says;
+use super::super::remote::locked;
 use super::super::{StoreError, StoreMark};
 use super::identity::{self, VERSION};
 use super::keys::Keys;
 use super::members::{Failure, FailureKind, Members};
 use super::overlay::Seen;
 use super::presence::Presence;
-use super::set_back::comes_short;
+use super::told::comes_short;
 
 /// How many answers say why a request was not taken.
 pub(super) const GUARD_GETS: usize = 5;
@@ -107,7 +109,7 @@ impl Opened {
 
     /// How far the store has come, as far as is known now.
     pub(super) fn reached(&self) -> Reached {
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = locked(&self.standing);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Reached {
             puts: count(standing.mark.saturating_sub(self.began)),
@@ -117,7 +119,7 @@ impl Opened {
 
     /// So often all have written, and this gateway.
     pub(super) fn raise(&self, puts: i64, commits: i64) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = locked(&self.standing);
         standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));
         if let Some(wrote) = &mut standing.wrote {
             wrote.commits = wrote.commits.max(commits.unsigned_abs());
@@ -214,6 +216,26 @@ impl Opened {
         let commits = answers.pop().as_ref().map_or(0, version);
         self.raise(answers.pop().as_ref().map_or(0, version), commits);
         Ok(answers)
+    }
+}
+
+impl Says for Opened {
+    fn overloaded(&self) -> StoreError {
+        StoreError::Engine {
+            engine: "etcd",
+            place: self.members.place.clone(),
+            problem: "more works wait than can be done".to_owned(),
+            advice: "etcd is too slow, or does not answer: look at etcdctl endpoint status".to_owned(),
+        }
+    }
+
+    fn unanswered(&self) -> StoreError {
+        let failure = Failure {
+            endpoint: "all members".to_owned(),
+            problem: "there was no answer in time".to_owned(),
+            kind: FailureKind::Unanswered,
+        };
+        self.members.explain(&failure, true)
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::members::{Failure, FailureKind};
 use super::opened::{Opened, get, revision, seen, version};
 use super::overlay::Seen;
-use super::queue::CONFLICT_PAUSE_LIMIT;
+use super::plan::CONFLICT_PAUSE_LIMIT;
 
 /// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
 const LEASE_SECONDS: i64 = 86_400;

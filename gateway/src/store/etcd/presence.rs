@@ -1,63 +1,28 @@
-//! That a gateway serves: a key under a lease, for each by its id. What decisions of one stand on is settled, or given back, by its own log; so
-//! of two with one id, because `state/` was copied, one would give back what the other has served. The second does not start.
+//! That a gateway serves: a key under a lease, for each by its id.
 //!
 //! Every request of a gateway that serves wants its key to be there as it has put it. Whoever stood still for longer than its lease is refused
-//! by etcd, whatever it believes, until it has a lease again.
-//!
-//! A gateway that was killed, and starts again before its lease is over, finds its own key, and has to tell it from that of a copy that runs.
-//! So the key says where it was put: the kernel's boot, and the state folder's device and inode there. No two folders have the same, and of one folder the
-//! lock on the attestation log says that nobody serves from it. Anywhere else the lease's end is waited for.
+//! by etcd, whatever it believes, until it has a lease again. One that was killed here begins again at once; anywhere else the lease's end is waited for.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
+use super::super::remote::serving::{LEASE, LOOK_EVERY, Serving, WAIT_LIMIT, host};
 use super::identity;
 use super::leader::keep_alive;
 use super::opened::{Opened, get};
-
-/// How long etcd keeps the key of a gateway that it does not hear of.
-const LEASE: Duration = Duration::from_secs(15);
-/// How often it is looked whether another's lease is over.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long another's lease is waited for: an election gives it some seconds more.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
-
-/// What stands under a gateway's key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Value {
-    v: u8,
-    /// Random: of no two processes the same.
-    session: String,
-    /// Where its state is. `None` if the system does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    place: Option<Place>,
-    /// For messages.
-    host: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
-    boot: String,
-    device: u64,
-    inode: u64,
-}
 
 /// The key of a gateway that serves.
 #[derive(Debug)]
 pub(super) struct Presence {
     key: String,
     value: String,
-    place: Option<Place>,
+    serving: Serving,
     replica: String,
     /// 0: there is none.
     lease: AtomicI64,
@@ -75,25 +40,11 @@ enum Taken {
 
 impl Presence {
     pub(super) fn new(opened: &Opened, replica: &str, state: &Path) -> Result<Self, StoreError> {
-        let line = |path| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
-        let place = line("/proc/sys/kernel/random/boot_id").and_then(|boot| {
-            let folder = fs::metadata(state).ok()?;
-            Some(Place {
-                boot,
-                device: folder.dev(),
-                inode: folder.ino(),
-            })
-        });
-        let value = Value {
-            v: 1,
-            session: identity::new_id()?,
-            place: place.clone(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        };
+        let serving = Serving::of(&identity::new_id()?, state);
         Ok(Self {
             key: opened.keys.replica(replica),
-            value: serde_json::to_string(&value).unwrap_or_default(),
-            place,
+            value: serving.text(),
+            serving,
             replica: replica.to_owned(),
             lease: AtomicI64::new(0),
             over: AtomicBool::new(false),
@@ -132,13 +83,11 @@ impl Presence {
                 others = None;
                 continue;
             }
-            let found: Option<Value> = serde_json::from_str(&value).ok();
-            if self.place.is_some() && found.as_ref().is_some_and(|found| found.place == self.place) {
-                // That process is dead: it held the lock that this one holds.
+            if self.serving.was_here(&value) {
                 others = Some(value);
                 continue;
             }
-            let host = found.map_or_else(String::new, |found| found.host);
+            let host = host(&value);
             if left == i64::MAX {
                 tracing::warn!(
                     "a gateway on {host} has served as replica {}, and may do so still: waiting for its lease to end, {} s at most",
@@ -157,11 +106,7 @@ impl Presence {
     }
 
     fn copied(&self, opened: &Opened, host: &str) -> StoreError {
-        StoreError::Copied {
-            replica: self.replica.clone(),
-            host: host.to_owned(),
-            place: opened.members.place.clone(),
-        }
+        Serving::copied(&self.replica, host, &opened.members.place)
     }
 
     /// Puts the key if it is not there, or in the place of this value.
@@ -243,10 +188,7 @@ impl Presence {
     async fn take_again(&self, opened: &Opened) -> Result<(), StoreError> {
         match self.take(opened, None).await? {
             Taken::Own => Ok(()),
-            Taken::Others(value, _) => {
-                let host = serde_json::from_str(&value).map_or_else(|_| String::new(), |value: Value| value.host);
-                Err(self.copied(opened, &host))
-            }
+            Taken::Others(value, _) => Err(self.copied(opened, &host(&value))),
         }
     }
 
@@ -258,11 +200,6 @@ impl Presence {
             give_back(opened, lease).await;
         }
     }
-}
-
-/// The host that a gateway's key names.
-pub(super) fn host(value: &[u8]) -> String {
-    serde_json::from_slice(value).map_or_else(|_| "another host".to_owned(), |value: Value| value.host)
 }
 
 async fn give_back(opened: &Opened, lease: i64) {

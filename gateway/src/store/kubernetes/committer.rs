@@ -19,22 +19,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::api::{Failure, MOST_HEAD_BYTES};
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, gather, pause, refuse_late, until};
 use super::head::Head;
-use super::opened::{Opened, Trouble, locked};
-use super::presence::LEASE;
-use super::queue::{Asked, Context, Job, LATER_PAUSE, Plan, answer, fail, gather, pause, plan, refuse_late, until};
+use super::opened::{Opened, Trouble};
+use super::plan::{Asked, CONFLICT_PAUSE_LIMIT, Job, MOST_CONFLICTS, Plan, plan};
+use super::swap::{Doubt, Fate};
 use super::view::{MOST_WORK_BYTES, Missing, View};
 
 /// What is not in leaves is put there from so much on. Each commit writes all of it once more.
 const FOLD_BYTES: usize = 48 * 1024;
 /// No more than that is written before it is put into leaves: so much that a commit, with what it writes, fits into an object.
 const MOST_CHANGES_BYTES: usize = 384 * 1024;
-/// How much of leaves is kept in memory, unpacked.
-const CACHE_BYTES: usize = 96 * 1024 * 1024;
 /// How long after a fold that has failed it is tried again.
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
 
@@ -42,33 +40,16 @@ pub(super) struct Committer {
     pub(super) opened: Arc<Opened>,
     pub(super) view: View,
     /// The last number that was put there, or tried.
-    number: u64,
+    pub(super) number: u64,
     /// A commit on this state, with this number, that may have happened, or may do so still.
-    doubt: Option<Doubt>,
+    pub(super) doubt: Option<Doubt>,
     /// Since when the number of each session is what it is, as far as was seen.
-    observed: BTreeMap<String, (u64, Instant)>,
+    pub(super) observed: BTreeMap<String, (u64, Instant)>,
     /// When this process was heard of last.
-    heard: Instant,
-    pub(super) later: VecDeque<Job>,
-    again: Option<Instant>,
+    pub(super) heard: Instant,
+    pub(super) apart: Apart<Asked>,
     fold_again: Instant,
     pub(super) folds: u32,
-}
-
-#[derive(Debug, Clone)]
-struct Doubt {
-    base: Arc<Head>,
-    number: u64,
-}
-
-/// What became of a commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    Happened,
-    /// And it cannot happen any more.
-    Never,
-    /// Nothing says so any longer; it cannot happen any more.
-    Unknown,
 }
 
 impl Committer {
@@ -80,8 +61,7 @@ impl Committer {
             doubt: None,
             observed: BTreeMap::new(),
             heard: Instant::now(),
-            later: VecDeque::new(),
-            again: None,
+            apart: Apart::default(),
             fold_again: Instant::now(),
             folds: 0,
         };
@@ -93,107 +73,25 @@ impl Committer {
     pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut waiting = VecDeque::new();
         while gather(&mut waiting, &mut jobs, self.due()).await {
+            self.apart.join(&mut waiting);
             self.round(&mut waiting).await;
-            if self.again.is_some_and(|again| again <= Instant::now()) {
-                self.again = None;
-                let mut due = std::mem::take(&mut self.later);
-                self.round(&mut due).await;
-                self.keep(due);
-            }
+            let mut due = self.apart.due();
+            self.round(&mut due).await;
+            self.apart.go_on_with(due);
             self.beat().await;
             self.fold_if_due().await;
         }
-        waiting.append(&mut self.later);
+        waiting.extend(self.apart.all());
         while !waiting.is_empty() {
             let before = waiting.len();
             self.round(&mut waiting).await;
-            waiting.append(&mut self.later);
+            waiting.extend(self.apart.all());
             if waiting.len() == before {
                 tracing::warn!("{before} works that nobody waits for were not done: the cluster's API does not answer");
                 break;
             }
         }
         self.leave().await;
-    }
-
-    /// Gives back what this process holds.
-    async fn leave(&mut self) {
-        let session = self.opened.session.clone();
-        if self.view.head.sessions.get(&session).is_none_or(|own| own.holds.is_empty()) {
-            return;
-        }
-        let until = Instant::now() + self.opened.timeout;
-        let left = self.change(until, |head, context| {
-            head.leave_out(context.session);
-            true
-        });
-        if let Err(trouble) = left.await {
-            let error = self.opened.error(&trouble);
-            tracing::warn!("that this gateway has ended cannot be said in the store: {error}");
-        }
-    }
-
-    /// Keeps what could not be done for later.
-    fn keep(&mut self, works: VecDeque<Job>) {
-        if !works.is_empty() {
-            self.again = Some(Instant::now() + LATER_PAUSE);
-            self.later.extend(works);
-        }
-    }
-
-    fn holds(&self) -> bool {
-        self.opened.serving.get().is_some() || !locked(&self.opened.leads).is_empty()
-    }
-
-    fn due(&self) -> Option<Instant> {
-        let beat = self.holds().then(|| self.heard + LEASE / 3);
-        beat.into_iter().chain(self.again).min()
-    }
-
-    /// Has this process heard of, if it holds something; and others that are not heard of hold nothing any more.
-    async fn beat(&mut self) {
-        let is_due = self.heard.elapsed() >= LEASE / 3;
-        if !self.holds() || !(is_due || self.knows_of_dead()) {
-            return;
-        }
-        let serving = self.opened.serving.get().cloned();
-        let own = self.opened.session.clone();
-        if let Some((holder, _)) = serving.as_ref().and_then(|(key, _)| self.view.head.holder(key))
-            && holder != own
-        {
-            tracing::error!("another process serves as replica {}: nothing is decided here", self.opened.replica);
-        }
-        let until = Instant::now() + LEASE / 3;
-        let beat = self.change(until, move |head, context| {
-            expire(head, context);
-            if let Some((key, value)) = &serving
-                && head.holder(key).is_none()
-                && let Some(own) = head.sessions.get_mut(context.session)
-            {
-                own.holds.insert(key.clone(), value.clone());
-            }
-            true
-        });
-        if let Err(trouble) = beat.await {
-            let error = self.opened.error(&trouble);
-            tracing::warn!("this gateway cannot say in the store that it is there: {error}");
-            if self.heard.elapsed() >= LEASE {
-                locked(&self.opened.leads).drain(..).for_each(|leads| leads.is_lost());
-            }
-            // Not at once again; and what others ask for meanwhile is done.
-            sleep(LATER_PAUSE.min(LEASE / 10)).await;
-        }
-    }
-
-    /// Whether somebody holds something who is not heard of any more.
-    fn knows_of_dead(&self) -> bool {
-        let mut sessions = self.view.head.sessions.iter();
-        sessions.any(|(id, session)| !session.holds.is_empty() && self.is_dead(id, session.number))
-    }
-
-    fn is_dead(&self, session: &str, number: u64) -> bool {
-        let seen = self.observed.get(session);
-        session != self.opened.session && seen.is_some_and(|(seen, since)| *seen == number && since.elapsed() >= LEASE)
     }
 
     async fn fold_if_due(&mut self) {
@@ -214,8 +112,8 @@ impl Committer {
         // What nobody waits for has time, but not at others' cost.
         let begun = Instant::now();
         loop {
-            refuse_late(waiting, &self.opened);
-            let Some(until) = until(waiting, begun + self.opened.timeout) else {
+            refuse_late(waiting, || self.opened.error(&Trouble::Late));
+            let Some(until) = until(waiting, BATCH_LIMIT, begun + self.opened.timeout) else {
                 return;
             };
             let (count, tried) = self.attempt(waiting, &mut is_fresh, until).await;
@@ -230,7 +128,7 @@ impl Committer {
                     conflicts += 1;
                     is_fresh = true;
                     if conflicts > 1 {
-                        pause(conflicts).await;
+                        pause(conflicts, CONFLICT_PAUSE_LIMIT).await;
                         // What was found before the pause is what others have changed in it.
                         is_fresh = self.refresh(until).await.is_ok();
                     }
@@ -238,8 +136,7 @@ impl Committer {
                 Err(trouble) => {
                     let trouble = self.told(trouble).await;
                     tracing::warn!("{}", self.opened.error(&trouble));
-                    let left = fail(waiting, count, &self.opened, &trouble);
-                    self.keep(left);
+                    self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
                     return;
                 }
             }
@@ -261,7 +158,7 @@ impl Committer {
                 *is_fresh = true;
                 return (all, self.refresh(until).await.map(|()| false));
             }
-            self.heard = self.heard.checked_sub(LEASE / 3).unwrap_or(self.heard);
+            self.heard = self.heard.checked_sub(self.opened.limits.lease / 3).unwrap_or(self.heard);
             return (all, Err(Trouble::Absent));
         }
         let (count, plan) = plan(waiting, &self.view);
@@ -305,7 +202,7 @@ impl Committer {
                         Ok(true) => Ok(false),
                         // Another does.
                         Ok(false) => {
-                            pause(6).await;
+                            pause(MOST_CONFLICTS, CONFLICT_PAUSE_LIMIT).await;
                             self.refresh(until).await.map(|()| false)
                         }
                         Err(trouble) => {
@@ -343,184 +240,10 @@ impl Committer {
         }
     }
 
-    /// Whether this process serves, and its key is not there.
-    fn is_absent(&self) -> bool {
-        let serving = self.opened.serving.get();
-        serving.is_some_and(|(key, value)| self.view.head.holder(key) != Some((&self.opened.session, value)))
-    }
-
-    fn next(&self, change: impl FnOnce(&mut Head)) -> Result<Head, StoreError> {
-        let mut next = self.view.head.next(&self.opened.session, self.number + 1)?;
-        change(&mut next);
-        Ok(next)
-    }
-
-    /// Changes what is held, or something else that no work does, until that is done; or finds that it is not to be done.
-    pub(super) async fn change(&mut self, until: Instant, mut change: impl FnMut(&mut Head, &Context<'_>) -> bool) -> Result<(), Trouble> {
-        let (mut is_fresh, mut conflicts) = (false, 0);
-        loop {
-            if self.doubt.is_some() {
-                self.settle(until).await?;
-            }
-            let mut wanted = false;
-            let next = self.next(|head| {
-                let context = Context {
-                    session: &self.opened.session,
-                    is_dead: &|session, number| self.is_dead(session, number),
-                };
-                wanted = change(head, &context);
-            })?;
-            if !wanted {
-                if is_fresh || self.confirm(until).await? {
-                    return Ok(());
-                }
-                is_fresh = true;
-                continue;
-            }
-            match self.swap(next, until).await? {
-                Fate::Happened => return Ok(()),
-                _ if Instant::now() >= until => return Err(Trouble::Contended),
-                _ => {
-                    (is_fresh, conflicts) = (true, conflicts + 1);
-                    if conflicts > 1 {
-                        pause(conflicts).await;
-                        self.refresh(until).await?;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Puts a state in the place of the one that is known.
-    async fn swap(&mut self, next: Head, until: Instant) -> Result<Fate, Trouble> {
-        let base = Arc::clone(&self.view.head);
-        if self.opened.check(&base).is_err() {
-            // What was known last is no state to go on from; what stands now may be one.
-            self.refresh(until).await?;
-            return Ok(Fate::Never);
-        }
-        let data = next.encode()?;
-        if data.len() > MOST_HEAD_BYTES {
-            return Err(Trouble::Full);
-        }
-        self.number += 1;
-        let number = self.number;
-        let sent = self.opened.place.swap(&base.commit, &next, &data, until).await;
-        match sent {
-            Ok(true) => {
-                self.heard = Instant::now();
-                self.adopt(next)?;
-                Ok(Fate::Happened)
-            }
-            // Somebody was faster; or it was sent twice on its way, and this is the answer to the second.
-            Ok(false) => {
-                self.doubt = Some(Doubt { base, number });
-                self.settled(until, "it was refused, and may have been done before that".to_owned())
-                    .await
-            }
-            Err(Failure::Unanswered(why)) => {
-                self.doubt = Some(Doubt { base, number });
-                self.settled(until, why).await
-            }
-            Err(Failure::Refused { code: 404, .. }) => Err(Trouble::Replaced),
-            Err(failure) => Err(failure.into()),
-        }
-    }
-
-    /// Finds out what became of the commit that was just sent; if nothing says so, that is an error, and nothing is done once more.
-    async fn settled(&mut self, until: Instant, why: String) -> Result<Fate, Trouble> {
-        match self.settle(until).await {
-            Ok(Fate::Unknown) => Err(Trouble::Doubt(Failure::Unanswered(why))),
-            Err(Trouble::Api(failure @ Failure::Unanswered(_))) => Err(Trouble::Doubt(failure)),
-            settled => settled,
-        }
-    }
-
-    /// Finds out what became of the commit that is in doubt, if one is.
-    async fn settle(&mut self, until: Instant) -> Result<Fate, Trouble> {
-        loop {
-            let Some(Doubt { base, number }) = self.doubt.clone() else {
-                return Ok(Fate::Never);
-            };
-            let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
-            if head.commit != base.commit {
-                let fate = fate(&head, &base, &self.opened.session, number);
-                self.doubt = None;
-                if fate == Fate::Happened {
-                    self.heard = Instant::now();
-                }
-                self.adopt(head)?;
-                return Ok(fate);
-            }
-            // It is to come first, or never.
-            self.number += 1;
-            let fence = head.next(&self.opened.session, self.number)?;
-            let data = fence.encode()?;
-            match self.opened.place.swap(&base.commit, &fence, &data, until).await {
-                Ok(true) => {
-                    self.doubt = None;
-                    self.heard = Instant::now();
-                    self.adopt(fence)?;
-                    return Ok(Fate::Never);
-                }
-                Ok(false) => {}
-                Err(Failure::Unanswered(_)) if Instant::now() < until => pause(6).await,
-                Err(failure) => return Err(failure.into()),
-            }
-        }
-    }
-
-    /// Whether what is known still stands; if not, what stands is known now.
-    async fn confirm(&mut self, until: Instant) -> Result<bool, Trouble> {
-        let commit = self.opened.place.commit(until).await?.ok_or(Trouble::Replaced)?;
-        if commit == self.view.head.commit {
-            return self.opened.check(&self.view.head).map(|()| true);
-        }
-        self.refresh(until).await?;
-        Ok(false)
-    }
-
-    async fn refresh(&mut self, until: Instant) -> Result<(), Trouble> {
-        let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
-        self.adopt(head)
-    }
-
-    /// This is what stands.
-    fn adopt(&mut self, head: Head) -> Result<(), Trouble> {
-        let checked = self.opened.check(&head);
-        if checked.is_ok() {
-            self.opened.reached(&head);
-        }
-        self.view.head = Arc::new(head);
-        let named: std::collections::BTreeSet<&String> = self.view.head.leaves.iter().map(|leaf| &leaf.name).collect();
-        self.view.leaves.retain(|name, _| named.contains(name));
-        self.observe();
-        checked
-    }
-
-    fn observe(&mut self) {
-        let head = &self.view.head;
-        let now = Instant::now();
-        self.observed.retain(|session, _| head.sessions.contains_key(session));
-        for (id, session) in &head.sessions {
-            let seen = self.observed.entry(id.clone()).or_insert((session.number, now));
-            if seen.0 != session.number {
-                *seen = (session.number, now);
-            }
-        }
-        locked(&self.opened.leads).retain(|leads| {
-            let is_held = head.holder(&leads.key) == Some((&self.opened.session, &leads.value));
-            if !is_held {
-                leads.is_lost();
-            }
-            is_held
-        });
-    }
-
     /// Fetches leaves of the state that is known. `false`: it is another one by now.
     pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, Trouble> {
         let kept: usize = self.view.leaves.values().map(|pairs| bytes(pairs)).sum();
-        if kept > CACHE_BYTES {
+        if kept > self.opened.limits.cache_bytes {
             self.view.leaves.clear();
         }
         let wanted = self.view.head.leaves.iter().filter(|leaf| missing.contains(&leaf.name)).cloned();
@@ -538,42 +261,6 @@ impl Committer {
             return Ok(false);
         }
         Err(super::leaves::lost(&name).into())
-    }
-
-    /// Tells all gateways if the trouble is that the store is one from before: those that do not know better would go on with it.
-    async fn told(&mut self, trouble: Trouble) -> Trouble {
-        let head = Arc::clone(&self.view.head);
-        if matches!(trouble, Trouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {
-            let until = Instant::now() + self.opened.timeout;
-            if let Err(error) = super::tell_set_back(&self.opened.place, &head, &self.opened.session, until).await {
-                tracing::error!("{:?} was set back, and other gateways cannot be told: {error}", self.opened.place);
-            }
-        }
-        trouble
-    }
-}
-
-/// What became of a commit with this number on `base`, where another state stands now.
-fn fate(head: &Head, base: &Head, session: &str, number: u64) -> Fate {
-    match head.sessions.get(session) {
-        Some(own) if own.number == number => Fate::Happened,
-        Some(_) => Fate::Never,
-        // It would have been the next change after its base.
-        None if head.dropped > base.turn => Fate::Unknown,
-        None => Fate::Never,
-    }
-}
-
-/// Whoever is not heard of any more holds nothing.
-pub(super) fn expire(head: &mut Head, context: &Context<'_>) {
-    let dead: Vec<String> = head
-        .sessions
-        .iter()
-        .filter(|(id, session)| !session.holds.is_empty() && (context.is_dead)(id, session.number))
-        .map(|(id, _)| id.clone())
-        .collect();
-    for session in dead {
-        head.leave_out(&session);
     }
 }
 

@@ -218,15 +218,6 @@ impl Head {
         sessions.find_map(|(id, session)| Some((id.as_str(), session.holds.get(key)?.as_str())))
     }
 
-    /// How often this gateway has written; `None` if that is not known any more.
-    pub(super) fn commits(&self, replica: &str) -> Option<u64> {
-        match self.wrote.get(replica) {
-            Some(wrote) => Some(wrote.commits),
-            None if self.left_out => None,
-            None => Some(0),
-        }
-    }
-
     /// Becomes another store, in the place of these.
     pub(super) fn rename<'a>(&mut self, id: String, mark: u64, instead_of: impl Iterator<Item = &'a str>) {
         for other in instead_of {

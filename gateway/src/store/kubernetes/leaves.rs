@@ -20,6 +20,7 @@ use super::changes::Changes;
 use super::committer::Committer;
 use super::head::{Folding, Head, Leaf};
 use super::opened::Trouble;
+use super::plan::Context;
 use super::view::{Missing, Pairs};
 
 /// How much one leaf holds, unpacked, unless it is one key's: to change one key all of it is written.
@@ -35,7 +36,7 @@ impl Committer {
         let id = schema::new_id()?;
         let until = Instant::now() + self.opened.timeout * 2;
         let (mut begun, claim) = (false, id.clone());
-        let begin = |head: &mut Head, context: &super::queue::Context<'_>| {
+        let begin = |head: &mut Head, context: &Context<'_>| {
             let is_others = head.folding.as_ref().is_some_and(|folding| {
                 let session = head.sessions.get(&folding.session);
                 session.is_some_and(|session| folding.session != context.session && !(context.is_dead)(&folding.session, session.number))
@@ -84,7 +85,7 @@ impl Committer {
         let made: Vec<(Leaf, Pairs)> = written.buffer_unordered(AT_ONCE).try_collect().await?;
         let leaves = replaced(&base.leaves, &runs, made.iter().map(|(leaf, _)| leaf.clone()));
         let mut done = false;
-        let end = |head: &mut Head, _: &super::queue::Context<'_>| {
+        let end = |head: &mut Head, _: &Context<'_>| {
             done = head.folding.as_ref().is_some_and(|folding| folding.id == id);
             if done {
                 head.leaves.clone_from(&leaves);

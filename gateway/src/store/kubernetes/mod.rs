@@ -4,49 +4,76 @@
 //! errors and decides nothing.
 
 mod api;
+mod below;
 mod changes;
 mod committer;
 mod head;
+mod heard;
 mod leaves;
-mod moving;
+mod moment;
 mod opened;
+mod opening;
+mod plan;
 mod presence;
-mod queue;
+mod swap;
+mod taking;
 mod view;
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::{Failure, Place};
+use api::Place;
 use async_trait::async_trait;
 use committer::Committer;
-use head::Head;
-pub(super) use moving::{Moment, Taking, served_by, there};
-use opened::{Opened, Trouble, check_known, locked, mark};
+pub(super) use moment::{Moment, served_by, there};
+use opened::Opened;
+use opening::{look, open, rename};
+use plan::{Asked, Change};
 pub use presence::Leadership;
-use queue::{Asked, Change, Job};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+pub(super) use taking::Taking;
+use tokio::time::Instant;
 use view::{Missing, View};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::fence::Fenced;
 use super::known::{self, Known};
+use super::remote::desk::Desk;
+use super::remote::serving::LEASE;
+use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{Accepted, Health, Lead, Replacement, StoreError, StoreMark, Wrote, replica, schema};
+use super::{Accepted, Health, Lead, Replacement, StoreError, StoreMark};
 use crate::files;
 use crate::settings::KubernetesSettings;
 
-/// Works that may wait; beyond that the gateway is overloaded and says so.
-const QUEUE_LIMIT: usize = 4096;
-/// Works that nobody waits for and that may wait, while the API does not answer.
-const LATER_LIMIT: usize = 4096;
-/// How much longer whoever asked waits than what it asked for is tried: the committer knows better what has become of it.
-const GRACE: Duration = Duration::from_millis(200);
+/// Most challenges that are remembered when others come. Each is some 300 bytes in all, so this many are 9 MB in 150 leaves or so. Their ids are random: what 48 KiB
+/// of commits have written, 160 challenges at most, is all over them, and to put it away each leaf that has one of these is written anew, here all of them.
+/// Ten times as many would be ten times as many leaves in each head, and as many writes for each challenge. Ten boots a second need this many in 50 minutes, and strangers
+/// that ask for all that there are in two: far more than a node takes between challenge and evidence.
+const CHALLENGES_LIMIT_ROWS: u64 = 30_000;
 /// Keys that one transaction writes or removes: they fit into a commit, and others wait no longer for it than for another.
 const MOST_WRITES: usize = 200;
+/// What this engine bears, and how long it waits for others. Gateways of one store have the same; tests have less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How long one who is not heard of holds what it holds.
+    pub lease: Duration,
+    /// Most challenges that are remembered.
+    pub challenges: u64,
+    /// How much of leaves is kept in memory from one commit to the next, unpacked.
+    pub cache_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lease: LEASE,
+            challenges: CHALLENGES_LIMIT_ROWS,
+            cache_bytes: 96 * 1024 * 1024,
+        }
+    }
+}
+
 /// The name of its threads.
 const THREADS: &str = "kubernetes";
 
@@ -58,13 +85,7 @@ pub struct Kubernetes {
 
 struct Open {
     opened: Arc<Opened>,
-    jobs: Mutex<Option<mpsc::Sender<Job>>>,
-    later: Arc<AtomicUsize>,
-    /// Says so when everything is done.
-    closed: Mutex<std::sync::mpsc::Receiver<()>>,
-    threads: Threads,
-    /// The store's file, if it were embedded: beside it is what is known of the store.
-    beside: PathBuf,
+    desk: Desk<Asked>,
 }
 
 impl std::fmt::Debug for Kubernetes {
@@ -79,35 +100,30 @@ impl Kubernetes {
     /// # Errors
     /// [`StoreError`] if the API does not answer in time, or if what is there is no store or not the one that is known ([`Known`]).
     pub fn open(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
+        Self::open_within(settings, beside, Limits::default())
+    }
+
+    /// As [`Kubernetes::open`], with other limits.
+    ///
+    /// # Errors
+    /// As [`Kubernetes::open`].
+    pub fn open_within(settings: &KubernetesSettings, beside: &Path, limits: Limits) -> Result<Self, StoreError> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, head) = threads.wait(async move {
             // Known first: what is found is then at least as new.
             let known = Known::beside(&folder)?;
-            let (opened, head) = open(&settings, &known, &folder).await?;
+            let (opened, head) = open(&settings, &known, &folder, limits).await?;
             if known.file.is_none() {
                 under_lock(&folder, || known::write_mark(&folder, &locked(&opened.standing)))?;
             }
             Ok((opened, head))
         })?;
         let opened = Arc::new(opened);
-        let (jobs, queue) = mpsc::channel(QUEUE_LIMIT);
-        let (done, closed) = std::sync::mpsc::channel();
         let committer = Committer::new(Arc::clone(&opened), head);
-        threads.handle.spawn(async move {
-            committer.run(queue).await;
-            // Nobody waits for it if the process ends.
-            let _ = done.send(());
-        });
+        let desk = Desk::open(threads, beside, opened.timeout, Arc::clone(&opened), |jobs| committer.run(jobs));
         Ok(Self {
-            open: Arc::new(Open {
-                opened,
-                jobs: Mutex::new(Some(jobs)),
-                later: Arc::default(),
-                closed: Mutex::new(closed),
-                threads,
-                beside: beside.to_owned(),
-            }),
+            open: Arc::new(Open { opened, desk }),
         })
     }
 
@@ -121,7 +137,7 @@ impl Kubernetes {
             let known = Known::beside(&folder)?;
             let place = Place::of(&settings).await?;
             let found = look(&place, Instant::now() + settings.timeout).await?;
-            check_known(&known, place.place.as_ref(), found.as_ref(), Known::check)?;
+            set_back::check(&known, place.place.as_ref(), found.as_ref())?;
             Ok(found.is_some())
         })
     }
@@ -148,9 +164,7 @@ impl Kubernetes {
         })
     }
 
-    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`]. If it is the one that is known, from before, or
-    /// none, it becomes another store. If it is another one, and says that it is in the place of the one that is known, this gateway takes it as it is: the first
-    /// of several that accepts it has given it its name.
+    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`].
     ///
     /// # Errors
     /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
@@ -159,80 +173,22 @@ impl Kubernetes {
         beside: &Path,
         first: impl FnOnce(&Replacement) -> Result<(), E>,
     ) -> Result<Accepted, E> {
-        let known = Known::beside(beside);
-        let readable = known.is_ok();
-        let known = known.or_else(|_| Known::but_for_file(beside))?;
         let threads = Threads::start(THREADS, &settings.place())?;
-        let looking = settings.clone();
-        let (place, found) = threads.wait(async move {
-            let place = Place::of(&looking).await?;
-            let found = look(&place, Instant::now() + looking.timeout).await?;
-            Ok((place, found))
-        })?;
-        if readable && check_known(&known, place.place.as_ref(), found.as_ref(), Known::check).is_ok() {
-            return Err(StoreError::Known(place.place.into()).into());
-        }
-        let replacement = Replacement {
-            known: known.expected().cloned(),
-            found: found.as_ref().map(mark),
+        let (timeout, asking) = (settings.timeout, settings.clone());
+        let place = threads.wait(async move { Place::of(&asking).await })?;
+        let looks = || {
+            let place = place.clone();
+            threads.wait(async move { look(&place, Instant::now() + timeout).await })
         };
-        first(&replacement)?;
-        let is_instead = |head: &Head, known: &StoreMark| head.moved.is_none() && head.replaced.contains(&known.id);
-        let named = found.filter(|head| replacement.known.as_ref().is_some_and(|known| is_instead(head, known)));
-        let now = match named {
-            Some(named) => mark(&named),
-            None => {
-                let (timeout, replacement, furthest) = (settings.timeout, replacement.clone(), known.furthest());
-                threads.wait(async move { rename(&place, &replacement, furthest, Instant::now() + timeout).await })?
-            }
+        let name_anew = |replacement: &Replacement, furthest| {
+            let (place, replacement) = (place.clone(), replacement.clone());
+            threads.wait(async move { rename(&place, &replacement, furthest, Instant::now() + timeout).await })
         };
-        under_lock(beside, || known::replace_mark(beside, &now))?;
-        Ok(Accepted { replacement, now })
-    }
-
-    /// Does something on the store's own threads: those of whoever asks may have neither clock nor network.
-    async fn spawn<T: Send + 'static>(&self, work: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Result<T, StoreError> {
-        self.open.threads.handle.spawn(work).await.map_err(|_| StoreError::Closed)?
-    }
-
-    fn send(&self, job: Job) -> Result<(), StoreError> {
-        let jobs = locked(&self.open.jobs);
-        jobs.as_ref()
-            .ok_or(StoreError::Closed)?
-            .try_send(job)
-            .map_err(|_| self.overloaded())
-    }
-
-    fn overloaded(&self) -> StoreError {
-        StoreError::Engine {
-            engine: "kubernetes",
-            place: self.open.opened.place.place.clone(),
-            problem: "more works wait than can be done".to_owned(),
-            advice: "the cluster's API is too slow, or does not answer".to_owned(),
-        }
-    }
-
-    /// Asks the committer, and waits for it.
-    async fn ask(&self, asked: Asked) -> Result<(), StoreError> {
-        let deadline = Instant::now() + self.open.opened.timeout;
-        let (answer, answered) = oneshot::channel();
-        self.send(Job {
-            asked,
-            answer: Some(answer),
-            deadline: Some(deadline),
-        })?;
-        let opened = Arc::clone(&self.open.opened);
-        self.spawn(async move {
-            match timeout_at(deadline + GRACE, answered).await {
-                Ok(answer) => answer.map_err(|_| StoreError::Closed)?,
-                Err(_) => Err(opened.error(&Trouble::Doubt(Failure::Unanswered("there was no answer in time".to_owned())))),
-            }
-        })
-        .await
+        acceptance::accept(beside, place.place.as_ref(), looks, first, name_anew)
     }
 
     async fn do_change(&self, change: Change) -> Result<(), StoreError> {
-        self.ask(Asked::Change(change)).await
+        self.open.desk.ask(Asked::Change(change)).await
     }
 
     /// Reads what stands, and gives what the last run has found.
@@ -244,182 +200,29 @@ impl Kubernetes {
             *locked(&place) = Some(read);
             Ok(())
         });
-        self.ask(Asked::Look(look)).await?;
+        self.open.desk.ask(Asked::Look(look)).await?;
         let found = locked(&found).take();
         found.ok_or(StoreError::Closed)
     }
 
-    fn nobody_waits(&self, asked: Asked) {
-        let job = Job {
-            asked,
-            answer: None,
-            deadline: None,
-        };
-        if let Err(error) = self.send(job) {
-            tracing::warn!(%error, "a work that nobody waits for is not done");
-        }
-    }
-
     fn change_later(&self, change: Change) {
-        self.nobody_waits(Asked::Change(change));
+        self.open.desk.nobody_waits(Asked::Change(change));
     }
 
     /// Has the committer look what is to be done next.
     fn wake(&self) {
-        self.nobody_waits(Asked::Look(Box::new(|_| Ok(()))));
-    }
-}
-
-/// What is there, if it is a store. Nothing is written.
-async fn look(place: &Place, until: Instant) -> Result<Option<Head>, StoreError> {
-    let head = place.head(until).await.map_err(|failure| place.error(&failure, false))?;
-    match head {
-        Some(head) if head.taking.is_some() => Err(StoreError::Unfinished(place.place.clone().into())),
-        head => Ok(head),
-    }
-}
-
-/// Opens the store, and what it is now.
-async fn open(settings: &KubernetesSettings, known: &Known, beside: &Path) -> Result<(Opened, Head), StoreError> {
-    let place = Place::of(settings).await?;
-    let path = PathBuf::from(&place.place);
-    let until = Instant::now() + settings.timeout;
-    let found = match look(&place, until).await? {
-        Some(found) => found,
-        None => {
-            check_known(known, &path, None, Known::check)?;
-            begin(&place, &Head::new(schema::new_id()?)?, until).await?;
-            let begun = look(&place, until).await?;
-            begun.ok_or_else(|| StoreError::Replaced(path.clone()))?
-        }
-    };
-    if found.set_back.is_none() && is_behind(known, &found) {
-        let session = schema::new_id()?;
-        if let Err(error) = tell_set_back(&place, &found, &session, until).await {
-            tracing::error!("{} was set back, and other gateways cannot be told: {error}", place.place);
-        }
-    }
-    check_known(known, &path, Some(&found), Known::check)?;
-    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
-    let wrote = Wrote {
-        replica: replica.clone(),
-        commits: found.commits(&replica).unwrap_or(0),
-    };
-    let opened = Opened {
-        id: found.id.clone(),
-        replica,
-        session: schema::new_id()?,
-        standing: Mutex::new(StoreMark {
-            wrote: Some(wrote),
-            ..mark(&found)
-        }),
-        timeout: settings.timeout,
-        serving: OnceLock::new(),
-        leads: Mutex::default(),
-        place,
-    };
-    Ok((opened, found))
-}
-
-/// Whether a store that was found lacks something of what is known.
-fn is_behind(known: &Known, found: &Head) -> bool {
-    let is_it = |mark: &&StoreMark| mark.id == found.id;
-    let furthest = known.file.iter().chain(&known.log).filter(is_it).map(|known| known.mark).max();
-    let lacks = known
-        .wrote(&found.id)
-        .any(|wrote| found.commits(&wrote.replica).is_some_and(|commits| commits < wrote.commits));
-    furthest.is_some_and(|furthest| furthest > found.mark) || lacks
-}
-
-/// Makes the object; another process may be faster.
-async fn begin(place: &Place, head: &Head, until: Instant) -> Result<(), StoreError> {
-    match place.create(head, head.encode()?, until).await {
-        // Whatever is there is looked at.
-        Ok(_) | Err(Failure::Unanswered(_)) => Ok(()),
-        Err(failure) => Err(place.error(&failure, false)),
-    }
-}
-
-/// Tells all gateways that what was found is the store from before. If it is another one by now, it is not.
-async fn tell_set_back(place: &Place, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
-    let mut next = found.next(session, 1)?;
-    next.leave_out(session);
-    next.set_back = Some(presence::host_of_this());
-    let told = place.swap(&found.commit, &next, &next.encode()?, until).await;
-    match told {
-        Ok(true) => tracing::error!("{} was set back: no gateway uses it from here on", place.place),
-        Ok(false) => {}
-        Err(failure) => return Err(place.error(&failure, true)),
-    }
-    Ok(())
-}
-
-/// Gives the store that was found another name, or begins one.
-async fn rename(place: &Place, replacement: &Replacement, furthest: u64, until: Instant) -> Result<StoreMark, StoreError> {
-    let replaced = || StoreError::Replaced(place.place.clone().into());
-    let known = replacement.known.as_ref().map(|known| known.id.as_str());
-    let id = schema::new_id()?;
-    loop {
-        let there = look(place, until).await?;
-        if let Some(now) = there.as_ref().filter(|there| there.id == id) {
-            // An answer was lost.
-            return Ok(mark(now));
-        }
-        if there.as_ref().map(|there| &there.id) != replacement.found.as_ref().map(|found| &found.id) {
-            return Err(replaced());
-        }
-        let sent = match &there {
-            None => {
-                let mut head = Head::new(String::new())?;
-                head.rename(id.clone(), furthest, known.into_iter());
-                place.create(&head, head.encode()?, until).await.map(|_| ())
-            }
-            Some(there) => {
-                let mut next = there.next(&id, 1)?;
-                next.leave_out(&id);
-                next.rename(id.clone(), furthest, [there.id.as_str()].into_iter().chain(known));
-                place.swap(&there.commit, &next, &next.encode()?, until).await.map(|_| ())
-            }
-        };
-        match sent {
-            Ok(()) | Err(Failure::Unanswered(_)) if Instant::now() < until => {}
-            Ok(()) => return Err(replaced()),
-            Err(failure) => return Err(place.error(&failure, true)),
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if let Ok(jobs) = self.jobs.get_mut() {
-            jobs.take();
-        }
-        if let Ok(closed) = self.closed.get_mut() {
-            // What nobody waits for is tried once more, and what is held given back.
-            let _ = closed.recv_timeout(self.opened.timeout * 2);
-        }
+        self.open.desk.nobody_waits(Asked::Look(Box::new(|_| Ok(()))));
     }
 }
 
 #[async_trait]
 impl Engine for Kubernetes {
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
-        self.ask(Asked::Work(work)).await
+        self.open.desk.ask(Asked::Work(work)).await
     }
 
-    fn later(&self, mut work: Work) {
-        let waiting = Arc::clone(&self.open.later);
-        if waiting.fetch_add(1, Ordering::Relaxed) >= LATER_LIMIT {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("{}", self.overloaded());
-            return;
-        }
-        let counted = Counted(waiting);
-        let work: Work = Box::new(move |transaction| {
-            let _ = &counted;
-            work(transaction)
-        });
-        self.nobody_waits(Asked::Work(work));
+    fn later(&self, work: Work) {
+        self.open.desk.later(work, Asked::Work);
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
@@ -435,13 +238,15 @@ impl Engine for Kubernetes {
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
-        let (store, beside) = (self.clone(), self.open.beside.clone());
-        self.spawn(async move {
-            store.begin_to_serve(files::folder(&beside)).await?;
-            store.wake();
-            Ok(())
-        })
-        .await
+        let (store, beside) = (self.clone(), self.open.desk.beside.clone());
+        self.open
+            .desk
+            .spawn(async move {
+                store.begin_to_serve(files::folder(&beside)).await?;
+                store.wake();
+                Ok(())
+            })
+            .await
     }
 
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
@@ -456,30 +261,20 @@ impl Engine for Kubernetes {
         MOST_WRITES
     }
 
+    fn most_challenges(&self) -> u64 {
+        self.open.opened.limits.challenges
+    }
+
     fn standing(&self) -> Option<StoreMark> {
         Some(locked(&self.open.opened.standing).clone())
     }
 
     fn beside(&self) -> Option<&Path> {
-        Some(&self.open.beside)
+        Some(&self.open.desk.beside)
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
-        let (standing, beside) = (locked(&self.open.opened.standing).clone(), self.open.beside.clone());
-        let written = self
-            .open
-            .threads
-            .handle
-            .spawn_blocking(move || under_lock(&beside, || known::write_mark(&beside, &standing)));
-        written.await.map_err(|_| StoreError::Closed)?
-    }
-}
-
-/// One of the works that nobody waits for.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let standing = locked(&self.open.opened.standing).clone();
+        self.open.desk.keep_mark(standing).await
     }
 }

@@ -1,14 +1,17 @@
 //! The store that a process has opened: what is known of it, and what is said when it cannot be used.
 
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::known::{Known, StoreFile};
+use super::super::known::StoreFile;
 use super::super::moved::Moved;
+use super::super::remote::desk::Says;
+use super::super::remote::locked;
+use super::super::remote::set_back::Told;
 use super::super::{StoreError, StoreMark};
+use super::Limits;
 use super::api::{Failure, Place};
 use super::head::Head;
 
@@ -22,6 +25,7 @@ pub(super) struct Opened {
     pub session: String,
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
+    pub limits: Limits,
     /// What a process that serves holds, and by what value.
     pub serving: OnceLock<(String, String)>,
     /// What this process leads.
@@ -74,10 +78,6 @@ impl From<StoreError> for Trouble {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Opened {
@@ -142,48 +142,50 @@ impl Opened {
     }
 }
 
-/// What a head says of the store, for whoever knows what it should be.
-pub(super) fn mark(head: &Head) -> StoreMark {
-    StoreMark {
-        id: head.id.clone(),
-        mark: head.mark,
-        wrote: None,
+impl Says for Opened {
+    fn overloaded(&self) -> StoreError {
+        StoreError::Engine {
+            engine: "kubernetes",
+            place: self.place.place.clone(),
+            problem: "more works wait than can be done".to_owned(),
+            advice: "the cluster's API is too slow, or does not answer".to_owned(),
+        }
+    }
+
+    fn unanswered(&self) -> StoreError {
+        self.error(&Trouble::Doubt(Failure::Unanswered("there was no answer in time".to_owned())))
     }
 }
 
-/// Whether what is there is what is known.
-///
-/// # Errors
-/// As [`Known::check`], and [`StoreError::SetBack`].
-pub(super) fn check_known(
-    known: &Known,
-    place: &Path,
-    head: Option<&Head>,
-    check: impl Fn(&Known, &Path, &StoreFile) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    let Some(head) = head else {
-        return check(known, place, &StoreFile::Nothing);
-    };
-    let file = match &head.moved {
-        None => StoreFile::Store(mark(head)),
-        Some(moved) => StoreFile::Moved(mark(head), moved.clone()),
-    };
-    check(known, place, &file)?;
-    let set_back = |why| StoreError::SetBack {
-        path: place.to_owned(),
-        why,
-    };
-    if let Some(host) = &head.set_back {
-        return Err(set_back(format!("a gateway on {host} has found that")));
+impl Told for Head {
+    fn file(&self) -> StoreFile {
+        match &self.moved {
+            None => StoreFile::Store(self.mark()),
+            Some(moved) => StoreFile::Moved(self.mark(), moved.clone()),
+        }
     }
-    let lacks = known.wrote(&head.id).find_map(|wrote| {
-        let found = head.commits(&wrote.replica)?;
-        (found < wrote.commits).then(|| {
-            format!(
-                "of {} commits of replica {} it has {found}, and others have written to it since",
-                wrote.commits, wrote.replica
-            )
-        })
-    });
-    lacks.map_or(Ok(()), |why| Err(set_back(why)))
+
+    fn mark(&self) -> StoreMark {
+        StoreMark {
+            id: self.id.clone(),
+            mark: self.mark,
+            wrote: None,
+        }
+    }
+
+    fn set_back_by(&self) -> Option<&str> {
+        self.set_back.as_deref()
+    }
+
+    fn commits(&self, replica: &str) -> Option<u64> {
+        match self.wrote.get(replica) {
+            Some(wrote) => Some(wrote.commits),
+            None if self.left_out => None,
+            None => Some(0),
+        }
+    }
+
+    fn is_instead_of(&self, id: &str) -> bool {
+        self.moved.is_none() && self.replaced.iter().any(|replaced| replaced == id)
+    }
 }

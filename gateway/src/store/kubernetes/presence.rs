@@ -1,87 +1,23 @@
 //! What only one holds at a time: to serve as one of several gateways, and to lead a work.
-//!
-//! An API has no leases that end by themselves. So the state has, with what each process holds, the number of its last change, and who holds something changes it
-//! at least every few seconds. Whoever has seen the same number for as long as a lease lasts, by a clock that only goes forward, takes it that this process is gone, and puts it
-//! out. It may only stand still: then it finds its next change refused, because the state is another one, and that it holds nothing any more.
-//! No clock is compared with another.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::super::fence::Fence;
 use super::super::lead::Held;
+use super::super::remote::locked;
+use super::super::remote::serving::{LOOK_EVERY, Serving, WAIT_LIMIT, host};
 use super::super::{StoreError, keys, schema};
 use super::Kubernetes;
-use super::committer::expire;
-use super::opened::{Leads, Opened, locked};
-use super::queue::Change;
+use super::heard::expire;
+use super::opened::{Leads, Opened};
+use super::plan::Change;
 
-/// How long one who is not heard of holds what it holds.
-pub(super) const LEASE: Duration = Duration::from_secs(15);
-/// How often it is looked whether another is heard of.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long another is waited for.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Below it stand those who lead.
 const LEADER: &str = "leader/";
-
-/// What stands under a gateway's key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Value {
-    v: u8,
-    /// Random: of no two processes the same.
-    session: String,
-    /// Where its state is. `None` if the system does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    place: Option<StatePlace>,
-    /// For messages.
-    host: String,
-}
-
-/// The kernel's boot, and the state folder's device and inode there. No two folders have the same, and of one folder the lock on the attestation log says that
-/// nobody serves from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct StatePlace {
-    boot: String,
-    device: u64,
-    inode: u64,
-}
-
-impl Value {
-    fn of(session: &str, state: &Path) -> Self {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-        let place = boot.and_then(|boot| {
-            let folder = fs::metadata(state).ok()?;
-            Some(StatePlace {
-                boot: boot.trim().to_owned(),
-                device: folder.dev(),
-                inode: folder.ino(),
-            })
-        });
-        Self {
-            v: 1,
-            session: session.to_owned(),
-            place,
-            host: host_of_this(),
-        }
-    }
-}
-
-pub(super) fn host_of_this() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// The host that a gateway's key names.
-fn host(value: &str) -> String {
-    serde_json::from_str(value).map_or_else(|_| "another host".to_owned(), |value: Value| value.host)
-}
 
 /// Those who serve, by what holds that: session, its number, and the host.
 pub(super) fn serving(head: &super::head::Head) -> Vec<(String, u64, String)> {
@@ -129,17 +65,12 @@ impl Kubernetes {
     pub(super) async fn begin_to_serve(&self, state: &Path) -> Result<(), StoreError> {
         let opened = &self.open.opened;
         let key = keys::serving(&opened.replica);
-        let value = Value::of(&opened.session, state);
-        let own = value.place.clone();
-        let text = serde_json::to_string(&value).unwrap_or_default();
+        let serving = Serving::of(&opened.session, state);
+        let text = serving.text();
         let (begun, mut first) = (Instant::now(), None);
         loop {
-            let own = own.clone();
-            // That process is dead: it held the lock that this one holds.
-            let was_here = move |value: &str, _: bool| {
-                let value: Option<Value> = serde_json::from_str(value).ok();
-                own.is_some() && value.is_some_and(|value| value.place == own)
-            };
+            let own = serving.clone();
+            let was_here = move |value: &str, _: bool| own.was_here(value);
             let (change, way) = hold(key.clone(), text.clone(), was_here);
             self.do_change(change).await?;
             let Some((session, number, host)) = locked(&way).clone() else {
@@ -147,11 +78,7 @@ impl Kubernetes {
                 let _ = opened.serving.set((key, text));
                 return Ok(());
             };
-            let copied = || StoreError::Copied {
-                replica: opened.replica.clone(),
-                host: host.clone(),
-                place: opened.place.place.clone(),
-            };
+            let copied = || Serving::copied(&opened.replica, &host, &opened.place.place);
             match &first {
                 None => {
                     tracing::warn!(
@@ -251,16 +178,5 @@ impl Drop for Leadership {
             is_own
         });
         self.store.change_later(change);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
-        let said = format!("when it is not heard of for {} s another takes over", LEASE.as_secs());
-        assert!(include_str!("../../../../docs/replicas.md").contains(&said), "{said}");
     }
 }

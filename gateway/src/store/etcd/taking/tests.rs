@@ -6,6 +6,7 @@ use cloud_fixtures::etcd::Etcd;
 use tempfile::TempDir;
 
 use super::*;
+use crate::store::remote::set_back::Told;
 
 fn settings(etcd: &Etcd) -> EtcdSettings {
     EtcdSettings {
@@ -163,8 +164,8 @@ fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them(
         assert_eq!((now.id, now.mark), ("1".repeat(32), expected));
         let found = below(&etcd).look().unwrap().0.unwrap();
         assert_eq!(found.mark.mark, expected);
-        assert!(found.is_instead_of(&mark(&of, 0)));
-        assert_eq!(found.is_instead_of(&mark(&was, 0)), known.is_some());
+        assert!(found.is_instead_of(&of));
+        assert_eq!(found.is_instead_of(&was), known.is_some());
         assert_eq!(Known::beside(&beside).unwrap().file.unwrap().mark, expected);
     }
 }

@@ -1,0 +1,94 @@
+//! A store on etcd that was set back says so itself, for those who do not know better: it is for etcd to say, in the transaction that writes this, that the store is behind.
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use tokio::time::Instant;
+
+use super::super::known::{Known, StoreFile};
+use super::super::remote::locked;
+use super::super::remote::serving::host_of_this;
+use super::super::remote::set_back::{Lack, Told, lack};
+use super::super::{StoreMark, Wrote};
+use super::identity::Found;
+use super::keys::Keys;
+use super::members::Members;
+use super::opened::{Opened, Trouble};
+
+impl Told for Found {
+    fn file(&self) -> StoreFile {
+        match &self.moved {
+            None => StoreFile::Store(self.mark.clone()),
+            Some(moved) => StoreFile::Moved(self.mark.clone(), moved.clone()),
+        }
+    }
+
+    fn mark(&self) -> StoreMark {
+        self.mark.clone()
+    }
+
+    fn set_back_by(&self) -> Option<&str> {
+        self.set_back_by.as_deref()
+    }
+
+    fn commits(&self, replica: &str) -> Option<u64> {
+        Some(self.wrote(replica).unsigned_abs())
+    }
+
+    fn is_instead_of(&self, id: &str) -> bool {
+        self.moved.is_none() && self.replaced.iter().any(|replaced| replaced == id)
+    }
+}
+
+/// What etcd says of a store that was found and that lacks something of what is known, if it does.
+fn what_it_lacks(known: &Known, keys: &Keys, found: &Found) -> Option<Compare> {
+    Some(match lack(known, found)? {
+        Lack::Mark(furthest) => comes_short(keys.mark(), furthest.saturating_sub(found.began)),
+        Lack::Commits(Wrote { replica, commits }) => comes_short(keys.wrote(&replica), commits),
+    })
+}
+
+pub(super) fn comes_short(key: String, known: u64) -> Compare {
+    Compare::version(key, CompareOp::Less, i64::try_from(known).unwrap_or(i64::MAX))
+}
+
+/// Tells all gateways that the store that was found is one from before, if it is: those that do not know better would go on with it.
+pub(super) async fn tell(known: &Known, members: &Members, keys: &Keys, found: &Found, until: Instant) {
+    if let Some(lack) = what_it_lacks(known, keys, found) {
+        let is_it = Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str());
+        write(members, keys, &found.mark.id, vec![is_it, lack], until).await;
+    }
+}
+
+/// Tells all gateways that this store is one from before, if etcd finds so by this itself.
+async fn write(members: &Members, keys: &Keys, id: &str, by: Vec<Compare>, until: Instant) {
+    let txn = Txn::new().when(by).and_then([TxnOp::put(keys.set_back(id), host_of_this(), None)]);
+    let asked = members.ask(until, |mut client| {
+        let txn = txn.clone();
+        async move { client.txn(txn).await }
+    });
+    match asked.await {
+        Ok(told) if told.succeeded() => tracing::error!("{} was set back: no gateway uses it from here on", members.place),
+        // It is another one by now, or as it was.
+        Ok(_) => {}
+        Err(failure) => {
+            let error = members.explain(&failure, true);
+            tracing::error!("{} was set back, and other gateways cannot be told: {error}", members.place);
+        }
+    }
+}
+
+impl Opened {
+    /// Tells all gateways if the trouble is that the store is one from before.
+    pub(super) async fn told(&self, trouble: Trouble) -> Trouble {
+        if let Trouble::SetBack(lack) = &trouble {
+            self.tell_set_back((**lack).clone()).await;
+        }
+        trouble
+    }
+
+    /// Tells all gateways that the store that was opened is one from before, if etcd finds so by this itself.
+    async fn tell_set_back(&self, lack: Compare) {
+        let id = locked(&self.standing).id.clone();
+        let until = Instant::now() + self.timeout;
+        write(&self.members, &self.keys, &id, vec![self.is_the_store(), lack], until).await;
+    }
+}

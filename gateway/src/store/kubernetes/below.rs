@@ -1,0 +1,159 @@
+//! How a store on objects is asked by who is not async, and by who has not opened it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::super::remote::serving::{LEASE, LOOK_EVERY};
+use super::super::threads::Threads;
+use super::super::{StoreError, schema};
+use super::THREADS;
+use super::api::{Failure, Place};
+use super::head::{Head, Leaf};
+use super::leaves;
+use super::opening::look;
+use super::presence::serving;
+use super::view::{Missing, View};
+use crate::settings::KubernetesSettings;
+
+/// How much longer a whole store may take than one request.
+pub(super) const WHOLE: u32 = 12;
+
+/// How it is asked, by who is not async.
+pub(super) struct Below {
+    threads: Threads,
+    pub place: Place,
+    pub timeout: Duration,
+}
+
+impl Below {
+    pub(super) fn of(settings: &KubernetesSettings) -> Result<Arc<Self>, StoreError> {
+        let threads = Threads::start(THREADS, &settings.place())?;
+        let asking = settings.clone();
+        let place = threads.wait(async move { Place::of(&asking).await })?;
+        Ok(Arc::new(Self {
+            threads,
+            place,
+            timeout: settings.timeout,
+        }))
+    }
+
+    pub(super) fn wait<T, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let (threads, below) = (Arc::clone(self), Arc::clone(self));
+        threads.threads.wait(work(below))
+    }
+
+    pub(super) fn until(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    pub(super) fn replaced(&self) -> StoreError {
+        StoreError::Replaced(self.place.place.clone().into())
+    }
+
+    pub(super) fn error(&self, failure: &Failure) -> StoreError {
+        self.place.error(failure, false)
+    }
+
+    pub(super) async fn look(&self) -> Result<Option<Head>, StoreError> {
+        look(&self.place, self.until()).await
+    }
+
+    /// All of a store, at one moment.
+    pub(super) async fn whole(&self) -> Result<Option<View>, StoreError> {
+        let until = Instant::now() + self.timeout * WHOLE;
+        loop {
+            let Some(head) = self.look().await? else { return Ok(None) };
+            let mut view = View::new(head);
+            match self.fetch(&mut view, None, until).await? {
+                None => return Ok(Some(view)),
+                // It was put into another one meanwhile.
+                Some(_) if Instant::now() < until && self.is_another(&view.head).await? => {}
+                Some(name) => return Err(self.error(&leaves::lost(&name))),
+            }
+        }
+    }
+
+    pub(super) async fn is_another(&self, head: &Head) -> Result<bool, StoreError> {
+        let now = self.place.commit(self.until()).await.map_err(|failure| self.error(&failure))?;
+        Ok(now.as_ref() != Some(&head.commit))
+    }
+
+    /// Fetches leaves, and gives the name of one that is not there.
+    pub(super) async fn fetch(&self, view: &mut View, which: Option<&Missing>, until: Instant) -> Result<Option<String>, StoreError> {
+        let is_wanted = |leaf: &&Leaf| !view.leaves.contains_key(&leaf.name) && which.is_none_or(|which| which.contains(&leaf.name));
+        let wanted: Vec<Leaf> = view.head.leaves.iter().filter(is_wanted).cloned().collect();
+        let found = leaves::fetch(&self.place, wanted, until)
+            .await
+            .map_err(|failure| self.error(&failure))?;
+        let mut gone = None;
+        for (name, pairs) in found {
+            match pairs {
+                Some(pairs) => drop(view.leaves.insert(name, Arc::new(pairs))),
+                None => gone = Some(name),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Who serves, by the host of each; and the state by which nobody does. Who is not heard of while a lease lasts is put out.
+    pub(super) async fn served_by(&self) -> Result<Result<Option<Head>, Vec<String>>, StoreError> {
+        let begun = Instant::now();
+        let mut first: Option<BTreeMap<String, u64>> = None;
+        loop {
+            let Some(head) = self.look().await? else { return Ok(Ok(None)) };
+            let now = serving(&head);
+            if now.is_empty() {
+                return Ok(Ok(Some(head)));
+            }
+            let numbers: BTreeMap<String, u64> = now.iter().map(|(session, number, _)| (session.clone(), *number)).collect();
+            let known = first.get_or_insert_with(|| numbers.clone());
+            let heard = now.iter().filter(|(session, number, _)| known.get(session) != Some(number));
+            let heard: Vec<String> = heard.map(|(_, _, host)| host.clone()).collect();
+            if !heard.is_empty() {
+                return Ok(Err(heard));
+            }
+            if begun.elapsed() >= LEASE {
+                let own = schema::new_id()?;
+                let mut next = head.next(&own, 1)?;
+                for session in numbers.keys().chain([&own]) {
+                    next.leave_out(session);
+                }
+                self.swap(&head, &next, begun + LEASE * 2).await?;
+                continue;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Puts one state in the place of another, by then. Whether it did, whoever asks has to look.
+    pub(super) async fn swap(&self, from: &Head, to: &Head, until: Instant) -> Result<(), StoreError> {
+        let swapped = self.place.swap(&from.commit, to, &to.encode()?, self.until()).await;
+        match swapped {
+            Ok(_) => Ok(()),
+            Err(Failure::Unanswered(_)) if Instant::now() < until => {
+                sleep(LOOK_EVERY).await;
+                Ok(())
+            }
+            Err(failure) => Err(self.place.error(&failure, true)),
+        }
+    }
+
+    pub(super) async fn remove(&self, names: impl IntoIterator<Item = String>) -> Result<(), StoreError> {
+        for name in names {
+            let gone = self.place.delete_leaf(&name, self.until()).await;
+            gone.map_err(|failure| self.error(&failure))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn leaves(&self) -> Result<Vec<String>, StoreError> {
+        self.place.leaves(self.until()).await.map_err(|failure| self.error(&failure))
+    }
+}

@@ -1,0 +1,126 @@
+//! Who is heard of: this process changes the head now and then if it holds something, and sees whether others do.
+//!
+//! An API has no leases that end by themselves. So the state has, with what each process holds, the number of its last change, and who holds something changes it
+//! at least every few seconds. Whoever has seen the same number for as long as a lease lasts, by a clock that only goes forward, takes it that this process is gone, and puts it
+//! out. It may only stand still: then it finds its next change refused, because the state is another one, and that it holds nothing any more.
+//! No clock is compared with another.
+
+use tokio::time::{Instant, sleep};
+
+use super::super::remote::locked;
+use super::super::remote::queue::LATER_PAUSE;
+use super::committer::Committer;
+use super::head::Head;
+use super::plan::Context;
+
+impl Committer {
+    /// Whether this process serves, and its key is not there.
+    pub(super) fn is_absent(&self) -> bool {
+        let serving = self.opened.serving.get();
+        serving.is_some_and(|(key, value)| self.view.head.holder(key) != Some((&self.opened.session, value)))
+    }
+
+    /// Gives back what this process holds.
+    pub(super) async fn leave(&mut self) {
+        let session = self.opened.session.clone();
+        if self.view.head.sessions.get(&session).is_none_or(|own| own.holds.is_empty()) {
+            return;
+        }
+        let until = Instant::now() + self.opened.timeout;
+        let left = self.change(until, |head, context| {
+            head.leave_out(context.session);
+            true
+        });
+        if let Err(trouble) = left.await {
+            let error = self.opened.error(&trouble);
+            tracing::warn!("that this gateway has ended cannot be said in the store: {error}");
+        }
+    }
+
+    fn holds(&self) -> bool {
+        self.opened.serving.get().is_some() || !locked(&self.opened.leads).is_empty()
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        let beat = self.holds().then(|| self.heard + self.opened.limits.lease / 3);
+        beat.into_iter().chain(self.apart.again).min()
+    }
+
+    /// Has this process heard of, if it holds something; and others that are not heard of hold nothing any more.
+    pub(super) async fn beat(&mut self) {
+        let is_due = self.heard.elapsed() >= self.opened.limits.lease / 3;
+        if !self.holds() || !(is_due || self.knows_of_dead()) {
+            return;
+        }
+        let serving = self.opened.serving.get().cloned();
+        let own = self.opened.session.clone();
+        if let Some((holder, _)) = serving.as_ref().and_then(|(key, _)| self.view.head.holder(key))
+            && holder != own
+        {
+            tracing::error!("another process serves as replica {}: nothing is decided here", self.opened.replica);
+        }
+        let until = Instant::now() + self.opened.limits.lease / 3;
+        let beat = self.change(until, move |head, context| {
+            expire(head, context);
+            if let Some((key, value)) = &serving
+                && head.holder(key).is_none()
+                && let Some(own) = head.sessions.get_mut(context.session)
+            {
+                own.holds.insert(key.clone(), value.clone());
+            }
+            true
+        });
+        if let Err(trouble) = beat.await {
+            let error = self.opened.error(&trouble);
+            tracing::warn!("this gateway cannot say in the store that it is there: {error}");
+            if self.heard.elapsed() >= self.opened.limits.lease {
+                locked(&self.opened.leads).drain(..).for_each(|leads| leads.is_lost());
+            }
+            // Not at once again; and what others ask for meanwhile is done.
+            sleep(LATER_PAUSE.min(self.opened.limits.lease / 10)).await;
+        }
+    }
+
+    /// Whether somebody holds something who is not heard of any more.
+    fn knows_of_dead(&self) -> bool {
+        let mut sessions = self.view.head.sessions.iter();
+        sessions.any(|(id, session)| !session.holds.is_empty() && self.is_dead(id, session.number))
+    }
+
+    pub(super) fn is_dead(&self, session: &str, number: u64) -> bool {
+        let seen = self.observed.get(session);
+        session != self.opened.session && seen.is_some_and(|(seen, since)| *seen == number && since.elapsed() >= self.opened.limits.lease)
+    }
+
+    pub(super) fn observe(&mut self) {
+        let head = &self.view.head;
+        let now = Instant::now();
+        self.observed.retain(|session, _| head.sessions.contains_key(session));
+        for (id, session) in &head.sessions {
+            let seen = self.observed.entry(id.clone()).or_insert((session.number, now));
+            if seen.0 != session.number {
+                *seen = (session.number, now);
+            }
+        }
+        locked(&self.opened.leads).retain(|leads| {
+            let is_held = head.holder(&leads.key) == Some((&self.opened.session, &leads.value));
+            if !is_held {
+                leads.is_lost();
+            }
+            is_held
+        });
+    }
+}
+
+/// Whoever is not heard of any more holds nothing.
+pub(super) fn expire(head: &mut Head, context: &Context<'_>) {
+    let dead: Vec<String> = head
+        .sessions
+        .iter()
+        .filter(|(id, session)| !session.holds.is_empty() && (context.is_dead)(id, session.number))
+        .map(|(id, _)| id.clone())
+        .collect();
+    for session in dead {
+        head.leave_out(&session);
+    }
+}

@@ -1,0 +1,133 @@
+//! Which store is there: it is looked at, begun, told that it was set back, and named anew.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use tokio::time::Instant;
+
+use super::super::known::Known;
+use super::super::remote::serving::host_of_this;
+use super::super::remote::set_back::{self, Told, lack};
+use super::super::threads::under_lock;
+use super::super::{Replacement, StoreError, StoreMark, Wrote, replica, schema};
+use super::Limits;
+use super::api::{Failure, Place};
+use super::head::Head;
+use super::opened::Opened;
+use crate::files;
+use crate::settings::KubernetesSettings;
+
+/// What is there, if it is a store. Nothing is written.
+pub(super) async fn look(place: &Place, until: Instant) -> Result<Option<Head>, StoreError> {
+    let head = place.head(until).await.map_err(|failure| place.error(&failure, false))?;
+    match head {
+        Some(head) if head.taking.is_some() => Err(StoreError::Unfinished(place.place.clone().into())),
+        head => Ok(head),
+    }
+}
+
+/// Opens the store, and what it is now.
+pub(super) async fn open(
+    settings: &KubernetesSettings,
+    known: &Known,
+    beside: &Path,
+    limits: Limits,
+) -> Result<(Opened, Head), StoreError> {
+    let place = Place::of(settings).await?;
+    let path = PathBuf::from(&place.place);
+    let until = Instant::now() + settings.timeout;
+    let found = match look(&place, until).await? {
+        Some(found) => found,
+        None => {
+            set_back::check(known, &path, None::<&Head>)?;
+            begin(&place, &Head::new(schema::new_id()?)?, until).await?;
+            let begun = look(&place, until).await?;
+            begun.ok_or_else(|| StoreError::Replaced(path.clone()))?
+        }
+    };
+    if found.set_back.is_none() && lack(known, &found).is_some() {
+        let session = schema::new_id()?;
+        if let Err(error) = tell_set_back(&place, &found, &session, until).await {
+            tracing::error!("{} was set back, and other gateways cannot be told: {error}", place.place);
+        }
+    }
+    set_back::check(known, &path, Some(&found))?;
+    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
+    let wrote = Wrote {
+        replica: replica.clone(),
+        commits: found.commits(&replica).unwrap_or(0),
+    };
+    let opened = Opened {
+        id: found.id.clone(),
+        replica,
+        session: schema::new_id()?,
+        standing: Mutex::new(StoreMark {
+            wrote: Some(wrote),
+            ..found.mark()
+        }),
+        timeout: settings.timeout,
+        limits,
+        serving: OnceLock::new(),
+        leads: Mutex::default(),
+        place,
+    };
+    Ok((opened, found))
+}
+
+/// Makes the object; another process may be faster.
+pub(super) async fn begin(place: &Place, head: &Head, until: Instant) -> Result<(), StoreError> {
+    match place.create(head, head.encode()?, until).await {
+        // Whatever is there is looked at.
+        Ok(_) | Err(Failure::Unanswered(_)) => Ok(()),
+        Err(failure) => Err(place.error(&failure, false)),
+    }
+}
+
+/// Tells all gateways that what was found is the store from before. If it is another one by now, it is not.
+pub(super) async fn tell_set_back(place: &Place, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
+    let mut next = found.next(session, 1)?;
+    next.leave_out(session);
+    next.set_back = Some(host_of_this());
+    let told = place.swap(&found.commit, &next, &next.encode()?, until).await;
+    match told {
+        Ok(true) => tracing::error!("{} was set back: no gateway uses it from here on", place.place),
+        Ok(false) => {}
+        Err(failure) => return Err(place.error(&failure, true)),
+    }
+    Ok(())
+}
+
+/// Gives the store that was found another name, or begins one.
+pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u64, until: Instant) -> Result<StoreMark, StoreError> {
+    let replaced = || StoreError::Replaced(place.place.clone().into());
+    let known = replacement.known.as_ref().map(|known| known.id.as_str());
+    let id = schema::new_id()?;
+    loop {
+        let there = look(place, until).await?;
+        if let Some(now) = there.as_ref().filter(|there| there.id == id) {
+            // An answer was lost.
+            return Ok(now.mark());
+        }
+        if there.as_ref().map(|there| &there.id) != replacement.found.as_ref().map(|found| &found.id) {
+            return Err(replaced());
+        }
+        let sent = match &there {
+            None => {
+                let mut head = Head::new(String::new())?;
+                head.rename(id.clone(), furthest, known.into_iter());
+                place.create(&head, head.encode()?, until).await.map(|_| ())
+            }
+            Some(there) => {
+                let mut next = there.next(&id, 1)?;
+                next.leave_out(&id);
+                next.rename(id.clone(), furthest, [there.id.as_str()].into_iter().chain(known));
+                place.swap(&there.commit, &next, &next.encode()?, until).await.map(|_| ())
+            }
+        };
+        match sent {
+            Ok(()) | Err(Failure::Unanswered(_)) if Instant::now() < until => {}
+            Ok(()) => return Err(replaced()),
+            Err(failure) => return Err(place.error(&failure, true)),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! One state in the place of another, and what became of that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::StoreError;
+use super::super::remote::queue::pause;
+use super::api::{Failure, MOST_HEAD_BYTES};
+use super::committer::Committer;
+use super::head::Head;
+use super::opened::Trouble;
+use super::opening::tell_set_back;
+use super::plan::{CONFLICT_PAUSE_LIMIT, Context, MOST_CONFLICTS};
+
+/// A commit on this state, with this number, that may have happened, or may do so still.
+#[derive(Debug, Clone)]
+pub(super) struct Doubt {
+    base: Arc<Head>,
+    number: u64,
+}
+
+/// What became of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Happened,
+    /// And it cannot happen any more.
+    Never,
+    /// Nothing says so any longer; it cannot happen any more.
+    Unknown,
+}
+
+impl Committer {
+    pub(super) fn next(&self, change: impl FnOnce(&mut Head)) -> Result<Head, StoreError> {
+        let mut next = self.view.head.next(&self.opened.session, self.number + 1)?;
+        change(&mut next);
+        Ok(next)
+    }
+
+    /// Changes what is held, or something else that no work does, until that is done; or finds that it is not to be done.
+    pub(super) async fn change(&mut self, until: Instant, mut change: impl FnMut(&mut Head, &Context<'_>) -> bool) -> Result<(), Trouble> {
+        let (mut is_fresh, mut conflicts) = (false, 0);
+        loop {
+            if self.doubt.is_some() {
+                self.settle(until).await?;
+            }
+            let mut wanted = false;
+            let next = self.next(|head| {
+                let context = Context {
+                    session: &self.opened.session,
+                    is_dead: &|session, number| self.is_dead(session, number),
+                };
+                wanted = change(head, &context);
+            })?;
+            if !wanted {
+                if is_fresh || self.confirm(until).await? {
+                    return Ok(());
+                }
+                is_fresh = true;
+                continue;
+            }
+            match self.swap(next, until).await? {
+                Fate::Happened => return Ok(()),
+                _ if Instant::now() >= until => return Err(Trouble::Contended),
+                _ => {
+                    (is_fresh, conflicts) = (true, conflicts + 1);
+                    if conflicts > 1 {
+                        pause(conflicts, CONFLICT_PAUSE_LIMIT).await;
+                        self.refresh(until).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a state in the place of the one that is known.
+    pub(super) async fn swap(&mut self, next: Head, until: Instant) -> Result<Fate, Trouble> {
+        let base = Arc::clone(&self.view.head);
+        if self.opened.check(&base).is_err() {
+            // What was known last is no state to go on from; what stands now may be one.
+            self.refresh(until).await?;
+            return Ok(Fate::Never);
+        }
+        let data = next.encode()?;
+        if data.len() > MOST_HEAD_BYTES {
+            return Err(Trouble::Full);
+        }
+        self.number += 1;
+        let number = self.number;
+        let sent = self.opened.place.swap(&base.commit, &next, &data, until).await;
+        match sent {
+            Ok(true) => {
+                self.heard = Instant::now();
+                self.adopt(next)?;
+                Ok(Fate::Happened)
+            }
+            // Somebody was faster; or it was sent twice on its way, and this is the answer to the second.
+            Ok(false) => {
+                self.doubt = Some(Doubt { base, number });
+                self.settled(until, "it was refused, and may have been done before that".to_owned())
+                    .await
+            }
+            Err(Failure::Unanswered(why)) => {
+                self.doubt = Some(Doubt { base, number });
+                self.settled(until, why).await
+            }
+            Err(Failure::Refused { code: 404, .. }) => Err(Trouble::Replaced),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Finds out what became of the commit that was just sent; if nothing says so, that is an error, and nothing is done once more.
+    async fn settled(&mut self, until: Instant, why: String) -> Result<Fate, Trouble> {
+        match self.settle(until).await {
+            Ok(Fate::Unknown) => Err(Trouble::Doubt(Failure::Unanswered(why))),
+            Err(Trouble::Api(failure @ Failure::Unanswered(_))) => Err(Trouble::Doubt(failure)),
+            settled => settled,
+        }
+    }
+
+    /// Finds out what became of the commit that is in doubt, if one is.
+    pub(super) async fn settle(&mut self, until: Instant) -> Result<Fate, Trouble> {
+        loop {
+            let Some(Doubt { base, number }) = self.doubt.clone() else {
+                return Ok(Fate::Never);
+            };
+            let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
+            if head.commit != base.commit {
+                let fate = fate(&head, &base, &self.opened.session, number);
+                self.doubt = None;
+                if fate == Fate::Happened {
+                    self.heard = Instant::now();
+                }
+                self.adopt(head)?;
+                return Ok(fate);
+            }
+            // It is to come first, or never.
+            self.number += 1;
+            let fence = head.next(&self.opened.session, self.number)?;
+            let data = fence.encode()?;
+            match self.opened.place.swap(&base.commit, &fence, &data, until).await {
+                Ok(true) => {
+                    self.doubt = None;
+                    self.heard = Instant::now();
+                    self.adopt(fence)?;
+                    return Ok(Fate::Never);
+                }
+                Ok(false) => {}
+                Err(Failure::Unanswered(_)) if Instant::now() < until => pause(MOST_CONFLICTS, CONFLICT_PAUSE_LIMIT).await,
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// Whether what is known still stands; if not, what stands is known now.
+    pub(super) async fn confirm(&mut self, until: Instant) -> Result<bool, Trouble> {
+        let commit = self.opened.place.commit(until).await?.ok_or(Trouble::Replaced)?;
+        if commit == self.view.head.commit {
+            return self.opened.check(&self.view.head).map(|()| true);
+        }
+        self.refresh(until).await?;
+        Ok(false)
+    }
+
+    pub(super) async fn refresh(&mut self, until: Instant) -> Result<(), Trouble> {
+        let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
+        self.adopt(head)
+    }
+
+    /// This is what stands.
+    fn adopt(&mut self, head: Head) -> Result<(), Trouble> {
+        let checked = self.opened.check(&head);
+        if checked.is_ok() {
+            self.opened.reached(&head);
+        }
+        self.view.head = Arc::new(head);
+        let named: BTreeSet<&String> = self.view.head.leaves.iter().map(|leaf| &leaf.name).collect();
+        self.view.leaves.retain(|name, _| named.contains(name));
+        self.observe();
+        checked
+    }
+
+    /// Tells all gateways if the trouble is that the store is one from before: those that do not know better would go on with it.
+    pub(super) async fn told(&mut self, trouble: Trouble) -> Trouble {
+        let head = Arc::clone(&self.view.head);
+        if matches!(trouble, Trouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {
+            let until = Instant::now() + self.opened.timeout;
+            if let Err(error) = tell_set_back(&self.opened.place, &head, &self.opened.session, until).await {
+                tracing::error!("{:?} was set back, and other gateways cannot be told: {error}", self.opened.place);
+            }
+        }
+        trouble
+    }
+}
+
+/// What became of a commit with this number on `base`, where another state stands now.
+fn fate(head: &Head, base: &Head, session: &str, number: u64) -> Fate {
+    match head.sessions.get(session) {
+        Some(own) if own.number == number => Fate::Happened,
+        Some(_) => Fate::Never,
+        // It would have been the next change after its base.
+        None if head.dropped > base.turn => Fate::Unknown,
+        None => Fate::Never,
+    }
+}

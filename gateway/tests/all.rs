@@ -72,6 +72,7 @@ mod probe;
 mod recorded;
 mod reload;
 mod reloaded;
+mod remote;
 mod removed_by_others;
 mod replicas;
 mod restored;

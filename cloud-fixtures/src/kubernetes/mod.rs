@@ -37,7 +37,7 @@ const ADMIN: &str = "test-admin";
 pub enum Disturbance {
     /// It refuses connections, and has cut those that there were.
     Down,
-    /// It takes requests and never answers.
+    /// It takes requests, and neither does nor answers them; well again, it has cut their connections.
     Silent,
     /// It answers this status: 500, 503, or 429 with `Retry-After: 1`.
     Status(u16),
@@ -72,6 +72,8 @@ struct Shared {
     wrong: Mutex<Option<Disturbance>>,
     /// What becomes of the next writes.
     mishaps: Mutex<VecDeque<Mishap>>,
+    /// How often it was well again.
+    recovered: tokio::sync::watch::Sender<u64>,
     /// How often what is late was let through.
     let_through: tokio::sync::watch::Sender<u64>,
     /// Changes with each change of an object, and when watches are broken.
@@ -109,6 +111,7 @@ impl Kubernetes {
             asked: Mutex::default(),
             wrong: Mutex::default(),
             mishaps: Mutex::default(),
+            recovered: tokio::sync::watch::Sender::default(),
             let_through: tokio::sync::watch::Sender::default(),
             changed: tokio::sync::watch::Sender::default(),
             bookmarks: Mutex::new(Duration::from_secs(60)),
@@ -275,6 +278,7 @@ impl Kubernetes {
     pub fn recover(&self) {
         *locked(&self.shared.wrong) = None;
         locked(&self.shared.mishaps).clear();
+        self.shared.recovered.send_modify(|times| *times += 1);
         self.listener.up();
     }
 

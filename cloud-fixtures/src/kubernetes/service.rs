@@ -69,9 +69,13 @@ async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared
 
 /// None if the connection is to be cut.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Response<Body>> {
+    let mut recovered = shared.recovered.subscribe();
     let wrong = *locked(&shared.wrong);
     match wrong {
-        Some(Disturbance::Silent | Disturbance::Down) => return std::future::pending().await,
+        Some(Disturbance::Silent | Disturbance::Down) => {
+            drop(recovered.changed().await);
+            return None;
+        }
         Some(Disturbance::Status(code)) => return Some(refused(&Status::of_code(code))),
         None => {}
     }

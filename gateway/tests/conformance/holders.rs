@@ -6,8 +6,9 @@ use super::*;
 
 /// A store, and who uses the token `t` of it.
 struct Case<P> {
-    place: P,
+    /// Dropped first: what it has to do at its end it does there.
     store: Arc<dyn Store>,
+    place: P,
 }
 
 fn token(limit: u32) -> Spendable {
@@ -33,7 +34,7 @@ impl<P: Place> Case<P> {
     async fn new() -> Self {
         let place = P::empty().await;
         let store = place.open().await;
-        Self { place, store }
+        Self { store, place }
     }
 
     async fn spend(&self, limit: u32, who: &str, decision: &str, at: u64) -> Spend {

@@ -19,15 +19,17 @@ mod suite;
 mod tls;
 mod transactions;
 
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use attest_gateway::settings::EtcdSettings;
 use attest_gateway::store::StoreError;
-use attest_gateway::store::engine::{Engine, KeyRange, Transaction, Unfinished};
+use attest_gateway::store::engine::{Engine, Transaction};
 use attest_gateway::store::etcd::Etcd;
 use cloud_fixtures::etcd;
 
+use crate::remote::{self, count_up, get, put, range, run};
 use crate::support::LIMIT;
 
 /// An etcd, and the state of gateways that have their store on it.
@@ -58,9 +60,13 @@ impl Site {
     }
 
     fn open_by(&self, gateway: &str, settings: &EtcdSettings) -> Result<Etcd, StoreError> {
+        Etcd::open(settings, &self.state(gateway).join("gateway.db"))
+    }
+
+    fn state(&self, gateway: &str) -> PathBuf {
         let state = self.states.path().join(gateway);
         std::fs::create_dir_all(&state).unwrap();
-        Etcd::open(settings, &state.join("gateway.db"))
+        state
     }
 }
 
@@ -75,40 +81,25 @@ fn settings(endpoint: String) -> EtcdSettings {
     }
 }
 
-/// Does a work, and gives what its last run has found.
-async fn run<T: Send + 'static>(
-    engine: &impl Engine,
-    mut work: impl FnMut(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
-) -> Result<T, StoreError> {
-    let slot = Arc::new(Mutex::new(None));
-    let found = Arc::clone(&slot);
-    let work = Box::new(move |transaction: &mut dyn Transaction| {
-        *found.lock().unwrap() = Some(work(transaction)?);
-        Ok(())
-    });
-    engine.transact(work).await?;
-    Ok(slot.lock().unwrap().take().unwrap())
+impl remote::Site for Site {
+    type Store = Etcd;
+    const ABSENT: &'static str = "lease";
+
+    fn start() -> Self {
+        Self::start()
+    }
+
+    fn open(&self, gateway: &str) -> Etcd {
+        self.open(gateway)
+    }
+
+    fn state(&self, gateway: &str) -> PathBuf {
+        self.state(gateway)
+    }
 }
 
-async fn put(engine: &impl Engine, key: &str, value: &str) -> Result<(), StoreError> {
-    let (key, value) = (key.to_owned(), value.to_owned());
-    run(engine, move |transaction| transaction.put(&key, &value)).await
-}
-
-async fn get(engine: &impl Engine, key: &str) -> Result<Option<String>, StoreError> {
-    let key = key.to_owned();
-    run(engine, move |transaction| transaction.get(&key)).await
-}
-
-/// Counts one up, and gives the number.
-async fn count_up(engine: &impl Engine, key: &str) -> Result<u32, StoreError> {
-    let key = key.to_owned();
-    run(engine, move |transaction| {
-        let number = transaction.get(&key)?.map_or(0, |number| number.parse::<u32>().unwrap()) + 1;
-        transaction.put(&key, &number.to_string())?;
-        Ok(number)
-    })
-    .await
+mod alike {
+    crate::remote::shares!(super::super::Site);
 }
 
 /// Asks until it is answered: on a busy machine, or while it comes back, etcd may take longer than a store here has patience.
@@ -119,12 +110,5 @@ async fn in_the_end<T>(mut ask: impl AsyncFnMut() -> Result<T, StoreError>) -> T
             Ok(answer) => return answer,
             Err(error) => assert!(begun.elapsed() < LIMIT, "{error}"),
         }
-    }
-}
-
-fn range(from: &str, until: &str) -> KeyRange {
-    KeyRange {
-        from: from.to_owned(),
-        until: until.to_owned(),
     }
 }

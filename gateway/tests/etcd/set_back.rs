@@ -5,10 +5,6 @@ use attest_gateway::store::Accepted;
 use super::*;
 
 impl Site {
-    fn state(&self, gateway: &str) -> std::path::PathBuf {
-        self.states.path().join(gateway)
-    }
-
     fn accept(&self, gateway: &str) -> Accepted {
         Etcd::accept(&self.settings(), &self.state(gateway).join("gateway.db"), |_| {
             Ok::<_, StoreError>(())

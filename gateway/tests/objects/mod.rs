@@ -16,10 +16,12 @@ use std::time::Duration;
 
 use attest_gateway::settings::{ClusterApi, ClusterSettings, KubernetesSettings};
 use attest_gateway::store::StoreError;
-use attest_gateway::store::engine::{Engine, KeyRange, Transaction, Unfinished};
-use attest_gateway::store::kubernetes::Kubernetes;
+use attest_gateway::store::engine::Engine;
+use attest_gateway::store::kubernetes::{Kubernetes, Limits};
 use cloud_fixtures::kubernetes::Kubernetes as Api;
 use serde_json::{Value, json};
+
+use crate::remote::{self, count_up, get, put, range, run};
 
 /// Where the store's objects are, and the gateway's service account.
 const NAMESPACE: &str = "attest-gateway";
@@ -66,9 +68,13 @@ impl Site {
     }
 
     fn beside(&self, gateway: &str) -> PathBuf {
+        self.state(gateway).join("gateway.db")
+    }
+
+    fn state(&self, gateway: &str) -> PathBuf {
         let state = self.states.path().join(gateway);
         std::fs::create_dir_all(&state).unwrap();
-        state.join("gateway.db")
+        state
     }
 
     /// Opens the store for the gateway of that name.
@@ -83,6 +89,10 @@ impl Site {
     fn open_for(&self, gateway: &str, timeout: Duration) -> Result<Kubernetes, StoreError> {
         let settings = self.settings(gateway);
         Kubernetes::open(&KubernetesSettings { timeout, ..settings }, &self.beside(gateway))
+    }
+
+    fn open_within(&self, gateway: &str, limits: Limits) -> Result<Kubernetes, StoreError> {
+        Kubernetes::open_within(&self.settings(gateway), &self.beside(gateway), limits)
     }
 
     /// From here on nobody hears of the gateway of that name.
@@ -100,6 +110,12 @@ impl Site {
         self.api.get("secrets", NAMESPACE, HEAD).unwrap()
     }
 
+    /// What it says.
+    fn decoded(&self) -> Value {
+        let data = data_encoding::BASE64.decode(self.head()["data"]["data"].as_str().unwrap().as_bytes());
+        serde_json::from_slice(&zstd::decode_all(&*data.unwrap()).unwrap()).unwrap()
+    }
+
     /// The names of all leaves, whether they count or not.
     fn leaves(&self) -> Vec<String> {
         let secrets = self.api.all("secrets").into_iter();
@@ -108,45 +124,23 @@ impl Site {
     }
 }
 
-/// Does a work, and gives what its last run has found.
-async fn run<T: Send + 'static>(
-    engine: &impl Engine,
-    mut work: impl FnMut(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
-) -> Result<T, StoreError> {
-    let slot = Arc::new(Mutex::new(None));
-    let found = Arc::clone(&slot);
-    let work = Box::new(move |transaction: &mut dyn Transaction| {
-        *found.lock().unwrap() = Some(work(transaction)?);
-        Ok(())
-    });
-    engine.transact(work).await?;
-    Ok(slot.lock().unwrap().take().unwrap())
-}
+impl remote::Site for Site {
+    type Store = Kubernetes;
+    const ABSENT: &'static str = "has not heard of this gateway";
 
-async fn put(engine: &impl Engine, key: &str, value: &str) -> Result<(), StoreError> {
-    let (key, value) = (key.to_owned(), value.to_owned());
-    run(engine, move |transaction| transaction.put(&key, &value)).await
-}
-
-async fn get(engine: &impl Engine, key: &str) -> Result<Option<String>, StoreError> {
-    let key = key.to_owned();
-    run(engine, move |transaction| transaction.get(&key)).await
-}
-
-/// Counts one up, and gives the number.
-async fn count_up(engine: &impl Engine, key: &str) -> Result<u32, StoreError> {
-    let key = key.to_owned();
-    run(engine, move |transaction| {
-        let number = transaction.get(&key)?.map_or(0, |number| number.parse::<u32>().unwrap()) + 1;
-        transaction.put(&key, &number.to_string())?;
-        Ok(number)
-    })
-    .await
-}
-
-fn range(from: &str, until: &str) -> KeyRange {
-    KeyRange {
-        from: from.to_owned(),
-        until: until.to_owned(),
+    fn start() -> Self {
+        Self::start()
     }
+
+    fn open(&self, gateway: &str) -> Kubernetes {
+        self.open(gateway)
+    }
+
+    fn state(&self, gateway: &str) -> PathBuf {
+        self.state(gateway)
+    }
+}
+
+mod alike {
+    crate::remote::shares!(super::super::Site);
 }

@@ -8,47 +8,6 @@ use super::*;
 use crate::support::LIMIT;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_with_a_copied_state_does_not_start_beside_the_other() {
-    let site = Site::start();
-    let one = site.open("one");
-    one.serve().await.unwrap();
-    let (state, copied) = (site.beside("one"), site.beside("copied"));
-    for file in ["replica.id", "store.mark"] {
-        std::fs::copy(state.with_file_name(file), copied.with_file_name(file)).unwrap();
-    }
-    let refused = site.open("copied").serve().await.unwrap_err();
-    assert!(matches!(refused, StoreError::Copied { .. }), "{refused}");
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    for named in [host.trim(), "was its state folder copied", "empty one"] {
-        assert!(refused.to_string().contains(named), "{refused}");
-    }
-    put(&one, "a", "1").await.unwrap();
-    drop(one);
-    // It was stopped, so this is the one.
-    site.open("copied").serve().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one_before_decides_nothing() {
-    let site = Site::start();
-    let (before, again) = (site.open("one"), site.open("one"));
-    before.serve().await.unwrap();
-    put(&before, "a", "1").await.unwrap();
-    again.serve().await.unwrap();
-    put(&again, "a", "2").await.unwrap();
-    for refused in [
-        put(&before, "a", "3").await,
-        get(&before, "a").await.map(drop),
-        before.page(range("a", "z"), 1).await.map(drop),
-        before.count(range("a", "z")).await.map(drop),
-    ] {
-        assert!(refused.unwrap_err().to_string().contains("has not heard of this gateway"));
-    }
-    // A command decides nothing that is this gateway's alone.
-    assert_eq!(get(&site.open("one"), "a").await.unwrap().as_deref(), Some("2"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn one_leads_until_it_leaves() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));

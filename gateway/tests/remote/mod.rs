@@ -1,0 +1,101 @@
+//! What stores that several gateways share do alike, whatever keeps them: each case is run on each of them. `shares!(Site)` makes a test of each case.
+
+#![deny(dead_code, reason = "a case that is not listed is not run")]
+
+pub mod presence;
+pub mod transactions;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use attest_gateway::store::StoreError;
+use attest_gateway::store::engine::{Engine, KeyRange, Transaction, Unfinished};
+
+/// What keeps a store, and the state of gateways that have theirs there.
+pub trait Site: Sized + Send + Sync + 'static {
+    type Store: Engine + Clone + 'static;
+    /// What is said by who serves and is not heard of any more.
+    const ABSENT: &'static str;
+
+    fn start() -> Self;
+
+    /// Opens the store for the gateway of that name.
+    fn open(&self, gateway: &str) -> Self::Store;
+
+    /// The gateway's state folder.
+    fn state(&self, gateway: &str) -> PathBuf;
+}
+
+/// Makes a test of each case, in modules of the site's own.
+macro_rules! shares {
+    ($site:ty) => {
+        $crate::remote::shares! { $site:
+            transactions: [
+                a_transaction_is_done_as_a_whole_or_not_at_all,
+                attack_18_of_two_replicas_that_race_for_one_key_exactly_one_wins,
+                attack_18_of_two_replicas_that_race_for_one_ticket_exactly_one_spends_it,
+                a_storm_of_conflicts_ends_and_loses_nothing,
+                whoever_comes_into_a_storm_that_does_not_end_is_heard,
+                the_tasks_of_one_process_share_commits_and_do_not_conflict,
+                a_range_is_removed_with_what_others_have_put_into_it,
+                what_nobody_waits_for_is_done_soon_and_at_the_end,
+            ]
+            presence: [
+                a_gateway_with_a_copied_state_does_not_start_beside_the_other,
+                a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one_before_decides_nothing,
+            ]
+        }
+    };
+    ($site:ty: $($room:ident: [$($case:ident),+ $(,)?])+) => {
+        $(mod $room {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                $crate::remote::$room::$case::<$site>().await;
+            })+
+        })+
+    };
+}
+pub(crate) use shares;
+
+/// Does a work, and gives what its last run has found.
+pub async fn run<T: Send + 'static>(
+    engine: &impl Engine,
+    mut work: impl FnMut(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
+) -> Result<T, StoreError> {
+    let slot = Arc::new(Mutex::new(None));
+    let found = Arc::clone(&slot);
+    let work = Box::new(move |transaction: &mut dyn Transaction| {
+        *found.lock().unwrap() = Some(work(transaction)?);
+        Ok(())
+    });
+    engine.transact(work).await?;
+    Ok(slot.lock().unwrap().take().unwrap())
+}
+
+pub async fn put(engine: &impl Engine, key: &str, value: &str) -> Result<(), StoreError> {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    run(engine, move |transaction| transaction.put(&key, &value)).await
+}
+
+pub async fn get(engine: &impl Engine, key: &str) -> Result<Option<String>, StoreError> {
+    let key = key.to_owned();
+    run(engine, move |transaction| transaction.get(&key)).await
+}
+
+/// Counts one up, and gives the number.
+pub async fn count_up(engine: &impl Engine, key: &str) -> Result<u32, StoreError> {
+    let key = key.to_owned();
+    run(engine, move |transaction| {
+        let number = transaction.get(&key)?.map_or(0, |number| number.parse::<u32>().unwrap()) + 1;
+        transaction.put(&key, &number.to_string())?;
+        Ok(number)
+    })
+    .await
+}
+
+pub fn range(from: &str, until: &str) -> KeyRange {
+    KeyRange {
+        from: from.to_owned(),
+        until: until.to_owned(),
+    }
+}

@@ -15,7 +15,7 @@ fn gateway(site: &Site, name: &str) -> Gateway {
     };
     let cluster = format!("[cluster]\napi = {kubeconfig:?}\nnamespace = \"{NAMESPACE}\"\nconfigs = false\n");
     gateway.settings(&format!(
-        "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\n"
+        "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\ntimeout_seconds = 3\n"
     ));
     gateway
 }

@@ -67,7 +67,7 @@ async fn a_gateway_that_is_killed_between_any_two_requests_leaves_what_it_answer
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_was_killed_over_another_puts_away() {
     let site = Site::start();
-    let store = site.open_for("one", SHORT).unwrap();
+    let store = site.open_briefly("one", SHORT);
     // Four commits, one that says who puts away, and a leaf; not the one that names it.
     site.api.befall([Mishap::None; 6].into_iter().chain([Mishap::NotDone; 400]));
     assert_eq!(write(&store, 8).await, 4);
@@ -76,7 +76,7 @@ async fn what_one_was_killed_over_another_puts_away() {
     site.api.recover();
     let left = site.leaves();
     assert_eq!(left.len(), 1, "{left:?}");
-    let other = site.open("two");
+    let other = site.open_briefly("two", TIMEOUT);
     let mut every = tokio::time::interval(Duration::from_millis(200));
     let begun = std::time::Instant::now();
     for number in 0.. {

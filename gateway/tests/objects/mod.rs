@@ -1,10 +1,12 @@
 //! The store's engine on objects of a cluster's API.
 
 mod boots;
+mod challenges;
 mod killed;
 mod moving;
 mod outage;
 mod presence;
+mod refused;
 mod set_back;
 mod suite;
 mod transactions;
@@ -25,6 +27,10 @@ use crate::remote::{self, count_up, get, put, range, run};
 
 /// Where the store's objects are, and the gateway's service account.
 const NAMESPACE: &str = "attest-gateway";
+/// For what ends when somebody is not heard of any more: a machine that is busy may keep a process waiting for some of it.
+const LEASE: Duration = Duration::from_secs(3);
+/// How long whoever asks waits.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The store's one object that changes.
 const HEAD: &str = "store";
 
@@ -63,7 +69,7 @@ impl Site {
                 ..ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig))
             },
             name: HEAD.to_owned(),
-            timeout: Duration::from_secs(10),
+            timeout: TIMEOUT,
         }
     }
 
@@ -93,6 +99,19 @@ impl Site {
 
     fn open_within(&self, gateway: &str, limits: Limits) -> Result<Kubernetes, StoreError> {
         Kubernetes::open_within(&self.settings(gateway), &self.beside(gateway), limits)
+    }
+
+    /// Opens it for what ends when somebody is not heard of any more.
+    fn open_briefly(&self, gateway: &str, timeout: Duration) -> Kubernetes {
+        let settings = KubernetesSettings {
+            timeout,
+            ..self.settings(gateway)
+        };
+        let limits = Limits {
+            lease: LEASE,
+            ..Limits::default()
+        };
+        Kubernetes::open_within(&settings, &self.beside(gateway), limits).unwrap()
     }
 
     /// From here on nobody hears of the gateway of that name.

@@ -29,9 +29,11 @@ const DATA: &str = "data";
 /// The type of these secrets, so that whoever lists some can tell.
 const TYPE: &str = "attest-gateway/store";
 /// Between two attempts of what does no harm twice.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
+pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// How much a head may have, packed: an API takes no secret of more than 1 MiB (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`).
 pub(super) const MOST_HEAD_BYTES: usize = 960 * 1024;
+/// How much of an API's words is passed on: more than its longest refusals have.
+const MOST_SAID_CHARS: usize = 500;
 /// Leaves that are listed at once.
 const PAGE: u32 = 500;
 
@@ -48,6 +50,14 @@ pub(super) enum Failure {
     Foreign(String),
     /// A leaf is not what it was.
     Damaged(String),
+}
+
+/// What came of a change of the head.
+#[derive(Debug)]
+pub(super) enum Swapped {
+    Done,
+    /// It may be another state, or be this one since the same was sent before; or the API does not let it be changed, whatever state it is.
+    Refused(String),
 }
 
 /// Where a store is, and who asks for it.
@@ -69,15 +79,23 @@ impl std::fmt::Debug for Place {
 }
 
 /// A request that was answered, and not as it wished.
-fn failure(error: Error) -> Failure {
+fn failure(error: &Error) -> Failure {
     match error {
         // What is answered so, an API may have begun: 500, 503 and 504 come from its own store, or from what stands before it; 429 from a limit of either.
-        Error::Api(status) if status.code == 429 || status.code >= 500 => Failure::Unanswered(status.message.clone()),
+        Error::Api(status) if status.code == 429 || status.code >= 500 => Failure::Unanswered(beginning(&status.message)),
         Error::Api(status) => Failure::Refused {
             code: status.code,
-            message: status.message.clone(),
+            message: beginning(&status.message),
         },
-        error => Failure::Unanswered(with_causes(&error)),
+        error => Failure::Unanswered(beginning(&with_causes(error))),
+    }
+}
+
+/// What is said of an answer that is no `Status` is all of it, whoever stands before the API.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(MOST_SAID_CHARS) {
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+        None => text.to_owned(),
     }
 }
 
@@ -117,7 +135,7 @@ impl Place {
 
     async fn ask_once<T>(&self, until: Instant, request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
         match timeout_at(until, request).await {
-            Ok(answer) => answer.map_err(failure),
+            Ok(answer) => answer.map_err(|error| failure(&error)),
             Err(_) => Err(Failure::Unanswered("there was no answer in time".to_owned())),
         }
     }
@@ -154,8 +172,8 @@ impl Place {
         }
     }
 
-    /// Puts a state in the place of that which has this commit, and of no other; `false`: it may be another, and nothing was done. Asked once.
-    pub(super) async fn swap(&self, commit: &str, next: &Head, data: &[u8], until: Instant) -> Result<bool, Failure> {
+    /// Puts a state in the place of that which has this commit, and of no other. Asked once.
+    pub(super) async fn swap(&self, commit: &str, next: &Head, data: &[u8], until: Instant) -> Result<Swapped, Failure> {
         // A patch is done by the API on what is there, all of it or nothing, and again if that has changed meanwhile. By the commit, not by the resource version:
         // of that there may be two alike, once an old state of the API's own store has come back.
         let annotation = format!("/metadata/annotations/{}", COMMIT.replace('/', "~1"));
@@ -174,8 +192,8 @@ impl Place {
             .ask_once(until, self.client.request::<PartialObjectMeta<Secret>>(request))
             .await
         {
-            Ok(_) => Ok(true),
-            Err(Failure::Refused { code: 409 | 422, .. }) => Ok(false),
+            Ok(_) => Ok(Swapped::Done),
+            Err(Failure::Refused { code: 409 | 422, message }) => Ok(Swapped::Refused(message)),
             Err(failure) => Err(failure),
         }
     }
@@ -304,4 +322,25 @@ fn secret(name: &str, data: Vec<u8>) -> Secret {
 
 fn hex(data: &[u8]) -> String {
     HEXLOWER.encode(digest(&SHA256, data).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_stands_before_an_api_and_says_much_the_beginning_is_said() {
+        for code in [403, 503] {
+            let status = kube::core::Status {
+                message: "ä".repeat(100_000),
+                code,
+                ..kube::core::Status::default()
+            };
+            let (Failure::Unanswered(said) | Failure::Refused { message: said, .. }) = failure(&Error::Api(Box::new(status))) else {
+                panic!("{code}")
+            };
+            assert_eq!(said.chars().count(), MOST_SAID_CHARS + 1);
+        }
+        assert_eq!(beginning("all of it"), "all of it");
+    }
 }

@@ -10,7 +10,7 @@ use super::super::remote::serving::{LEASE, LOOK_EVERY};
 use super::super::threads::Threads;
 use super::super::{StoreError, schema};
 use super::THREADS;
-use super::api::{Failure, Place};
+use super::api::{AGAIN_AFTER, Failure, Place, Swapped};
 use super::head::{Head, Leaf};
 use super::leaves;
 use super::opening::look;
@@ -136,7 +136,13 @@ impl Below {
     pub(super) async fn swap(&self, from: &Head, to: &Head, until: Instant) -> Result<(), StoreError> {
         let swapped = self.place.swap(&from.commit, to, &to.encode()?, self.until()).await;
         match swapped {
-            Ok(_) => Ok(()),
+            Ok(Swapped::Done) => Ok(()),
+            // As a rule it is another state by now.
+            Ok(Swapped::Refused(_)) if Instant::now() + AGAIN_AFTER < until => {
+                sleep(AGAIN_AFTER).await;
+                Ok(())
+            }
+            Ok(Swapped::Refused(message)) => Err(self.error(&Failure::Refused { code: 422, message })),
             Err(Failure::Unanswered(_)) if Instant::now() < until => {
                 sleep(LOOK_EVERY).await;
                 Ok(())

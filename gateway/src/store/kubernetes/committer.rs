@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, gather, pause, refuse_late, until};
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, pause, refuse_late, until};
 use super::head::Head;
 use super::opened::{Opened, Trouble};
 use super::plan::{Asked, CONFLICT_PAUSE_LIMIT, Job, MOST_CONFLICTS, Plan, plan};
@@ -107,6 +107,11 @@ impl Committer {
 
     /// One commit, or an error for those who wait.
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {
+        // Not in between: what was fetched for those who wait would be fetched for them again and again.
+        let kept: usize = self.view.leaves.values().map(|pairs| bytes(pairs)).sum();
+        if kept > self.opened.limits.cache_bytes {
+            self.view.leaves.clear();
+        }
         // What is known by then is not older than what was asked for.
         let (mut is_fresh, mut conflicts) = (false, 0_u32);
         // What nobody waits for has time, but not at others' cost.
@@ -188,7 +193,7 @@ impl Committer {
                     Err(trouble) => Err(trouble),
                 }
             }
-            Plan::Commit(batch, answers) if batch.changes.is_empty() => {
+            Plan::Commit(batch, answers, _) if batch.changes.is_empty() => {
                 let known = if *is_fresh { Ok(true) } else { self.confirm(until).await };
                 *is_fresh = true;
                 if matches!(known, Ok(true)) {
@@ -196,7 +201,7 @@ impl Committer {
                 }
                 known
             }
-            Plan::Commit(batch, answers) => {
+            Plan::Commit(batch, answers, writers) => {
                 if self.view.head.changes.bytes() > MOST_CHANGES_BYTES {
                     let folded = match self.fold().await {
                         Ok(true) => Ok(false),
@@ -207,7 +212,10 @@ impl Committer {
                         }
                         Err(trouble) => {
                             tracing::warn!("{}", self.opened.error(&trouble));
-                            Err(Trouble::Full)
+                            // What only reads needs no room: it is done without the others.
+                            self.apart
+                                .keep(fail_writers(waiting, &writers, || self.opened.error(&Trouble::Full)));
+                            Ok(waiting.is_empty())
                         }
                     };
                     return (count, folded);
@@ -242,10 +250,6 @@ impl Committer {
 
     /// Fetches leaves of the state that is known. `false`: it is another one by now.
     pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, Trouble> {
-        let kept: usize = self.view.leaves.values().map(|pairs| bytes(pairs)).sum();
-        if kept > self.opened.limits.cache_bytes {
-            self.view.leaves.clear();
-        }
         let wanted = self.view.head.leaves.iter().filter(|leaf| missing.contains(&leaf.name)).cloned();
         let fetched = super::leaves::fetch(&self.opened.place, wanted.collect(), until).await?;
         let mut gone = None;

@@ -20,6 +20,8 @@ const MOST_SESSIONS: usize = 64;
 const MOST_REPLICAS: usize = 256;
 /// Stores that one says it is in place of: gateways that knew an earlier one, and were away meanwhile, have to be told about this one once more.
 const MOST_REPLACED: usize = 16;
+/// No store counts so far: a million commits a second for a hundred thousand years.
+const MOST_COUNT: u64 = 1 << 62;
 /// The store's own time, which it begins anew under another name.
 const TIME: &str = super::super::keys::TIME;
 /// The largest of what is read, unpacked: far more than what fits into an object is of what this writes.
@@ -158,10 +160,20 @@ impl Head {
         if head.commit != commit {
             return Err(foreign("it says another commit than its object".to_owned()));
         }
+        if head.counts().any(|count| count > MOST_COUNT) {
+            return Err(foreign("it has come further than any store".to_owned()));
+        }
         if !head.leaves.is_sorted_by(|one, next| one.from < next.from) {
             return Err(foreign("its leaves are in no order".to_owned()));
         }
         Ok(head)
+    }
+
+    /// All that are counted on.
+    fn counts(&self) -> impl Iterator<Item = u64> {
+        let sessions = self.sessions.values().flat_map(|session| [session.number, session.turn]);
+        let wrote = self.wrote.values().flat_map(|wrote| [wrote.commits, wrote.turn]);
+        [self.mark, self.turn, self.dropped].into_iter().chain(sessions).chain(wrote)
     }
 
     /// The next state, after a change of this session, which may be none but that.
@@ -226,7 +238,7 @@ impl Head {
         }
         self.replaced = self.replaced.split_off(self.replaced.len().saturating_sub(MOST_REPLACED));
         self.id = id;
-        self.mark = self.mark.max(mark) + 1;
+        self.mark = self.mark.max(mark).saturating_add(1);
         (self.moved, self.set_back) = (None, None);
         self.changes.writes.insert(TIME.to_owned(), None);
     }
@@ -263,4 +275,37 @@ fn unpacked(bytes: &[u8]) -> Result<Vec<u8>, String> {
 
 pub(super) fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(&unpacked(bytes)?).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Whoever counted on from there would end.
+    #[test]
+    fn a_head_that_has_come_further_than_any_store_is_none() {
+        let head = Head::new("id".to_owned()).unwrap();
+        let check = |change: &dyn Fn(&mut Value), is_one: bool| {
+            let mut changed = serde_json::to_value(&head).unwrap();
+            change(&mut changed);
+            let found = Head::decode(&pack(&changed).unwrap(), &head.commit);
+            assert_eq!(found.is_ok(), is_one, "{changed}");
+        };
+        for (count, is_one) in [(MOST_COUNT, true), (MOST_COUNT + 1, false), (u64::MAX, false)] {
+            check(&|head| head["mark"] = json!(count), is_one);
+            check(&|head| head["turn"] = json!(count), is_one);
+            check(&|head| head["dropped"] = json!(count), is_one);
+            check(&|head| head["sessions"] = json!({"a": {"number": count, "turn": 1}}), is_one);
+            check(&|head| head["sessions"] = json!({"a": {"number": 1, "turn": count}}), is_one);
+            check(&|head| head["wrote"] = json!({"a": {"commits": count, "turn": 1}}), is_one);
+            check(&|head| head["wrote"] = json!({"a": {"commits": 1, "turn": count}}), is_one);
+        }
+        check(
+            &|head| head["leaves"] = json!([{"from": "b", "name": "1", "sha256": ""}, {"from": "a", "name": "2", "sha256": ""}]),
+            false,
+        );
+    }
 }

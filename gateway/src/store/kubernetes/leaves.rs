@@ -34,7 +34,7 @@ impl Committer {
     /// Puts what was written lately into leaves. `false`: another does.
     pub(super) async fn fold(&mut self) -> Result<bool, Trouble> {
         let id = schema::new_id()?;
-        let until = Instant::now() + self.opened.timeout * 2;
+        let until = Instant::now() + self.opened.timeout;
         let (mut begun, claim) = (false, id.clone());
         let begin = |head: &mut Head, context: &Context<'_>| {
             let is_others = head.folding.as_ref().is_some_and(|folding| {
@@ -113,9 +113,9 @@ impl Committer {
     async fn sweep(&mut self, until: Instant) -> Result<(), Trouble> {
         // What is named from here on and was there before is named by what stands now, or by who folds now: see the module.
         let there = self.opened.place.leaves(until).await?;
-        let Some(head) = self.opened.place.head(until).await? else {
-            return Err(Trouble::Replaced);
-        };
+        let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
+        // Of another store's, or of one that is being taken, nothing is known here.
+        self.opened.check(&head)?;
         let of_now = head
             .folding
             .as_ref()

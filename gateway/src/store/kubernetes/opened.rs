@@ -63,6 +63,8 @@ pub(super) enum Trouble {
     Contended,
     /// Its time was over before it was its turn, or while it was tried again.
     Late,
+    /// The API does not let the state be changed, which is as it was; whether what was sent before is done is not known.
+    Kept(String),
     /// There is no room in the object.
     Full,
     Store(StoreError),
@@ -105,6 +107,10 @@ impl Opened {
             Trouble::Contended => engine(
                 "others wrote until there was no time left; nothing was done",
                 "try again; if it lasts, the cluster's API is too slow for so many gateways and boots",
+            ),
+            Trouble::Kept(why) => engine(
+                &format!("the API does not let it be changed: {why}; whether it was done is not known"),
+                "make it as it was: mutable, and let no admission webhook or policy refuse it",
             ),
             Trouble::Full => engine(
                 "there is no room for it before what was written lately is put away; nothing was done",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::known::Known;
 use super::super::remote::serving::host_of_this;
@@ -11,7 +11,7 @@ use super::super::remote::set_back::{self, Told, lack};
 use super::super::threads::under_lock;
 use super::super::{Replacement, StoreError, StoreMark, Wrote, replica, schema};
 use super::Limits;
-use super::api::{Failure, Place};
+use super::api::{AGAIN_AFTER, Failure, Place, Swapped};
 use super::head::Head;
 use super::opened::Opened;
 use crate::files;
@@ -90,8 +90,9 @@ pub(super) async fn tell_set_back(place: &Place, found: &Head, session: &str, un
     next.set_back = Some(host_of_this());
     let told = place.swap(&found.commit, &next, &next.encode()?, until).await;
     match told {
-        Ok(true) => tracing::error!("{} was set back: no gateway uses it from here on", place.place),
-        Ok(false) => {}
+        Ok(Swapped::Done) => tracing::error!("{} was set back: no gateway uses it from here on", place.place),
+        // It is another one by now; or it cannot be changed, and is not used on, either.
+        Ok(Swapped::Refused(_)) => {}
         Err(failure) => return Err(place.error(&failure, true)),
     }
     Ok(())
@@ -115,18 +116,27 @@ pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u
             None => {
                 let mut head = Head::new(String::new())?;
                 head.rename(id.clone(), furthest, known.into_iter());
-                place.create(&head, head.encode()?, until).await.map(|_| ())
+                let made = place.create(&head, head.encode()?, until).await;
+                made.map(|is_made| {
+                    if is_made {
+                        Swapped::Done
+                    } else {
+                        Swapped::Refused("it is there by now".to_owned())
+                    }
+                })
             }
             Some(there) => {
                 let mut next = there.next(&id, 1)?;
                 next.leave_out(&id);
                 next.rename(id.clone(), furthest, [there.id.as_str()].into_iter().chain(known));
-                place.swap(&there.commit, &next, &next.encode()?, until).await.map(|_| ())
+                place.swap(&there.commit, &next, &next.encode()?, until).await
             }
         };
         match sent {
-            Ok(()) | Err(Failure::Unanswered(_)) if Instant::now() < until => {}
-            Ok(()) => return Err(replaced()),
+            Ok(Swapped::Done) if Instant::now() < until => {}
+            Ok(Swapped::Refused(_)) | Err(Failure::Unanswered(_)) if Instant::now() + AGAIN_AFTER < until => sleep(AGAIN_AFTER).await,
+            Ok(Swapped::Done) => return Err(replaced()),
+            Ok(Swapped::Refused(message)) => return Err(place.error(&Failure::Refused { code: 422, message }, true)),
             Err(failure) => return Err(place.error(&failure, true)),
         }
     }

@@ -40,25 +40,26 @@ pub(super) enum Plan {
     TooLarge,
     /// The first one is a change of what is held.
     Change,
-    /// The first ones, each with its answer.
-    Commit(Batch, Vec<Result<(), StoreError>>),
+    /// The first ones, each with its answer, and whether it writes something.
+    Commit(Batch, Vec<Result<(), StoreError>>, Vec<bool>),
 }
 
 /// How many were looked at, and what comes of that.
 pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan) {
-    let (mut batch, mut answers, mut missing) = (Batch::default(), Vec::new(), Missing::new());
+    let (mut batch, mut answers, mut writers, mut missing) = (Batch::default(), Vec::new(), Vec::new(), Missing::new());
     for (count, job) in waiting.iter_mut().take(BATCH_LIMIT).enumerate() {
         let ran = match &mut job.asked {
             Asked::Change(_) if count == 0 => return (1, Plan::Change),
             Asked::Change(_) => break,
             Asked::Work(work) => batch.run(view, work),
             Asked::Look(look) => match look(view) {
-                Ok(()) => Ran::Done,
+                Ok(()) => Ran::Done { writes: false },
                 Err(missing) => Ran::Missing(missing),
             },
         };
+        writers.push(matches!(ran, Ran::Done { writes: true }));
         match ran {
-            Ran::Done => answers.push(Ok(())),
+            Ran::Done { .. } => answers.push(Ok(())),
             Ran::Refused(error) => answers.push(Err(error)),
             // Those behind it may miss something, too: it is fetched at once.
             Ran::Missing(leaves) => {
@@ -71,7 +72,7 @@ pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan) {
     }
     let count = answers.len();
     if missing.is_empty() {
-        (count, Plan::Commit(batch, answers))
+        (count, Plan::Commit(batch, answers, writers))
     } else {
         (count, Plan::Fetch(missing))
     }

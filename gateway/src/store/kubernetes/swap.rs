@@ -7,12 +7,15 @@ use tokio::time::Instant;
 
 use super::super::StoreError;
 use super::super::remote::queue::pause;
-use super::api::{Failure, MOST_HEAD_BYTES};
+use super::api::{Failure, MOST_HEAD_BYTES, Swapped};
 use super::committer::Committer;
 use super::head::Head;
 use super::opened::Trouble;
 use super::opening::tell_set_back;
 use super::plan::{CONFLICT_PAUSE_LIMIT, Context, MOST_CONFLICTS};
+
+/// So often a state that stands may refuse to be changed: others may change what is no part of it, and a conflict with each of them is refused, too.
+const MOST_REFUSALS: u32 = 8;
 
 /// A commit on this state, with this number, that may have happened, or may do so still.
 #[derive(Debug, Clone)]
@@ -90,16 +93,15 @@ impl Committer {
         let number = self.number;
         let sent = self.opened.place.swap(&base.commit, &next, &data, until).await;
         match sent {
-            Ok(true) => {
+            Ok(Swapped::Done) => {
                 self.heard = Instant::now();
                 self.adopt(next)?;
                 Ok(Fate::Happened)
             }
             // Somebody was faster; or it was sent twice on its way, and this is the answer to the second.
-            Ok(false) => {
+            Ok(Swapped::Refused(why)) => {
                 self.doubt = Some(Doubt { base, number });
-                self.settled(until, "it was refused, and may have been done before that".to_owned())
-                    .await
+                self.settled(until, why).await
             }
             Err(Failure::Unanswered(why)) => {
                 self.doubt = Some(Doubt { base, number });
@@ -121,6 +123,7 @@ impl Committer {
 
     /// Finds out what became of the commit that is in doubt, if one is.
     pub(super) async fn settle(&mut self, until: Instant) -> Result<Fate, Trouble> {
+        let mut refused = 0;
         loop {
             let Some(Doubt { base, number }) = self.doubt.clone() else {
                 return Ok(Fate::Never);
@@ -140,13 +143,20 @@ impl Committer {
             let fence = head.next(&self.opened.session, self.number)?;
             let data = fence.encode()?;
             match self.opened.place.swap(&base.commit, &fence, &data, until).await {
-                Ok(true) => {
+                Ok(Swapped::Done) => {
                     self.doubt = None;
                     self.heard = Instant::now();
                     self.adopt(fence)?;
                     return Ok(Fate::Never);
                 }
-                Ok(false) => {}
+                // As a rule somebody was faster; of one that does not change, and cannot be changed, this is all that is ever said.
+                Ok(Swapped::Refused(why)) => {
+                    refused += 1;
+                    if refused > MOST_REFUSALS {
+                        return Err(Trouble::Kept(why));
+                    }
+                    pause(refused, CONFLICT_PAUSE_LIMIT).await;
+                }
                 Err(Failure::Unanswered(_)) if Instant::now() < until => pause(MOST_CONFLICTS, CONFLICT_PAUSE_LIMIT).await,
                 Err(failure) => return Err(failure.into()),
             }

@@ -141,7 +141,7 @@ impl View {
 #[derive(Debug)]
 pub(super) enum Ran {
     /// It is part of the batch, and writes something by it or not.
-    Done,
+    Done { writes: bool },
     /// It must not be done; that it was found is part of the batch.
     Refused(StoreError),
     /// These have to be fetched first.
@@ -178,8 +178,9 @@ impl Batch {
                 if bytes > MOST_WORK_BYTES || (!is_first && self.changes.bytes() + bytes > BATCH_BYTES) {
                     return Ran::Full;
                 }
+                let writes = !changes.is_empty();
                 self.changes.then(changes);
-                Ran::Done
+                Ran::Done { writes }
             }
             Err(Unfinished::Refused(error)) => Ran::Refused(error),
             // It has given up without having had to.

@@ -1,0 +1,65 @@
+//! How many challenges are remembered: fewer than on other engines, because each commit names all objects that have them.
+
+use attest_gateway::store::{EntryKind, Spend, Spendable, Store, Tick};
+
+use super::*;
+
+/// So many are remembered here.
+const MOST: u64 = 200;
+const NOW: u64 = 1_000_000;
+
+fn challenge(number: u64) -> Spendable {
+    Spendable {
+        kind: EntryKind::Challenge,
+        id: format!("{number}"),
+        limit: 1,
+        remember_until: NOW + number,
+    }
+}
+
+/// Beyond that the oldest are forgotten, as on each engine; and whoever comes with one of those is told to come again with another.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refused_and_new_ones_are_taken() {
+    let site = Site::start();
+    let limits = Limits {
+        challenges: MOST,
+        ..Limits::default()
+    };
+    let store = site.open_within("one", limits).unwrap();
+    let passed = Duration::ZERO;
+    store.forget_expired(Tick { now: NOW, passed }).await.unwrap();
+    let spends = (0..3 * MOST).map(|number| store.spend(challenge(number)));
+    for spend in futures_util::future::join_all(spends).await {
+        assert_eq!(spend.unwrap(), Spend::Granted { use_number: 1 });
+    }
+    let remembered = range("expiry/challenge/", "expiry/challenge0");
+    assert_eq!(store.count(remembered.clone()).await.unwrap(), 3 * MOST);
+    store.forget_expired(Tick { now: NOW, passed }).await.unwrap();
+    assert_eq!(store.count(remembered).await.unwrap(), MOST);
+    assert_eq!(store.count(range("use/challenge/", "use/challenge0")).await.unwrap(), MOST);
+    let oldest = 2 * MOST;
+    for gateway in ["one", "two"] {
+        let store = site.open(gateway);
+        for number in [0, oldest - 1] {
+            let refused = store.spend(challenge(number)).await;
+            assert!(matches!(refused, Err(StoreError::Forgotten { .. })), "{number}: {refused:?}");
+        }
+        for number in [oldest, 3 * MOST - 1] {
+            assert_eq!(store.spend(challenge(number)).await.unwrap(), Spend::Exhausted, "{number}");
+        }
+        let new = challenge(9 * MOST + u64::from(gateway == "two"));
+        assert_eq!(store.spend(new).await.unwrap(), Spend::Granted { use_number: 1 });
+    }
+}
+
+#[test]
+fn the_document_says_how_many_challenges_the_objects_bear() {
+    let said = format!("on objects of the cluster no more than {}", grouped(Limits::default().challenges));
+    let document = include_str!("../../../docs/configuration.md");
+    assert!(document.contains(&said), "{said}");
+}
+
+/// With a comma between thousands.
+fn grouped(number: u64) -> String {
+    format!("{},{:03}", number / 1000, number % 1000)
+}

@@ -1,0 +1,137 @@
+//! What somebody has done to the store's objects, or keeps the gateways from doing.
+
+use cloud_fixtures::kubernetes::Disturbance;
+
+use super::*;
+
+/// As long as nobody waits for more than what is answered at once.
+const SHORT: Duration = Duration::from_millis(800);
+
+/// How often a change of the head was refused.
+fn refusals(site: &Site) -> usize {
+    let is_one = |asked: &&cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.status == 422;
+    site.api.asked().iter().filter(is_one).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_may_not_be_changed_is_said_to_be_so_and_is_not_asked_without_pause() {
+    let site = Site::start();
+    let store = site.open_for("one", SHORT).unwrap();
+    put(&store, "a", "1").await.unwrap();
+    let mut head = site.head();
+    head["immutable"] = json!(true);
+    site.api.put(head);
+    site.api.forget_asked();
+    let refused = put(&store, "a", "2").await.unwrap_err().to_string();
+    assert!(refused.contains("field is immutable") && refused.contains("was done"), "{refused}");
+    assert!(refusals(&site) < 40, "{}", refusals(&site));
+    // What was sent may come yet; so nothing is answered until it cannot any more.
+    get(&store, "a").await.unwrap_err();
+    let mut head = site.head();
+    head.as_object_mut().unwrap().remove("immutable");
+    site.api.put(head);
+    assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
+    put(&store, "a", "3").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_renamed_says_why() {
+    let site = Site::start();
+    drop(site.open("one"));
+    let another = site.beside("another");
+    let mark = r#"{"id":"00000000000000000000000000000000","mark":1}"#;
+    std::fs::write(another.with_file_name("store.mark"), mark).unwrap();
+    let mut head = site.head();
+    head["immutable"] = json!(true);
+    site.api.put(head);
+    site.api.forget_asked();
+    let settings = KubernetesSettings {
+        timeout: SHORT,
+        ..site.settings("another")
+    };
+    let refused = Kubernetes::accept(&settings, &another, |_| Ok::<_, StoreError>(()))
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("field is immutable"), "{refused}");
+    assert!(refusals(&site) < 40, "{}", refusals(&site));
+}
+
+/// An account that may change the head, and make no leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_can_be_put_away_what_others_write_keeps_nobody_from_reading() {
+    let site = Site::start();
+    drop(site.open("one"));
+    let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "patch", "delete"]}]);
+    site.api.grant(NAMESPACE, "changer", &rules);
+    let token = site.api.token(NAMESPACE, "changer");
+    site.tokens.lock().unwrap().insert("one".to_owned(), token);
+    let store = site.open("one");
+    put(&store, "a", "1").await.unwrap();
+    let full = loop {
+        if let Err(full) = put(&store, "b", &"x".repeat(200_000)).await {
+            break full.to_string();
+        }
+        if let Err(full) = put(&store, "c", &"x".repeat(200_000)).await {
+            break full.to_string();
+        }
+    };
+    assert!(full.contains("no room"), "{full}");
+    let at_once = (0..20).map(async |_| tokio::join!(put(&store, "a", "2"), get(&store, "a"), count_up(&store, "counter")));
+    for (written, read, counted) in futures_util::future::join_all(at_once).await {
+        for refused in [written.unwrap_err(), counted.map(drop).unwrap_err()] {
+            assert!(refused.to_string().contains("no room"), "{refused}");
+        }
+        assert_eq!(read.unwrap().as_deref(), Some("1"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
+    let limits = Limits {
+        lease: Duration::from_millis(1500),
+        ..Limits::default()
+    };
+    let site = Site::start();
+    let stores = ["one", "two", "three"].map(|name| {
+        let settings = KubernetesSettings {
+            timeout: SHORT,
+            ..site.settings(name)
+        };
+        Kubernetes::open_within(&settings, &site.beside(name), limits).unwrap()
+    });
+    for store in &stores {
+        store.serve().await.unwrap();
+    }
+    let sessions = |site: &Site| site.decoded()["sessions"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let before = sessions(&site);
+    site.api.disturb(Disturbance::Down);
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < limits.lease * 2 {
+        put(&stores[0], "a", "1").await.unwrap_err();
+    }
+    site.api.recover();
+    for store in &stores {
+        while put(store, "a", "2").await.is_err() {
+            assert!(begun.elapsed() < crate::support::LIMIT);
+        }
+    }
+    assert_eq!(sessions(&site), before);
+}
+
+/// As a store is of which one range is larger than what is kept of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_is_larger_than_what_is_kept_in_memory_is_counted() {
+    let limits = Limits {
+        cache_bytes: 64 * 1024,
+        ..Limits::default()
+    };
+    let site = Site::start();
+    let store = site.open("one");
+    for number in 0..120 {
+        put(&store, &format!("a/{number:03}"), &"x".repeat(10_000)).await.unwrap();
+    }
+    assert!(site.leaves().len() > 16, "more than are fetched at once");
+    let other = site.open_within("two", limits).unwrap();
+    assert_eq!(other.count(range("a/", "a0")).await.unwrap(), 120);
+    assert_eq!(get(&other, "a/007").await.unwrap().unwrap().len(), 10_000);
+}

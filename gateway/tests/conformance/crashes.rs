@@ -59,7 +59,7 @@ pub async fn a_settle_that_a_crash_has_lost_is_found_again<P: Place>() {
 
 /// Nobody is told yes meanwhile, and whoever is told so afterwards, or not at all, there are no more than there may be.
 pub async fn an_engine_that_stands_still_makes_nothing_good_twice<P: Place>() {
-    let place = P::empty().await;
+    let place = P::alone().await;
     let stores = [place.open().await, place.open().await];
     assert_eq!(stores[0].spend(thing("a", 3, 10)).await.unwrap(), granted(1));
     let held = place.hold().await;

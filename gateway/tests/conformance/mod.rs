@@ -25,6 +25,11 @@ pub trait Place: Sized + Send + Sync + 'static {
     /// Somewhere where there is none yet.
     async fn empty() -> Self;
 
+    /// As [`Place::empty`], on an engine that nobody else uses: it can be held.
+    async fn alone() -> Self {
+        Self::empty().await
+    }
+
     /// Opens the store, and makes it if there is none. Who has opened it before is another process.
     async fn open(&self) -> Arc<dyn Store>;
 
@@ -33,7 +38,7 @@ pub trait Place: Sized + Send + Sync + 'static {
         drop(store);
     }
 
-    /// Lets the engine answer nobody until what this gives is dropped.
+    /// Lets the engine of who is alone there answer nobody until what this gives is dropped.
     async fn hold(&self) -> Box<dyn Send>;
 }
 

@@ -89,7 +89,9 @@ async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
     let store = two.take().await.unwrap().unwrap();
     assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("one")));
     drop((two, three));
+    let left = std::time::Instant::now();
     while one.take().await.unwrap().is_none() {}
+    assert!(left.elapsed() < Duration::from_secs(10), "it was given back, and not waited for");
 }
 
 #[tokio::test(flavor = "multi_thread")]

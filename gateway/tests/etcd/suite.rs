@@ -1,13 +1,34 @@
 //! A store on etcd does what every store does.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Weak};
+
 use async_trait::async_trait;
 use attest_gateway::store::Store;
 
 use super::*;
 use crate::conformance::{self, Place};
 
-/// An etcd, and whoever opens the store on it: each with the state of the same gateway.
-struct OnEtcd(Site);
+/// Whoever opens the store below a prefix of an etcd: each with the state of the same gateway.
+struct OnEtcd {
+    etcd: Arc<etcd::Etcd>,
+    prefix: String,
+    states: tempfile::TempDir,
+}
+
+/// The etcd of the cases that are run just now: each has a prefix of its own, and the last one ends it.
+static SHARED: Mutex<Weak<etcd::Etcd>> = Mutex::new(Weak::new());
+static PREFIXES: AtomicUsize = AtomicUsize::new(0);
+
+impl OnEtcd {
+    fn on(etcd: Arc<etcd::Etcd>) -> Self {
+        Self {
+            etcd,
+            prefix: format!("case/{}", PREFIXES.fetch_add(1, Ordering::Relaxed)),
+            states: tempfile::tempdir().unwrap(),
+        }
+    }
+}
 
 /// Stands still until this is dropped.
 struct Paused(u32);
@@ -21,16 +42,27 @@ impl Drop for Paused {
 #[async_trait]
 impl Place for OnEtcd {
     async fn empty() -> Self {
-        Self(Site::start())
+        let mut shared = SHARED.lock().unwrap();
+        let etcd = shared.upgrade().unwrap_or_else(|| Arc::new(etcd::Etcd::start()));
+        *shared = Arc::downgrade(&etcd);
+        Self::on(etcd)
+    }
+
+    async fn alone() -> Self {
+        Self::on(Arc::new(etcd::Etcd::start()))
     }
 
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(self.0.open("one"))
+        let settings = EtcdSettings {
+            prefix: self.prefix.clone(),
+            ..settings(self.etcd.endpoint())
+        };
+        Arc::new(Etcd::open(&settings, &self.states.path().join("gateway.db")).unwrap())
     }
 
     async fn hold(&self) -> Box<dyn Send> {
-        self.0.etcd.pause();
-        Box::new(Paused(self.0.etcd.id()))
+        self.etcd.pause();
+        Box::new(Paused(self.etcd.id()))
     }
 }
 

@@ -72,6 +72,7 @@ impl Committer {
                 break;
             }
         }
+        self.opened.leave_all().await;
         if let Some(presence) = self.opened.presence.get() {
             presence.end(&self.opened).await;
         }

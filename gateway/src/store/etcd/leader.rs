@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::super::StoreError;
 use super::super::fence::Fence;
 use super::super::lead::Held;
+use super::super::remote::locked;
 use super::keys::LEADER;
 use super::opened::Opened;
 use super::{Etcd, identity};
@@ -59,15 +60,7 @@ impl Drop for Leadership {
     fn drop(&mut self) {
         self.given_up.store(true, Ordering::Relaxed);
         let (opened, lease) = (Arc::clone(&self.opened), self.lease);
-        self.runtime.spawn(async move {
-            let until = Instant::now() + opened.timeout;
-            drop(
-                opened
-                    .members
-                    .ask_one(until, |mut client| async move { client.lease_revoke(lease).await })
-                    .await,
-            );
-        });
+        self.runtime.spawn(async move { opened.leave(lease).await });
     }
 }
 
@@ -90,6 +83,7 @@ impl Etcd {
         else {
             return Ok(None);
         };
+        locked(&opened.leases).push(id);
         let (tell, lost) = watch::channel(false);
         let given_up = Arc::new(AtomicBool::new(false));
         runtime.spawn(keep(Arc::clone(&opened), id, lease, tell, Arc::clone(&given_up)));
@@ -101,6 +95,25 @@ impl Etcd {
             lease: id,
             runtime,
         }))
+    }
+}
+
+impl Opened {
+    /// Gives a lease back by which this process led.
+    async fn leave(&self, lease: i64) {
+        let until = Instant::now() + self.timeout;
+        let revoke = |mut client: Client| async move { client.lease_revoke(lease).await };
+        // It ends by itself as well.
+        drop(self.members.ask_one(until, revoke).await);
+        locked(&self.leases).retain(|of| *of != lease);
+    }
+
+    /// Gives back those that are left when the store is closed: nobody waits for what has just begun to do so.
+    pub(super) async fn leave_all(&self) {
+        let left = locked(&self.leases).clone();
+        for lease in left {
+            self.leave(lease).await;
+        }
     }
 }
 

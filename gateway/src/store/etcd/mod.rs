@@ -181,6 +181,7 @@ async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(
             ..mark
         }),
         timeout: settings.timeout,
+        leases: Mutex::default(),
         presence: OnceLock::new(),
     };
     Ok((opened, replica))

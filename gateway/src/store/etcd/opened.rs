@@ -36,6 +36,8 @@ pub(super) struct Opened {
     pub set_back: String,
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
+    /// By which this process leads.
+    pub leases: Mutex<Vec<i64>>,
     /// Of a process that serves.
     pub presence: OnceLock<Arc<Presence>>,
 }

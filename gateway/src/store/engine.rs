@@ -154,6 +154,14 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         super::believed::CHALLENGES_LIMIT_ROWS
     }
 
+    /// Whether it takes one more challenge to remember, as far as is known here. Strangers make challenges, and what they make must not be in the way of all else.
+    ///
+    /// # Errors
+    /// [`StoreError`]: whoever comes with it has to come again.
+    fn has_room(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Which store this is and how far it has come, as far as is known here: each transaction that writes raises the mark.
     fn standing(&self) -> Option<StoreMark>;
 

@@ -94,6 +94,10 @@ impl<T: Through> Engine for T {
         self.engine().most_challenges()
     }
 
+    fn has_room(&self) -> Result<(), StoreError> {
+        self.engine().has_room()
+    }
+
     fn standing(&self) -> Option<StoreMark> {
         self.engine().standing()
     }

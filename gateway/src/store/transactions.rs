@@ -117,6 +117,9 @@ async fn settle_where(
 #[async_trait]
 impl<E: Engine + 'static> Store for E {
     async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
+        if thing.kind == EntryKind::Challenge {
+            self.has_room()?;
+        }
         run_as(As::ForRecord, self, move |transaction| {
             believed::refuse_forgotten(transaction, &thing)?;
             uses::spend(transaction, &thing)

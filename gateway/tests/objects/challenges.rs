@@ -52,6 +52,48 @@ async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refuse
     }
 }
 
+/// What strangers spend between two times at which the oldest are forgotten is not without end, and keeps nothing else from being done.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refused_until_some_are_forgotten() {
+    let site = Site::start();
+    let limits = Limits {
+        challenges: 20,
+        leaves: 3,
+        ..Limits::default()
+    };
+    let (store, other) = (site.open_within("one", limits).unwrap(), site.open_within("two", limits).unwrap());
+    let passed = Duration::ZERO;
+    store.forget_expired(Tick { now: NOW, passed }).await.unwrap();
+    let mut spent = 0;
+    let refused = loop {
+        let spends = (spent..spent + 100).map(|number| store.spend(challenge(number)));
+        let spends = futures_util::future::join_all(spends).await;
+        if let Some(refused) = spends.into_iter().find_map(Result::err) {
+            break refused.to_string();
+        }
+        spent += 100;
+        assert!(spent < 5000, "nobody is refused");
+    };
+    assert!(refused.contains("more challenges were spent"), "{refused}");
+    let ticket = Spendable {
+        kind: EntryKind::Ticket,
+        ..challenge(1)
+    };
+    assert_eq!(store.spend(ticket).await.unwrap(), Spend::Granted { use_number: 1 });
+    // Whoever did not make them is told so, too, once it has looked.
+    put(&other, "a", "1").await.unwrap();
+    other.spend(challenge(9_999)).await.unwrap_err();
+    other.forget_expired(Tick { now: NOW, passed }).await.unwrap();
+    for store in [&other, &store] {
+        let begun = std::time::Instant::now();
+        // It looks when it has something to do.
+        while store.spend(challenge(10_000)).await.is_err() {
+            put(store, "a", "2").await.unwrap();
+            assert!(begun.elapsed() < crate::support::LIMIT);
+        }
+    }
+}
+
 #[test]
 fn the_document_says_how_many_challenges_the_objects_bear() {
     let said = format!("on objects of the cluster no more than {}", grouped(Limits::default().challenges));

@@ -88,7 +88,7 @@ async fn where_nothing_can_be_put_away_what_others_write_keeps_nobody_from_readi
 #[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
     let limits = Limits {
-        lease: Duration::from_millis(1500),
+        lease: Duration::from_millis(800),
         ..Limits::default()
     };
     let site = Site::start();

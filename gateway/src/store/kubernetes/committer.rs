@@ -33,7 +33,7 @@ use super::view::{MOST_WORK_BYTES, Missing, View};
 const FOLD_BYTES: usize = 48 * 1024;
 /// No more than that is written before it is put into leaves: so much that a commit, with what it writes, fits into an object.
 const MOST_CHANGES_BYTES: usize = 384 * 1024;
-/// How long after a fold that has failed it is tried again.
+/// How long after a fold that has failed it is tried again, or after one that makes room.
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
 
 pub(super) struct Committer {
@@ -95,8 +95,14 @@ impl Committer {
     }
 
     async fn fold_if_due(&mut self) {
-        if self.view.head.changes.bytes() < FOLD_BYTES || Instant::now() < self.fold_again {
+        let changes = &self.view.head.changes;
+        // Where there are too many leaves, what was removed makes room only by this; it is not waited for that others write more.
+        let makes_room = self.opened.is_crowded() && !changes.is_empty();
+        if !(changes.bytes() >= FOLD_BYTES || makes_room) || Instant::now() < self.fold_again {
             return;
+        }
+        if makes_room {
+            self.fold_again = Instant::now() + FOLD_AGAIN;
         }
         if let Err(trouble) = self.fold().await {
             self.fold_again = Instant::now() + FOLD_AGAIN;

@@ -27,7 +27,7 @@ use api::Place;
 use async_trait::async_trait;
 use committer::Committer;
 pub(super) use moment::{Moment, served_by, there};
-use opened::Opened;
+use opened::{Opened, Trouble};
 use opening::{look, open, rename};
 use plan::{Asked, Change};
 pub use presence::Leadership;
@@ -46,11 +46,13 @@ use super::{Accepted, Health, Lead, Replacement, StoreError, StoreMark};
 use crate::files;
 use crate::settings::KubernetesSettings;
 
-/// Most challenges that are remembered when others come. Each is some 300 bytes in all, so this many are 9 MB in 150 leaves or so. Their ids are random: what 48 KiB
-/// of commits have written, 160 challenges at most, is all over them, and to put it away each leaf that has one of these is written anew, here all of them.
-/// Ten times as many would be ten times as many leaves in each head, and as many writes for each challenge. Ten boots a second need this many in 50 minutes, and strangers
-/// that ask for all that there are in two: far more than a node takes between challenge and evidence.
+/// Most challenges that are remembered when others come. Their ids are random: what 48 KiB of commits have written, some 200 challenges, is all over the leaves that
+/// have them, and to put it away each of these is written anew. So what it costs to remember one more grows with how many there are, up to a leaf for each; the benchmark `stores` says
+/// how. Ten boots a second make this many in 50 minutes; a node comes with its challenge after seconds.
 const CHALLENGES_LIMIT_ROWS: u64 = 30_000;
+/// Beyond so many leaves no more challenges are taken: they are forgotten only now and then, and whoever spends all that three gateways give in the meantime would have each head name more
+/// than ten thousand. This many are some 100 MB, more than a hundred thousand machines and their tickets have, and 150 KiB of each head.
+const LEAVES_LIMIT: usize = 2_000;
 /// Keys that one transaction writes or removes: they fit into a commit, and others wait no longer for it than for another.
 const MOST_WRITES: usize = 200;
 /// What this engine bears, and how long it waits for others. Gateways of one store have the same; tests have less.
@@ -60,6 +62,8 @@ pub struct Limits {
     pub lease: Duration,
     /// Most challenges that are remembered.
     pub challenges: u64,
+    /// Leaves beyond which no more challenges are taken.
+    pub leaves: usize,
     /// How much of leaves is kept in memory from one commit to the next, unpacked.
     pub cache_bytes: usize,
 }
@@ -69,6 +73,7 @@ impl Default for Limits {
         Self {
             lease: LEASE,
             challenges: CHALLENGES_LIMIT_ROWS,
+            leaves: LEAVES_LIMIT,
             cache_bytes: 96 * 1024 * 1024,
         }
     }
@@ -263,6 +268,14 @@ impl Engine for Kubernetes {
 
     fn most_challenges(&self) -> u64 {
         self.open.opened.limits.challenges
+    }
+
+    fn has_room(&self) -> Result<(), StoreError> {
+        let opened = &self.open.opened;
+        if opened.is_crowded() {
+            return Err(opened.error(&Trouble::Crowded));
+        }
+        Ok(())
     }
 
     fn standing(&self) -> Option<StoreMark> {

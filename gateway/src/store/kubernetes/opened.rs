@@ -1,5 +1,6 @@
 //! The store that a process has opened: what is known of it, and what is said when it cannot be used.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(super) struct Opened {
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
     pub limits: Limits,
+    /// How many leaves it has.
+    pub leaves: AtomicUsize,
     /// What a process that serves holds, and by what value.
     pub serving: OnceLock<(String, String)>,
     /// What this process leads.
@@ -65,6 +68,8 @@ pub(super) enum Trouble {
     Late,
     /// The API does not let the state be changed, which is as it was; whether what was sent before is done is not known.
     Kept(String),
+    /// It has more leaves than it should, and takes no more of what strangers make.
+    Crowded,
     /// There is no room in the object.
     Full,
     Store(StoreError),
@@ -112,6 +117,10 @@ impl Opened {
                 &format!("the API does not let it be changed: {why}; whether it was done is not known"),
                 "make it as it was: mutable, and let no admission webhook or policy refuse it",
             ),
+            Trouble::Crowded => engine(
+                "more challenges were spent than are remembered here; no more are taken before the oldest are forgotten",
+                "that is every five minutes; if it lasts, strangers spend them, or this engine is too small for so many machines",
+            ),
             Trouble::Full => engine(
                 "there is no room for it before what was written lately is put away; nothing was done",
                 "the log says why that is not done",
@@ -138,8 +147,13 @@ impl Opened {
         head.id == self.id && (head.mark < standing.mark || head.commits(&self.replica).is_some_and(|found| found < commits))
     }
 
+    pub(super) fn is_crowded(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) > self.limits.leaves
+    }
+
     /// It has come so far.
     pub(super) fn reached(&self, head: &Head) {
+        self.leaves.store(head.leaves.len(), Ordering::Relaxed);
         let mut standing = locked(&self.standing);
         standing.mark = standing.mark.max(head.mark);
         if let (Some(wrote), Some(commits)) = (&mut standing.wrote, head.commits(&self.replica)) {

@@ -67,6 +67,7 @@ pub(super) async fn open(
         }),
         timeout: settings.timeout,
         limits,
+        leaves: found.leaves.len().into(),
         serving: OnceLock::new(),
         leads: Mutex::default(),
         place,

@@ -383,6 +383,23 @@ async fn it_is_away_silent_or_broken_and_comes_back_where_it_was() {
 }
 
 #[tokio::test]
+async fn a_write_takes_as_long_as_it_is_told_to_and_writes_beside_it_as_long() {
+    const WRITE: Duration = Duration::from_millis(100);
+    let api = Kubernetes::start();
+    let admin = Client::admin(&api);
+    api.takes(WRITE);
+    let begun = Instant::now();
+    let bodies = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| pool(name, false));
+    let writes = bodies.iter().map(|body| admin.write(Method::POST, POOLS, body));
+    for (status, _) in futures_util::future::join_all(writes).await {
+        assert_eq!(status, 201);
+    }
+    assert!((WRITE..WRITE * 8).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let asked = api.asked();
+    assert!(asked.iter().all(|asked| asked.bytes == bodies[0].to_string().len()), "{asked:?}");
+}
+
+#[tokio::test]
 async fn thousands_of_large_objects_and_hostile_ones_are_listed() {
     let api = Kubernetes::start();
     let admin = Client::admin(&api);

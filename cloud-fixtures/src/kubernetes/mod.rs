@@ -72,6 +72,8 @@ struct Shared {
     wrong: Mutex<Option<Disturbance>>,
     /// What becomes of the next writes.
     mishaps: Mutex<VecDeque<Mishap>>,
+    /// How long a write takes.
+    takes: Mutex<Duration>,
     /// How often it was well again.
     recovered: tokio::sync::watch::Sender<u64>,
     /// How often what is late was let through.
@@ -111,6 +113,7 @@ impl Kubernetes {
             asked: Mutex::default(),
             wrong: Mutex::default(),
             mishaps: Mutex::default(),
+            takes: Mutex::default(),
             recovered: tokio::sync::watch::Sender::default(),
             let_through: tokio::sync::watch::Sender::default(),
             changed: tokio::sync::watch::Sender::default(),
@@ -256,6 +259,12 @@ impl Kubernetes {
             return self.listener.down();
         }
         *locked(&self.shared.wrong) = Some(disturbance);
+    }
+
+    /// Each write takes so long from here on, others beside it as long: what is waited for is the disks of its etcd, of which one must be able to write 8,000 bytes in
+    /// 10 ms, and in 2 ms where there is much load (<https://docs.openshift.com/container-platform/4.15/scalability_and_performance/recommended-performance-scale-practices/recommended-etcd-practices.html>).
+    pub fn takes(&self, write: Duration) {
+        *locked(&self.shared.takes) = write;
     }
 
     /// This becomes of the next writes, one after the other.

@@ -40,6 +40,8 @@ pub struct Asked {
     pub name: String,
     /// As it was sent.
     pub query: String,
+    /// How many bytes its body had.
+    pub bytes: usize,
     /// Of the answer's beginning.
     pub status: u16,
 }
@@ -106,6 +108,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         .next()
         .unwrap_or_default()
         .to_owned();
+    let bytes = body.as_ref().map_or(0, |body| body.len());
     let result = match body {
         Err(_) => Err(Status::bad_request("the request's body is too large")),
         Ok(body) if body.is_empty() => Ok(Value::Null),
@@ -144,6 +147,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
     if mishap == Some(Mishap::NotDone) {
         return None;
     }
+    let takes = *locked(&shared.takes);
+    if is_write && !takes.is_zero() {
+        tokio::time::sleep(takes).await;
+    }
     let response = match result.and_then(|body| done(&shared, &request, &body)) {
         Ok(response) => response,
         Err(status) => refused(&status),
@@ -161,6 +168,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         namespace,
         name,
         query,
+        bytes,
         status,
     });
     mishap.is_none().then_some(response)
@@ -304,7 +312,7 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
             &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
         ));
     }
-    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &object))
+    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.of_object(&object)))
 }
 
 /// Who approves or denies a request has to have the right to do so for its signer.

@@ -1,12 +1,15 @@
-//! Attested boots on the embedded store and on etcd, side by side in the same run: how many there are in a second, and what each costs the
-//! gateway's processor and etcd's; and what etcd writes for it, by its own count. A boot is a challenge, evidence and the config, each on a connection of its own; the gateway is the real
+//! Attested boots on the embedded store, on etcd and on objects of a cluster's API, side by side in the same run: how many there are in a second, and what each costs the
+//! gateway's processor and etcd's; what etcd writes for it, by its own count; and what the API is asked for it, and how often one gateway's commit is refused because another's came first. A boot is a challenge, evidence and the config, each on a connection of its own; the gateway is the real
 //! program, etcd Debian's, one member on this machine, and nodes are in software and take their part of the processors, too.
 //!
 //! `cargo bench -p attest-gateway --bench stores`; it fails if a boot on etcd costs the gateway more than [`LIMIT_RATIO`] times what it
-//! costs on the embedded store.
+//! costs on the embedded store, or if a boot that is alone on objects takes more than [`LIMIT_OF_ROUND_TRIPS`] times what its requests to the API take by themselves.
+//!
+//! The API is the stand-in of the tests, whose writes take as long as its etcd's disk may: [`WRITES`].
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a benchmark may panic")]
 
+mod objects;
 mod process;
 mod results;
 #[path = "../tests/support/mod.rs"]
@@ -26,6 +29,10 @@ use tokio::task::JoinSet;
 
 /// How much more a boot on etcd may cost the gateway.
 const LIMIT_RATIO: f64 = 2.0;
+/// How much longer a boot on objects may take than as many round trips.
+const LIMIT_OF_ROUND_TRIPS: f64 = 3.0;
+/// What a write to the API takes: what is wanted of its etcd's disk where there is much load, and the least of what is wanted of any; see the stand-in.
+const WRITES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10)];
 /// Boots that are measured, and those before them.
 const BOOTS: usize = 400;
 const BEFORE: usize = 40;
@@ -172,6 +179,8 @@ fn main() {
             }
         }
     }
+    let of_objects = objects::measure(&WRITES, boots);
+    figures.extend(of_objects.figures);
     results::print(&figures);
     if !measuring {
         return println!("no figures: this was no measuring run");
@@ -179,8 +188,14 @@ fn main() {
     let ratio = costs[1] / costs[0];
     println!("\na boot on etcd costs the gateway {ratio:.2}x, {LIMIT_RATIO}x is allowed");
     figures.push(Figure::of("a boot on etcd, as a ratio to the embedded store", "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)));
+    let slowest = of_objects.round_trips;
+    println!("a boot on objects takes {slowest:.2}x its round trips to the API, {LIMIT_OF_ROUND_TRIPS}x is allowed");
+    figures.push(
+        Figure::of("a boot alone on objects, as a ratio to its round trips to the API", "x", &[slowest])
+            .limit(Bound::AtMost(LIMIT_OF_ROUND_TRIPS)),
+    );
     results::tell(figures);
-    if ratio > LIMIT_RATIO {
+    if ratio > LIMIT_RATIO || slowest > LIMIT_OF_ROUND_TRIPS {
         std::process::exit(1);
     }
 }
@@ -189,22 +204,34 @@ fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap())
 }
 
-fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
-    let mut gateway = Gateway::init();
+/// A gateway with this store, which trusts a maker of TPMs; it does not run yet.
+fn gateway(settings: &str, maker: &Maker) -> Gateway {
+    let gateway = Gateway::init();
     gateway.settings(settings);
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
+    gateway
+}
+
+impl Site {
+    fn of(gateway: &Gateway, maker: Maker) -> Self {
+        Self {
+            client: gateway.client_of_new_connections(),
+            url: gateway.url(""),
+            key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+            maker,
+        }
+    }
+}
+
+fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
+    let maker = Maker::new("A maker of TPMs");
+    let mut gateway = gateway(settings, &maker);
     if etcd.is_some() {
         gateway.command(&["store", "key"]);
     }
-    let maker = Maker::new("A maker of TPMs");
-    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
-    gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
     gateway.run();
-    let site = Arc::new(Site {
-        client: gateway.client_of_new_connections(),
-        url: gateway.url(""),
-        key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
-        maker,
-    });
+    let site = Arc::new(Site::of(&gateway, maker));
     let nodes = tokio::runtime::Runtime::new().unwrap();
     nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots), AT_ONCE, Far::Config));
     let spent = || {

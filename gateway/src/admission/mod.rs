@@ -31,9 +31,9 @@ pub use wrong::{Wrong, WrongCredentials};
 use crate::settings::Limits;
 
 /// Challenges at once. Ten thousand nodes that boot together ask for one each, and for another if the first answer was lost.
-const CHALLENGES_AT_ONCE: u64 = 20_000;
+pub(crate) const CHALLENGES_AT_ONCE: u64 = 20_000;
 /// Challenges each second beyond that: at 0.3 ms each, a quarter of a processor.
-const CHALLENGES_EACH_SECOND: u64 = 800;
+pub(crate) const CHALLENGES_EACH_SECOND: u64 = 800;
 
 /// Everything that sources share.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use crate::endorsements::{Endorsements, HeldAgainst};
 use crate::kinds::{Asking, EvidenceKind, Kind, Refusal, Rulebook, Verifier, each_kind, kinds_of, members};
 use crate::nonce::{Binding, NONCE_BYTES, PURPOSE_CONFIG, SpkiSha256};
 use crate::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Task};
+use crate::purpose;
 use crate::reject::Reject;
 use crate::tpm::TpmSubject;
 use crate::tpm::credential::SECRET_BYTES;
@@ -197,7 +198,7 @@ impl Challenge {
         now: UnixTime,
         lifetime: Duration,
     ) -> Result<Issued, Reject> {
-        check_request(request)?;
+        let key = check_request(request)?;
         let asking = Asking {
             gateway,
             secret: &drawn.secret,
@@ -215,7 +216,7 @@ impl Challenge {
             id: HexDigest::from(drawn.id),
             issued: now.as_secs(),
             expires: now.as_secs().saturating_add(lifetime.as_secs()),
-            purpose: PURPOSE_CONFIG.to_owned(),
+            purpose: key.map_or_else(|| PURPOSE_CONFIG.to_owned(), |key| purpose::with_kubelet_key(&key)),
             pool: request.pool.clone(),
             name: request.name.clone(),
             nonce: Blob(drawn.nonce.to_vec()),
@@ -276,7 +277,8 @@ impl Drawn {
     }
 }
 
-fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {
+/// That a request is within its bounds; gives the key of the node's kubelet, if it names one.
+fn check_request(request: &ChallengeRequest) -> Result<Option<SpkiSha256>, Reject> {
     let problem = "lower-case letters, digits, '-' and '.' only, and not too long";
     if !is_pool_name(&request.pool) {
         return Err(Reject::Request { field: "pool", problem });
@@ -306,5 +308,9 @@ fn check_request(request: &ChallengeRequest) -> Result<(), Reject> {
             problem: "two claimants",
         });
     }
-    Ok(())
+    let key = request.kubelet_key_sha256.clone().map(SpkiSha256::try_from);
+    key.transpose().map_err(|_| Reject::Request {
+        field: "kubelet_key_sha256",
+        problem: "not a SHA-256 digest",
+    })
 }

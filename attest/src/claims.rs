@@ -55,6 +55,8 @@ pub struct Claims {
     pub(crate) server_key: Option<SpkiSha256>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) claimant_sha256: Option<HexDigest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kubelet_key_sha256: Option<SpkiSha256>,
     #[serde(flatten)]
     pub(crate) proven: Proven,
 }
@@ -124,6 +126,12 @@ impl Claims {
     #[must_use]
     pub const fn server_key(&self) -> Option<&SpkiSha256> {
         self.server_key.as_ref()
+    }
+
+    /// The key that the node's kubelet will ask a certificate for, where the evidence has it in what is signed.
+    #[must_use]
+    pub const fn kubelet_key_sha256(&self) -> Option<&SpkiSha256> {
+        self.kubelet_key_sha256.as_ref()
     }
 
     /// Who claims the instance: SHA-256 of a secret that the node has made up. Who claims it again has to know that.

@@ -10,6 +10,7 @@ use crate::endorsements::Endorsements;
 use crate::kinds::{Beside, Kind, Verifier, each_kind};
 use crate::nonce::SpkiSha256;
 use crate::protocol::{Blob, Evidence, HexDigest};
+use crate::purpose;
 use crate::reject::Reject;
 
 /// Evidence, and what it answers.
@@ -71,6 +72,7 @@ pub fn verify(submission: &Submission<'_>, endorsements: &Endorsements, now: Uni
     Ok(Claims {
         identity,
         instance,
+        kubelet_key_sha256: purpose::kubelet_key(&challenge.purpose).filter(|_| shown.iter().any(|kind| kind.signs_purpose())),
         kinds: shown,
         pool: challenge.pool.clone(),
         name: challenge.name.clone(),

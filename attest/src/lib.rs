@@ -37,7 +37,7 @@ pub mod withheld;
 pub mod x509;
 
 pub use appraisal::{AppraisalPolicy, AttestationResult, appraise};
-pub use attest_wire::{EkDigest, HashAlg, Kind, SpkiSha256, nonce, protocol, values};
+pub use attest_wire::{EkDigest, HashAlg, Kind, SpkiSha256, nonce, protocol, purpose, values};
 pub use aws::sts::StsCall;
 pub use challenge::{Challenge, Issued, Subject};
 pub use claims::{Claims, NodeIdentity};

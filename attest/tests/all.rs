@@ -29,6 +29,7 @@ mod gcp_authority;
 mod gcp_rules;
 mod gcp_vtpm;
 mod known_chains;
+mod kubelet_key;
 mod log_builder;
 mod nitro_authority;
 mod nitro_tpm;

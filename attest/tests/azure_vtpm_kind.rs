@@ -154,6 +154,7 @@ fn what_is_asked_for() {
         let mut attester = shown.attester();
         change(&mut attester);
         let request = ChallengeRequest {
+            kubelet_key_sha256: None,
             pool: "worker".to_owned(),
             name: None,
             attester: Attester {

@@ -31,6 +31,7 @@ fn policy(accepts: &str, first_use: FirstUse) -> AppraisalPolicy {
 
 fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPolicy) -> Result<Issued, Reject> {
     let request = ChallengeRequest {
+        kubelet_key_sha256: None,
         pool: "worker".to_owned(),
         name: None,
         attester,

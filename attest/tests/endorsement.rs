@@ -14,6 +14,7 @@ use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, Has
 /// Attests with these endorsements: what the challenge says, and what the evidence says for a challenge that was given all the same.
 fn attest(case: &Case, endorsements: &Endorsements) -> [Result<Option<Claims>, Reject>; 2] {
     let request = ChallengeRequest {
+        kubelet_key_sha256: None,
         pool: case.pool.clone(),
         name: None,
         attester: Attester::from(case.attester()),

@@ -88,6 +88,7 @@ fn as_many_intermediates_come_along_as_the_limit_says() {
         let mut attester = case.attester();
         attester.ek_intermediates = vec![Blob(vec![0x30, 0x00]); count];
         let request = attest::protocol::ChallengeRequest {
+            kubelet_key_sha256: None,
             pool: "worker".to_owned(),
             name: None,
             attester: attester.into(),

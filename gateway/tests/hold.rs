@@ -22,6 +22,12 @@ async fn given_up(gateway: &Gateway, code: &str, authorization: Option<&str>) ->
     serde_json::from_value(alerts).unwrap_or_default()
 }
 
+/// Whether discovery says that a challenge takes the key of the node's kubelet.
+async fn takes_key(gateway: &Gateway, query: &str) -> Option<bool> {
+    let answer = Answer::of(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
+    serde_json::from_slice::<Discovery>(&answer.body).unwrap().kubelet_key
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_told_how_long_its_pool_has_it_wait() {
     let gateway = Gateway::start();
@@ -31,6 +37,17 @@ async fn a_node_is_told_how_long_its_pool_has_it_wait() {
     for other in ["?pool=", "?pool=master", "?pool=..", "?worker", "?pools=worker"] {
         assert_eq!(hold(&gateway, other).await, None, "{other}");
     }
+    // The same of the key that its kubelet will have.
+    for (query, expect) in [
+        ("?pool=worker&kubelet-key=1", Some(true)),
+        ("?kubelet-key", Some(true)),
+        ("?pool=worker", None),
+        ("?pool=kubelet-key", None),
+        ("", None),
+    ] {
+        assert_eq!(takes_key(&gateway, query).await, expect, "{query}");
+    }
+    assert_eq!(hold(&gateway, "?kubelet-key=1&pool=worker").await, Some(3600));
     gateway.edit_pool(POOL, "#: [attestation]", "[attestation]\nhold_seconds = 7");
     gateway.line(|line| line.contains("pool worker: a new state is served"));
     assert_eq!(hold(&gateway, "?pool=worker").await, Some(7));

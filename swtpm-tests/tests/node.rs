@@ -237,6 +237,7 @@ fn a_gateway_that_is_overloaded() {
 /// A server that says it is a gateway, and then gives this challenge.
 fn challenges(bench: &Bench, nonce: &[u8], reason: &str) {
     let discovery = Discovery {
+        kubelet_key: None,
         service: SERVICE.to_owned(),
         protocol: VERSION,
         kinds: vec!["tpm".to_owned()],

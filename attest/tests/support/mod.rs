@@ -171,6 +171,8 @@ pub struct Case {
     pub purpose: String,
     pub nonce: Vec<u8>,
     pub server_keys: Vec<SpkiSha256>,
+    /// What is said in the request for a challenge.
+    pub kubelet_key: Option<HexDigest>,
     pub endorse: bool,
     pub now: u64,
 }
@@ -214,6 +216,7 @@ impl Case {
             purpose: PURPOSE_CONFIG.to_owned(),
             nonce: NONCE.to_vec(),
             server_keys: vec![SERVER_KEY],
+            kubelet_key: None,
             endorse: true,
             now: NOW + 5,
         }
@@ -297,6 +300,7 @@ impl Case {
 
     pub fn issue(&self) -> Result<attest::Issued, Reject> {
         let request = attest::protocol::ChallengeRequest {
+            kubelet_key_sha256: self.kubelet_key.clone(),
             pool: self.pool.clone(),
             name: None,
             attester: Attester::from(self.attester()),

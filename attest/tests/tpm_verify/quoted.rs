@@ -107,6 +107,7 @@ fn attack_06_weak_hashes_and_empty_nonces() {
         let mut attester = case.attester();
         attester.ak_public.0[offset..offset + 2].copy_from_slice(&SHA1);
         let request = attest::protocol::ChallengeRequest {
+            kubelet_key_sha256: None,
             pool: "worker".to_owned(),
             name: None,
             attester: attester.into(),

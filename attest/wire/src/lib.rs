@@ -11,6 +11,7 @@ pub mod kinds;
 pub mod names;
 pub mod nonce;
 pub mod protocol;
+pub mod purpose;
 pub mod token;
 pub mod tpm;
 pub mod values;

@@ -17,7 +17,7 @@ pub const NONCE_BYTES: usize = 32;
 /// Separates this use of SHA-256 from every other.
 const DOMAIN: &[u8] = b"attestation-gateway/v1/quote\0";
 
-/// SHA-256 of a server's SubjectPublicKeyInfo (DER): which server the node talked to.
+/// SHA-256 of a SubjectPublicKeyInfo (DER): which server the node talked to, or which key its kubelet will have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "HexDigest", into = "HexDigest")]
 pub struct SpkiSha256(pub [u8; 32]);

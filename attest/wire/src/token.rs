@@ -22,6 +22,7 @@ impl Messages for Token {
     type Evidence = TokenEvidence;
 
     const CLOUD: Option<Cloud> = None;
+    const SIGNS_PURPOSE: bool = false;
 
     fn shown_parts(_: &TokenEvidence) -> Parts<'_> {
         Vec::new()

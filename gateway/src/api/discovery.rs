@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attest::Kind;
-use attest::protocol::{Discovery, POOL_PARAMETER, SERVICE, VERSION};
+use attest::protocol::{Discovery, KUBELET_KEY_PARAMETER, POOL_PARAMETER, SERVICE, VERSION};
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
@@ -19,7 +19,14 @@ pub(super) async fn get(State(pools): State<Arc<LivePools>>, uri: Uri) -> Json<D
             Lookup::Pool(pool) => Some(pool.hold_seconds),
             Lookup::NotYet | Lookup::Unknown => None,
         }),
+        kubelet_key: has_key(&uri).then_some(true),
     })
+}
+
+/// Whether a node asks that has a key for its kubelet.
+fn has_key(uri: &Uri) -> bool {
+    let mut parameters = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    parameters.any(|(name, _)| name == KUBELET_KEY_PARAMETER)
 }
 
 /// The pool that is asked about.

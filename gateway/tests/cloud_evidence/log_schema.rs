@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER};
 use attest::tpm::wire::HashAlg;
-use attest::{Kind, NodeIdentity, UnixTime};
+use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
 use attest_gateway::audit::admin::{self, Act, By, Thing, Verb};
 use attest_gateway::audit::{Decision, Record};
 use attest_gateway::credentials::seal::Seal;
@@ -58,7 +58,8 @@ async fn configs() -> Vec<Value> {
             .to_vec(),
         data: b"more".to_vec(),
     };
-    gateway.attest(measured([event_log, more.build()].concat()), None).await.ticket();
+    let keyed = measured([event_log, more.build()].concat()).but(|case| case.purpose = purpose::with_kubelet_key(&SpkiSha256([7; 32])));
+    gateway.attest(keyed, None).await.ticket();
     let bought = tpm().but(|case| {
         let (area, certificate) = maker.ek();
         case.ek_area = area;

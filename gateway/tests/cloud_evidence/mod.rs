@@ -9,6 +9,7 @@ mod first_use;
 mod google;
 mod inventory;
 mod join;
+mod kubelet_key;
 // Of what the cluster tells, a gateway without that feature writes nothing.
 #[cfg(feature = "cluster")]
 mod log_schema;

@@ -33,7 +33,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use answer::Answer;
-use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
+use attest::nonce::qualifying_data;
 use attest::protocol::{Attester, ChallengeRequest, EvidenceRequest, HexDigest};
 use attest::{Challenge, EkDigest, SpkiSha256};
 use attest_gateway::credentials::challenges;
@@ -390,7 +390,7 @@ impl Gateway {
     /// As [`Gateway::answer`], where the challenge is sealed by this.
     pub fn answer_sealed(&self, mut case: Case, challenge: &Challenge, seal: &Seal) -> EvidenceRequest {
         let key = SpkiSha256::of_certificate(&self.certificate()).unwrap();
-        case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), PURPOSE_CONFIG, &challenge.pool, &key).to_vec();
+        case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, &key).to_vec();
         EvidenceRequest {
             challenge: challenges::seal(seal, challenge).unwrap(),
             evidence: case.evidence(),
@@ -465,6 +465,7 @@ pub fn digest(case: &Case) -> String {
 
 pub fn challenge_request(case: &Case, pool: &str) -> ChallengeRequest {
     ChallengeRequest {
+        kubelet_key_sha256: None,
         pool: pool.to_owned(),
         name: None,
         attester: Attester::from(case.attester()),

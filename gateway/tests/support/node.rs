@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
+use attest::nonce::qualifying_data;
 use attest::protocol::{ChallengeRequest, ChallengeResponse, EvidenceRequest, HexDigest};
 use attest::tpm::ak::AkPublic;
 use attest::{HashAlg, SpkiSha256};
@@ -82,7 +82,7 @@ impl Node {
         let ak = AkPublic::parse(&self.case.ak_area.to_bytes()).unwrap();
         let secret = self.tpm.activate(&challenged.task.tpm.unwrap(), ak.name()).unwrap();
         self.case.secret_sha256 = HashAlg::Sha256.digest(&[&secret]).as_ref().try_into().unwrap();
-        self.case.quoted.extra_data = qualifying_data(challenged.nonce.as_ref(), PURPOSE_CONFIG, POOL, server_key).to_vec();
+        self.case.quoted.extra_data = qualifying_data(challenged.nonce.as_ref(), &challenged.purpose, POOL, server_key).to_vec();
         EvidenceRequest {
             challenge: challenged.challenge,
             evidence: self.case.evidence(),

@@ -163,6 +163,7 @@ pub fn endorsement_key(tpm: &mut Tpm) -> EndorsementKey {
 /// What attest-node would ask for.
 pub fn request(ek: &EndorsementKey, ak_public: &[u8]) -> ChallengeRequest {
     ChallengeRequest {
+        kubelet_key_sha256: None,
         pool: POOL.to_owned(),
         name: None,
         attester: Presented::from(TpmAttester {

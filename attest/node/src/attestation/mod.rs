@@ -99,6 +99,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
         token,
     } = target;
     let request = ChallengeRequest {
+        kubelet_key_sha256: None,
         pool: pool.to_owned(),
         name: means.name.clone(),
         attester: means.offer(takes, gateway.base(), token),

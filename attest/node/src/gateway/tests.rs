@@ -280,6 +280,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
         ak_public: Blob::default(),
     };
     let request = ChallengeRequest {
+        kubelet_key_sha256: None,
         pool: "worker".to_owned(),
         name: None,
         attester: attester.into(),

@@ -29,6 +29,9 @@ pub trait Messages {
     /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
     const IS_OF_A_TPM: bool = false;
 
+    /// Whether what evidence is for, and so the key that a purpose names, is in what is signed. Where it is not, that key is nobody's word.
+    const SIGNS_PURPOSE: bool = true;
+
     /// The size of its document, as it travels, with the claimant where that is part of it. `None` for what has a limit of its own.
     fn size(evidence: &Self::Evidence, claimant: Option<&Blob>) -> Option<usize>;
 

@@ -92,6 +92,12 @@ impl Kind {
         self.cloud().is_some()
     }
 
+    /// Whether what evidence is for is in what is signed.
+    #[must_use]
+    pub const fn signs_purpose(self) -> bool {
+        of_room!(self, Messages::SIGNS_PURPOSE)
+    }
+
     /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
     #[must_use]
     pub const fn is_of_a_tpm(self) -> bool {

@@ -19,6 +19,10 @@ pub struct ChallengeRequest {
     /// The name the node wants to be known by, if it has one already. A name belongs to one identity for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// SHA-256 of the SubjectPublicKeyInfo of the key that the node's kubelet will ask a certificate for. The challenge's purpose then has it, and so
+    /// whatever the node signs ([`crate::purpose`]). Only for a gateway that says that it takes one ([`super::Discovery::kubelet_key`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_key_sha256: Option<HexDigest>,
     /// What will prove it.
     pub attester: Attester,
 }

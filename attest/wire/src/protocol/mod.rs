@@ -34,6 +34,8 @@ pub const SERVICE: &str = "attestation-gateway";
 pub const VERSION: u32 = 1;
 /// The parameter of [`DISCOVERY_PATH`] that names the pool a node is about to ask for: `?pool=worker`.
 pub const POOL_PARAMETER: &str = "pool";
+/// The parameter of [`DISCOVERY_PATH`] by which a node says that it has a key for its kubelet, and understands [`Discovery::kubelet_key`].
+pub const KUBELET_KEY_PARAMETER: &str = "kubelet-key";
 /// The longest that a pool may have a node wait, seconds. Four hours: a night's outage is for people, and a session with a cloud's metadata
 /// service outlives it.
 pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
@@ -82,6 +84,10 @@ pub struct Discovery {
     /// pool that is there: a node of an earlier release does not, and would not understand it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
+    /// Whether a challenge takes [`ChallengeRequest::kubelet_key_sha256`]. Only in the answer to who asks with [`KUBELET_KEY_PARAMETER`]: a node of
+    /// an earlier release does not, and would not understand it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_key: Option<bool>,
 }
 
 /// A refusal, as RFC 9457 has it, with two members of our own: `code` and `next_step`.

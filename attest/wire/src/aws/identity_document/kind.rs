@@ -14,6 +14,7 @@ impl Messages for IdentityDocument {
     type Evidence = IdentityDocumentEvidence;
 
     const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const SIGNS_PURPOSE: bool = false;
 
     fn shown_parts(evidence: &IdentityDocumentEvidence) -> Parts<'_> {
         vec![("pkcs7".into(), evidence.pkcs7.0.as_bytes().into())]

@@ -1,0 +1,58 @@
+//! What evidence is for. A purpose goes into what is signed, with its length, so that evidence for one is worth nothing for another.
+
+use crate::nonce::{PURPOSE_CONFIG, SpkiSha256};
+use crate::values::is_lower_hex;
+
+/// Between [`PURPOSE_CONFIG`] and the digest of a key: without what an URL has to escape, since Google's audience has it.
+const KUBELET_KEY: &str = ".kubelet-key.";
+/// Length of a digest in it.
+const HEX_CHARACTERS: usize = 64;
+
+/// The purpose of evidence that earns an Ignition config and says beside, whose key the node's kubelet will ask a certificate for: SHA-256 of its
+/// SubjectPublicKeyInfo, in hexadecimal, of lower case. So the key is in whatever signs what evidence is for.
+#[must_use]
+pub fn with_kubelet_key(key: &SpkiSha256) -> String {
+    format!("{PURPOSE_CONFIG}{KUBELET_KEY}{key}")
+}
+
+/// The key that a purpose names. `None` for every other text, also for one that names a key in another spelling: there is one.
+#[must_use]
+pub fn kubelet_key(purpose: &str) -> Option<SpkiSha256> {
+    let digest = purpose.strip_prefix(PURPOSE_CONFIG)?.strip_prefix(KUBELET_KEY)?;
+    if digest.len() != HEX_CHARACTERS || !is_lower_hex(digest) {
+        return None;
+    }
+    let bytes = data_encoding::HEXLOWER.decode(digest.as_bytes()).ok()?;
+    bytes.try_into().ok().map(SpkiSha256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: SpkiSha256 = SpkiSha256([0xab; 32]);
+
+    #[test]
+    fn a_key_has_one_spelling() {
+        let purpose = with_kubelet_key(&KEY);
+        assert_eq!(purpose, format!("ignition-config.kubelet-key.{}", "ab".repeat(32)));
+        assert_eq!(kubelet_key(&purpose), Some(KEY));
+        for other in [
+            PURPOSE_CONFIG.to_owned(),
+            String::new(),
+            "ignition-config.kubelet-key.".to_owned(),
+            purpose.to_uppercase(),
+            purpose.replace("ab", "AB"),
+            purpose.replace("ignition-config", "report"),
+            format!("{purpose}a"),
+            format!("{purpose} "),
+            format!(" {purpose}"),
+            format!("{purpose}.kubelet-key.{KEY}"),
+            purpose[..purpose.len() - 1].to_owned(),
+            purpose[..purpose.len() - 2].to_owned(),
+            format!("{}zz", &purpose[..purpose.len() - 2]),
+        ] {
+            assert_eq!(kubelet_key(&other), None, "{other:?}");
+        }
+    }
+}

@@ -3,13 +3,13 @@
 //! An attestation is good for one approval: whoever has its machine's name approved has spent it, in the transaction that says so.
 
 use attest::tpm::vtpm::VerifiedInstance;
-use attest::{Claims, EkDigest, NodeIdentity};
+use attest::{Claims, EkDigest, NodeIdentity, SpkiSha256};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::enrolment;
 use super::revocations::{self, RevocationError};
-use crate::store::{Entry, EntryKind, Reading, Rewrite, Store, StoreError};
+use crate::store::{Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";
@@ -35,6 +35,9 @@ pub struct Attested {
     /// What the cloud calls the instance where Kubernetes names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
+    /// SHA-256 of the SubjectPublicKeyInfo of the key that its kubelet will ask a certificate for, if it has attested that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_sha256: Option<SpkiSha256>,
     /// Id of the decision's record.
     pub decision: String,
 }
@@ -50,8 +53,15 @@ impl Attested {
             name: name.map(str::to_owned),
             instance: instance.map(ToString::to_string),
             provider: Provider::of(claims),
+            key_sha256: claims.kubelet_key_sha256().copied(),
             decision: decision.to_owned(),
         }
+    }
+
+    /// Whether it is the same but for the moment.
+    fn is_as(&self, other: &Self) -> bool {
+        let Self { at, .. } = *other;
+        Self { at, ..self.clone() } == *other
     }
 }
 
@@ -137,17 +147,53 @@ pub struct Approval {
     pub key_sha256: String,
 }
 
-/// Says that a machine has attested: its last attestation counts.
+/// Says for a decision that is under way that a machine has attested: its last attestation counts, if it is recorded. So a gateway that is killed
+/// between the two finds it among what is pending, and neither is there without the other.
+///
+/// # Errors
+/// [`StoreError::Changed`] if it is to be decided anew: it attests a second time at this moment, or what was read has changed.
+pub async fn claim(reading: &mut Reading<'_>, identity: &NodeIdentity, attested: &Attested, decision: &Pending) -> Result<(), StoreError> {
+    let kind = EntryKind::Attested;
+    let entry = write(kind, identity.as_str(), attested)?;
+    // Not noted: this decision is not made from it, and of two at once the later one counts.
+    let known = reading.store.get(kind, identity.as_str()).await?;
+    if let Some(own) = &known
+        && read::<Attested>(kind, own)?.decision == attested.decision
+    {
+        // It is judged anew, and has claimed before.
+        return match read::<Attested>(kind, own)?.is_as(attested) {
+            true => Ok(()),
+            false => Err(changed(identity.as_str())),
+        };
+    }
+    let instead_of = known.map(|known| known.value);
+    let claim = Claim { entry, instead_of };
+    match reading.store.claim(kind, claim, reading.deciding(decision)).await? {
+        None => Ok(()),
+        Some(_) => Err(changed(identity.as_str())),
+    }
+}
+
+/// Whether an attestation is recorded: until then nobody has got anything for it, an approval neither.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn note(store: &dyn Store, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
-    store
-        .note(EntryKind::Attested, write(EntryKind::Attested, identity.as_str(), attested)?)
-        .await
+pub async fn is_recorded(store: &dyn Store, identity: &str, attested: &Attested) -> Result<bool, StoreError> {
+    let kind = EntryKind::Attested;
+    match store.get(kind, identity).await? {
+        Some(entry) if read::<Attested>(kind, &entry)? == *attested => store.stands(kind, entry).await,
+        _ => Ok(false),
+    }
 }
 
-/// The attestations that no approval has spent, by identity.
+fn changed(identity: &str) -> StoreError {
+    StoreError::Changed {
+        kind: EntryKind::Attested.as_str(),
+        id: identity.to_owned(),
+    }
+}
+
+/// The attestations that no approval has spent, by identity; also those that are not recorded yet.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -265,8 +311,7 @@ pub async fn approve(reading: &mut Reading<'_>, store: &dyn Store, name: &str, a
         None => false,
     };
     if !is_it {
-        let (kind, id) = (EntryKind::Attested.as_str(), approval.identity.clone());
-        return Err(StoreError::Changed { kind, id });
+        return Err(changed(&approval.identity));
     }
     let written = write(EntryKind::Approval, name, approval)?;
     let approved = Rewrite {

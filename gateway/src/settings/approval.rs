@@ -27,8 +27,21 @@ pub struct ApprovalSettings {
     pub machine_objects: bool,
     /// Whether a name counts that a machine has asked for when it attested.
     pub asked_names: bool,
+    /// Whose keys are approved.
+    pub keys: Keys,
     /// Whether serving certificates are approved.
     pub serving: bool,
+}
+
+/// For which keys client certificates are approved. A machine that has attested a key is held to it, whatever this says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Keys {
+    /// Whichever a request is for, if its machine has attested none.
+    #[default]
+    Any,
+    /// Only one that its machine has attested.
+    Attested,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,6 +55,7 @@ pub(super) struct ApprovalSection {
     requester_groups: Vec<String>,
     machine_objects: bool,
     asked_names: bool,
+    keys: Keys,
     serving: bool,
 }
 
@@ -62,6 +76,7 @@ impl Default for ApprovalSection {
             ]),
             machine_objects: true,
             asked_names: false,
+            keys: Keys::Any,
             serving: true,
         }
     }
@@ -106,6 +121,7 @@ pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSetting
         requester_groups: section.requester_groups,
         machine_objects: section.machine_objects,
         asked_names: section.asked_names,
+        keys: section.keys,
         serving: section.serving,
     }))
 }
@@ -127,6 +143,8 @@ mod tests {
         let settings = parse("enabled = true").unwrap().unwrap();
         assert_eq!(settings.pools, ["worker"]);
         assert!(!settings.asked_names && settings.machine_objects);
+        assert_eq!(settings.keys, Keys::Any);
+        assert_eq!(parse("enabled = true\nkeys = \"attested\"").unwrap().unwrap().keys, Keys::Attested);
     }
 
     #[test]
@@ -142,6 +160,8 @@ mod tests {
         check("requester = \"system:node:a\"", "cluster.approval.requester is");
         check("requester_groups = []", "cluster.approval.requester_groups is 0 groups");
         check("enable = true", "unknown field");
+        check("keys = \"some\"", "unknown variant");
+        check("keys = true", "keys = true");
         assert!(parse("enabled = true\nwithin_minutes = 1440").is_ok());
     }
 }

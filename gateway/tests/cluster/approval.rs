@@ -3,8 +3,11 @@
 use std::fs;
 use std::process::Command;
 
+use attest::{NodeIdentity, SpkiSha256, purpose};
+use attest_gateway::machines::attested::{self, Attested};
+use attest_gateway::store::{Embedded, EntryKind, Pending, Reading, Store as _};
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, until};
@@ -163,12 +166,16 @@ fn node(name: &str) -> Value {
 }
 
 fn request(node: &str, names: Vec<SanType>) -> String {
+    request_for(&KeyPair::generate().unwrap(), node, names)
+}
+
+fn request_for(key: &KeyPair, node: &str, names: Vec<SanType>) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
     params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
     params.subject_alt_names = names;
-    params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap()
+    params.serialize_request(key).unwrap().pem().unwrap()
 }
 
 fn csr(name: &str, signer: &str, request: &str, usage: &str) -> Value {
@@ -321,6 +328,38 @@ async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_the_machine() {
+    let mut site = Site::with("[cluster.approval]\nenabled = true\nkeys = \"attested\"");
+    site.gateway.run();
+    let key = KeyPair::generate().unwrap();
+    let digest = SpkiSha256::of_spki(&key.subject_public_key_info());
+    let case = tpm().but(|case| case.purpose = purpose::with_kubelet_key(&digest));
+    site.gateway.endorse(&case, &["--name", NODE]);
+    site.gateway.attest(case, None).await.ticket();
+    assert_eq!(site.gateway.records()[0]["claims"]["kubelet_key_sha256"], digest.to_string());
+    // Before the machine's own, and at the same time.
+    site.asks("before", NODE).await;
+    let own = by_bootstrapper(csr("own", CLIENT, &request_for(&key, NODE, Vec::new()), "client auth"), &[]);
+    site.api.put(own);
+    site.asks("beside", NODE).await;
+    site.wait_approved("own").await;
+    for other in ["before", "beside"] {
+        let said = site.wait_left(other, "csr-key-not-attested").await;
+        assert!(said.contains(&digest.to_string()), "{said}");
+    }
+    // And after it, when its attestation is spent.
+    site.asks("after", NODE).await;
+    site.wait_left("after", "csr-not-attested").await;
+    let acts = site.gateway.wait_for_acts(1, "csr.approve");
+    assert_eq!(acts[0]["admin"]["things"][0]["after"]["key_sha256"], digest.to_string());
+    // Here a machine has to attest a key.
+    site.attested("worker-2").await;
+    site.asks("without", "worker-2").await;
+    site.wait_left("without", "csr-key-not-attested").await;
+    site.gateway.command(&["audit"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_45_who_was_revoked_is_not_approved() {
     let site = Site::start();
     site.attested(NODE).await;
@@ -406,6 +445,43 @@ async fn what_was_spent_and_not_told_is_told_when_the_api_takes_it_also_after_a_
     site.gateway.run();
     site.wait_approved("csr-1").await;
     assert_eq!(site.gateway.acts("csr.approve").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_attested() {
+    let mut site = Site::start();
+    let recorded = site.attested(NODE).await;
+    let unrecorded = tpm();
+    site.gateway.endorse(&unrecorded, &["--name", "worker-2"]);
+    let at = site.gateway.records()[0]["at"].as_u64().unwrap();
+    site.gateway.kill();
+    // As it is when it is killed before anything of the store is settled: with the line in the log, and before that.
+    let store = Embedded::open(&site.gateway.path("state/gateway.db")).unwrap();
+    let (identity, attested) = attested::list(&store).await.unwrap().pop().unwrap();
+    assert!(store.remove(EntryKind::Attested, &identity).await.unwrap());
+    let claim = async |case: &Case, attested: Attested, at: u64| {
+        let decision = Pending {
+            decision: attested.decision.clone(),
+            at,
+        };
+        let identity = NodeIdentity::of_tpm(crate::support::digest(case).parse().unwrap());
+        attested::claim(&mut Reading::of(&store), &identity, &attested, &decision)
+            .await
+            .unwrap();
+    };
+    claim(&recorded, attested.clone(), at).await;
+    let never = Attested {
+        name: Some("worker-2".to_owned()),
+        decision: "ab".repeat(16),
+        ..attested
+    };
+    claim(&unrecorded, never, at + 5).await;
+    drop(store);
+    site.gateway.run();
+    site.asks("csr-1", NODE).await;
+    site.asks("csr-2", "worker-2").await;
+    site.wait_approved("csr-1").await;
+    site.wait_left("csr-2", "csr-not-attested").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ use super::{Earned, EvidenceEndpoint};
 use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, RecordedAnswer, Verdict, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
+use crate::machines::attested::{self, Attested};
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
 use crate::pools::live::LivePools;
@@ -331,6 +332,11 @@ impl<'r> EvidenceCase<'r> {
         record.name = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
         if !self.endpoint.pools.is_current(&pool) {
             return Err(Refusal::outdated());
+        }
+        if self.endpoint.notes_attested {
+            let attested = Attested::of(claims, &record.pool, record.name.as_deref(), record.at, &record.id);
+            let claimed = attested::claim(reading, identity, &attested, &decision).await;
+            claimed.map_err(|error| Refusal::because(&error))?;
         }
         // Last, when nothing else can be wrong with the node, and all that it was decided from stands there at this moment.
         match token {

@@ -27,7 +27,6 @@ use crate::clock::Clock;
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets;
-use crate::machines::attested::{self, Attested};
 use crate::machines::instances::InstanceRecord;
 use crate::machines::objects::MachineObjects;
 use crate::pki::LiveTls;
@@ -140,19 +139,8 @@ pub(super) async fn post(
     match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
         Ok(judged) => {
             let decided = judged.decided(spent, request.evidence, &endpoint.likenesses);
-            let attested = decided.record.claims.as_ref().filter(|_| endpoint.notes_attested).map(|claims| {
-                let Record { name, pool, at, id, .. } = &decided.record;
-                let attested = Attested::of(claims, pool, name.as_deref(), *at, id);
-                (claims.identity().clone(), attested)
-            });
             let answer = endpoint.decisions.answer(decided).await;
             if answer.status().is_success() {
-                // Only now: of what is not recorded nobody has got anything, an approval neither.
-                if let Some((identity, attested)) = attested
-                    && let Err(error) = attested::note(&*endpoint.store, &identity, &attested).await
-                {
-                    tracing::warn!(%error, "it cannot be kept that {identity} has attested: its node's CSR will not be approved for it");
-                }
                 // Its Ignition comes next, on a connection of its own.
                 endpoint.admission.known.note(peer.ip().into(), Instant::now());
             }

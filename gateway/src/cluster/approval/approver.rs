@@ -222,6 +222,8 @@ impl Approver {
                     Verdict::Approve(_) if answer::has_node(&self.cluster, name).await? => {
                         Ok(Some(Reason::NodeExists { name: name.to_owned() }))
                     }
+                    // It will be in a moment, or has come to nothing.
+                    Verdict::Approve(ground) if !attested::is_recorded(&**store, &ground.identity, &ground.attested).await? => Ok(None),
                     Verdict::Approve(ground) => {
                         let approval = answer::approval(csr, &request.key, &ground, facts.now);
                         let own = Acting {
@@ -267,6 +269,7 @@ impl Approver {
             control_plane_pools: settings.control_plane_pools.clone(),
             machines: settings.machine_objects,
             asked_names: settings.asked_names,
+            keys: settings.keys,
             names: (self.pool_names)(),
         }
     }

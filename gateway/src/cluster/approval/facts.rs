@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::attested::Provider;
+use crate::settings::Keys;
 
 /// By which label the Machine API says what a machine is for (openshift/api `machine/v1beta1`, `MachineClusterRoleLabel` of the machine-api-operator).
 const ROLE_LABEL: &str = "machine.openshift.io/cluster-api-machine-role";
@@ -168,6 +169,8 @@ pub struct Rules {
     pub machines: bool,
     /// Whether a name counts that the machine itself has asked for.
     pub asked_names: bool,
+    /// Whose keys are approved.
+    pub keys: Keys,
     /// The names of nodes that pools have said, of all pools that are served.
     pub names: BTreeMap<String, NamePatterns>,
 }

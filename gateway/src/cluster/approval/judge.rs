@@ -5,11 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use attest::SpkiSha256;
+
 use super::csr::{Csr, Purpose, Stage};
 use super::facts::{CONTROL_PLANE_ROLE, Machine, NodeFacts, Rules};
 use super::reason::{Reason, all_shown, shown};
 use super::request::Request;
 use crate::machines::attested::{Attested, Bound, Held};
+use crate::settings::Keys;
 
 /// How far the clocks of the API and of gateways may be apart, seconds: that of cluster-machine-approver is 10, and nothing is gained by being so strict.
 pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
@@ -97,6 +100,7 @@ fn ground(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reason> {
     }
     let (identity, attested) = candidate(name, facts)?;
     in_time(csr, name, (identity, attested), facts)?;
+    key(request, identity, attested, facts.rules)?;
     let pool = &attested.pool;
     if !facts.rules.pools.contains(pool) {
         let (identity, pool) = (identity.clone(), pool.clone());
@@ -212,6 +216,16 @@ fn in_time(csr: &Csr, name: &str, (identity, attested): (&String, &Attested), fa
         return Err(Reason::BeforeAttestation { identity, created, at });
     }
     Ok(())
+}
+
+/// That the key is the one that the machine has attested for its kubelet, if it has attested one, or has to.
+fn key(request: &Request, identity: &str, attested: &Attested, rules: &Rules) -> Result<(), Reason> {
+    let (found, identity) = (SpkiSha256::of_spki(&request.key), identity.to_owned());
+    match attested.key_sha256 {
+        Some(attested) if attested != found => Err(Reason::Key { identity, found, attested }),
+        None if rules.keys == Keys::Attested => Err(Reason::NoKey { identity }),
+        _ => Ok(()),
+    }
 }
 
 const fn is_before(csr: &Csr, attested: &Attested) -> bool {
@@ -337,6 +351,10 @@ fn alone(csr: &Csr, request: &Request, identity: &str, attested: &Attested, fact
             other: other.name.clone(),
             identity: identity.to_owned(),
         });
+    }
+    // Whoever asks with another key is somebody else, and is in nobody's way.
+    if attested.key_sha256.is_some() {
+        return Ok(());
     }
     let pending = rivals().filter(|other| other.stage == Stage::Pending && form(other, facts.rules).is_ok());
     let mut others = all_shown(pending.map(|other| other.name.as_str()));

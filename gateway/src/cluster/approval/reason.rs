@@ -1,5 +1,7 @@
 //! Why a request is left as it is.
 
+use attest::SpkiSha256;
+
 use super::request::RequestError;
 use crate::clock::rfc3339;
 
@@ -71,6 +73,14 @@ pub enum Reason {
     Duplicate { name: String, others: Vec<String> },
     #[error("{other} was approved for {name} with another key, after {identity} has attested")]
     ApprovedElsewhere { name: String, other: String, identity: String },
+    #[error("it is for the key {found}, and {identity} has attested the key {attested} for its kubelet")]
+    Key {
+        identity: String,
+        found: SpkiSha256,
+        attested: SpkiSha256,
+    },
+    #[error("{identity} has attested no key for its kubelet, and only attested keys are approved here")]
+    NoKey { identity: String },
     #[error("{username:?} asks for a serving certificate of {name}: a node asks for its own")]
     ServingOfAnother { username: String, name: String },
     #[error("there is no Node {name}")]
@@ -109,6 +119,7 @@ impl Reason {
             Self::NodeExists { .. } => "csr-node-exists",
             Self::NameTaken { .. } | Self::OtherName { .. } | Self::ApprovedElsewhere { .. } => "csr-name-taken",
             Self::Duplicate { .. } => "csr-duplicate",
+            Self::Key { .. } | Self::NoKey { .. } => "csr-key-not-attested",
             Self::ServingOfAnother { .. } => "csr-serving-of-another",
             Self::NoNode { .. } => "csr-no-node",
             Self::NotOurs { .. } => "csr-not-ours",
@@ -138,6 +149,7 @@ impl Reason {
         "csr-node-exists",
         "csr-name-taken",
         "csr-duplicate",
+        "csr-key-not-attested",
         "csr-serving-of-another",
         "csr-no-node",
         "csr-not-ours",

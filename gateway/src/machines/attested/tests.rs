@@ -17,7 +17,26 @@ fn attested(at: u64, decision: &str) -> Attested {
         name: Some(NODE.to_owned()),
         instance: None,
         provider: None,
+        key_sha256: None,
         decision: decision.to_owned(),
+    }
+}
+
+/// An attestation that is recorded.
+async fn note(store: &dyn Store, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
+    let decision = pending(&attested.decision);
+    claim(&mut Reading::of(store), identity, attested, &decision).await?;
+    store.settle(&decision.decision);
+    while !is_recorded(store, identity.as_str(), attested).await? {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+fn pending(decision: &str) -> Pending {
+    Pending {
+        decision: decision.to_owned(),
+        at: 1,
     }
 }
 
@@ -187,4 +206,56 @@ fn provider_ids_name_instances_of_aws_and_google() {
     ] {
         assert_eq!(Provider::read(none), None, "{none}");
     }
+}
+
+#[tokio::test]
+async fn an_attestation_is_there_with_its_record_and_not_without() {
+    let (_folder, store, identity) = store().await;
+    let attest = async |decision: &str, at: u64| {
+        let new = attested(at, decision);
+        claim(&mut Reading::of(&store), &identity, &new, &pending(decision))
+            .await
+            .map(|()| new)
+    };
+    let found = async || {
+        list(&store)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|(_, attested)| attested.decision)
+            .collect::<Vec<_>>()
+    };
+    let is_recorded = async |attested: &Attested| is_recorded(&store, identity.as_str(), attested).await.unwrap();
+    let one = attested(50, "one");
+    assert!(is_recorded(&one).await);
+    // It is not recorded, and never is: then it is the one before that counts.
+    let two = attest("two", 60).await.unwrap();
+    assert_eq!(found().await, ["two"]);
+    assert!(!is_recorded(&two).await && !is_recorded(&one).await);
+    assert!(store.give_back("two").await.unwrap());
+    assert!(is_recorded(&one).await);
+    // Judged anew it is the same decision, which has the moment of the first time; with another name nothing is left but to begin again.
+    let three = attest("three", 70).await.unwrap();
+    attest("three", 71).await.unwrap();
+    let renamed = Attested {
+        name: Some("worker-2".to_owned()),
+        ..three.clone()
+    };
+    let again = claim(&mut Reading::of(&store), &identity, &renamed, &pending("three")).await;
+    assert!(matches!(again, Err(StoreError::Changed { .. })), "{again:?}");
+    // A second one at the same moment: the later one counts, whichever is recorded first.
+    attest("four", 72).await.unwrap();
+    store.settle("three");
+    assert!(store.give_back("four").await.unwrap());
+    assert_eq!(found().await, ["three"]);
+    assert!(is_recorded(&three).await);
+    // Revoked in between: decided anew, and nothing is claimed.
+    let mut reading = Reading::of(&store);
+    revocations::refuse(&mut reading, &[], &[identity.as_str()]).await.unwrap();
+    revocations::revoke(&store, &BTreeSet::from([identity.to_string()]), 1, None)
+        .await
+        .unwrap();
+    let late = claim(&mut reading, &identity, &attested(80, "five"), &pending("five")).await;
+    assert!(matches!(late, Err(StoreError::Changed { .. })), "{late:?}");
+    assert_eq!(found().await, ["three"]);
 }

@@ -19,5 +19,6 @@ mod differential;
 #[path = "clouds/estate.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod estate;
+mod kubelet_key;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;

@@ -5,15 +5,15 @@
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use attest_wire::Kind;
 use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest_wire::{Kind, SpkiSha256};
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud::{self, CloudMeans, Found, NitroTpm, OwnTpm};
@@ -29,8 +29,10 @@ use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
 use crate::failure::Failure;
 use crate::gateway::tls::Trust;
-use crate::gateway::{Discovered, Gateway, GatewayError, Http};
+use crate::gateway::{Discovered, Gateway, GatewayError, Http, Takes};
 use crate::keep;
+use crate::kubelet;
+use crate::kubelet::key::{self, Key, Places};
 use crate::patience::Patience;
 use crate::platform::{Instance, NAME_ARGUMENT, Platform, pointer_file};
 use crate::pointer::{GatewaySource, Place, Pointer, PointerError};
@@ -79,6 +81,8 @@ pub struct Settings {
     pub state: PathBuf,
     /// The folder for what the booted system is to have.
     pub kept: PathBuf,
+    /// Whether to attest the key that the kubelet will have, also if the kernel command line does not say so.
+    pub kubelet_key: bool,
     /// Where to keep what a reboot of this first boot is to find, unless the kernel command line says another place.
     pub storage: Storage,
 }
@@ -98,6 +102,8 @@ struct Done {
     /// Why there is nothing to attest by, where that is no failure.
     nothing: Option<String>,
     attested: Vec<String>,
+    /// Whether some gateway has taken the key that the kubelet will have.
+    attested_key: bool,
     /// Whether a source is told who shows its token.
     claimed: bool,
     /// The sources whose gateways are to know why nothing is shown, with what says it.
@@ -136,11 +142,18 @@ pub fn run(settings: Settings) -> ExitCode {
     let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
+    let places = Places::new(&settings.kept, Path::new(key::FOLDER));
+    let is_told_to = settings.kubelet_key || platform.kubelet_key;
+    let (key, is_new) = if is_told_to {
+        kubelet::key_of_this_boot(&places)
+    } else {
+        (None, false)
+    };
     let (sender, receiver) = mpsc::sync_channel(1);
     let at_work = Arc::clone(&patience);
     let worker = thread::Builder::new().name("attest".to_owned()).spawn(move || {
         // The receiver is gone only when the process is about to be.
-        let _ = sender.send(work(&settings, &platform, deliverable, &at_work));
+        let _ = sender.send(work(&settings, &platform, deliverable, key.as_ref(), &at_work));
     });
     let result = match worker.map(|_| wait(&receiver, &patience)) {
         Ok(Ok(result)) => result,
@@ -155,6 +168,12 @@ pub fn run(settings: Settings) -> ExitCode {
             "report this message",
         )),
     };
+    let is_attested = matches!(&result, Ok(Work::Done(done)) if done.attested_key);
+    if is_new && !is_attested {
+        // Nobody asks for a certificate by a key that nobody knows of.
+        let _ = places.forget_of_this_boot();
+        say("note: no gateway has taken the word of this node for the key that its kubelet was to have: the kubelet makes its own");
+    }
     report(result, &delivery)
 }
 
@@ -224,7 +243,13 @@ fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failure>, patience: &Patience) -> Result<Work, Failure> {
+fn work(
+    settings: &Settings,
+    platform: &Platform,
+    deliverable: Result<(), Failure>,
+    kubelet_key: Option<&Key>,
+    patience: &Patience,
+) -> Result<Work, Failure> {
     match platform.ignition.heeds_user_config() {
         // Somebody knows what this program does not.
         Err(PointerError::Unclear) if settings.pointer.is_some() && settings.output.is_some() => {}
@@ -260,6 +285,7 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         claimants: Claimants::new(State::new(&settings.state), storage),
         tpm: device::ready(&settings.tcti),
         instance: None,
+        kubelet_key: kubelet_key.and_then(Key::digest),
     };
     let mut done = Done::default();
     if let Err(absent) = &surroundings.tpm {
@@ -278,7 +304,7 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         }
     }
     let http = Http::new(trust)?;
-    let gateways = discover(&http, &sources, &pointer, patience, &mut done);
+    let gateways = discover(&http, &sources, &pointer, patience, surroundings.kubelet_key.is_some(), &mut done);
     if gateways.is_empty() {
         done.write(&mut pointer);
         if done.failed.is_empty() {
@@ -302,7 +328,7 @@ fn work(settings: &Settings, platform: &Platform, deliverable: Result<(), Failur
         && surroundings.instance.is_none()
         && cloud::KINDS
             .iter()
-            .any(|kind| gateways.iter().any(|(_, takes)| takes.contains(kind)))
+            .any(|kind| gateways.iter().any(|(_, takes)| takes.kinds.contains(kind)))
     {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
     }
@@ -348,6 +374,8 @@ struct Surroundings {
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.
     instance: Option<Instance>,
+    /// The key that its kubelet will have.
+    kubelet_key: Option<SpkiSha256>,
 }
 
 /// The sources that are attestation gateways, with what they take. A node never shows its EK to anything else.
@@ -356,14 +384,15 @@ fn discover<'a>(
     sources: &'a [GatewaySource],
     pointer: &Pointer,
     patience: &Patience,
+    has_key: bool,
     done: &mut Done,
-) -> Vec<(&'a GatewaySource, BTreeSet<Kind>)> {
+) -> Vec<(&'a GatewaySource, Takes)> {
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let share = patience.work().share(sources.len() - index);
         patience.answered(Instant::now());
         let gateway = Gateway::patiently(http, source, share, patience).with_token(pointer.token(source.place).is_some());
-        match gateway.discover(&source.pool) {
+        match gateway.discover(&source.pool, has_key) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
             // Most likely no gateway. If it is one, it is to know: who is none does not read it.
@@ -380,7 +409,7 @@ fn discover<'a>(
 /// Has Ignition tell the gateways whose token it will show who shows it: an initramfs that begins again fetches again, and a use is a node.
 /// No other server learns of it.
 fn claim_tokens(
-    gateways: &[(&GatewaySource, BTreeSet<Kind>)],
+    gateways: &[(&GatewaySource, Takes)],
     claimants: &mut Claimants,
     deadline: Deadline,
     pointer: &mut Pointer,
@@ -437,18 +466,20 @@ impl Opened {
 fn attest_to_all(
     settings: &Settings,
     http: &Http,
-    gateways: &[(&GatewaySource, BTreeSet<Kind>)],
+    gateways: &[(&GatewaySource, Takes)],
     surroundings: &mut Surroundings,
     patience: &Patience,
     pointer: &mut Pointer,
     done: &mut Done,
 ) -> Result<(), Failure> {
-    let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.iter().copied()).collect();
+    let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.kinds.iter().copied()).collect();
     let Surroundings {
         claimants,
         tpm: has_tpm,
         instance,
+        kubelet_key,
     } = surroundings;
+    let told_key = *kubelet_key;
     let mut opened = None;
     let mut means = Means {
         name: settings.name.clone(),
@@ -501,13 +532,18 @@ fn attest_to_all(
             patience.answered(Instant::now());
             let target = Target {
                 gateway: &Gateway::patiently(http, source, share, patience).with_token(token.is_some()),
-                takes,
+                takes: &takes.kinds,
                 pool: &source.pool,
+                kubelet_key: told_key.filter(|_| takes.kubelet_key),
                 token: token.as_ref(),
             };
             match (attestation::attest(target, &mut means), earned.get_mut(&index)) {
                 (Ok(attested), _) => {
-                    let line = format!("{attested} to {} for pool {}", source.base, source.pool);
+                    // Where nothing of it is signed, the key is nobody's word.
+                    let has_key = target.kubelet_key.is_some() && attested.kinds.iter().any(|kind| kind.signs_purpose());
+                    let with_key = if has_key { ", with the key that its kubelet will have" } else { "" };
+                    done.attested_key |= has_key;
+                    let line = format!("{attested} to {} for pool {}{with_key}", source.base, source.pool);
                     earned.insert(index, Earned::new(attested, line));
                 }
                 (Err(failure), Some(before)) => before.not_again = Some(failure),

@@ -25,7 +25,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 43] = [
+pub const CODES: [&str; 50] = [
     "pointer-not-found",
     "pointer-elsewhere",
     "pointer-unclear",
@@ -69,6 +69,13 @@ pub const CODES: [&str; 43] = [
     "nitro-tpm-failed",
     "sts-request",
     "nothing-to-show",
+    "kubelet-key",
+    "kubelet-kubeconfig",
+    "kubelet-request",
+    "kubelet-request-denied",
+    "kubelet-request-unanswered",
+    "kubelet-certificate-answer",
+    "kubelet-store",
 ];
 
 impl Failure {

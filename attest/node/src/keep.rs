@@ -16,6 +16,7 @@ use crate::console::say;
 use crate::failure::printable;
 use crate::ignition::base::{self, BaseConfig};
 use crate::ignition::{self, Told, Version};
+use crate::kubelet::unit;
 use crate::pointer::{Pointer, write};
 
 /// Where that is.
@@ -46,6 +47,8 @@ pub struct Settings {
     pub root: PathBuf,
     /// What its Ignition is told.
     pub told: Told,
+    /// Where to leave the unit that gets the kubelet's certificate, if one is to be left.
+    pub units: Option<PathBuf>,
 }
 
 /// What an initramfs says of itself to the booted system. What is not known is as if it were not so.
@@ -87,8 +90,11 @@ fn keep(settings: &Settings) -> io::Result<()> {
         said.outranked_by = before.outranked_by;
     }
     write::replace(&settings.folder.join(INITRAMFS), &serde_json::to_vec(&said)?)?;
-    match &settings.program {
-        Some(program) => copy(program, &settings.folder),
+    if let Some(program) = &settings.program {
+        copy(program, &settings.folder)?;
+    }
+    match &settings.units {
+        Some(units) => unit::leave(units, &settings.folder),
         None => Ok(()),
     }
 }
@@ -194,6 +200,7 @@ mod tests {
             program: Some(program),
             root: root.path().to_owned(),
             told: Told::default(),
+            units: None,
         };
         // Twice, as where initrd.target is started twice.
         for _ in 0..2 {
@@ -251,6 +258,7 @@ mod tests {
             program: None,
             root: root.path().to_owned(),
             told: Told::default(),
+            units: None,
         };
         fs::create_dir_all(root.path().join("usr/lib/ignition/base.d")).unwrap();
         fs::write(root.path().join("usr/lib/ignition/base.d/a.ign"), "{}").unwrap();

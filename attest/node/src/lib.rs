@@ -10,7 +10,8 @@
 //!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), and has
 //! Ignition apply it at the next boot ([`apply`]); by the program that
-//! the initramfs has kept for the booted system ([`keep`]).
+//! the initramfs has kept for the booted system ([`keep`]). Where it is told to, a node attests the key that its kubelet will have, and gets the
+//! certificate for it before the kubelet asks ([`kubelet`]).
 
 pub mod apply;
 pub mod attestation;
@@ -28,6 +29,7 @@ pub mod forget;
 pub mod gateway;
 pub mod ignition;
 pub mod keep;
+pub mod kubelet;
 pub mod patience;
 pub mod platform;
 pub mod pointer;

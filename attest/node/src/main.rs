@@ -1,6 +1,6 @@
 //! `attest-node`: arguments, then [`attest_node::boot::run`], or what a subcommand names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use attest_node::config::{self, Purpose};
 use attest_node::ek_table::ek_table;
 use attest_node::forget;
 use attest_node::keep;
+use attest_node::kubelet::key::{self, Places};
+use attest_node::kubelet::{self, kubeconfig, store, unit};
 use attest_node::platform::Platform;
 use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
@@ -59,6 +61,9 @@ struct Arguments {
     /// Name that this node wants to be known by
     #[arg(long)]
     name: Option<String>,
+    /// Attest a key that the kubelet of the booted system will have, too; attest-node.kubelet-key on the kernel command line says the same
+    #[arg(long)]
+    kubelet_key: bool,
     /// The kernel command line, in which the platform stands, and whatever outranks user.ign
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
@@ -90,14 +95,43 @@ enum Command {
     Ek,
     /// Fetch the pool's full config by the kubelet's client certificate
     Config(Box<ConfigArguments>),
+    /// Get the kubelet's client certificate for the key that this node has attested, before the kubelet asks for one
+    KubeletCertificate(KubeletCertificateArguments),
     /// Keep this program for the booted system; a unit of the initramfs does so at each boot
     Keep {
+        /// Leave a unit for the booted system that gets the kubelet's certificate; attest-node.kubelet-key on the kernel command line says the same
+        #[arg(long)]
+        kubelet_key: bool,
         /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
         #[arg(long, value_name = "FOLDER")]
         program: Option<PathBuf>,
     },
     /// Remove what gateways know this node by, from disk and memory, once Ignition is done
     Forget(ForgetArguments),
+}
+
+/// Gets the kubelet's client certificate for the key that this node has attested in its initramfs, before the kubelet asks for one with a key of its own.
+///
+/// Asks with the kubelet's bootstrap credential, waits until somebody has approved it, and puts certificate and key where the kubelet finds them; then the key
+/// is removed from where it was kept. A certificate that is there and good is left as it is. Exits with 0 if there is a certificate, or no key, 1 if there
+/// is none: the kubelet then asks by itself, and a gateway that knows of the key does not approve that. 2 on wrong usage.
+#[derive(clap::Args)]
+struct KubeletCertificateArguments {
+    /// The kubelet's bootstrap kubeconfig [default: /etc/kubernetes/kubeconfig or /etc/kubernetes/bootstrap-kubelet.conf, the first that is there]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The node's name, as the kubelet has it [default: KUBELET_NODE_NAME in the environment, or this machine's host name]
+    #[arg(long)]
+    name: Option<String>,
+    /// The kubelet's certificate directory
+    #[arg(long, value_name = "FOLDER", default_value = store::FOLDER)]
+    certificates: PathBuf,
+    /// The folder on disk in which the key is found after a reboot
+    #[arg(long, value_name = "FOLDER", default_value = key::FOLDER)]
+    keys: PathBuf,
+    /// The most seconds to wait for the certificate
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    wait: u64,
 }
 
 /// Removes what gateways know this node by, from disk and memory, so that no workload of the booted system finds it.
@@ -190,6 +224,20 @@ impl ConfigArguments {
     }
 }
 
+impl KubeletCertificateArguments {
+    fn settings(self, kept: &Path) -> kubelet::Settings {
+        kubelet::Settings {
+            kubeconfigs: self
+                .kubeconfig
+                .map_or_else(|| kubeconfig::USUAL.map(PathBuf::from).to_vec(), |path| vec![path]),
+            name: self.name,
+            folder: self.certificates,
+            places: Places::new(kept, &self.keys),
+            wait: Duration::from_secs(self.wait),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let Arguments {
         command,
@@ -203,6 +251,7 @@ fn main() -> ExitCode {
         ak,
         ek,
         name,
+        kubelet_key,
         cmdline,
         dmi,
         metadata,
@@ -223,12 +272,17 @@ fn main() -> ExitCode {
             }
         },
         Some(Command::Config(arguments)) => config::run(&arguments.settings(kept)),
-        Some(Command::Keep { program }) => keep::run(&keep::Settings {
-            folder: kept,
-            program,
-            root: "/".into(),
-            told: Platform::read(&cmdline, &dmi).ignition.told().clone(),
-        }),
+        Some(Command::KubeletCertificate(arguments)) => kubelet::run(&arguments.settings(&kept)),
+        Some(Command::Keep { kubelet_key, program }) => {
+            let platform = Platform::read(&cmdline, &dmi);
+            keep::run(&keep::Settings {
+                folder: kept,
+                program,
+                root: "/".into(),
+                told: platform.ignition.told().clone(),
+                units: (kubelet_key || platform.kubelet_key).then(|| unit::FOLDER.into()),
+            })
+        }
         Some(Command::Forget(ForgetArguments {
             claimant_on,
             state,
@@ -249,6 +303,7 @@ fn main() -> ExitCode {
             ak,
             ek,
             name,
+            kubelet_key,
             cmdline,
             dmi,
             metadata,

@@ -30,6 +30,8 @@ const FILE: &str = "file";
 const WAIT_ARGUMENT: &str = "attest-node.wait";
 /// Another: the node's name.
 pub const NAME_ARGUMENT: &str = "attest-node.name";
+/// Another, without a value: that the node attests the key that its kubelet will have.
+pub const KUBELET_KEY_ARGUMENT: &str = "attest-node.kubelet-key";
 /// Largest command line or environment file read: the kernel's limit is 4 KiB at the most on common architectures.
 const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 
@@ -45,6 +47,8 @@ pub struct Platform {
     pub name: Option<String>,
     /// What it says of that, if it is no name that a node can have.
     pub name_not_understood: Option<String>,
+    /// Whether the kernel command line has it attest a key for its kubelet.
+    pub kubelet_key: bool,
     /// Where the kernel command line has it keep what a reboot of the first boot is to find.
     pub storage: Option<Storage>,
     /// What it says of that, if it is none of the three.
@@ -102,9 +106,11 @@ impl Platform {
         let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
         let name = argument(&ignition.told().cmdline, NAME_ARGUMENT);
         let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
+        let kubelet_key = words(&ignition.told().cmdline).any(|word| word == KUBELET_KEY_ARGUMENT);
         Self {
             name: name.clone().filter(|name| is_node_name(name)),
             name_not_understood: name.filter(|name| !is_node_name(name)).map(|name| printable(&name)),
+            kubelet_key,
             storage,
             storage_not_understood,
             wait: wait.as_deref().and_then(seconds),
@@ -312,6 +318,22 @@ mod tests {
         check("attest-node.name=Worker-1", None, Some("Worker-1"));
         check("attest-node.name=", None, Some(""));
         check("attest-node.name=a/b", None, Some("a/b"));
+    }
+
+    #[test]
+    fn whoever_writes_the_kernel_command_line_has_the_node_attest_its_kubelets_key() {
+        let check = |cmdline: &str, expect: bool| {
+            let told = Told {
+                cmdline: cmdline.to_owned(),
+                ..Told::default()
+            };
+            let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
+            assert_eq!(platform.kubelet_key, expect, "{cmdline}");
+        };
+        check("quiet attest-node.kubelet-key x", true);
+        check("", false);
+        check("attest-node.kubelet-key=0", false);
+        check("attest-node.kubelet-keys xattest-node.kubelet-key", false);
     }
 
     #[test]

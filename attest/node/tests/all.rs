@@ -15,5 +15,7 @@ mod cloud;
 mod command;
 mod delivery;
 mod hold;
+mod kubelet_certificate;
+mod kubelet_key;
 mod stand_ins;
 mod support;

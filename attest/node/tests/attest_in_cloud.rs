@@ -307,7 +307,7 @@ fn evidence_is_the_clouds_wherever_the_pointer_is_from() {
 
 const DOCUMENT: &str = r#"{"accountId" : "123456789012", "instanceId" : "i-0123456789abcdef0"}"#;
 
-fn amazon(user_data: String) -> Server {
+pub fn amazon(user_data: String) -> Server {
     Server::start("", move |asked, _| {
         imds(asked, |path| match path {
             "/2019-10-01/user-data" => ok(&user_data),

@@ -12,13 +12,13 @@ use std::path::Path;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use attest_wire::Kind;
 use attest_wire::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
 use attest_wire::protocol::{
     ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, SecretText, TokenEvidence, TpmEvidence, TpmTask,
 };
 use attest_wire::tpm::LOG_LIMIT_BYTES;
 use attest_wire::tpm::wire::HashAlg;
+use attest_wire::{Kind, SpkiSha256, purpose};
 use aws_lc_rs::digest;
 use zeroize::Zeroizing;
 
@@ -52,6 +52,8 @@ pub struct Target<'a> {
     /// The kinds of evidence that it takes.
     pub takes: &'a BTreeSet<Kind>,
     pub pool: &'a str,
+    /// The key that its kubelet will have, if it has one and the gateway takes it.
+    pub kubelet_key: Option<SpkiSha256>,
     /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
     pub token: Option<&'a Zeroizing<String>>,
 }
@@ -97,9 +99,10 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
         takes,
         pool,
         token,
+        kubelet_key,
     } = target;
     let request = ChallengeRequest {
-        kubelet_key_sha256: None,
+        kubelet_key_sha256: kubelet_key.map(HexDigest::from),
         pool: pool.to_owned(),
         name: means.name.clone(),
         attester: means.offer(takes, gateway.base(), token),
@@ -116,7 +119,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
     loop {
         challenges += 1;
         let (challenge, server_key) = gateway.challenge(&request)?;
-        check_challenge(&challenge, &offered)?;
+        check_challenge(&challenge, &offered, kubelet_key.as_ref())?;
         let binding = Binding {
             nonce: challenge.nonce.as_ref(),
             purpose: &challenge.purpose,
@@ -222,9 +225,11 @@ fn refuse(what: String) -> Failure {
     )
 }
 
-/// What a node lets a gateway ask for: evidence for this purpose, of kinds that it has offered.
-fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>) -> Result<(), Failure> {
-    if challenge.purpose != PURPOSE_CONFIG {
+/// What a node lets a gateway ask for: evidence for this purpose and the key that its kubelet will have, of kinds that it has offered.
+fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>, kubelet_key: Option<&SpkiSha256>) -> Result<(), Failure> {
+    // With the key that was told, no other and none, so that whatever is signed says it.
+    let purpose = kubelet_key.map_or_else(|| PURPOSE_CONFIG.to_owned(), purpose::with_kubelet_key);
+    if challenge.purpose != purpose {
         return Err(refuse(format!("evidence for the purpose {:?}", printable(&challenge.purpose))));
     }
     if challenge.nonce.as_ref().len() != NONCE_BYTES {
@@ -335,6 +340,24 @@ mod tests {
     }
 
     #[test]
+    fn the_purpose_has_the_key_that_was_told_and_no_other() {
+        let key = SpkiSha256([7; 32]);
+        let check = |purpose: &str, key: Option<&SpkiSha256>| {
+            let challenge = challenge(|challenge| purpose.clone_into(&mut challenge.purpose));
+            let checked = check_challenge(&challenge, &BTreeSet::from([Kind::Tpm]), key);
+            checked.map_err(|failure| failure.code)
+        };
+        let refused = || Err("gateway-task".to_owned());
+        let keyed = purpose::with_kubelet_key(&key);
+        assert_eq!(check(&keyed, Some(&key)), Ok(()));
+        assert_eq!(check(PURPOSE_CONFIG, None), Ok(()));
+        assert_eq!(check(PURPOSE_CONFIG, Some(&key)), refused());
+        assert_eq!(check(&keyed, None), refused());
+        assert_eq!(check(&keyed, Some(&SpkiSha256([8; 32]))), refused());
+        assert_eq!(check("report", None), refused());
+    }
+
+    #[test]
     fn the_event_log_is_sent_once() {
         let log = || Some(Blob(b"log".to_vec()));
         let of_tpm = TpmEvidence {
@@ -370,7 +393,7 @@ mod tests {
     /// What a node that has offered its TPM, Azure's key in it and a token says to a challenge.
     fn check(change: impl FnOnce(&mut ChallengeResponse), refused_for: Option<&str>) {
         let offered = BTreeSet::from([Kind::Tpm, Kind::AzureVtpm, Kind::Token]);
-        let result = check_challenge(&challenge(change), &offered).map_err(|failure| (failure.code, failure.reason));
+        let result = check_challenge(&challenge(change), &offered, None).map_err(|failure| (failure.code, failure.reason));
         match refused_for {
             None => assert_eq!(result, Ok(())),
             Some(reason) => {

@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::Client;
+use reqwest::{Client, RequestBuilder, StatusCode};
 use tokio::runtime::Runtime;
+use zeroize::Zeroizing;
 
 use super::error::GatewayError;
 use super::identity::Identity;
-use super::tls::Trust;
+use super::tls::{self, Trust};
+use crate::failure::printable;
 
 /// How long a connection may take, with its TLS handshake: a gateway that more nodes come to than it can serve at once takes them one after the
 /// other, and who hangs up begins anew. Ignition waits as long for a connection.
@@ -73,6 +75,36 @@ impl Http {
             client,
             trust,
             identity,
+        })
+    }
+}
+
+impl Http {
+    /// One request to a server that is no gateway; its status and its whole body, if that is not larger than the limit.
+    ///
+    /// # Errors
+    /// In words, for a person.
+    pub(crate) fn ask(
+        &self,
+        limit_bytes: usize,
+        time: Duration,
+        request: impl FnOnce(&Client) -> RequestBuilder,
+    ) -> Result<(StatusCode, Zeroizing<Vec<u8>>), String> {
+        let runtime = self.runtime.as_ref().ok_or("it is shut down")?;
+        let lost = |error: reqwest::Error| match tls::certificate_error(&error) {
+            Some(refused) => self.trust.explain(refused).0.to_string(),
+            None => printable(&chain(&error)),
+        };
+        runtime.block_on(async {
+            let mut response = request(&self.client).timeout(time).send().await.map_err(lost)?;
+            let mut body = Zeroizing::new(Vec::with_capacity(limit_bytes));
+            while let Some(chunk) = response.chunk().await.map_err(lost)? {
+                if body.len() + chunk.len() > limit_bytes {
+                    return Err(format!("it answers with more than {limit_bytes} bytes"));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok((response.status(), body))
         })
     }
 }

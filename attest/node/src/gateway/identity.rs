@@ -79,6 +79,12 @@ impl Identity {
         })
     }
 
+    /// The first certificate, DER.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&[u8]> {
+        self.key.cert.first().map(AsRef::as_ref)
+    }
+
     /// Forgets that it was shown: another attempt begins.
     pub(super) fn begin(&self) {
         self.shown.store(false, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use attest_wire::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
-    EvidenceResponse, NOT_ATTESTED_HEADER, POOL_PARAMETER, SERVICE, VERSION,
+    EvidenceResponse, KUBELET_KEY_PARAMETER, NOT_ATTESTED_HEADER, POOL_PARAMETER, SERVICE, VERSION,
 };
 use attest_wire::{Kind, SpkiSha256};
 use reqwest::StatusCode;
@@ -37,10 +37,19 @@ const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-awaited", "m
 /// What stands behind a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Discovered {
-    /// An attestation gateway, and the kinds of evidence that it takes.
-    Gateway(BTreeSet<Kind>),
+    /// An attestation gateway, and what it takes.
+    Gateway(Takes),
     /// Something else, such as a Machine Config Server; with what it answered.
     Other(String),
+}
+
+/// What a gateway takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// The kinds of evidence.
+    pub kinds: BTreeSet<Kind>,
+    /// Whether a challenge takes the key of the node's kubelet. Only known if it was asked.
+    pub kubelet_key: bool,
 }
 
 /// One gateway and the time there is for it.
@@ -114,13 +123,18 @@ impl<'http> Gateway<'http> {
         self.patience.map_or(0, Patience::times)
     }
 
-    /// Asks what the server is, on behalf of a node of this pool.
+    /// Asks what the server is, on behalf of a node of this pool, which has a key for its kubelet or none.
     ///
     /// # Errors
     /// All but [`GatewayError::Refused`].
-    pub fn discover(&self, pool: &str) -> Result<Discovered, GatewayError> {
-        // A pool's name needs no escaping; a gateway of an earlier release does not look at it.
-        let url = self.url(&format!("{DISCOVERY_PATH}?{POOL_PARAMETER}={pool}"));
+    pub fn discover(&self, pool: &str, has_key: bool) -> Result<Discovered, GatewayError> {
+        // A pool's name needs no escaping; a gateway of an earlier release does not look at it, nor at what it does not know.
+        let of_key = if has_key {
+            format!("&{KUBELET_KEY_PARAMETER}=1")
+        } else {
+            String::new()
+        };
+        let url = self.url(&format!("{DISCOVERY_PATH}?{POOL_PARAMETER}={pool}{of_key}"));
         let answer = self.exchange(&url, ANSWER, &[], || self.http.client.get(&url))?;
         if answer.status != StatusCode::OK {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
@@ -141,7 +155,8 @@ impl<'http> Gateway<'http> {
                     .filter(|kind| discovery.kinds.iter().any(|word| word == kind.as_str()));
                 let kinds: BTreeSet<Kind> = known.collect();
                 if kinds.iter().any(|kind| *kind != Kind::Token) {
-                    return Ok(Discovered::Gateway(kinds));
+                    let kubelet_key = has_key && discovery.kubelet_key == Some(true);
+                    return Ok(Discovered::Gateway(Takes { kinds, kubelet_key }));
                 }
                 Ok(Discovered::Other(format!(
                     "the attestation gateway at {url} does not take evidence of any kind that this node knows"

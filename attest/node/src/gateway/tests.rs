@@ -118,8 +118,15 @@ fn http(status: u16, body: &str) -> Option<String> {
     ))
 }
 
+fn taking<const N: usize>(kinds: [Kind; N]) -> Takes {
+    Takes {
+        kinds: kinds.into(),
+        kubelet_key: false,
+    }
+}
+
 fn discover(trust: Trust, base: &str, patience: Duration) -> Result<Discovered, GatewayError> {
-    Gateway::new(&Http::new(trust).unwrap(), base, Deadline::after(patience)).discover("worker")
+    Gateway::new(&Http::new(trust).unwrap(), base, Deadline::after(patience)).discover("worker", false)
 }
 
 fn check_tls(trust: Trust, server: &Server, code: &str, said: &[&str]) {
@@ -139,7 +146,7 @@ fn refused_certificates_are_explained() {
     let good = server(&ours, &["127.0.0.1"], (2000, 2900), ok());
     assert_eq!(
         discover(trust(&ours), &good.base, PATIENCE),
-        Ok(Discovered::Gateway([Kind::Tpm].into()))
+        Ok(Discovered::Gateway(taking([Kind::Tpm])))
     );
     check_tls(
         trust(&theirs),
@@ -198,7 +205,7 @@ fn check_discovery(answers: Vec<Option<String>>, expect: impl FnOnce(Result<Disc
 fn gateways_are_told_from_other_servers() {
     let other = |part: &'static str| move |found: Result<Discovered, GatewayError>| matches!(found, Ok(Discovered::Other(what)) if what.contains(part));
     check_discovery(vec![http(200, DISCOVERY)], |found| {
-        found == Ok(Discovered::Gateway([Kind::Tpm].into()))
+        found == Ok(Discovered::Gateway(taking([Kind::Tpm])))
     });
     check_discovery(vec![http(404, "")], other("answers 404"));
     check_discovery(vec![http(403, DISCOVERY)], other("answers 403"));
@@ -213,7 +220,7 @@ fn gateways_are_told_from_other_servers() {
         vec![http(200, &discovery)]
     };
     check_discovery(kinds(r#"["gcp","a-kind-to-come","token"]"#), |found| {
-        found == Ok(Discovered::Gateway([Kind::Gcp, Kind::Token].into()))
+        found == Ok(Discovered::Gateway(taking([Kind::Gcp, Kind::Token])))
     });
     for none in ["[]", r#"["a-kind-to-come"]"#, r#"["token"]"#] {
         check_discovery(kinds(none), other("does not take evidence of any kind"));
@@ -232,7 +239,7 @@ fn gateways_are_told_from_other_servers() {
 #[test]
 fn a_gateway_that_comes_up_late_is_waited_for() {
     check_discovery(vec![http(503, ""), None, http(500, ""), http(200, DISCOVERY)], |found| {
-        found == Ok(Discovered::Gateway([Kind::Tpm].into()))
+        found == Ok(Discovered::Gateway(taking([Kind::Tpm])))
     });
 }
 

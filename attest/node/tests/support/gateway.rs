@@ -19,6 +19,9 @@ pub const NONCE: [u8; 32] = [7; 32];
 /// What no output and no other server may ever hold.
 pub const TOKEN: &str = "SECRETTOKEN";
 
+/// In the place of how long nodes wait: the gateway is of an earlier release, and takes no key of a kubelet.
+pub const OF_AN_EARLIER_RELEASE: u64 = u64::MAX;
+
 /// What a gateway was told, by path.
 pub type Told = Arc<Mutex<Vec<(String, Value)>>>;
 
@@ -111,7 +114,7 @@ impl Gateway {
         let port = listener.local_addr().unwrap().port();
         let told = Told::default();
         let mut discovery = json!({"service": "attestation-gateway", "protocol": 1, "kinds": kinds});
-        if let Some(seconds) = hold_seconds {
+        if let Some(seconds) = hold_seconds.filter(|seconds| *seconds != OF_AN_EARLIER_RELEASE) {
             discovery["hold_seconds"] = json!(seconds);
         }
         let challenge = json!({
@@ -123,6 +126,7 @@ impl Gateway {
             challenge,
             ticket,
             told: Arc::clone(&told),
+            takes_key: hold_seconds != Some(OF_AN_EARLIER_RELEASE),
             instead: Box::new(instead),
         };
         let answers = Arc::new(answers);
@@ -186,6 +190,7 @@ struct Answers {
     challenge: Value,
     ticket: Value,
     told: Told,
+    takes_key: bool,
     instead: Box<Answering>,
 }
 
@@ -201,9 +206,22 @@ impl Answers {
     fn serve(&self, stream: StreamOwned<ServerConnection, TcpStream>) {
         let mut stream = BufReader::new(stream);
         while let Some((path, body)) = read(&mut stream) {
+            let (mut discovery, mut challenge) = (self.discovery.clone(), self.challenge.clone());
+            if let Some(key) = body["kubelet_key_sha256"].as_str() {
+                challenge["purpose"] = json!(format!("{PURPOSE_CONFIG}.kubelet-key.{key}"));
+            }
+            // An older one does not look at it.
+            let path = match path.strip_suffix("&kubelet-key=1") {
+                Some(rest) if self.takes_key => {
+                    discovery["kubelet_key"] = json!(true);
+                    rest.to_owned()
+                }
+                Some(rest) => rest.to_owned(),
+                None => path,
+            };
             let usual = match path.as_str() {
-                "/v1/attest?pool=worker" => &self.discovery,
-                "/v1/attest/challenge" => &self.challenge,
+                "/v1/attest?pool=worker" => &discovery,
+                "/v1/attest/challenge" => &challenge,
                 "/v1/attest/evidence" => &self.ticket,
                 // Not for the config, but to say why it shows nothing.
                 "/config/worker" => &Value::Null,

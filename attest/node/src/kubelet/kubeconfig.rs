@@ -1,0 +1,315 @@
+//! The kubelet's bootstrap kubeconfig: where the API is, who signs its certificate, and the credential of whoever asks for new nodes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::Value;
+use url::Url;
+use zeroize::Zeroizing;
+
+use super::yaml::Yaml;
+use crate::failure::Failure;
+
+/// Where the Machine Config Server puts it (`defaultMachineKubeConfPath` in `pkg/server/server.go` of openshift/machine-config-operator), and where
+/// kubeadm does (`KubeletBootstrapKubeConfigFileName` in `cmd/kubeadm/app/constants/constants.go` of kubernetes/kubernetes).
+pub const USUAL: [&str; 2] = ["/etc/kubernetes/kubeconfig", "/etc/kubernetes/bootstrap-kubelet.conf"];
+/// Largest file read, of a kubeconfig, of CAs or a token: a cluster has a few dozen CAs at most, of 2 KiB each.
+const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
+/// Longest token that goes into a header, in bytes: a service account's has about a thousand.
+const TOKEN_LIMIT_BYTES: usize = 16 * 1024;
+
+/// What it says, as far as it is needed. A secret is in it, so there is no `Debug`.
+pub struct Kubeconfig {
+    /// `https://HOST:PORT`, perhaps with a path, without a slash at the end.
+    pub server: String,
+    /// The CAs that its certificate has to be of: these and no others.
+    pub authorities: Vec<CertificateDer<'static>>,
+    pub token: Zeroizing<String>,
+}
+
+impl Kubeconfig {
+    /// Reads the first of these that is there.
+    ///
+    /// # Errors
+    /// `kubelet-kubeconfig`.
+    pub fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
+        for path in paths {
+            match file(path) {
+                Ok(Some(content)) => return Self::parse(&content, path).map_err(|problem| failure(path, &problem)),
+                Ok(None) => {}
+                Err(problem) => return Err(failure(path, &problem)),
+            }
+        }
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        Err(Failure::new(
+            "kubelet-kubeconfig",
+            format!("there is no bootstrap kubeconfig: {}", paths.join(" and ")),
+            "name the kubelet's with --kubeconfig",
+        ))
+    }
+
+    /// Of a file's content; nothing of it is in an error.
+    fn parse(content: &str, path: &Path) -> Result<Self, String> {
+        let yaml = match content.trim_start().starts_with('{') {
+            true => of_json(serde_json::from_str(content).map_err(|error| format!("line {} is no JSON", error.line()))?),
+            false => Yaml::parse(content)?,
+        };
+        let context = yaml
+            .get("current-context")
+            .and_then(Yaml::text)
+            .ok_or("it has no current-context")?;
+        let context = named(&yaml, "contexts", context, "context")?;
+        let of_context = |name: &str| context.get(name).and_then(Yaml::text).ok_or(format!("its context has no {name}"));
+        let cluster = named(&yaml, "clusters", of_context("cluster")?, "cluster")?;
+        let user = named(&yaml, "users", of_context("user")?, "user")?;
+        // What would have the kubelet go another way than this program.
+        for (of, name) in [
+            (cluster, "insecure-skip-tls-verify"),
+            (cluster, "tls-server-name"),
+            (cluster, "proxy-url"),
+            (user, "as"),
+            (user, "exec"),
+            (user, "auth-provider"),
+            (user, "username"),
+            (user, "client-certificate"),
+            (user, "client-certificate-data"),
+        ] {
+            if of.get(name).is_some_and(|value| value.text() != Some("false")) {
+                return Err(format!("it has {name}, which this program does not know"));
+            }
+        }
+        Ok(Self {
+            server: server(cluster.get("server").and_then(Yaml::text).ok_or("its cluster has no server")?)?,
+            authorities: authorities(cluster, path)?,
+            token: token(user, path)?,
+        })
+    }
+}
+
+fn failure(path: &Path, problem: &str) -> Failure {
+    Failure::new(
+        "kubelet-kubeconfig",
+        format!("{} cannot be used: {problem}", path.display()),
+        "correct it, or name another one with --kubeconfig",
+    )
+}
+
+/// A file's text; `None` if there is none.
+fn file(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(|error| error.to_string())?,
+    };
+    let mut text = Zeroizing::new(String::new());
+    let read = file
+        .take(FILE_LIMIT_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| error.to_string())?;
+    match u64::try_from(read) {
+        Ok(read) if read <= FILE_LIMIT_BYTES => Ok(Some(text)),
+        _ => Err(format!("it is larger than {FILE_LIMIT_BYTES} bytes")),
+    }
+}
+
+/// A file that a kubeconfig names: relative to that.
+fn beside(path: &Path, named: &str) -> Result<Zeroizing<String>, String> {
+    let path = path.parent().unwrap_or(path).join(named);
+    let read = file(&path).map_err(|problem| format!("{}: {problem}", path.display()))?;
+    read.ok_or_else(|| format!("there is no {}", path.display()))
+}
+
+/// The one of this name.
+fn named<'y>(yaml: &'y Yaml, list: &str, name: &str, member: &str) -> Result<&'y Yaml, String> {
+    let has_name = |item: &&Yaml| item.get("name").and_then(Yaml::text) == Some(name);
+    let mut found = yaml.get(list).map_or(&[][..], Yaml::items).iter().filter(has_name);
+    let (one, more) = (found.next(), found.next());
+    let one = one.filter(|_| more.is_none()).and_then(|one| one.get(member));
+    one.ok_or_else(|| format!("it has not one {member} of the name that its current-context says"))
+}
+
+fn server(text: &str) -> Result<String, String> {
+    let wrong = || "its server is no https URL without credentials and queries".to_owned();
+    let url = Url::parse(text).map_err(|_| wrong())?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
+    if url.scheme() != "https" || !url.has_host() || !is_plain {
+        return Err(wrong());
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+fn authorities(cluster: &Yaml, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = |name: &str| cluster.get(name).and_then(Yaml::text);
+    let pem = match (text("certificate-authority-data"), text("certificate-authority")) {
+        // As client-go does it: the data comes before the file.
+        (Some(data), _) => data_encoding::BASE64
+            .decode(data.as_bytes())
+            .map_err(|_| "its certificate-authority-data is no Base64".to_owned())?,
+        (None, Some(file)) => beside(path, file)?.as_bytes().to_vec(),
+        (None, None) => return Err("it names no CA of its server".to_owned()),
+    };
+    let found = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|_| "its CAs are not PEM".to_owned())?;
+    if found.is_empty() {
+        return Err("its CAs are none".to_owned());
+    }
+    Ok(found)
+}
+
+fn token(user: &Yaml, path: &Path) -> Result<Zeroizing<String>, String> {
+    let text = |name: &str| user.get(name).and_then(Yaml::text);
+    let token = match (text("token"), text("tokenFile")) {
+        // As client-go does it: the file comes before the token.
+        (_, Some(file)) => Zeroizing::new(beside(path, file)?.trim().to_owned()),
+        (Some(token), None) => Zeroizing::new(token.to_owned()),
+        (None, None) => return Err("its user has no token".to_owned()),
+    };
+    let is_one = (1..=TOKEN_LIMIT_BYTES).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
+    is_one
+        .then_some(token)
+        .ok_or_else(|| "its token cannot stand in a header".to_owned())
+}
+
+fn of_json(value: Value) -> Yaml {
+    match value {
+        Value::Null => Yaml::Null,
+        Value::Bool(value) => Yaml::Text(Zeroizing::new(value.to_string())),
+        Value::Number(value) => Yaml::Text(Zeroizing::new(value.to_string())),
+        Value::String(text) => Yaml::Text(Zeroizing::new(text)),
+        Value::Array(items) => Yaml::List(items.into_iter().map(of_json).collect()),
+        Value::Object(members) => {
+            let members = members.into_iter().map(|(name, value)| (name, of_json(value)));
+            Yaml::Map(members.collect::<BTreeMap<_, _>>())
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn ca() -> String {
+        let key = rcgen::KeyPair::generate().unwrap();
+        rcgen::CertificateParams::new(["ca".to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap()
+            .pem()
+    }
+
+    /// As the Machine Config Server writes it.
+    fn of_openshift() -> String {
+        let ca = data_encoding::BASE64.encode(ca().as_bytes());
+        format!(
+            "clusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: https://api-int.example.com:6443\n  name: local\ncontexts:\n\
+             - context:\n    cluster: local\n    user: kubelet\n  name: kubelet\ncurrent-context: kubelet\npreferences: {{}}\nusers:\n- name: kubelet\n  user:\n    token: SECRET\n"
+        )
+    }
+
+    fn check(change: impl FnOnce(String) -> String, expect: Result<(), &str>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(folder.path().join("ca.crt"), ca()).unwrap();
+        std::fs::write(folder.path().join("token"), "SECRET\n").unwrap();
+        std::fs::write(&path, change(of_openshift())).unwrap();
+        match (Kubeconfig::read(&[folder.path().join("none"), path]), expect) {
+            (Ok(config), expect) => {
+                assert_eq!(expect, Ok(()));
+                assert_eq!(
+                    (config.server.as_str(), config.token.as_str()),
+                    ("https://api-int.example.com:6443", "SECRET")
+                );
+                assert_eq!(config.authorities.len(), 1);
+            }
+            (Err(failure), expect) => {
+                let said = failure.to_string();
+                assert_eq!(failure.code, "kubelet-kubeconfig");
+                assert!(said.contains(expect.unwrap_err()) && !said.contains("SECRET"), "{said}");
+            }
+        }
+    }
+
+    fn replaced(from: &'static str, to: &'static str) -> impl FnOnce(String) -> String {
+        move |text| {
+            assert!(text.contains(from));
+            text.replace(from, to)
+        }
+    }
+
+    #[test]
+    fn what_the_machine_config_server_and_others_write_is_read() {
+        check(|text| text, Ok(()));
+        check(replaced(":6443\n", ":6443/\n"), Ok(()));
+        check(replaced("token: SECRET", "tokenFile: token"), Ok(()));
+        check(replaced("token: SECRET", "token: other\n    tokenFile: token"), Ok(()));
+        let with_file = |text: String| {
+            let (before, rest) = text.split_once("    certificate-authority-data").unwrap();
+            format!("{before}    certificate-authority: ca.crt\n{}", rest.split_once('\n').unwrap().1)
+        };
+        check(with_file, Ok(()));
+        check(replaced("preferences: {}", "kind: Config\nextensions: null"), Ok(()));
+        let as_json = |text: String| {
+            let ca = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("certificate-authority-data: "))
+                .unwrap()
+                .to_owned();
+            serde_json::json!({
+                "clusters": [{"name": "local", "cluster": {"server": "https://api-int.example.com:6443", "certificate-authority-data": ca, "insecure-skip-tls-verify": false}}],
+                "users": [{"name": "kubelet", "user": {"token": "SECRET"}}],
+                "contexts": [{"name": "kubelet", "context": {"cluster": "local", "user": "kubelet"}}],
+                "current-context": "kubelet",
+            })
+            .to_string()
+        };
+        check(as_json, Ok(()));
+    }
+
+    #[test]
+    fn what_the_kubelet_would_read_otherwise_is_refused() {
+        check(replaced("https://api-int", "http://api-int"), Err("no https URL"));
+        check(replaced("https://api-int", "https://user:SECRET@api-int"), Err("no https URL"));
+        check(replaced(":6443", ":6443?x=SECRET"), Err("no https URL"));
+        check(replaced("server: https", "servers: https"), Err("no server"));
+        check(
+            replaced("server:", "insecure-skip-tls-verify: true\n    server:"),
+            Err("insecure-skip-tls-verify"),
+        );
+        check(replaced("server:", "tls-server-name: x\n    server:"), Err("tls-server-name"));
+        check(replaced("server:", "proxy-url: http://x\n    server:"), Err("proxy-url"));
+        check(replaced("token: SECRET", "client-certificate: x"), Err("client-certificate"));
+        check(replaced("token: SECRET", "exec:\n      command: x"), Err("exec"));
+        check(replaced("token: SECRET", "token: SECRET\n    as: admin"), Err("it has as"));
+        check(replaced("    token: SECRET", "    {}"), Err("line"));
+        check(replaced("token: SECRET", "tokens: SECRET"), Err("no token"));
+        check(replaced("token: SECRET", "token: SECRET SECRET"), Err("cannot stand in a header"));
+        check(replaced("token: SECRET", "tokenFile: none"), Err("there is no"));
+        check(
+            replaced("current-context: kubelet", "current-context: other"),
+            Err("not one context"),
+        );
+        check(replaced("current-context: kubelet\n", ""), Err("no current-context"));
+        check(replaced("cluster: local", "cluster: other"), Err("not one cluster"));
+        check(replaced("user: kubelet", "user: other"), Err("not one user"));
+        let twice = "users:\n- name: kubelet\n  user:\n    token: other";
+        check(replaced("users:", twice), Err("not one user"));
+        check(
+            replaced("certificate-authority-data: ", "certificate-authority-data: !"),
+            Err("line"),
+        );
+        check(
+            replaced("certificate-authority-data: ", "certificate-authority-data: A"),
+            Err("Base64"),
+        );
+        check(replaced("certificate-authority-data: ", "x: "), Err("names no CA"));
+        check(|_| String::new(), Err("no current-context"));
+        check(|_| "{".to_owned(), Err("line 1 is no JSON"));
+        check(|_| "x: ".to_owned() + &"y".repeat(1024 * 1024), Err("larger than"));
+        let missing = Kubeconfig::read(&["/nonexistent/a".into(), "/nonexistent/b".into()]).err().unwrap();
+        assert!(missing.to_string().contains("/nonexistent/a and /nonexistent/b"), "{missing}");
+    }
+}

@@ -1,0 +1,123 @@
+//! `attest-node kubelet-certificate`: gets the kubelet's client certificate for the key that this node has attested, before the kubelet asks for one.
+//!
+//! With `rotateCertificates: true` a kubelet makes a key of its own for each request (`generateCSR` in `client-go/util/certificate/certificate_manager.go`),
+//! which nobody can have attested. But it asks for nothing while `kubelet-client-current.pem` is good (`getCurrentCertificateOrBootstrap` there). So the
+//! key is made in the initramfs ([`key`]), its digest goes into what is signed there, and in the booted system this program asks for the certificate as
+//! the kubelet would ([`csr`], [`api`]), with the kubelet's own bootstrap credential ([`kubeconfig`]), and puts both where the kubelet has them ([`store`]).
+//! What starts it there is a unit that the initramfs leaves ([`unit`]). If it fails, the kubelet asks for itself: with a key that is not attested.
+
+pub mod api;
+pub mod csr;
+pub mod key;
+pub mod kubeconfig;
+pub mod store;
+pub mod unit;
+mod yaml;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use attest_wire::names::is_node_name;
+
+use self::api::{Api, Wanted};
+use self::key::{Key, Places};
+use self::kubeconfig::Kubeconfig;
+use self::store::Store;
+use crate::console::{self, say};
+use crate::deadline::Deadline;
+use crate::failure::{Failure, printable};
+
+/// Where the kernel has this node's name.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+/// The variable in which OpenShift has the name that the kubelet is given (`templates/worker/01-worker-kubelet/_base/units/kubelet.service.yaml` in
+/// openshift/machine-config-operator).
+pub const NAME_VARIABLE: &str = "KUBELET_NODE_NAME";
+
+/// What to do, as the command line says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The kubelet's bootstrap kubeconfig: one of these, the first that is there.
+    pub kubeconfigs: Vec<PathBuf>,
+    /// The node's name, if it is not what [`NAME_VARIABLE`] or the kernel says.
+    pub name: Option<String>,
+    /// The kubelet's certificate directory.
+    pub folder: PathBuf,
+    /// Where the key is.
+    pub places: Places,
+    /// The most time that all of it may take.
+    pub wait: Duration,
+}
+
+/// The key that the kubelet will have, and whether it was made by this run. Without one the kubelet makes its own.
+#[must_use]
+pub fn key_of_this_boot(places: &Places) -> (Option<Key>, bool) {
+    match places.of_this_boot() {
+        Ok(Some((key, is_new))) => (Some(key), is_new),
+        Ok(None) => {
+            say("note: no key is attested for the kubelet: there is no folder for the booted system, which `attest-node keep` makes");
+            (None, false)
+        }
+        Err(error) => {
+            say(&format!(
+                "note: no key is attested for the kubelet: it cannot be kept for the booted system: {error}"
+            ));
+            (None, false)
+        }
+    }
+}
+
+/// Runs, says on stderr how it went, and returns 0 if there is a certificate or nothing to ask for, and 1 if not.
+#[must_use]
+pub fn run(settings: &Settings) -> ExitCode {
+    match certificate(settings) {
+        Ok(said) => {
+            say(&said);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&format!(
+                "no certificate for the kubelet: {failure}; the kubelet asks by itself, with a key that is not attested"
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn certificate(settings: &Settings) -> Result<String, Failure> {
+    let store = Store::new(&settings.folder);
+    if store.has_valid()? {
+        settings.places.forget().map_err(key::unreadable)?;
+        return Ok(format!("the kubelet has a certificate already: {}", store.current().display()));
+    }
+    // On the disk first: whatever comes now, a boot that ends here can go on with it.
+    let Some(key) = settings.places.settle().map_err(key::unreadable)? else {
+        return Ok("nothing to do: this node has attested no key for its kubelet".to_owned());
+    };
+    let deadline = Deadline::after(settings.wait);
+    console::extend(settings.wait, "Asking for the kubelet's certificate");
+    let config = Kubeconfig::read(&settings.kubeconfigs)?;
+    let name = name(settings)?;
+    let wanted = Wanted::of(&key, &name)?;
+    let certificate = Api::new(&config)?.certificate(&wanted, deadline)?;
+    let path = store.write(&certificate, &key)?;
+    // Both are in the kubelet's file now.
+    settings.places.forget().map_err(key::unreadable)?;
+    Ok(format!("the kubelet's certificate as {name} is in {}", path.display()))
+}
+
+/// The name that the kubelet will ask for.
+fn name(settings: &Settings) -> Result<String, Failure> {
+    let given = settings.name.clone();
+    let given = given.or_else(|| std::env::var(NAME_VARIABLE).ok().filter(|name| !name.is_empty()));
+    // As the kubelet does it: in lower case, and without blanks around it (`pkg/util/node/node.go`, GetHostname).
+    let name = given.unwrap_or_else(|| std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_lowercase());
+    if is_node_name(&name) && name != "localhost" {
+        return Ok(name);
+    }
+    Err(Failure::new(
+        "kubelet-request",
+        format!("{:?} is no name that a node can have", printable(&name)),
+        format!("give this machine its name before this runs, or say it with --name or {NAME_VARIABLE}"),
+    ))
+}

@@ -1,0 +1,240 @@
+//! The kubelet's certificate directory, as its own store has it: `NewFileStore("kubelet-client", …)` in
+//! `client-go/util/certificate/certificate_store.go` of kubernetes/kubernetes. Each certificate is a file with its key, and `-current.pem` a link to one of
+//! them. The link is made beside it as `-updated.pem` and then takes its place: a kubelet that finds that one alone goes on with it (`recover` there).
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use time::OffsetDateTime;
+use time::macros::format_description;
+use x509_parser::prelude::FromDer as _;
+
+use super::api::Certificate;
+use super::key::Key;
+use crate::failure::Failure;
+use crate::gateway::identity::{Identity, IdentityError};
+
+/// Where the kubelet has it, unless it is told another (`--cert-dir`).
+pub const FOLDER: &str = "/var/lib/kubelet/pki";
+const CURRENT: &str = "kubelet-client-current.pem";
+const UPDATED: &str = "kubelet-client-updated.pem";
+
+/// It.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    /// In this folder.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// The link that the kubelet reads.
+    #[must_use]
+    pub fn current(&self) -> PathBuf {
+        self.folder.join(CURRENT)
+    }
+
+    /// Whether the kubelet has a certificate, with its key, that is good at this moment. What it cannot use is as none: it would ask anew.
+    ///
+    /// # Errors
+    /// `kubelet-store`: what is there cannot be looked at.
+    pub fn has_valid(&self) -> Result<bool, Failure> {
+        let path = self.current();
+        match fs::metadata(&path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(failure(&path, &error)),
+        }
+        match Identity::read(&path) {
+            Ok(identity) => Ok(identity.certificate().is_some_and(|certificate| is_valid(certificate, now()))),
+            Err(IdentityError::Content { .. }) => Ok(false),
+            Err(error @ IdentityError::Unreadable { .. }) => Err(failure(&path, &error)),
+        }
+    }
+
+    /// Puts a certificate there, in place of one that is not good any more; gives the file.
+    ///
+    /// # Errors
+    /// `kubelet-store`; what was there is as it was.
+    pub fn write(&self, certificate: &Certificate, key: &Key) -> Result<PathBuf, Failure> {
+        // Both with newlines at their ends.
+        let content = zeroize::Zeroizing::new([certificate.pem(), key.pem().as_bytes()].concat());
+        self.put(&content).map_err(|error| failure(&self.folder, &error))
+    }
+
+    fn put(&self, content: &[u8]) -> io::Result<PathBuf> {
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
+        let (current, updated) = (self.current(), self.folder.join(UPDATED));
+        // The kubelet does not get by what is no link either.
+        for path in [&current, &updated] {
+            if let Some(there) = there(path)?
+                && !there.is_symlink()
+            {
+                return Err(io::Error::other(format!("{} is no link", path.display())));
+            }
+        }
+        let path = self
+            .folder
+            .join(format!("kubelet-client-{}.pem", timestamp(OffsetDateTime::now_utc())));
+        let new = self.folder.join(".kubelet-client.attest-node");
+        remove(&new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        remove(&updated)?;
+        // Absolute, as the kubelet's are.
+        symlink(fs::canonicalize(&path)?, &updated)?;
+        fs::rename(&updated, &current)?;
+        fs::File::open(&self.folder)?.sync_all()?;
+        Ok(path)
+    }
+}
+
+/// As the kubelet's files have it; theirs is the local time, of which nothing depends.
+fn timestamp(at: OffsetDateTime) -> String {
+    at.format(format_description!("[year]-[month]-[day]-[hour]-[minute]-[second]"))
+        .unwrap_or_else(|_| "1970-01-01-00-00-00".to_owned())
+}
+
+fn there(path: &Path) -> io::Result<Option<fs::Metadata>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        there => there.map(Some),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Whether a certificate (DER) is good at a time since 1970, as the kubelet looks at its own: it is not over.
+pub(super) fn is_valid(certificate: &[u8], now: Duration) -> bool {
+    let Ok((_, certificate)) = x509_parser::certificate::X509Certificate::from_der(certificate) else {
+        return false;
+    };
+    i64::try_from(now.as_secs()).is_ok_and(|now| now < certificate.validity().not_after.timestamp())
+}
+
+fn failure(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(
+        "kubelet-store",
+        format!(
+            "the kubelet's certificate cannot be looked at or written: {}: {error}",
+            path.display()
+        ),
+        "make the kubelet's certificate directory writable, or name it with --certificates; then start the unit again",
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn certificate(key: &Key, days: i64) -> String {
+        let pair = KeyPair::from_pem(&key.pem()).unwrap();
+        let mut params = CertificateParams::new(["node".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (
+            OffsetDateTime::now_utc() - time::Duration::days(30),
+            OffsetDateTime::now_utc() + time::Duration::days(days),
+        );
+        params.self_signed(&pair).unwrap().pem()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn it_is_written_as_the_kubelet_reads_it() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::new(&root.path().join("kubelet/pki"));
+        let key = Key::generate().unwrap();
+        assert!(!store.has_valid().unwrap());
+        let content = certificate(&key, 1) + &key.pem();
+        let path = store.put(content.as_bytes()).unwrap();
+        assert_eq!(fs::read_link(store.current()).unwrap(), path);
+        assert!(path.is_absolute());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(store.current()).unwrap(), content);
+        assert!(store.has_valid().unwrap());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let digits = name
+            .strip_prefix("kubelet-client-")
+            .and_then(|rest| rest.strip_suffix(".pem"))
+            .unwrap();
+        let shape: String = digits
+            .chars()
+            .map(|letter| if letter.is_ascii_digit() { '0' } else { letter })
+            .collect();
+        assert_eq!(shape, "0000-00-00-00-00-00");
+        assert_eq!(names(path.parent().unwrap()), [name, CURRENT]);
+        Identity::read(&store.current()).unwrap();
+    }
+
+    #[test]
+    fn one_that_is_over_or_of_no_use_is_replaced_and_a_good_one_is_seen() {
+        let check = |before: &dyn Fn(&Path), valid: bool| {
+            let root = tempfile::tempdir().unwrap();
+            let store = Store::new(root.path());
+            before(root.path());
+            assert_eq!(store.has_valid().unwrap(), valid);
+            let key = Key::generate().unwrap();
+            store.put((certificate(&key, 1) + &key.pem()).as_bytes()).unwrap();
+            assert!(store.has_valid().unwrap());
+        };
+        let link = |folder: &Path, content: &str| {
+            fs::write(folder.join("kubelet-client-old.pem"), content).unwrap();
+            symlink(folder.join("kubelet-client-old.pem"), folder.join(CURRENT)).unwrap();
+        };
+        let key = Key::generate().unwrap();
+        check(&|folder| link(folder, &(certificate(&key, 1) + &key.pem())), true);
+        check(&|folder| link(folder, &(certificate(&key, -1) + &key.pem())), false);
+        check(&|folder| link(folder, &certificate(&key, 1)), false);
+        check(
+            &|folder| link(folder, &(certificate(&key, 1) + &Key::generate().unwrap().pem())),
+            false,
+        );
+        check(&|folder| link(folder, ""), false);
+        check(&|folder| symlink("nowhere", folder.join(CURRENT)).unwrap(), false);
+        // Runs that were killed.
+        check(&|folder| symlink("nowhere", folder.join(UPDATED)).unwrap(), false);
+        check(&|folder| fs::write(folder.join(".kubelet-client.attest-node"), "x").unwrap(), false);
+    }
+
+    #[test]
+    fn what_the_kubelet_would_not_get_by_is_said() {
+        for name in [CURRENT, UPDATED] {
+            let root = tempfile::tempdir().unwrap();
+            fs::write(root.path().join(name), "x").unwrap();
+            let error = Store::new(root.path()).put(b"y").unwrap_err();
+            assert!(error.to_string().contains("is no link"), "{error}");
+            assert_eq!(names(root.path()), [name]);
+        }
+        Store::new(Path::new("/proc/self/pki")).put(b"y").unwrap_err();
+    }
+}

@@ -1,0 +1,386 @@
+//! `attest-node kubelet-certificate` against an API: what it asks for, what it takes, and what it leaves where the kubelet looks.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use attest_node::gateway::identity::Identity;
+use attest_node::kubelet::key::{Key, Places};
+use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes, Mishap};
+use data_encoding::BASE64;
+use rcgen::{CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SubjectPublicKeyInfo};
+use serde_json::{Value, json};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer as _;
+
+const CSRS: &str = "certificatesigningrequests";
+const NODE: &str = "worker-1";
+/// Longest that something may take on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Site {
+    api: Kubernetes,
+    folder: tempfile::TempDir,
+    token: String,
+}
+
+/// How a run has ended.
+struct Ended {
+    success: bool,
+    said: String,
+}
+
+impl Site {
+    /// A node that has attested a key, and an API that lets whoever asks for new nodes do what OpenShift's `system:node-bootstrapper` may.
+    fn new() -> Self {
+        let site = Self::without_key();
+        site.places().of_this_boot().unwrap().unwrap();
+        site
+    }
+
+    fn without_key() -> Self {
+        let api = Kubernetes::start();
+        let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);
+        api.grant("bootstrap", "node", &may);
+        let token = api.token("bootstrap", "node");
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("kept")).unwrap();
+        fs::write(folder.path().join("kubeconfig"), api.kubeconfig(&token)).unwrap();
+        Self { api, folder, token }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn places(&self) -> Places {
+        Places::new(&self.path("kept"), &self.path("keys"))
+    }
+
+    fn spawn(&self, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_attest-node"))
+            .current_dir(self.folder.path())
+            .args([
+                "kubelet-certificate",
+                "--kubeconfig",
+                "kubeconfig",
+                "--certificates",
+                "pki",
+                "--keys",
+                "keys",
+                "--kept",
+                "kept",
+            ])
+            .args(arguments)
+            .env("KUBELET_NODE_NAME", NODE)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// A run's end. No secret is in what it says.
+    fn end(&self, child: Child) -> Ended {
+        let output = ended(child);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!said.contains(&self.token) && !said.contains("PRIVATE"), "{said}");
+        Ended {
+            success: output.status.success(),
+            said,
+        }
+    }
+
+    /// The request, once it is there.
+    fn asked(&self) -> Value {
+        let mut found = None;
+        until(|| {
+            found = self.api.all(CSRS).pop();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// What the controllers do: it is approved, and signed.
+    fn sign(&self, csr: &Value, certificate: &str) {
+        let mut signed = csr.clone();
+        signed["status"] = json!({
+            "conditions": [{"type": "Approved", "status": "True", "reason": "AttestationApproved"}],
+            "certificate": BASE64.encode(certificate.as_bytes()),
+        });
+        self.api.put(signed);
+    }
+
+    /// The key is where a run that is started once more finds it, and the kubelet has nothing.
+    fn has_key_only(&self) {
+        assert!(self.places().settle().unwrap().is_some());
+        assert!(!self.path("pki/kubelet-client-current.pem").exists());
+    }
+
+    /// The kubelet has what it would have got itself, and the key is nowhere else.
+    fn has_certificate(&self) {
+        let current = self.path("pki/kubelet-client-current.pem");
+        assert!(fs::symlink_metadata(&current).unwrap().is_symlink());
+        Identity::read(&current).unwrap();
+        assert!(self.places().settle().unwrap().is_none());
+        assert!(!self.path("keys").exists());
+    }
+}
+
+/// A run that does not end would hold up all tests.
+fn ended(mut child: Child) -> std::process::Output {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > LIMIT {
+            child.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT);
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn der(csr: &Value) -> Vec<u8> {
+    let pem = BASE64.decode(csr["spec"]["request"].as_str().unwrap().as_bytes()).unwrap();
+    x509_parser::pem::parse_x509_pem(&pem).unwrap().1.contents
+}
+
+/// A certificate for the key of a request, as the kube-controller-manager makes it, with one thing changed.
+fn certificate(csr: &Value, change: impl FnOnce(&mut CertificateParams)) -> String {
+    let der = der(csr);
+    let (_, request) = X509CertificationRequest::from_der(&der).unwrap();
+    issued(request.certification_request_info.subject_pki.raw, change)
+}
+
+fn issued(public: &[u8], change: impl FnOnce(&mut CertificateParams)) -> String {
+    let mut ca = CertificateParams::default();
+    ca.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let issuer = Issuer::new(ca, KeyPair::generate().unwrap());
+    let mut params = CertificateParams::default();
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2100, 1, 1));
+    params.distinguished_name = subject("system:nodes", &format!("system:node:{NODE}"));
+    change(&mut params);
+    let public = SubjectPublicKeyInfo::from_der(public).unwrap();
+    params.signed_by(&public, &issuer).unwrap().pem()
+}
+
+fn subject(organization: &str, name: &str) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, organization);
+    subject.push(DnType::CommonName, name);
+    subject
+}
+
+#[test]
+fn it_asks_as_a_kubelet_and_leaves_what_a_kubelet_would_have() {
+    let site = Site::new();
+    let digest = site.places().settle().unwrap().and_then(|key| key.digest()).unwrap();
+    let run = site.spawn(&[]);
+    let csr = site.asked();
+    let spec = &csr["spec"];
+    assert_eq!(spec["signerName"], "kubernetes.io/kube-apiserver-client-kubelet");
+    assert_eq!(spec["usages"], json!(["digital signature", "client auth"]));
+    assert_eq!(spec["username"], "system:serviceaccount:bootstrap:node");
+    let members: Vec<&String> = spec
+        .as_object()
+        .unwrap()
+        .keys()
+        .filter(|name| !["username", "groups", "uid", "extra"].contains(&name.as_str()))
+        .collect();
+    assert_eq!(members, ["request", "signerName", "usages"]);
+    let der = der(&csr);
+    let (_, request) = X509CertificationRequest::from_der(&der).unwrap();
+    let info = &request.certification_request_info;
+    assert_eq!(info.subject.to_string(), format!("O=system:nodes, CN=system:node:{NODE}"));
+    assert_eq!(attest::SpkiSha256::of_spki(info.subject_pki.raw), digest);
+    site.sign(&csr, &certificate(&csr, |_| ()));
+    let ended = site.end(run);
+    assert!(ended.success && ended.said.contains("is in pki/kubelet-client-"), "{}", ended.said);
+    site.has_certificate();
+    // Once more: there is one.
+    let ended = site.end(site.spawn(&[]));
+    assert!(ended.success && ended.said.contains("has a certificate already"), "{}", ended.said);
+    assert_eq!(site.api.all(CSRS).len(), 1);
+}
+
+#[test]
+fn there_may_be_nothing_to_do() {
+    let site = Site::without_key();
+    let ended = site.end(site.spawn(&[]));
+    assert!(ended.success && ended.said.contains("nothing to do"), "{}", ended.said);
+    assert!(site.api.all(CSRS).is_empty());
+}
+
+#[test]
+fn an_api_that_is_away_and_answers_that_are_lost_are_waited_for() {
+    let site = Site::new();
+    site.api.disturb(Disturbance::Down);
+    let mut run = site.spawn(&[]);
+    until(|| site.path("keys/kubelet-key.pem").exists());
+    assert!(run.try_wait().unwrap().is_none());
+    // The answer to the first request is lost: the second finds that it was done.
+    site.api.befall([Mishap::Done]);
+    site.api.restart(History::Kept);
+    let csr = site.asked();
+    site.sign(&csr, &certificate(&csr, |_| ()));
+    let ended = site.end(run);
+    assert!(ended.success && ended.said.contains("cannot be asked"), "{}", ended.said);
+    assert_eq!(site.api.all(CSRS).len(), 1);
+    site.has_certificate();
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_with_its_request_also_after_a_reboot() {
+    let site = Site::new();
+    let mut run = site.spawn(&[]);
+    let csr = site.asked();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    fs::remove_file(site.path("kept/kubelet-key.pem")).unwrap();
+    let run = site.spawn(&[]);
+    site.sign(&csr, &certificate(&csr, |_| ()));
+    assert!(site.end(run).success);
+    assert_eq!(site.api.all(CSRS).len(), 1);
+    site.has_certificate();
+}
+
+#[test]
+fn a_request_that_is_removed_is_made_once_more_and_one_of_somebody_else_is_not_taken_for_it() {
+    let site = Site::new();
+    let run = site.spawn(&[]);
+    let first = site.asked();
+    let name = first["metadata"]["name"].as_str().unwrap().to_owned();
+    site.api.remove(CSRS, "", &name);
+    // Whoever knows how it is called.
+    let mut squatted = first.clone();
+    let other = attest_node::kubelet::csr::request(&Key::generate().unwrap(), NODE).unwrap();
+    squatted["spec"]["request"] = json!(BASE64.encode(other.as_bytes()));
+    squatted["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+    site.api.put(squatted);
+    let mut own = None;
+    until(|| {
+        let all = site.api.all(CSRS);
+        own = all.into_iter().find(|csr| csr["metadata"]["name"] != name.as_str());
+        own.is_some()
+    });
+    let own = own.unwrap();
+    site.sign(&own, &certificate(&own, |_| ()));
+    let ended = site.end(run);
+    assert!(ended.success, "{}", ended.said);
+    site.has_certificate();
+}
+
+/// What is in the request is not what was asked for: then the kubelet gets nothing, and the key stays.
+fn check_refused(certificate: impl FnOnce(&Value) -> String, said: &str) {
+    let site = Site::new();
+    let run = site.spawn(&[]);
+    let csr = site.asked();
+    site.sign(&csr, &certificate(&csr));
+    let ended = site.end(run);
+    assert!(
+        !ended.success && ended.said.contains("[kubelet-certificate-answer]") && ended.said.contains(said),
+        "{said}: {}",
+        ended.said
+    );
+    site.has_key_only();
+}
+
+#[test]
+fn a_certificate_that_was_not_asked_for_is_not_taken() {
+    let of_another = |_: &Value| issued(&Key::generate().unwrap().public().unwrap(), |_| ());
+    check_refused(of_another, "for another key");
+    let named = |organization: &'static str, name: &'static str| {
+        move |csr: &Value| certificate(csr, |params| params.distinguished_name = subject(organization, name))
+    };
+    check_refused(named("system:nodes", "system:node:worker-2"), "worker-2");
+    check_refused(named("system:nodes", "worker-1"), "worker-1");
+    check_refused(named("system:masters", "system:node:worker-1"), "not for a node");
+    check_refused(
+        |csr| certificate(csr, |params| params.not_after = rcgen::date_time_ymd(2021, 1, 1)),
+        "not good any more",
+    );
+    check_refused(|_| "x".to_owned(), "no certificate in it");
+    check_refused(
+        |_| "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned(),
+        "no certificate",
+    );
+    check_refused(|csr| certificate(csr, |_| ()).repeat(100), "larger than");
+}
+
+#[test]
+fn a_request_that_was_denied_ends_it_and_says_why() {
+    for kind in ["Denied", "Failed"] {
+        let site = Site::new();
+        let run = site.spawn(&[]);
+        let mut csr = site.asked();
+        csr["status"] = json!({"conditions": [{"type": kind, "status": "True", "reason": "NotOurs", "message": "by\nhand"}]});
+        site.api.put(csr);
+        let ended = site.end(run);
+        assert!(!ended.success, "{}", ended.said);
+        for part in ["[kubelet-request-denied]", "NotOurs by hand", "with a key that is not attested"] {
+            assert!(ended.said.contains(part), "{part}: {}", ended.said);
+        }
+        site.has_key_only();
+    }
+}
+
+/// An API that has this in the place of the request is waited for, until there is no time any more.
+fn check_waits(alter: impl FnOnce(&mut Value), said: &str) {
+    let site = Site::new();
+    let run = site.spawn(&["--wait", "2"]);
+    let mut csr = site.asked();
+    alter(&mut csr);
+    site.api.put_as_it_is(csr);
+    let ended = site.end(run);
+    assert!(
+        !ended.success && ended.said.contains("[kubelet-request-unanswered]"),
+        "{}",
+        ended.said
+    );
+    assert!(ended.said.contains(said), "{said}: {}", ended.said);
+    site.has_key_only();
+}
+
+#[test]
+fn what_is_not_approved_and_what_is_no_answer_is_waited_for_and_said() {
+    let approved = |csr: &mut Value| csr["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
+    // At once: each waits for as long as it may.
+    thread::scope(|scope| {
+        scope.spawn(|| check_waits(|_| (), "is not approved yet"));
+        scope.spawn(|| check_waits(approved, "is approved, and not signed yet"));
+        scope.spawn(|| check_waits(|csr| csr["spec"]["request"] = json!(7), "something else than a request"));
+        scope.spawn(|| check_waits(|csr| csr["status"] = json!({"certificate": ["x"]}), "something else than a request"));
+        let huge = |csr: &mut Value| csr["metadata"]["annotations"] = json!({"a": "x".repeat(300 * 1024)});
+        scope.spawn(move || check_waits(huge, "more than 262144 bytes"));
+    });
+}
+
+#[test]
+fn what_the_api_does_not_allow_is_said_and_its_token_is_shown_to_nobody_else() {
+    let site = Site::new();
+    fs::write(site.path("kubeconfig"), site.api.kubeconfig(&site.api.token("bootstrap", "nobody"))).unwrap();
+    let ended = site.end(site.spawn(&["--wait", "1"]));
+    assert!(!ended.success && ended.said.contains("the API answers 403"), "{}", ended.said);
+    site.has_key_only();
+    // The CA of another cluster.
+    let other = Kubernetes::start();
+    let wrong = other.kubeconfig(&site.token).replace(&other.url(), &site.api.url());
+    fs::write(site.path("kubeconfig"), wrong).unwrap();
+    site.api.forget_asked();
+    let ended = site.end(site.spawn(&["--wait", "1"]));
+    assert!(!ended.success && ended.said.contains("cannot be asked"), "{}", ended.said);
+    assert!(site.api.asked().is_empty());
+    fs::remove_file(site.path("kubeconfig")).unwrap();
+    let ended = site.end(site.spawn(&["--wait", "1"]));
+    assert!(!ended.success && ended.said.contains("[kubelet-kubeconfig]"), "{}", ended.said);
+    let ended = site.end(site.spawn(&["--wait", "1", "--name", "Worker 1"]));
+    assert!(!ended.success, "{}", ended.said);
+}

@@ -1,0 +1,147 @@
+//! From a TPM's quote that names the kubelet's key to a certificate for it, by the real programs: the node attests and asks, the gateway approves, a cluster
+//! signs, and with what the kubelet then has the node is known by mutual TLS.
+use std::fs;
+use std::time::{Duration, Instant};
+
+use cloud_fixtures::kubernetes::Kubernetes;
+use data_encoding::BASE64;
+use serde_json::{Value, json};
+use swtpm_tests::{Cluster, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer};
+
+const CSRS: &str = "certificatesigningrequests";
+const NODE: &str = "worker-1";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// `[cluster.approval]` without Machine objects: the name is what the TPM has asked for.
+const SETTINGS: &str = "[cluster]\napi = \"kubeconfig\"\n[cluster.approval]\nenabled = true\nkeys = \"attested\"\nmachine_objects = false\nasked_names = true\n";
+
+/// Waits for a request of which this holds.
+fn wait(api: &Kubernetes, holds: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        if let Some(csr) = api.all(CSRS).into_iter().find(&holds) {
+            return csr;
+        }
+        assert!(begun.elapsed() < LIMIT, "{:?} {:?}", api.all(CSRS), api.all("events"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
+    let folder = Folder::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (authority, cluster, api) = (
+        EkAuthority::new(&path("manufacturer")).unwrap(),
+        Cluster::new().unwrap(),
+        Kubernetes::start(),
+    );
+    let mut gateway = Gateway::on_free_port(&path("gateway")).unwrap();
+    gateway.trust(&authority).unwrap();
+    fs::write(gateway.folder().join("kubeconfig"), api.kubeconfig(api.admin())).unwrap();
+    fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate().unwrap()).unwrap();
+    let settings = fs::read_to_string(gateway.settings()).unwrap();
+    let client_ca = "[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"";
+    fs::write(gateway.settings(), settings.replace("#: [tls]", client_ca)).unwrap();
+    gateway.add_settings(SETTINGS).unwrap();
+    gateway.edit_pool("\nkubelet = \"refuse\"", "\nkubelet = \"full\"").unwrap();
+    gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
+    gateway.start(None).unwrap();
+    let tpm = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
+    fs::write(path("pointer.ign"), gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap()).unwrap();
+    fs::write(path("cmdline"), "quiet attest-node.kubelet-key\n").unwrap();
+    fs::create_dir(path("kept")).unwrap();
+    let node = |arguments: &[(&str, String)], command: Option<&str>, log: &str| {
+        let words = arguments.iter().flat_map(|(name, value)| [(*name).to_owned(), value.clone()]);
+        let words = command.map(str::to_owned).into_iter().chain(words);
+        Process::spawn(&Programs::build().unwrap().node, words, &path(log), None).unwrap()
+    };
+    let text = |name: &str| path(name).display().to_string();
+
+    let attesting = [
+        ("--pointer", text("pointer.ign")),
+        ("--output", text("user.ign")),
+        ("--cmdline", text("cmdline")),
+        ("--event-log", text("no-event-log")),
+        ("--tcti", tpm.tcti()),
+        ("--state", text("state")),
+        ("--kept", text("kept")),
+        ("--name", NODE.to_owned()),
+    ];
+    let mut attested = node(&attesting, None, "node.log");
+    assert!(attested.wait(LIMIT).unwrap().success(), "{:?}", attested.lines());
+    let records = gateway.records().unwrap();
+    let evidence = records.iter().find(|record| record.decision() == "evidence").unwrap();
+    let key = evidence.text("/claims/kubelet_key_sha256").unwrap().to_owned();
+
+    // Somebody else has the bootstrap credential, and is first.
+    let (namespace, name) = ("openshift-machine-config-operator", "node-bootstrapper");
+    let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);
+    api.grant(namespace, name, &may);
+    fs::write(path("bootstrap"), api.kubeconfig(&api.token(namespace, name))).unwrap();
+    let asking = |kept: &str, keys: &str, pki: &str, wait: &str| {
+        [
+            ("--kubeconfig", text("bootstrap")),
+            ("--name", NODE.to_owned()),
+            ("--kept", text(kept)),
+            ("--keys", text(keys)),
+            ("--certificates", text(pki)),
+            ("--wait", wait.to_owned()),
+        ]
+    };
+    fs::create_dir(path("others")).unwrap();
+    let others = attest_node::kubelet::key::Places::new(&path("others"), &path("others-disk"));
+    others.of_this_boot().unwrap().unwrap();
+    let mut other = node(
+        &asking("others", "others-disk", "others-pki", "600"),
+        Some("kubelet-certificate"),
+        "other.log",
+    );
+    let theirs = wait(&api, |_| true)["metadata"]["name"].as_str().unwrap().to_owned();
+
+    let mut own = node(&asking("kept", "keys", "pki", "60"), Some("kubelet-certificate"), "own.log");
+    let approved = wait(&api, |csr| csr["status"]["conditions"][0]["type"] == "Approved");
+    assert_ne!(approved["metadata"]["name"], theirs.as_str());
+    let request = BASE64.decode(approved["spec"]["request"].as_str().unwrap().as_bytes()).unwrap();
+    let mut signed = approved;
+    signed["status"]["certificate"] = json!(BASE64.encode(cluster.sign(std::str::from_utf8(&request).unwrap()).unwrap().as_bytes()));
+    api.put(signed);
+    assert!(own.wait(LIMIT).unwrap().success(), "{:?}", own.lines());
+    assert!(!path("kept/kubelet-key.pem").exists() && !path("keys").exists());
+    assert_eq!(api.get(CSRS, "", &theirs).unwrap()["status"]["conditions"], Value::Null);
+    other.kill().unwrap();
+    let said = api
+        .all("events")
+        .into_iter()
+        .filter_map(|event| event["message"].as_str().map(str::to_owned));
+    assert!(
+        said.into_iter()
+            .any(|said| said.starts_with("csr-key-not-attested: ") && said.contains(&key))
+    );
+
+    // What the kubelet has is what the gateway knows the node by.
+    let config = [
+        ("--pointer", text("pointer.ign")),
+        ("--certificate", text("pki/kubelet-client-current.pem")),
+        ("--output", text("full.ign")),
+        ("--kept", text("kept")),
+    ];
+    let mut config = node(&config, Some("config"), "config.log");
+    assert!(config.wait(LIMIT).unwrap().success(), "{:?}", config.lines());
+    let records = gateway.records().unwrap();
+    let served = records.last().unwrap();
+    assert_eq!(
+        (served.shown(), served.verdict(), served.identity()),
+        ("kubelet", "served", Some("kubelet:worker-1"))
+    );
+    // The approval was told in the store; its line follows.
+    let begun = Instant::now();
+    loop {
+        let audit = gateway.command(&["audit"]).unwrap();
+        assert!(audit.contains(", 0 different;") && begun.elapsed() < LIMIT, "{audit}");
+        if audit.contains("csr.approve") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

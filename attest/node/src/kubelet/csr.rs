@@ -1,22 +1,8 @@
-//! A certificate request (PKCS#10, RFC 2986), as the kubelet writes it.
+//! A certificate request (PKCS#10, RFC 2986), as the kubelet's: a name, a key, and no more.
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey};
 
 use super::key::Key;
-
-/// DER tags.
-const INTEGER: u8 = 0x02;
-const BIT_STRING: u8 = 0x03;
-const OID: u8 = 0x06;
-const PRINTABLE_STRING: u8 = 0x13;
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-/// `[0]` of CertificationRequestInfo: its attributes.
-const ATTRIBUTES: u8 = 0xa0;
-
-/// id-at-organizationName, 2.5.4.10, and id-at-commonName, 2.5.4.3.
-const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
-const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
-/// ecdsa-with-SHA256, 1.2.840.10045.4.3.2.
-const ECDSA_WITH_SHA256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 /// The group of all nodes.
 pub const NODES: &str = "system:nodes";
@@ -28,45 +14,29 @@ const LINE_CHARACTERS: usize = 64;
 /// The request of the node of this name for this key, PEM. `None` does not happen: the key signs.
 #[must_use]
 pub fn request(key: &Key, name: &str) -> Option<String> {
-    let attribute = |oid: &[u8], text: &str| {
-        let pair = element(SEQUENCE, &[element(OID, oid), element(PRINTABLE_STRING, text.as_bytes())].concat());
-        element(SET, &pair)
-    };
-    let subject = [
-        attribute(&ORGANIZATION, NODES),
-        attribute(&COMMON_NAME, &format!("{NODE_USER}{name}")),
-    ];
-    let info = [
-        element(INTEGER, &[0]),
-        element(SEQUENCE, &subject.concat()),
-        key.public()?,
-        element(ATTRIBUTES, &[]),
-    ];
-    let info = element(SEQUENCE, &info.concat());
-    let algorithm = element(SEQUENCE, &element(OID, &ECDSA_WITH_SHA256));
-    // No bit of the last byte is unused.
-    let signature = element(BIT_STRING, &[vec![0], key.sign(&info)?].concat());
-    Some(pem(
-        "CERTIFICATE REQUEST",
-        &element(SEQUENCE, &[info, algorithm, signature].concat()),
-    ))
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, NODES);
+    subject.push(DnType::CommonName, format!("{NODE_USER}{name}"));
+    let mut wanted = CertificateParams::default();
+    wanted.distinguished_name = subject;
+    let request = wanted.serialize_request(key).ok()?;
+    Some(pem("CERTIFICATE REQUEST", request.der()))
 }
 
-/// An element; its length in as few bytes as it takes.
-fn element(tag: u8, content: &[u8]) -> Vec<u8> {
-    let length = content.len().to_be_bytes();
-    let significant: Vec<u8> = length.into_iter().skip_while(|byte| *byte == 0).collect();
-    let mut out = vec![tag];
-    match significant.as_slice() {
-        [] => out.push(0),
-        [short @ 0..=0x7f] => out.push(*short),
-        long => {
-            out.push(0x80 | u8::try_from(long.len()).unwrap_or(0x7f));
-            out.extend(long);
-        }
+impl PublicKeyData for Key {
+    fn der_bytes(&self) -> &[u8] {
+        self.point()
     }
-    out.extend(content);
-    out
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl SigningKey for Key {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.signed(message).ok_or(rcgen::Error::RemoteKeyError)
+    }
 }
 
 /// A block of PEM.
@@ -111,17 +81,6 @@ mod tests {
             );
             public.verify(info.raw, read.signature_value.data.as_ref()).unwrap();
         }
-    }
-
-    #[test]
-    fn lengths_are_as_short_as_they_can_be() {
-        let header = |length: usize| element(4, &vec![0; length]).into_iter().take(5).collect::<Vec<_>>();
-        assert_eq!(element(4, &[]), [4, 0]);
-        assert_eq!(header(0x7f)[..2], [4, 0x7f]);
-        assert_eq!(header(0x80)[..3], [4, 0x81, 0x80]);
-        assert_eq!(header(0xff)[..3], [4, 0x81, 0xff]);
-        assert_eq!(header(0x100)[..4], [4, 0x82, 1, 0]);
-        assert_eq!(header(0x1_0000)[..5], [4, 0x83, 1, 0, 0]);
     }
 
     #[test]

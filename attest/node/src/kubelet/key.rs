@@ -57,9 +57,13 @@ impl Key {
         self.public().map(|public| SpkiSha256::of_spki(&public))
     }
 
-    /// Signs with SHA-256; ASN.1.
-    #[must_use]
-    pub fn sign(&self, message: &[u8]) -> Option<Vec<u8>> {
+    /// The public key as a point, uncompressed.
+    pub(super) fn point(&self) -> &[u8] {
+        self.pair.public_key().as_ref()
+    }
+
+    /// Signed with SHA-256; ASN.1.
+    pub(super) fn signed(&self, message: &[u8]) -> Option<Vec<u8>> {
         let signature = self.pair.sign(&SystemRandom::new(), message).ok()?;
         Some(signature.as_ref().to_vec())
     }

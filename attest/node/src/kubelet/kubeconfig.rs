@@ -1,6 +1,5 @@
 //! The kubelet's bootstrap kubeconfig: where the API is, who signs its certificate, and the credential of whoever asks for new nodes.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +10,6 @@ use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::yaml::Yaml;
 use crate::failure::Failure;
 
 /// Where the Machine Config Server puts it (`defaultMachineKubeConfPath` in `pkg/server/server.go` of openshift/machine-config-operator), and where
@@ -21,6 +19,10 @@ pub const USUAL: [&str; 2] = ["/etc/kubernetes/kubeconfig", "/etc/kubernetes/boo
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 /// Longest token that goes into a header, in bytes: a service account's has about a thousand.
 const TOKEN_LIMIT_BYTES: usize = 16 * 1024;
+/// Most values in it: those of a kubeconfig with a hundred clusters.
+const NODES_LIMIT: usize = 4096;
+/// Deepest nesting: a kubeconfig has four levels.
+const DEPTH_LIMIT: usize = 16;
 
 /// What it says, as far as it is needed. A secret is in it, so there is no `Debug`.
 pub struct Kubeconfig {
@@ -54,18 +56,12 @@ impl Kubeconfig {
 
     /// Of a file's content; nothing of it is in an error.
     fn parse(content: &str, path: &Path) -> Result<Self, String> {
-        let yaml = match content.trim_start().starts_with('{') {
-            true => of_json(serde_json::from_str(content).map_err(|error| format!("line {} is no JSON", error.line()))?),
-            false => Yaml::parse(content)?,
-        };
-        let context = yaml
-            .get("current-context")
-            .and_then(Yaml::text)
-            .ok_or("it has no current-context")?;
-        let context = named(&yaml, "contexts", context, "context")?;
-        let of_context = |name: &str| context.get(name).and_then(Yaml::text).ok_or(format!("its context has no {name}"));
-        let cluster = named(&yaml, "clusters", of_context("cluster")?, "cluster")?;
-        let user = named(&yaml, "users", of_context("user")?, "user")?;
+        let config = read(content)?;
+        let context = text(&config, "current-context").ok_or("it has no current-context")?;
+        let context = named(&config, "contexts", context, "context")?;
+        let of_context = |name: &str| text(context, name).ok_or(format!("its context has no {name}"));
+        let cluster = named(&config, "clusters", of_context("cluster")?, "cluster")?;
+        let user = named(&config, "users", of_context("user")?, "user")?;
         // What would have the kubelet go another way than this program.
         for (of, name) in [
             (cluster, "insecure-skip-tls-verify"),
@@ -78,12 +74,12 @@ impl Kubeconfig {
             (user, "client-certificate"),
             (user, "client-certificate-data"),
         ] {
-            if of.get(name).is_some_and(|value| value.text() != Some("false")) {
+            if of.get(name).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false))) {
                 return Err(format!("it has {name}, which this program does not know"));
             }
         }
         Ok(Self {
-            server: server(cluster.get("server").and_then(Yaml::text).ok_or("its cluster has no server")?)?,
+            server: server(text(cluster, "server").ok_or("its cluster has no server")?)?,
             authorities: authorities(cluster, path)?,
             token: token(user, path)?,
         })
@@ -122,10 +118,28 @@ fn beside(path: &Path, named: &str) -> Result<Zeroizing<String>, String> {
     read.ok_or_else(|| format!("there is no {}", path.display()))
 }
 
+/// Its content: YAML, of which JSON is a part.
+fn read(content: &str) -> Result<Value, String> {
+    // Nothing is said of the text but where: it may be a secret.
+    let mut options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_nodes: NODES_LIMIT, max_depth: DEPTH_LIMIT, max_aliases: 0 },
+    };
+    options.with_snippet = false;
+    serde_saphyr::from_str_with_options(content, options).map_err(|error| {
+        let line = error.location().map_or(0, |location| location.line());
+        format!("line {line} is no YAML that is understood")
+    })
+}
+
+fn text<'c>(of: &'c Value, name: &str) -> Option<&'c str> {
+    of.get(name).and_then(Value::as_str)
+}
+
 /// The one of this name.
-fn named<'y>(yaml: &'y Yaml, list: &str, name: &str, member: &str) -> Result<&'y Yaml, String> {
-    let has_name = |item: &&Yaml| item.get("name").and_then(Yaml::text) == Some(name);
-    let mut found = yaml.get(list).map_or(&[][..], Yaml::items).iter().filter(has_name);
+fn named<'c>(config: &'c Value, list: &str, name: &str, member: &str) -> Result<&'c Value, String> {
+    let has_name = |item: &&Value| text(item, "name") == Some(name);
+    let all = config.get(list).and_then(Value::as_array);
+    let mut found = all.map_or(&[][..], Vec::as_slice).iter().filter(has_name);
     let (one, more) = (found.next(), found.next());
     let one = one.filter(|_| more.is_none()).and_then(|one| one.get(member));
     one.ok_or_else(|| format!("it has not one {member} of the name that its current-context says"))
@@ -141,8 +155,8 @@ fn server(text: &str) -> Result<String, String> {
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
-fn authorities(cluster: &Yaml, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = |name: &str| cluster.get(name).and_then(Yaml::text);
+fn authorities(cluster: &Value, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = |name: &str| text(cluster, name);
     let pem = match (text("certificate-authority-data"), text("certificate-authority")) {
         // As client-go does it: the data comes before the file.
         (Some(data), _) => data_encoding::BASE64
@@ -159,8 +173,8 @@ fn authorities(cluster: &Yaml, path: &Path) -> Result<Vec<CertificateDer<'static
     Ok(found)
 }
 
-fn token(user: &Yaml, path: &Path) -> Result<Zeroizing<String>, String> {
-    let text = |name: &str| user.get(name).and_then(Yaml::text);
+fn token(user: &Value, path: &Path) -> Result<Zeroizing<String>, String> {
+    let text = |name: &str| text(user, name);
     let token = match (text("token"), text("tokenFile")) {
         // As client-go does it: the file comes before the token.
         (_, Some(file)) => Zeroizing::new(beside(path, file)?.trim().to_owned()),
@@ -171,20 +185,6 @@ fn token(user: &Yaml, path: &Path) -> Result<Zeroizing<String>, String> {
     is_one
         .then_some(token)
         .ok_or_else(|| "its token cannot stand in a header".to_owned())
-}
-
-fn of_json(value: Value) -> Yaml {
-    match value {
-        Value::Null => Yaml::Null,
-        Value::Bool(value) => Yaml::Text(Zeroizing::new(value.to_string())),
-        Value::Number(value) => Yaml::Text(Zeroizing::new(value.to_string())),
-        Value::String(text) => Yaml::Text(Zeroizing::new(text)),
-        Value::Array(items) => Yaml::List(items.into_iter().map(of_json).collect()),
-        Value::Object(members) => {
-            let members = members.into_iter().map(|(name, value)| (name, of_json(value)));
-            Yaml::Map(members.collect::<BTreeMap<_, _>>())
-        }
-    }
 }
 
 #[cfg(test)]
@@ -284,7 +284,13 @@ mod tests {
         check(replaced("token: SECRET", "client-certificate: x"), Err("client-certificate"));
         check(replaced("token: SECRET", "exec:\n      command: x"), Err("exec"));
         check(replaced("token: SECRET", "token: SECRET\n    as: admin"), Err("it has as"));
-        check(replaced("    token: SECRET", "    {}"), Err("line"));
+        check(replaced("    token: SECRET", "    {}"), Err("no token"));
+        check(replaced("token: SECRET", "token: SECRET: x"), Err("line"));
+        check(replaced("token: SECRET", "token: 123456.0123456789012345"), Err("no token"));
+        check(replaced("token: SECRET", "token: other\n    token: SECRET"), Err("line"));
+        check(replaced("token: SECRET", "x: &a SECRET\n    token: *a"), Err("line"));
+        check(|text| text + &"[".repeat(100), Err("line"));
+        check(|text| text + "extensions:\n" + &"- a\n".repeat(10_000), Err("line"));
         check(replaced("token: SECRET", "tokens: SECRET"), Err("no token"));
         check(replaced("token: SECRET", "token: SECRET SECRET"), Err("cannot stand in a header"));
         check(replaced("token: SECRET", "tokenFile: none"), Err("there is no"));
@@ -298,8 +304,8 @@ mod tests {
         let twice = "users:\n- name: kubelet\n  user:\n    token: other";
         check(replaced("users:", twice), Err("not one user"));
         check(
-            replaced("certificate-authority-data: ", "certificate-authority-data: !"),
-            Err("line"),
+            replaced("certificate-authority-data: ", "certificate-authority-data: \"!\"  # "),
+            Err("Base64"),
         );
         check(
             replaced("certificate-authority-data: ", "certificate-authority-data: A"),
@@ -307,7 +313,7 @@ mod tests {
         );
         check(replaced("certificate-authority-data: ", "x: "), Err("names no CA"));
         check(|_| String::new(), Err("no current-context"));
-        check(|_| "{".to_owned(), Err("line 1 is no JSON"));
+        check(|_| "{".to_owned(), Err("line 1 is no YAML"));
         check(|_| "x: ".to_owned() + &"y".repeat(1024 * 1024), Err("larger than"));
         let missing = Kubeconfig::read(&["/nonexistent/a".into(), "/nonexistent/b".into()]).err().unwrap();
         assert!(missing.to_string().contains("/nonexistent/a and /nonexistent/b"), "{missing}");

@@ -12,7 +12,6 @@ pub mod key;
 pub mod kubeconfig;
 pub mod store;
 pub mod unit;
-mod yaml;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,9 @@
 //! the time is bounded, but for that in which Ignition waits too ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes the pointer, so that a TPM
 //! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod shown;
+mod tickets;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,17 +14,15 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use attest_wire::SpkiSha256;
 use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
-use attest_wire::{Kind, SpkiSha256};
 use zeroize::Zeroizing;
 
-use crate::attestation::cloud::{self, CloudMeans, Found, NitroTpm, OwnTpm};
-use crate::attestation::means::{Means, TpmMeans};
-use crate::attestation::{self, Attested, Target};
+use crate::attestation::cloud;
 use crate::claimant::state::State;
 use crate::claimant::storage::{self, Storage};
 use crate::claimant::{Claimants, Purpose};
-use crate::cloud::{Base, nitro_tpm};
+use crate::cloud::Base;
 use crate::console::{self, say};
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways};
@@ -36,15 +36,11 @@ use crate::kubelet::key::{self, Key, Places};
 use crate::patience::Patience;
 use crate::platform::{Instance, NAME_ARGUMENT, Platform, pointer_file};
 use crate::pointer::{GatewaySource, Place, Pointer, PointerError};
-use crate::tpm::{AkKind, EkChoice, EndorsementKey, Tpm, TpmError, device};
+use crate::tpm::{AkKind, EkChoice, TpmError, device};
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
 /// it (`--fetch-timeout`, in `internal/main.go` of coreos/ignition).
 const POINTER_PARTS: u32 = 2;
-/// How old a ticket may become at most while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
-const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);
-/// The part of its life that a ticket may spend in waiting: the rest is Ignition's, which asks for the configs one after the other.
-const TICKET_FRESH_PART: u32 = 4;
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]
@@ -333,7 +329,7 @@ fn work(
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
     }
     if done.nothing.is_none() {
-        let result = attest_to_all(settings, &http, &gateways, &mut surroundings, patience, &mut pointer, &mut done);
+        let result = tickets::attest_to_all(settings, &http, &gateways, &mut surroundings, patience, &mut pointer, &mut done);
         // What is known of the other gateways is not lost with it.
         done.failed.extend(result.err());
     }
@@ -428,201 +424,4 @@ fn claim_tokens(
             Err(failure) => done.notes.push(failure.to_string()),
         }
     }
-}
-
-/// A TPM with the EK that it attests by.
-struct Opened {
-    tpm: Tpm,
-    ek: EndorsementKey,
-    intermediates: Vec<Vec<u8>>,
-}
-
-fn open(settings: &Settings) -> Result<Opened, TpmError> {
-    let mut tpm = Tpm::open(&settings.tcti)?;
-    let ek = tpm.endorsement_key(settings.ek)?;
-    let intermediates = if ek.certificate.is_some() {
-        tpm.intermediates().unwrap_or_default()
-    } else {
-        Vec::new()
-    };
-    Ok(Opened { tpm, ek, intermediates })
-}
-
-impl Opened {
-    fn means<'a>(&'a mut self, settings: &Settings) -> Result<(TpmMeans<'a>, Option<String>), TpmError> {
-        let ak = settings.ak.unwrap_or_else(|| {
-            if self.tpm.can_make(AkKind::EccP256) {
-                AkKind::EccP256
-            } else {
-                AkKind::Rsa2048
-            }
-        });
-        let keys = self.tpm.attester(&self.ek, ak)?;
-        let intermediates = std::mem::take(&mut self.intermediates);
-        Ok(TpmMeans::new(&self.ek, intermediates, keys, &settings.event_log))
-    }
-}
-
-fn attest_to_all(
-    settings: &Settings,
-    http: &Http,
-    gateways: &[(&GatewaySource, Takes)],
-    surroundings: &mut Surroundings,
-    patience: &Patience,
-    pointer: &mut Pointer,
-    done: &mut Done,
-) -> Result<(), Failure> {
-    let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.kinds.iter().copied()).collect();
-    let Surroundings {
-        claimants,
-        tpm: has_tpm,
-        instance,
-        kubelet_key,
-    } = surroundings;
-    let told_key = *kubelet_key;
-    let mut opened = None;
-    let mut means = Means {
-        name: settings.name.clone(),
-        ..Means::default()
-    };
-    // On a cloud, one of two may be out of order: the pool says whether the other is enough.
-    let mut missing = Vec::new();
-    if takes.contains(&Kind::Tpm) && has_tpm.is_ok() {
-        let tpm = open(settings).and_then(|tpm| opened.insert(tpm).means(settings));
-        match tpm {
-            Ok((tpm, note)) => {
-                done.notes.extend(note);
-                means.tpm = Some(tpm);
-            }
-            Err(error) => missing.push(Failure::from(error)),
-        }
-    }
-    if let Some(instance) = instance {
-        match cloud_means(settings, instance, &takes, has_tpm.is_ok(), claimants, patience.work()) {
-            Ok(found) => {
-                means.cloud = found.means;
-                let new = found
-                    .notes
-                    .into_iter()
-                    .filter(|note| !done.notes.contains(note))
-                    .collect::<Vec<_>>();
-                done.notes.extend(new);
-            }
-            Err(failure) => missing.push(failure),
-        }
-    }
-    let nothing = means.tpm.is_none() && means.cloud.is_none();
-    let failed = (nothing && !missing.is_empty()).then(|| missing.remove(0));
-    done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
-    if let Some(failed) = failed {
-        return Err(failed);
-    }
-    let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
-    let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
-    // Beside the pointer, until the last one is there: one that is earned again, or is too old by then, leaves nothing of itself.
-    let mut earned: BTreeMap<usize, Earned> = BTreeMap::new();
-    let mut round: Vec<usize> = (0..gateways.len()).collect();
-    // Each round but the first follows one in which a gateway has held this node, or minutes have passed, so their number is bounded as
-    // its patience is.
-    while !round.is_empty() {
-        let (mut left, held) = (round.len(), patience.times());
-        for (index, ((source, takes), token)) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
-            let share = patience.work().share(left);
-            left -= 1;
-            patience.answered(Instant::now());
-            let target = Target {
-                gateway: &Gateway::patiently(http, source, share, patience).with_token(token.is_some()),
-                takes: &takes.kinds,
-                pool: &source.pool,
-                kubelet_key: told_key.filter(|_| takes.kubelet_key),
-                token: token.as_ref(),
-            };
-            match (attestation::attest(target, &mut means), earned.get_mut(&index)) {
-                (Ok(attested), _) => {
-                    // Where nothing of it is signed, the key is nobody's word.
-                    let has_key = target.kubelet_key.is_some() && attested.kinds.iter().any(|kind| kind.signs_purpose());
-                    let with_key = if has_key { ", with the key that its kubelet will have" } else { "" };
-                    done.attested_key |= has_key;
-                    let line = format!("{attested} to {} for pool {}{with_key}", source.base, source.pool);
-                    earned.insert(index, Earned::new(attested, line));
-                }
-                (Err(failure), Some(before)) => before.not_again = Some(failure),
-                (Err(failure), None) => done.fail(source.place, failure, patience),
-            }
-        }
-        round.clear();
-        let stale = |earned: &Earned| earned.not_again.is_none() && earned.is_stale(patience.times() > held);
-        round.extend(earned.iter().filter(|(_, earned)| stale(earned)).map(|(index, _)| *index));
-    }
-    for (((source, _), _), earned) in earned
-        .into_iter()
-        .filter_map(|(index, earned)| Some((gateways.get(index)?, earned)))
-    {
-        match earned.not_again {
-            Some(failure) if !earned.is_good() => done.fail(source.place, failure, patience),
-            failure => {
-                let kept = |failure| format!("{}: the ticket is the one of before: {failure}", source.base);
-                done.notes.extend(failure.map(kept));
-                pointer.set_ticket(source.place, &earned.ticket);
-                done.attested.push(earned.line);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A ticket that is not in the pointer yet. A secret, so there is no `Debug`.
-struct Earned {
-    ticket: Zeroizing<String>,
-    at: Instant,
-    lasts: Option<Duration>,
-    /// What to say of it.
-    line: String,
-    /// Why it could not be earned again. It is then as good as it was.
-    not_again: Option<Failure>,
-}
-
-impl Earned {
-    fn new(attested: Attested, line: String) -> Self {
-        Self {
-            ticket: attested.ticket,
-            at: Instant::now(),
-            lasts: attested.lasts,
-            line,
-            not_again: None,
-        }
-    }
-
-    /// Whether it is to be earned again, after a round in which this node was `held` or was not.
-    fn is_stale(&self, held: bool) -> bool {
-        let part = self.lasts.map(|lasts| lasts / TICKET_FRESH_PART).filter(|_| held);
-        self.at.elapsed() > part.map_or(TICKET_FRESH_LIMIT, |part| part.min(TICKET_FRESH_LIMIT))
-    }
-
-    /// Whether the gateway surely takes it still.
-    fn is_good(&self) -> bool {
-        self.lasts.is_some_and(|lasts| self.at.elapsed() < lasts)
-    }
-}
-
-fn cloud_means<'a>(
-    settings: &Settings,
-    instance: &'a Instance,
-    takes: &BTreeSet<Kind>,
-    has_tpm: bool,
-    claimants: &mut Claimants,
-    deadline: Deadline,
-) -> Result<Found<'a>, Failure> {
-    let state = State::new(&settings.state);
-    let program = nitro_tpm::find(&settings.nitro_tpm_attest, std::env::var_os("PATH").as_deref());
-    let nitro_tpm = program.filter(|_| has_tpm).map(|program| NitroTpm {
-        program,
-        folder: state.input(),
-    });
-    let own_tpm = OwnTpm {
-        nitro_tpm,
-        tcti: has_tpm.then(|| settings.tcti.clone()),
-        event_log: settings.event_log.clone(),
-    };
-    CloudMeans::find(instance, takes, own_tpm, claimants, deadline)
 }

@@ -1,0 +1,72 @@
+//! What this node attests by: a TPM that was opened, what its cloud says.
+
+use std::collections::BTreeSet;
+
+use attest_wire::Kind;
+
+use super::Settings;
+use crate::attestation::cloud::{CloudMeans, Found, NitroTpm, OwnTpm};
+use crate::attestation::means::TpmMeans;
+use crate::claimant::Claimants;
+use crate::claimant::state::State;
+use crate::cloud::nitro_tpm;
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::platform::Instance;
+use crate::tpm::{AkKind, EndorsementKey, Tpm, TpmError};
+
+/// A TPM with the EK that it attests by.
+pub(super) struct Opened {
+    tpm: Tpm,
+    ek: EndorsementKey,
+    intermediates: Vec<Vec<u8>>,
+}
+
+pub(super) fn open(settings: &Settings) -> Result<Opened, TpmError> {
+    let mut tpm = Tpm::open(&settings.tcti)?;
+    let ek = tpm.endorsement_key(settings.ek)?;
+    let intermediates = if ek.certificate.is_some() {
+        tpm.intermediates().unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    Ok(Opened { tpm, ek, intermediates })
+}
+
+impl Opened {
+    pub(super) fn means<'a>(&'a mut self, settings: &Settings) -> Result<(TpmMeans<'a>, Option<String>), TpmError> {
+        let ak = settings.ak.unwrap_or_else(|| {
+            if self.tpm.can_make(AkKind::EccP256) {
+                AkKind::EccP256
+            } else {
+                AkKind::Rsa2048
+            }
+        });
+        let keys = self.tpm.attester(&self.ek, ak)?;
+        let intermediates = std::mem::take(&mut self.intermediates);
+        Ok(TpmMeans::new(&self.ek, intermediates, keys, &settings.event_log))
+    }
+}
+
+/// What the cloud that this is an instance of says of it.
+pub(super) fn cloud_means<'a>(
+    settings: &Settings,
+    instance: &'a Instance,
+    takes: &BTreeSet<Kind>,
+    has_tpm: bool,
+    claimants: &mut Claimants,
+    deadline: Deadline,
+) -> Result<Found<'a>, Failure> {
+    let state = State::new(&settings.state);
+    let program = nitro_tpm::find(&settings.nitro_tpm_attest, std::env::var_os("PATH").as_deref());
+    let nitro_tpm = program.filter(|_| has_tpm).map(|program| NitroTpm {
+        program,
+        folder: state.input(),
+    });
+    let own_tpm = OwnTpm {
+        nitro_tpm,
+        tcti: has_tpm.then(|| settings.tcti.clone()),
+        event_log: settings.event_log.clone(),
+    };
+    CloudMeans::find(instance, takes, own_tpm, claimants, deadline)
+}

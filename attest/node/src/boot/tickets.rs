@@ -1,0 +1,164 @@
+//! A ticket of each gateway, none of them too old when Ignition shows the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use attest_wire::Kind;
+use zeroize::Zeroizing;
+
+use super::shown::{cloud_means, open};
+use super::{Done, Settings, Surroundings};
+use crate::attestation::means::Means;
+use crate::attestation::{self, Attested, Target};
+use crate::failure::Failure;
+use crate::gateway::{Gateway, Http, Takes};
+use crate::patience::Patience;
+use crate::pointer::{GatewaySource, Pointer};
+
+/// How old a ticket may become at most while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
+const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);
+/// The part of its life that a ticket may spend in waiting: the rest is Ignition's, which asks for the configs one after the other.
+const TICKET_FRESH_PART: u32 = 4;
+
+/// Attests to each of these gateways, and puts their tickets into the pointer.
+pub(super) fn attest_to_all(
+    settings: &Settings,
+    http: &Http,
+    gateways: &[(&GatewaySource, Takes)],
+    surroundings: &mut Surroundings,
+    patience: &Patience,
+    pointer: &mut Pointer,
+    done: &mut Done,
+) -> Result<(), Failure> {
+    let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.kinds.iter().copied()).collect();
+    let Surroundings {
+        claimants,
+        tpm: has_tpm,
+        instance,
+        kubelet_key,
+    } = surroundings;
+    let told_key = *kubelet_key;
+    let mut opened = None;
+    let mut means = Means {
+        name: settings.name.clone(),
+        ..Means::default()
+    };
+    // On a cloud, one of two may be out of order: the pool says whether the other is enough.
+    let mut missing = Vec::new();
+    if takes.contains(&Kind::Tpm) && has_tpm.is_ok() {
+        let tpm = open(settings).and_then(|tpm| opened.insert(tpm).means(settings));
+        match tpm {
+            Ok((tpm, note)) => {
+                done.notes.extend(note);
+                means.tpm = Some(tpm);
+            }
+            Err(error) => missing.push(Failure::from(error)),
+        }
+    }
+    if let Some(instance) = instance {
+        match cloud_means(settings, instance, &takes, has_tpm.is_ok(), claimants, patience.work()) {
+            Ok(found) => {
+                means.cloud = found.means;
+                let new = found
+                    .notes
+                    .into_iter()
+                    .filter(|note| !done.notes.contains(note))
+                    .collect::<Vec<_>>();
+                done.notes.extend(new);
+            }
+            Err(failure) => missing.push(failure),
+        }
+    }
+    let nothing = means.tpm.is_none() && means.cloud.is_none();
+    let failed = (nothing && !missing.is_empty()).then(|| missing.remove(0));
+    done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
+    let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
+    // Beside the pointer, until the last one is there: one that is earned again, or is too old by then, leaves nothing of itself.
+    let mut earned: BTreeMap<usize, Earned> = BTreeMap::new();
+    let mut round: Vec<usize> = (0..gateways.len()).collect();
+    // Each round but the first follows one in which a gateway has held this node, or minutes have passed, so their number is bounded as
+    // its patience is.
+    while !round.is_empty() {
+        let (mut left, held) = (round.len(), patience.times());
+        for (index, ((source, takes), token)) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
+            let share = patience.work().share(left);
+            left -= 1;
+            patience.answered(Instant::now());
+            let target = Target {
+                gateway: &Gateway::patiently(http, source, share, patience).with_token(token.is_some()),
+                takes: &takes.kinds,
+                pool: &source.pool,
+                kubelet_key: told_key.filter(|_| takes.kubelet_key),
+                token: token.as_ref(),
+            };
+            match (attestation::attest(target, &mut means), earned.get_mut(&index)) {
+                (Ok(attested), _) => {
+                    // Where nothing of it is signed, the key is nobody's word.
+                    let has_key = target.kubelet_key.is_some() && attested.kinds.iter().any(|kind| kind.signs_purpose());
+                    let with_key = if has_key { ", with the key that its kubelet will have" } else { "" };
+                    done.attested_key |= has_key;
+                    let line = format!("{attested} to {} for pool {}{with_key}", source.base, source.pool);
+                    earned.insert(index, Earned::new(attested, line));
+                }
+                (Err(failure), Some(before)) => before.not_again = Some(failure),
+                (Err(failure), None) => done.fail(source.place, failure, patience),
+            }
+        }
+        round.clear();
+        let stale = |earned: &Earned| earned.not_again.is_none() && earned.is_stale(patience.times() > held);
+        round.extend(earned.iter().filter(|(_, earned)| stale(earned)).map(|(index, _)| *index));
+    }
+    for (((source, _), _), earned) in earned
+        .into_iter()
+        .filter_map(|(index, earned)| Some((gateways.get(index)?, earned)))
+    {
+        match earned.not_again {
+            Some(failure) if !earned.is_good() => done.fail(source.place, failure, patience),
+            failure => {
+                let kept = |failure| format!("{}: the ticket is the one of before: {failure}", source.base);
+                done.notes.extend(failure.map(kept));
+                pointer.set_ticket(source.place, &earned.ticket);
+                done.attested.push(earned.line);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A ticket that is not in the pointer yet. A secret, so there is no `Debug`.
+struct Earned {
+    ticket: Zeroizing<String>,
+    at: Instant,
+    lasts: Option<Duration>,
+    /// What to say of it.
+    line: String,
+    /// Why it could not be earned again. It is then as good as it was.
+    not_again: Option<Failure>,
+}
+
+impl Earned {
+    fn new(attested: Attested, line: String) -> Self {
+        Self {
+            ticket: attested.ticket,
+            at: Instant::now(),
+            lasts: attested.lasts,
+            line,
+            not_again: None,
+        }
+    }
+
+    /// Whether it is to be earned again, after a round in which this node was `held` or was not.
+    fn is_stale(&self, held: bool) -> bool {
+        let part = self.lasts.map(|lasts| lasts / TICKET_FRESH_PART).filter(|_| held);
+        self.at.elapsed() > part.map_or(TICKET_FRESH_LIMIT, |part| part.min(TICKET_FRESH_LIMIT))
+    }
+
+    /// Whether the gateway surely takes it still.
+    fn is_good(&self) -> bool {
+        self.lasts.is_some_and(|lasts| self.at.elapsed() < lasts)
+    }
+}

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::custom;
+use super::objects::Objects;
+
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
@@ -20,6 +23,8 @@ const MCO: &str = "machineconfiguration.openshift.io";
 const MACHINES: &str = "machine.openshift.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
+/// The group of kinds that are there only while a CustomResourceDefinition says what they are.
+const CUSTOM: &str = "attest-gateway.internal";
 
 const fn kind(
     group: &'static str,
@@ -40,7 +45,7 @@ const fn kind(
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 27] = [
+pub(super) const KINDS: [Kind; 29] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -96,6 +101,15 @@ pub(super) const KINDS: [Kind; 27] = [
         false,
         &[],
     ),
+    kind(
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        false,
+        STATUS,
+    ),
+    kind(CUSTOM, "v1alpha1", "AttestedNode", "attestednodes", false, STATUS),
 ];
 
 /// What whoever approves has a right to, by the signer's name: no objects (`plugin/pkg/admission/certificates/approval/admission.go`).
@@ -115,6 +129,11 @@ impl Kind {
             .iter()
             .find(|kind| kind.plural == plural)
             .unwrap_or_else(|| panic!("no {plural}"))
+    }
+
+    /// Whether it is there only while a CustomResourceDefinition is.
+    pub(super) fn is_custom(&self) -> bool {
+        self.group == CUSTOM
     }
 
     pub(super) fn find(group: &str, version: &str, plural: &str) -> Option<Self> {
@@ -149,12 +168,13 @@ impl Kind {
 }
 
 /// What a path of the discovery says, if it is one.
-pub(super) fn discovery(path: &str) -> Option<Value> {
+pub(super) fn discovery(path: &str, objects: &Objects) -> Option<Value> {
     match path {
         "/version" => Some(json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"})),
         "/api" => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         "/apis" => {
-            let mut groups: Vec<(&str, &str)> = KINDS.iter().map(|kind| (kind.group, kind.version)).collect();
+            let there = KINDS.iter().filter(|kind| custom::is_there(objects, **kind));
+            let mut groups: Vec<(&str, &str)> = there.map(|kind| (kind.group, kind.version)).collect();
             groups.retain(|(group, _)| !group.is_empty());
             groups.dedup();
             let group = |(group, version): (&str, &str)| {
@@ -164,15 +184,16 @@ pub(super) fn discovery(path: &str) -> Option<Value> {
             let groups: Vec<Value> = groups.into_iter().map(group).collect();
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
-        _ => resources(path),
+        _ => resources(path, objects),
     }
 }
 
-fn resources(path: &str) -> Option<Value> {
+fn resources(path: &str, objects: &Objects) -> Option<Value> {
     let group_version = path
         .strip_prefix("/apis/")
         .or_else(|| path.strip_prefix("/api/").filter(|rest| *rest == "v1"))?;
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| kind.api_version() == group_version).collect();
+    let is_it = |kind: &&Kind| kind.api_version() == group_version && custom::is_there(objects, **kind);
+    let kinds: Vec<&Kind> = KINDS.iter().filter(is_it).collect();
     if kinds.is_empty() {
         return None;
     }
@@ -180,8 +201,12 @@ fn resources(path: &str) -> Option<Value> {
     let mut resources = Vec::new();
     for kind in kinds {
         let singular = kind.kind.to_lowercase();
-        resources
-            .push(json!({"name": kind.plural, "singularName": singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs}));
+        let mut resource =
+            json!({"name": kind.plural, "singularName": singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs});
+        if kind.is_custom() {
+            resource["shortNames"] = custom::short_names(objects, *kind);
+        }
+        resources.push(resource);
         for sub in kind.subresources {
             let name = format!("{}/{sub}", kind.plural);
             resources.push(json!({"name": name, "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind, "verbs": ["get", "patch", "update"]}));

@@ -2,9 +2,10 @@
 //!
 //! It does as the documentation of the API says (<https://kubernetes.io/docs/reference/using-api/api-concepts/>: resource versions, lists in pages, watches,
 //! bookmarks, 410), and as `staging/src/k8s.io/apiserver` and `apimachinery` in `kubernetes/kubernetes` word it (`pkg/api/errors`, `pkg/endpoints/handlers`,
-//! `plugin/pkg/auth/authorizer/rbac`). An object is told whole, or by its metadata alone where `Accept` says so (`meta.k8s.io/v1`, as for tables there). What it leaves out: admission, defaults, schemas, whether a namespace exists, and protobuf. A strategic merge patch and
+//! `plugin/pkg/auth/authorizer/rbac`). An object is told whole, or by its metadata alone where `Accept` says so (`meta.k8s.io/v1`, as for tables there). Of kinds that a CustomResourceDefinition makes it has the schema and the tables (`custom.rs`). What it leaves out: admission, defaults, other schemas and tables, whether a namespace exists, and protobuf. A strategic merge patch and
 //! an applied one are taken for a merge patch.
 
+mod custom;
 mod kinds;
 mod objects;
 mod patch;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::custom;
 use super::kinds::Kind;
 use super::patch;
 use super::rights::User;
@@ -43,6 +44,8 @@ pub(super) struct Objects {
     live: BTreeMap<Key, Arc<Value>>,
     history: Vec<Change>,
     made: u64,
+    /// Who writes next, as `metadata.managedFields` names it.
+    manager: String,
 }
 
 /// How much one secret may hold.
@@ -91,6 +94,11 @@ impl Objects {
     /// Past every check.
     pub(super) fn remove(&mut self, kind: Kind, namespace: &str, name: &str) {
         self.end(&key(kind, namespace, name));
+    }
+
+    /// This one writes next.
+    pub(super) fn written_by(&mut self, manager: String) {
+        self.manager = manager;
     }
 
     pub(super) fn compact(&mut self) {
@@ -163,6 +171,10 @@ impl Objects {
             object["spec"]["username"] = json!(user.name);
             object["spec"]["groups"] = json!(user.groups);
         }
+        if kind.is_custom() {
+            custom::fit(self, kind, &mut object)?;
+            custom::manage(None, &mut object, &self.manager, None, &now());
+        }
         Ok(self.write(key, object))
     }
 
@@ -231,8 +243,14 @@ impl Objects {
         if kind.kind == "Secret" && old["immutable"] == true && (new["data"] != old["data"] || new["immutable"] != true) {
             return Err(Status::immutable(*kind, name));
         }
+        if kind.is_custom() {
+            custom::fit(self, *kind, &mut new)?;
+        }
         if new == *old {
             return Ok(old);
+        }
+        if kind.is_custom() {
+            custom::manage(Some(&old), &mut new, &self.manager, part, &now());
         }
         let content = |object: &Value| {
             let mut object = object.clone();

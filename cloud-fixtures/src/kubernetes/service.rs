@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+use super::custom;
 use super::kinds::{Kind, SIGNERS, discovery};
 use super::objects::{Key, Objects, Page};
 use super::rights::{User, Wanted, authorize};
@@ -92,7 +93,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         Ok(user) => user,
         Err(status) => return Some(refused(&status)),
     };
-    if let Some(found) = discovery(head.uri.path()) {
+    if let Some(found) = discovery(head.uri.path(), &locked(&shared.objects)) {
         return Some(said(200, &found));
     }
     let Some(place) = place(head.uri.path()) else {
@@ -115,6 +116,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         Ok(_) if media_type.contains("protobuf") => Err(Status::media_type()),
         Ok(body) => serde_json::from_slice(&body).map_err(|error| Status::bad_request(format!("the body is no JSON: {error}"))),
     };
+    let agent = header(USER_AGENT).unwrap_or_default().to_owned();
     let request = Wants {
         user: &user,
         verb,
@@ -122,6 +124,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         query: &query,
         media_type: &media_type,
         form: Form::of(header(ACCEPT).unwrap_or_default()),
+        agent: &agent,
     };
     let is_write = !matches!(verb, "get" | "list" | "watch");
     let mishap = if is_write { locked(&shared.mishaps).pop_front() } else { None };
@@ -138,6 +141,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
                 query,
                 media_type,
                 form,
+                agent,
                 body,
             };
             tokio::spawn(late(shared, through, held));
@@ -184,6 +188,7 @@ async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64
             query,
             media_type,
             form,
+            agent,
             body,
         } = wants;
         let request = Wants {
@@ -193,6 +198,7 @@ async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64
             query: &query,
             media_type: &media_type,
             form,
+            agent: &agent,
         };
         drop(done(&shared, &request, &body));
     }
@@ -206,6 +212,7 @@ struct Late {
     query: String,
     media_type: String,
     form: Form,
+    agent: String,
     body: Value,
 }
 
@@ -216,6 +223,8 @@ struct Wants<'a> {
     query: &'a str,
     media_type: &'a str,
     form: Form,
+    /// What the client calls itself.
+    agent: &'a str,
 }
 
 /// How much of an object is told.
@@ -223,6 +232,8 @@ struct Wants<'a> {
 pub(super) enum Form {
     Whole,
     Metadata,
+    /// Of kinds that a CustomResourceDefinition makes. Others are told whole, and so is who watches.
+    Table,
 }
 
 impl Form {
@@ -231,6 +242,8 @@ impl Form {
         let first = accept.split(',').next().unwrap_or_default();
         if first.contains("as=PartialObjectMetadata") {
             Self::Metadata
+        } else if first.contains("as=Table") {
+            Self::Table
         } else {
             Self::Whole
         }
@@ -238,7 +251,7 @@ impl Form {
 
     pub(super) fn of_object(self, object: &Value) -> Value {
         match self {
-            Self::Whole => object.clone(),
+            Self::Whole | Self::Table => object.clone(),
             Self::Metadata => json!({"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": object["metadata"]}),
         }
     }
@@ -274,6 +287,11 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     };
     let mut objects = locked(&shared.objects);
     authorize(&objects, wants.user, wanted)?;
+    if !custom::is_there(&objects, *kind) {
+        return Err(Status::no_such_path());
+    }
+    objects.written_by(manager(wants));
+    let is_table = wants.form == Form::Table && kind.is_custom();
     if part.is_some_and(|part| !kind.subresources.contains(&part)) {
         return Err(Status::no_such_path());
     }
@@ -287,7 +305,11 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         "list" => {
             let limit = parameter(wants.query, "limit").parse().unwrap_or_default();
             let page = objects.list(*kind, within, &selector()?, limit, from(&parameter(wants.query, "continue"))?)?;
-            return Ok(said(200, &list(*kind, &page, wants.form)));
+            let list = list(*kind, &page, wants.form);
+            return Ok(match (is_table, list["items"].as_array()) {
+                (true, Some(items)) => said(200, &custom::table(&objects, *kind, &list["metadata"], items)),
+                _ => said(200, &list),
+            });
         }
         "watch" => {
             let watch = Watch::new(*kind, within, selector()?, (wants.query, wants.form), &objects)?;
@@ -296,6 +318,10 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         }
         "get" => {
             let found = objects.get(*kind, namespace, name).ok_or_else(|| Status::not_found(*kind, name))?;
+            if is_table {
+                let metadata = json!({"resourceVersion": found["metadata"]["resourceVersion"]});
+                return Ok(said(200, &custom::table(&objects, *kind, &metadata, std::slice::from_ref(found))));
+            }
             return Ok(said(200, &wants.form.of_object(found)));
         }
         "create" => objects.create(*kind, namespace, body.clone(), wants.user)?,
@@ -313,6 +339,16 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         ));
     }
     Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.of_object(&object)))
+}
+
+/// As who writes says, or else the beginning of what the client calls itself (`managerOrUserAgent` in
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
+fn manager(wants: &Wants<'_>) -> String {
+    let said = parameter(wants.query, "fieldManager");
+    match said.is_empty() {
+        true => wants.agent.split('/').next().unwrap_or_default().to_owned(),
+        false => said,
+    }
 }
 
 /// Who approves or denies a request has to have the right to do so for its signer.
@@ -393,7 +429,7 @@ fn list(kind: Kind, page: &Page, form: Form) -> Value {
     }
     let items: Vec<Value> = page.items.iter().map(|item| form.of_object(item)).collect();
     let (of, api_version) = match form {
-        Form::Whole => (format!("{}List", kind.kind), kind.api_version()),
+        Form::Whole | Form::Table => (format!("{}List", kind.kind), kind.api_version()),
         Form::Metadata => ("PartialObjectMetadataList".to_owned(), META.to_owned()),
     };
     json!({"kind": of, "apiVersion": api_version, "metadata": metadata, "items": items})

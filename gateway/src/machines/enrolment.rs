@@ -123,7 +123,12 @@ async fn enrol(
 
 /// What has to be written so that a name is this identity's, and it has no other. Where another has it, or it has another, that goes if it may be
 /// replaced.
-async fn naming(reading: &mut Reading<'_>, name: &str, identity: &NodeIdentity, replace: bool) -> Result<Vec<Rewrite>, EnrolmentError> {
+pub(super) async fn naming(
+    reading: &mut Reading<'_>,
+    name: &str,
+    identity: &NodeIdentity,
+    replace: bool,
+) -> Result<Vec<Rewrite>, EnrolmentError> {
     let rewrite = |kind, id: &str, value: Option<&str>| Rewrite {
         kind,
         id: id.to_owned(),
@@ -214,7 +219,7 @@ pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, 
 }
 
 /// What has to be written so that this is what the allowlist says of an EK.
-fn listing(ek: EkDigest, record: &EkRecord) -> Result<Rewrite, StoreError> {
+pub(super) fn listing(ek: EkDigest, record: &EkRecord) -> Result<Rewrite, StoreError> {
     let Entry { id, value } = write(EntryKind::Ek, ek.to_string(), record)?;
     Ok(Rewrite {
         kind: EntryKind::Ek,
@@ -355,6 +360,14 @@ pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreErro
 /// # Errors
 /// [`StoreError`].
 pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreError> {
+    forget_name_of(store, name, None).await
+}
+
+/// As [`forget_name`], if it is this identity's, where one is said.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn forget_name_of(store: &dyn Store, name: &str, identity: Option<&str>) -> Result<bool, StoreError> {
     let mut anew = Anew::default();
     loop {
         let mut reading = Reading::of(store);
@@ -364,7 +377,11 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
             value: None,
         };
         let mut rewrites = Vec::new();
-        if let Some(owner) = reading.get(EntryKind::Name, name).await? {
+        let owner = reading.get(EntryKind::Name, name).await?;
+        if identity.is_some_and(|identity| owner.as_ref().is_none_or(|owner| owner.value != identity)) {
+            return Ok(false);
+        }
+        if let Some(owner) = owner {
             rewrites.push(gone(EntryKind::Name, name));
             let known = reading.get(EntryKind::NameOf, &owner.value).await?;
             if known.is_some_and(|known| known.value == name) {

@@ -2,6 +2,7 @@
 //! nothing any more.
 
 pub mod attested;
+pub mod by_object;
 pub mod enrolment;
 pub mod instances;
 pub mod objects;

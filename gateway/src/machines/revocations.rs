@@ -316,11 +316,11 @@ pub async fn note_kubelet(store: &dyn Store, name: &str, at: u64) -> Result<(), 
     store.insert(EntryKind::Kubelet, entry).await.map(drop)
 }
 
-fn read(entry: &Entry) -> Result<Revocation, StoreError> {
+pub(super) fn read(entry: &Entry) -> Result<Revocation, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
 }
 
-fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
+pub(super) fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
     StoreError::Entry {
         kind: EntryKind::Revoked.as_str(),
         id: who.to_owned(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
-use attest_gateway::audit::admin::{self, Act, By, Thing, Verb};
+use attest_gateway::audit::admin::{self, Act, By, ByObject, Thing, Verb};
 use attest_gateway::audit::{Decision, Record};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
@@ -171,6 +171,7 @@ async fn administered() -> Vec<Value> {
         host: "control-1".to_owned(),
         pid: 2,
         gateway: Some("gateway-1".to_owned()),
+        object: Some(ByObject::new("tpm-00", "17", Some("kubectl-edit"))),
     };
     let thing = Thing {
         kind: "ek".to_owned(),

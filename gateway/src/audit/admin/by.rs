@@ -38,6 +38,33 @@ pub struct By {
     /// The gateway's name, if it has done it of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
+    /// The object of the cluster's API that says so, if that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<ByObject>,
+}
+
+/// An object of the cluster's API that somebody has edited. The API tells nobody else who that was: its own audit log knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByObject {
+    pub name: String,
+    /// As the object was when it was gone by.
+    pub resource_version: String,
+    /// What has written its spec last, as whoever wrote it has called himself: `kubectl-edit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manager: Option<String>,
+}
+
+impl ByObject {
+    /// What has such a name; of the manager's what can be shown.
+    #[must_use]
+    pub fn new(name: &str, resource_version: &str, manager: Option<&str>) -> Self {
+        Self {
+            name: name.to_owned(),
+            resource_version: bounded(resource_version),
+            manager: manager.map(bounded).filter(|manager| !manager.is_empty()),
+        }
+    }
 }
 
 impl By {
@@ -55,6 +82,7 @@ impl By {
             host: checkpoint::host(),
             pid: std::process::id(),
             gateway: None,
+            object: None,
         }
     }
 
@@ -72,7 +100,11 @@ impl By {
 impl std::fmt::Display for By {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(name) = &self.gateway {
-            return write!(f, "the gateway {name}");
+            write!(f, "the gateway {name}")?;
+            return match &self.object {
+                Some(object) => write!(f, ", as the object {} says", object.name),
+                None => Ok(()),
+            };
         }
         match &self.user {
             Some(user) => write!(f, "{user} (uid {})", self.uid)?,

@@ -10,6 +10,7 @@ mod client;
 mod client_ca;
 mod configs;
 mod copies;
+mod events;
 mod health;
 mod kept;
 mod machines;

@@ -7,11 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 
-use super::csr::Csr;
-use super::events::{Events, Said};
+use super::csr::{APPROVED, Csr};
 use super::judge::Ground;
 use super::watched::{Asked, NODES, REQUESTS};
 use crate::clock::{Clock, rfc3339};
+use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
 use crate::machines::attested::{Approval, Attested};
 
@@ -49,7 +49,7 @@ pub(super) async fn approve(
         Err(error) => return Err(error),
     }
     tracing::info!("CSR {} is approved: {why}", csr.name);
-    events.say(cluster, csr, Said::Approved, &message, now).await?;
+    events.say(cluster, csr.about(), APPROVED, &message, now).await?;
     Ok(())
 }
 

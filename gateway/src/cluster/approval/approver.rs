@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
-use super::csr::{Csr, Purpose, Stage};
-use super::events::{Events, Said};
+use super::csr::{self, Csr, Purpose, Stage};
 use super::facts::{NodeFacts, Rules};
 use super::judge::{self, Facts, Verdict, candidates};
 use super::reason::Reason;
@@ -15,6 +14,7 @@ use super::watched::{Asked, Seen, Watched};
 use super::{answer, serving};
 use crate::audit::admin::{Acting, By, Verb};
 use crate::clock::Clock;
+use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::attested::{self, Held};
@@ -168,7 +168,7 @@ impl Approver {
         }
         let text = format!("{}: {reason}", reason.code());
         let now = self.clock.now().as_secs();
-        if seen.said.as_ref() != Some(&text) && events.say(&self.cluster, csr, Said::NotApproved, &text, now).await? {
+        if seen.said.as_ref() != Some(&text) && events.say(&self.cluster, csr.about(), csr::NOT_APPROVED, &text, now).await? {
             tracing::warn!("CSR {} is left as it is: {text}", csr.name);
             seen.said = Some(text);
         }

@@ -4,6 +4,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::ResourceExt;
 
 use super::request::{Request, RequestError};
+use crate::cluster::events::{About, Said};
 
 /// The signer of kubelets' client certificates.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -11,6 +12,16 @@ pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// How the API names a node by its client certificate.
 pub const NODE_USER: &str = "system:node:";
+
+/// What events say.
+pub(super) const APPROVED: Said = Said {
+    reason: "AttestationApproved",
+    warning: false,
+};
+pub(super) const NOT_APPROVED: Said = Said {
+    reason: "AttestationNotApproved",
+    warning: true,
+};
 
 /// What a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +60,16 @@ pub struct Csr {
 }
 
 impl Csr {
+    /// As events name it.
+    pub(super) fn about(&self) -> About<'_> {
+        About {
+            api_version: "certificates.k8s.io/v1",
+            kind: "CertificateSigningRequest",
+            name: &self.name,
+            uid: &self.uid,
+        }
+    }
+
     /// Reads one. `None` if it is another signer's, or asks for the renewal of a client certificate, which the kube-controller-manager approves.
     #[must_use]
     pub fn of(object: &CertificateSigningRequest) -> Option<Self> {

@@ -11,7 +11,6 @@
 mod answer;
 mod approver;
 pub mod csr;
-mod events;
 pub mod facts;
 pub mod judge;
 pub mod reason;

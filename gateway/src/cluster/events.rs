@@ -1,4 +1,4 @@
-//! What is said to whoever asks `kubectl describe csr`: one event for each reason, once.
+//! What is said to whoever asks `kubectl describe` of an object that is in no namespace: one event for each reason, once.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 
-use super::csr::Csr;
-use crate::cluster::{Cluster, ClusterError};
+use super::{Cluster, ClusterError};
 
 /// Where events of what is in no namespace are (`legacyValidateEvent` in `pkg/apis/core/validation/events.go`, and client-go's recorder).
 const NAMESPACE: &str = "default";
@@ -17,33 +16,28 @@ const NAMESPACE: &str = "default";
 const COMPONENT: &str = "attest-gateway";
 /// Longest text of an event, in characters: `NoteLengthLimit` of the newer API of events has 1 kB.
 const MESSAGE_LIMIT_CHARACTERS: usize = 900;
-/// How much of a request's name is in that of an event: names have 253 characters at most.
+/// How much of an object's name is in that of an event: names have 253 characters at most.
 const NAME_LIMIT_BYTES: usize = 200;
-/// Events in a minute, at most: whoever can make requests by the thousand makes no more of these. What is not said is said later.
+/// Events in a minute, at most: whoever can make objects by the thousand makes no more of these. What is not said is said later.
 const EVENTS_LIMIT: u32 = 120;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What an event says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
-    Approved,
-    NotApproved,
+/// What an event is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About<'a> {
+    pub(super) api_version: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
 }
 
-impl Said {
-    const fn reason(self) -> &'static str {
-        match self {
-            Self::Approved => "AttestationApproved",
-            Self::NotApproved => "AttestationNotApproved",
-        }
-    }
-
-    const fn kind(self) -> &'static str {
-        match self {
-            Self::Approved => "Normal",
-            Self::NotApproved => "Warning",
-        }
-    }
+/// What is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Said {
+    /// One word.
+    pub(super) reason: &'static str,
+    /// Whether somebody should look into it.
+    pub(super) warning: bool,
 }
 
 /// Writes events.
@@ -71,14 +65,21 @@ impl Events {
         room
     }
 
-    /// Says something of a request, at this time, seconds since 1970; says whether it is said now. What was said before is not said again, whichever
+    /// Says something of an object, at this time, seconds since 1970; says whether it is said now. What was said before is not said again, whichever
     /// gateway has said it: the event's name is that of what it says.
-    pub(super) async fn say(&mut self, cluster: &Cluster, csr: &Csr, said: Said, text: &str, now: u64) -> Result<bool, ClusterError> {
+    pub(super) async fn say(
+        &mut self,
+        cluster: &Cluster,
+        about: About<'_>,
+        said: Said,
+        text: &str,
+        now: u64,
+    ) -> Result<bool, ClusterError> {
         if !self.take() {
             return Ok(false);
         }
         let events: Api<Event> = Api::namespaced(cluster.client(), NAMESPACE);
-        let event = event(csr, said, text, now);
+        let event = event(about, said, text, now);
         match cluster.ask("events", events.create(&PostParams::default(), &event)).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_status(409) => Ok(true),
@@ -87,26 +88,26 @@ impl Events {
     }
 }
 
-fn event(csr: &Csr, said: Said, text: &str, now: u64) -> Event {
+fn event(about: About<'_>, said: Said, text: &str, now: u64) -> Event {
     let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);
     let message: String = text.chars().take(MESSAGE_LIMIT_CHARACTERS).collect();
     Event {
         metadata: ObjectMeta {
-            name: Some(name(csr, said, &message)),
+            name: Some(name(about, said, &message)),
             namespace: Some(NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
         // Without a namespace, as whoever looks for it asks for one without.
         involved_object: ObjectReference {
-            api_version: Some("certificates.k8s.io/v1".to_owned()),
-            kind: Some("CertificateSigningRequest".to_owned()),
-            name: Some(csr.name.clone()),
-            uid: Some(csr.uid.clone()),
+            api_version: Some(about.api_version.to_owned()),
+            kind: Some(about.kind.to_owned()),
+            name: Some(about.name.to_owned()),
+            uid: Some(about.uid.to_owned()),
             ..ObjectReference::default()
         },
-        reason: Some(said.reason().to_owned()),
+        reason: Some(said.reason.to_owned()),
         message: Some(message),
-        type_: Some(said.kind().to_owned()),
+        type_: Some(if said.warning { "Warning" } else { "Normal" }.to_owned()),
         source: Some(EventSource {
             component: Some(COMPONENT.to_owned()),
             host: None,
@@ -119,14 +120,14 @@ fn event(csr: &Csr, said: Said, text: &str, now: u64) -> Event {
     }
 }
 
-/// A name that only this event of this request has.
-fn name(csr: &Csr, said: Said, message: &str) -> String {
+/// A name that only this event of this object has.
+fn name(about: About<'_>, said: Said, message: &str) -> String {
     let mut context = Context::new(&SHA256);
-    for part in [csr.uid.as_str(), said.reason(), message] {
+    for part in [about.uid, said.reason, message] {
         context.update(part.as_bytes());
         context.update(&[0]);
     }
     let digest: String = data_encoding::HEXLOWER.encode(context.finish().as_ref()).chars().take(16).collect();
-    let of: String = csr.name.chars().take(NAME_LIMIT_BYTES).collect();
+    let of: String = about.name.chars().take(NAME_LIMIT_BYTES).collect();
     format!("{}.{digest}", of.trim_end_matches(['.', '-']))
 }

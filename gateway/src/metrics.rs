@@ -34,6 +34,7 @@ pub struct Metrics {
     log_forward_lag_seconds: Family<ReceiverLabels, Gauge>,
     cluster_watch_broken: Family<WatchLabels, Gauge>,
     second_stage_missing: Gauge,
+    attested_nodes_waiting: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -222,6 +223,12 @@ impl Default for Metrics {
             "1 while it is not known that the cluster has the MachineConfigs which pre-approved configs name",
             second_stage_missing.clone(),
         );
+        let attested_nodes_waiting = Gauge::default();
+        registry.register(
+            "attested_nodes_waiting",
+            "Machines of whose decisions here the cluster's API has not been told yet",
+            attested_nodes_waiting.clone(),
+        );
         Self {
             log_broken,
             log_moved,
@@ -232,6 +239,7 @@ impl Default for Metrics {
             log_forward_lag_seconds,
             cluster_watch_broken,
             second_stage_missing,
+            attested_nodes_waiting,
             registry,
             decisions,
             pool_broken,
@@ -391,6 +399,11 @@ impl Metrics {
     /// Says whether the cluster may lack a MachineConfig that a pre-approved config names.
     pub fn second_stage_missing(&self, missing: bool) {
         self.second_stage_missing.set(i64::from(missing));
+    }
+
+    /// Says of how many machines the cluster has not been told yet what was decided here.
+    pub fn attested_nodes_waiting(&self, machines: usize) {
+        self.attested_nodes_waiting.set(i64::try_from(machines).unwrap_or(i64::MAX));
     }
 
     /// All of it, as text.

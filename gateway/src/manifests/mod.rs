@@ -4,6 +4,7 @@
 //! What comes from outside to 22623 is led to the gateway on the same host, so that every pointer stays as it is: by name, virtual IP or balancer. The
 //! host itself goes on reaching the server, and by that the gateway gets its configs.
 
+pub mod attested_nodes;
 mod daemon_set;
 mod door;
 mod fence;

@@ -1,5 +1,7 @@
 //! The parts that ask the cluster's API, and what each may do there: one list, which roles and documents are made from or held against.
 
+use super::attested_nodes;
+
 /// What the gateway can do with the cluster's API. Each is off unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Part {
@@ -23,6 +25,8 @@ pub enum Part {
     SecondStage,
     /// Keep the store on objects of the API.
     Store,
+    /// Show the machines as objects, and take edits of them.
+    AttestedNodes,
 }
 
 /// Where something may be done.
@@ -174,9 +178,20 @@ const SECOND_STAGE: &[Rule] = &[
 /// The gateway's account can read every Secret there by that: those that are there are the gateway's own.
 const STORE: &[Rule] = &[within(Place::Own, &["secrets"], &["create", "delete", "get", "list", "patch"])];
 
+const ATTESTED_NODES: &[Rule] = &[
+    cluster(
+        attested_nodes::GROUP,
+        &[attested_nodes::PLURAL],
+        &["create", "get", "list", "watch"],
+    ),
+    cluster(attested_nodes::GROUP, &["attestednodes/status"], &["patch"]),
+    // The objects are in no namespace; the events of what is in none are in this one.
+    within(Place::Namespace("default"), &["events"], &["create"]),
+];
+
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Configs,
         Self::Inventory,
         Self::Tokens,
@@ -187,6 +202,7 @@ impl Part {
         Self::Approval,
         Self::SecondStage,
         Self::Store,
+        Self::AttestedNodes,
     ];
 
     /// As it is asked for, and as its roles are called.
@@ -203,6 +219,7 @@ impl Part {
             Self::Approval => "approval",
             Self::SecondStage => "second-stage",
             Self::Store => "store",
+            Self::AttestedNodes => "attested-nodes",
         }
     }
 
@@ -220,6 +237,7 @@ impl Part {
             Self::Approval => "Approves the CSRs of kubelets whose machines have attested",
             Self::SecondStage => "Makes the MachineConfigs that hand a node over to machine-config-daemon",
             Self::Store => "Keeps the store on objects of the API",
+            Self::AttestedNodes => "Shows the machines as objects, and takes edits of them",
         }
     }
 
@@ -237,6 +255,7 @@ impl Part {
             Self::Approval => APPROVAL,
             Self::SecondStage => SECOND_STAGE,
             Self::Store => STORE,
+            Self::AttestedNodes => ATTESTED_NODES,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::part::{Part, Place, Rule};
-use super::{NAME, Namespace, fence};
+use super::{NAME, Namespace, attested_nodes, fence};
 
 /// The account that the pods have. Its token is mounted only where a part asks the API.
 pub(super) fn account(namespace: &Namespace) -> String {
@@ -20,20 +20,21 @@ automountServiceAccountToken: false
     )
 }
 
-/// A ClusterRole for what a part does in the cluster, a Role in each namespace where it does something, and who they are bound to; and what
-/// the API holds that to.
+/// A ClusterRole for what a part does in the cluster, a Role in each namespace where it does something, and who they are bound to; what
+/// the API holds that to; and the kind of object that it makes.
 pub(super) fn of_part(part: Part, own: &Namespace) -> Vec<String> {
     let places: BTreeSet<Place> = part.rules().iter().map(|rule| rule.place).collect();
     let objects = places.into_iter().flat_map(|place| {
         let rules = part.rules().iter().filter(|rule| rule.place == place);
         role(part, place, rules, own)
     });
-    // The fence comes before what it is a fence for.
-    let fence = match part {
+    // A fence comes before what it is for, and a kind before what may be done with it.
+    let first = match part {
         Part::SecondStage => Vec::from(fence::of_second_stage(own)),
+        Part::AttestedNodes => vec![attested_nodes::definition(), attested_nodes::editors()],
         _ => Vec::new(),
     };
-    fence.into_iter().chain(objects).collect()
+    first.into_iter().chain(objects).collect()
 }
 
 fn role<'a>(part: Part, place: Place, rules: impl Iterator<Item = &'a Rule>, own: &Namespace) -> [String; 2] {

@@ -76,6 +76,10 @@ bootstrap_kubeconfig = {}
     if parts.contains(&Part::Tokens) {
         let _ = writeln!(cluster, "bootstrap_tokens = [{pools}]");
     }
+    if parts.contains(&Part::AttestedNodes) {
+        // Whoever may edit them would decide about machines: that is the administrator's to say.
+        cluster.push_str("# \"edit\" takes edits of the objects besides.\nattested_nodes = \"show\"\n");
+    }
     if parts.contains(&Part::Approval) {
         let _ = write!(cluster, "\n[cluster.approval]\nenabled = true\npools = [{pools}]\n");
     }
@@ -219,7 +223,7 @@ fn quoted(text: &str) -> String {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::settings::StoreSettings;
+    use crate::settings::{AttestedNodes, StoreSettings};
 
     fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
@@ -246,6 +250,7 @@ mod tests {
                 // It is the pools' to say.
                 (Part::SecondStage, part == Part::SecondStage),
                 (Part::Store, matches!(settings.engine, StoreSettings::Kubernetes(_))),
+                (Part::AttestedNodes, cluster.attested_nodes == AttestedNodes::Show),
             ];
             assert_eq!(on.map(|(of, _)| of), Part::ALL);
             for (of, is_on) in on {

@@ -33,6 +33,21 @@ pub struct ClusterSettings {
     pub mcs_certificate: bool,
     /// Whether the kubelets' bootstrap kubeconfig is made of what the cluster has.
     pub bootstrap_kubeconfig: bool,
+    /// Whether machines are objects there.
+    pub attested_nodes: AttestedNodes,
+}
+
+/// What the machines' objects in the cluster are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttestedNodes {
+    /// There are none.
+    #[default]
+    Off,
+    /// They show what is known.
+    Show,
+    /// Besides, what somebody edits there is done.
+    Edit,
 }
 
 impl ClusterSettings {
@@ -51,6 +66,7 @@ impl ClusterSettings {
             client_ca: false,
             mcs_certificate: false,
             bootstrap_kubeconfig: false,
+            attested_nodes: AttestedNodes::Off,
         }
     }
 }
@@ -80,6 +96,7 @@ pub(super) struct ClusterSection {
     client_ca: bool,
     mcs_certificate: bool,
     bootstrap_kubeconfig: bool,
+    attested_nodes: AttestedNodes,
 }
 
 impl Default for ClusterSection {
@@ -96,6 +113,7 @@ impl Default for ClusterSection {
             client_ca: false,
             mcs_certificate: false,
             bootstrap_kubeconfig: false,
+            attested_nodes: AttestedNodes::Off,
         }
     }
 }
@@ -114,6 +132,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
             ("cluster.client_ca", section.client_ca),
             ("cluster.mcs_certificate", section.mcs_certificate),
             ("cluster.bootstrap_kubeconfig", section.bootstrap_kubeconfig),
+            ("cluster.attested_nodes", section.attested_nodes != AttestedNodes::Off),
         ];
         return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
@@ -159,6 +178,7 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         client_ca: section.client_ca,
         mcs_certificate: section.mcs_certificate,
         bootstrap_kubeconfig: section.bootstrap_kubeconfig,
+        attested_nodes: section.attested_nodes,
     }))
 }
 
@@ -202,6 +222,9 @@ mod tests {
         check("client_ca = true", "cluster.client_ca is set");
         check("mcs_certificate = true", "cluster.mcs_certificate is set");
         check("bootstrap_kubeconfig = true", "cluster.bootstrap_kubeconfig is set");
+        check("attested_nodes = \"show\"", "cluster.attested_nodes is set");
+        check("attested_nodes = \"write\"", "unknown variant");
+        check("attested_nodes = true", "wanted string");
         check("api = \"in-cluster\"\nbootstrap_tokens = [\"A/b\"]", "cluster.bootstrap_tokens is");
         check("apis = \"a\"", "unknown field");
         for namespace in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use approval::{ApprovalSettings, Keys};
 use attest::SpkiSha256;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
-pub use cluster::{ClusterApi, ClusterSettings};
+pub use cluster::{AttestedNodes, ClusterApi, ClusterSettings};
 use file::{File, SECTIONS};
 pub use forward::{Address, ForwardSettings, Receiver};
 use ipnet::IpNet;
@@ -269,6 +269,12 @@ impl Settings {
     #[must_use]
     pub fn forwarded(&self) -> PathBuf {
         self.state.join("forward")
+    }
+
+    /// How far the log was read for the machines' objects in the cluster.
+    #[must_use]
+    pub fn attested_nodes_note(&self) -> PathBuf {
+        self.state.join("cluster/attested-nodes")
     }
 
     /// The attestation log's large parts.

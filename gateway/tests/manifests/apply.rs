@@ -32,6 +32,7 @@ fn kubectl_makes_each_object_in_the_order_that_is_printed_and_changes_nothing_th
         "approval",
         "second-stage",
         "store",
+        "attested-nodes",
     ]);
     fs::write(path("all.yaml"), &text).unwrap();
     let apply = || {

@@ -112,6 +112,7 @@ fn kustomize_builds_what_the_command_prints() {
         "approval",
         "second-stage",
         "store",
+        "attested-nodes",
     ];
     let with: Vec<&str> = every.iter().flat_map(|part| ["--with", part]).collect();
     for (overlay, options) in [(OVERLAY, &[][..]), (WITH_API, &with)] {

@@ -11,7 +11,7 @@ use super::*;
 /// Verbs, a resource, and the namespace, or `*` for the cluster.
 type Right = (&'static str, &'static str, &'static str);
 /// What each part may do, by this table alone.
-const PARTS: [(&str, &[Right]); 10] = [
+const PARTS: [(&str, &[Right]); 11] = [
     (
         "configs",
         &[
@@ -52,6 +52,14 @@ const PARTS: [(&str, &[Right]); 10] = [
         ],
     ),
     ("store", &[("create delete get list patch", "secrets", "attest-gateway")]),
+    (
+        "attested-nodes",
+        &[
+            ("create get list watch", "attestednodes", "*"),
+            ("patch", "attestednodes/status", "*"),
+            ("create", "events", "default"),
+        ],
+    ),
 ];
 
 const VERBS: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
@@ -279,6 +287,29 @@ fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stag
         let binding = object(&objects, "ValidatingAdmissionPolicyBinding", "attest-gateway-second-stage");
         assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
         assert_eq!(binding["spec"]["validationActions"], serde_json::json!(["Deny"]));
+    }
+}
+
+/// Who edits the machines' objects is the administrator's to say: the role is there, and nobody has it. It is no right to say what is known of a machine.
+#[test]
+fn nobody_may_edit_the_machines_objects_unless_that_is_said() {
+    const EDITORS: &str = "attest-gateway-attested-nodes-editors";
+    let objects = objects(&all(&["attested-nodes"]));
+    object(&objects, "ClusterRole", EDITORS);
+    assert!(objects.iter().all(|object| object["roleRef"]["name"] != EDITORS));
+    let (api, _) = api(&["attested-nodes"]);
+    let group = "rbac.authorization.k8s.io";
+    let role = serde_json::json!({"apiGroup": group, "kind": "ClusterRole", "name": EDITORS});
+    let subjects = serde_json::json!([{"kind": "ServiceAccount", "namespace": "default", "name": "editor"}]);
+    let metadata = serde_json::json!({"name": "editors"});
+    let version = format!("{group}/v1");
+    api.put(
+        serde_json::json!({"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": role, "subjects": subjects}),
+    );
+    let (token, nodes) = (api.token("default", "editor"), Kind::by_plural("attestednodes"));
+    for verb in VERBS {
+        assert_eq!(api.may(&token, verb, nodes, None, "", "any"), verb != "delete", "{verb}");
+        assert!(!api.may(&token, verb, nodes, Some("status"), "", "any"), "{verb}");
     }
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -111,6 +112,7 @@ fn checked(object: &Value) -> Result<(), String> {
         "ValidatingAdmissionPolicy" => through::<ValidatingAdmissionPolicy>(object),
         "ValidatingAdmissionPolicyBinding" => through::<ValidatingAdmissionPolicyBinding>(object),
         "SecurityContextConstraints" => through::<SecurityContextConstraints>(object),
+        "CustomResourceDefinition" => through::<CustomResourceDefinition>(object),
         "MachineConfig" => through::<MachineConfig>(object),
         other => Err(format!("{other}: no schema is known")),
     }
@@ -124,6 +126,53 @@ fn the_api_knows_every_field_of_every_object() {
             panic!("{}: {problem}", name(&object));
         }
     }
+}
+
+/// What the API asks of a schema (<https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>):
+/// each part has a type; and what we ask of it: each has an end.
+#[test]
+fn the_schema_of_attested_nodes_is_structural_and_has_limits() {
+    fn check(schema: &Value, path: &str) {
+        for word in [
+            "$ref",
+            "definitions",
+            "dependencies",
+            "additionalProperties",
+            "x-kubernetes-preserve-unknown-fields",
+        ] {
+            assert!(schema[word].is_null(), "{path}: {word}");
+        }
+        match schema["type"].as_str() {
+            Some("object") => {
+                for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                    check(schema, &format!("{path}.{name}"));
+                }
+            }
+            Some("array") => {
+                assert!(schema["maxItems"].is_u64(), "{path}");
+                check(&schema["items"], &format!("{path}[]"));
+            }
+            Some("string") => {
+                let has_end = schema["maxLength"].is_u64() || schema["enum"].is_array() || schema["format"] == "date-time";
+                assert!(has_end || [".apiVersion", ".kind"].contains(&path), "{path}");
+            }
+            Some("integer" | "boolean") => {}
+            other => panic!("{path}: type {other:?}"),
+        }
+    }
+    let definition = object(
+        &objects(&all(&["attested-nodes"])),
+        "CustomResourceDefinition",
+        "attestednodes.attest-gateway.internal",
+    );
+    let versions = definition["spec"]["versions"].as_array().unwrap();
+    assert_eq!(versions.len(), 1);
+    check(&versions[0]["schema"]["openAPIV3Schema"], "");
+    // Of an object's metadata a schema may say nothing but name and generateName.
+    assert_eq!(
+        versions[0]["schema"]["openAPIV3Schema"]["properties"]["metadata"],
+        json!({"type": "object"})
+    );
 }
 
 #[test]

@@ -52,7 +52,10 @@ pub(super) fn is_there(objects: &Objects, kind: Kind) -> bool {
     !kind.is_custom() || version(objects, kind).is_some()
 }
 
-/// Drops what the schema does not name, and refuses what does not fit.
+/// Largest request that etcd takes: its `--max-request-bytes`, <https://etcd.io/docs/v3.6/dev-guide/limit/>.
+const REQUEST_LIMIT_BYTES: usize = 1_572_864;
+
+/// Drops what the schema does not name, and refuses what does not fit, or is too large.
 pub(super) fn fit(objects: &Objects, kind: Kind, object: &mut Value) -> Result<(), Status> {
     let version = version(objects, kind).ok_or_else(Status::no_such_path)?;
     let schema = &version["schema"]["openAPIV3Schema"];
@@ -66,6 +69,9 @@ pub(super) fn fit(objects: &Objects, kind: Kind, object: &mut Value) -> Result<(
         let schema = &schema["properties"][name];
         prune(schema, value);
         judge(schema, value, name, &mut found);
+    }
+    if object.to_string().len() > REQUEST_LIMIT_BYTES {
+        return Err(Status::too_large());
     }
     match found.is_empty() {
         true => Ok(()),

@@ -63,6 +63,12 @@ impl Status {
         Self::invalid(kind, name, "data: Too long: may not be more than 1048576 bytes")
     }
 
+    /// What etcd takes no longer: the API passes on what it says, as an error that it knows nothing of (`ErrorToAPIStatus` in
+    /// `pkg/endpoints/handlers/responsewriters/status.go`).
+    pub(super) fn too_large() -> Self {
+        Self::new(500, "", "etcdserver: request is too large".to_owned())
+    }
+
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message.into())
     }

@@ -190,6 +190,22 @@ where
         self
     }
 
+    /// As [`Keeping::without_managed_fields`], and without annotations and labels, which whoever may write an object makes as large as the API takes them.
+    #[must_use]
+    pub fn without_what_anybody_adds(mut self) -> Self {
+        self = self.without_managed_fields();
+        let events = self.events;
+        self.events = events
+            .map_ok(|event| {
+                event.modify(|object| {
+                    object.annotations_mut().clear();
+                    object.labels_mut().clear();
+                })
+            })
+            .boxed();
+        self
+    }
+
     /// Keeps them, for as long as it is polled. It never gives up.
     pub async fn run(mut self) {
         let mut failed = false;

@@ -4,6 +4,7 @@
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
 pub mod approval;
+pub mod attested_nodes;
 mod bootstrap_kubeconfig;
 mod bootstrap_tokens;
 mod client;
@@ -22,8 +23,10 @@ pub mod second_stage;
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub(crate) use attested_nodes::LogPlaces;
 pub use bootstrap_kubeconfig::keep_bootstrap_kubeconfig;
 pub use bootstrap_tokens::follow_bootstrap_tokens;
 pub use client::Cluster;
@@ -33,6 +36,7 @@ pub use kept::{Keeping, Kept, keep, keep_by_fields};
 pub use machines::{away_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
 
+use crate::audit::Durable;
 use crate::audit::admin::By;
 use crate::clock::Clock;
 pub use crate::cluster_api::ClusterError;
@@ -41,6 +45,7 @@ use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
+use crate::settings::AttestedNodes;
 use crate::settings::Settings;
 use crate::store::Store;
 
@@ -53,6 +58,9 @@ pub(crate) struct Parts<'a> {
     pub tls: &'a Arc<LiveTls>,
     /// As whom what the gateway does there is told.
     pub by: By,
+    /// The attestation log, and how far it is on disk.
+    pub log: LogPlaces,
+    pub durable: watch::Receiver<Durable>,
 }
 
 /// Begins what the settings want of the cluster's API; it ends with the tasks.
@@ -71,6 +79,9 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Par
             by: parts.by.clone(),
         };
         tasks.spawn(keeper.run());
+    }
+    if settings.attested_nodes != AttestedNodes::Off {
+        attested_nodes::spawn(tasks, cluster, parts);
     }
     tasks.spawn(second_stage::keep(
         Arc::clone(cluster),
@@ -104,6 +115,9 @@ impl Cluster {
         }
         if self.settings().client_ca {
             found.push(client_ca::look(self).await);
+        }
+        if self.settings().attested_nodes != AttestedNodes::Off {
+            found.push(attested_nodes::look(self).await);
         }
         if !self.settings().bootstrap_tokens.is_empty() {
             found.push(bootstrap_tokens::look(self).await);

@@ -17,7 +17,7 @@ const BYTES: usize = 1024 * 1024;
 
 /// A record, as its line has it.
 #[derive(Debug, Clone)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     pub line: Vec<u8>,
     pub about: About,
     pub chain: Option<Link>,
@@ -26,7 +26,7 @@ pub(super) struct Sent {
 
 /// Which line of which chain.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Link {
+pub(crate) struct Link {
     pub id: String,
     pub number: u64,
 }
@@ -34,7 +34,7 @@ pub(super) struct Link {
 /// What is looked at of a record.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct About {
+pub(crate) struct About {
     pub time: String,
     pub at: u64,
     pub decision: String,
@@ -51,7 +51,7 @@ struct Read {
 
 /// Reads the log, as far as it is on disk. It may wait for that.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     log: PathBuf,
     follower: Follower,
     durable: watch::Receiver<Durable>,
@@ -76,7 +76,7 @@ pub(super) struct Reader {
 impl Reader {
     /// From the line on that follows the one at this place. If the log has no such line there, from its first: what was sent is sent again. Says
     /// which.
-    pub(super) fn after(log: &Path, place: Option<&Place>, durable: watch::Receiver<Durable>) -> Result<(Self, bool), ReadError> {
+    pub(crate) fn after(log: &Path, place: Option<&Place>, durable: watch::Receiver<Durable>) -> Result<(Self, bool), ReadError> {
         let cuts = durable.borrow().cuts;
         let position = place.map(|place| &place.position);
         let found = position.map(|position| Follower::after(log, position)).transpose()?.flatten();
@@ -98,7 +98,7 @@ impl Reader {
     }
 
     /// What comes next: some records, one, or none at the moment.
-    pub(super) fn read(&mut self) -> Result<Vec<Sent>, ReadError> {
+    pub(crate) fn read(&mut self) -> Result<Vec<Sent>, ReadError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -208,7 +208,7 @@ impl Reader {
     }
 
     /// Passes over a file that is damaged, what is left of it: whether it is one, and not what is written.
-    pub(super) fn pass_over(&mut self, error: &ReadError) -> bool {
+    pub(crate) fn pass_over(&mut self, error: &ReadError) -> bool {
         let can = error.is_for_good() && error.path != self.log && error.path != folder(&self.log);
         if can {
             self.follower.leave_out(&error.path);

@@ -9,6 +9,8 @@ mod syslog;
 mod task;
 mod tls;
 
+#[cfg(feature = "cluster")]
+pub(crate) use batch::Reader;
 pub use kept::{Kept, KeptError, Place};
 pub use sink::{OpenError, check_token};
 pub use task::Forwarder;

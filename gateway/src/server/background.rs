@@ -98,6 +98,11 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
             store: &gateway.store,
             tls: &gateway.tls,
             by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
+            log: crate::cluster::LogPlaces {
+                log: gateway.settings.attestation_log(),
+                note: gateway.settings.attested_nodes_note(),
+            },
+            durable: gateway.journal.durable(),
         };
         crate::cluster::spawn(tasks, cluster, &parts);
     }

@@ -1,0 +1,177 @@
+//! What somebody wants of a machine who edits its object, and what becomes of it.
+//!
+//! A ban counts for as long as the object says it. Whatever gives something is done once, when it is written: what stands there still is not done again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use attest::challenge::is_node_name;
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
+
+use super::machines::Machine;
+use super::object::{Approved, Spec};
+use super::status::{Answer, Handled};
+use crate::audit::admin::{Acting, By, Verb};
+use crate::clock::Clock;
+use crate::machines::by_object::{self, Done, is_by};
+use crate::machines::enrolment::{EnrolmentError, forget_name_of};
+use crate::store::{Store, StoreError};
+
+/// One thing that is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Forget(String),
+    Approve(Approved),
+    Ban(Option<String>),
+    Lift,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// One word, if nothing was done.
+    refused: Option<&'static str>,
+    said: String,
+}
+
+fn done(said: String) -> Outcome {
+    Outcome { refused: None, said }
+}
+
+fn refused(why: &'static str, said: impl Into<String>) -> Outcome {
+    let (refused, said) = (Some(why), said.into());
+    Outcome { refused, said }
+}
+
+/// What there is to do, the ban last: it counts, whatever else is written.
+pub(super) fn steps(spec: &Spec, handled: &Handled, machine: &Machine, object: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some(name) = spec.forget.as_ref().filter(|name| handled.forget.as_ref() != Some(*name)) {
+        steps.push(Step::Forget(name.clone()));
+    }
+    if let Some(approved) = spec
+        .approved
+        .as_ref()
+        .filter(|approved| handled.approved != Some(digest_of(approved)))
+    {
+        steps.push(Step::Approve(approved.clone()));
+    }
+    match spec.banned {
+        Some(true) if !machine.revoked_itself => steps.push(Step::Ban(spec.reason.clone())),
+        Some(false) if machine.revoked.as_ref().is_some_and(|revoked| is_by(revoked, object)) => steps.push(Step::Lift),
+        _ => {}
+    }
+    steps
+}
+
+/// What was done of it once, or will not be.
+pub(super) fn handled(spec: &Spec) -> Handled {
+    Handled {
+        approved: spec.approved.as_ref().map(digest_of),
+        forget: spec.forget.clone(),
+    }
+}
+
+fn digest_of(approved: &Approved) -> String {
+    let text = serde_json::to_string(approved).unwrap_or_default();
+    HEXLOWER.encode(digest(&SHA256, text.as_bytes()).as_ref())
+}
+
+/// What the object says of an edit.
+pub(super) fn answer(spec: &Spec, machine: &Machine, object: &str, outcomes: &[Outcome]) -> Answer {
+    let mut said: Vec<&str> = outcomes.iter().map(|outcome| outcome.said.as_str()).collect();
+    let mut why = outcomes.iter().find_map(|outcome| outcome.refused);
+    let by_command = machine.revoked.as_ref().is_some_and(|revoked| !is_by(revoked, object));
+    if spec.banned == Some(false) && by_command {
+        why = why.or(Some("RevokedByCommand"));
+        said.push("a command has revoked it, so a command takes that back: attest-gateway node restore");
+    }
+    let message = said.join("; ");
+    match why {
+        Some(why) => Answer::new(false, why, message),
+        None => Answer::new(true, "Done", message),
+    }
+}
+
+/// Whoever does it, for whom, and where.
+pub(super) struct Hands<'a> {
+    pub(super) store: &'a Arc<dyn Store>,
+    pub(super) by: By,
+    pub(super) clock: Clock,
+    pub(super) pools: &'a [String],
+}
+
+impl Hands<'_> {
+    /// Does it. `None`: it is not decided yet whether it can be done.
+    pub(super) async fn perform(&self, step: &Step, machine: &Machine, object: &str) -> Result<Option<Outcome>, StoreError> {
+        let now = self.clock.now().as_secs();
+        let identity = machine.identity.as_str();
+        Ok(Some(match step {
+            Step::Forget(name) => {
+                let forgotten = forget_name_of(&*self.own(Verb::NodeForget), name, Some(identity)).await?;
+                done(match forgotten {
+                    true => format!("{name} is forgotten: another machine can have the name"),
+                    false => format!("{name} is not this machine's name"),
+                })
+            }
+            Step::Approve(approved) => return self.approve(approved, identity, now).await,
+            Step::Ban(why) => {
+                let banned = by_object::ban(&*self.own(Verb::NodeRevoke), identity, object, why.as_deref(), now).await?;
+                done(match banned {
+                    Done::Changed(all) => format!("revoked: {}", together(&all)),
+                    Done::Already | Done::ByCommand => "it is revoked already".to_owned(),
+                })
+            }
+            Step::Lift => match by_object::lift(&*self.own(Verb::NodeRestore), identity, object).await? {
+                Done::Changed(all) => done(format!("restored: {}", together(&all))),
+                Done::Already => done("it is not revoked".to_owned()),
+                Done::ByCommand => return Ok(None),
+            },
+        }))
+    }
+
+    async fn approve(&self, approved: &Approved, identity: &str, now: u64) -> Result<Option<Outcome>, StoreError> {
+        let Some(ek) = identity.strip_prefix("tpm:").and_then(|digits| digits.parse().ok()) else {
+            return Ok(Some(refused(
+                "NotATpm",
+                "only TPMs are on the allowlist: of an instance, the pool says whether it is taken",
+            )));
+        };
+        let Approved { pools, node_name } = approved;
+        if let Some(name) = node_name.as_ref().filter(|name| !is_node_name(name)) {
+            return Ok(Some(refused("NameInvalid", format!("{name:?} is no node's name"))));
+        }
+        if pools.is_empty() {
+            return Ok(Some(refused("PoolUnknown", "it names no pool")));
+        }
+        if let Some(pool) = pools.iter().find(|pool| !self.pools.contains(pool)) {
+            return Ok(Some(refused("PoolUnknown", format!("there is no pool {pool:?}"))));
+        }
+        let own = self.own(Verb::EkAdd);
+        Ok(Some(match by_object::approve(&*own, ek, node_name.as_deref(), pools, now).await {
+            Ok(Done::Changed(_) | Done::Already) => done(format!("endorsed for {}", pools.join(", "))),
+            Ok(Done::ByCommand) => refused(
+                "RemovedByCommand",
+                "a command has taken its EK off the allowlist, so a command puts it back: attest-gateway ek add",
+            ),
+            Err(EnrolmentError::NameTaken { name, owner, .. }) => refused("NameTaken", format!("the name {name} belongs to {owner}")),
+            Err(EnrolmentError::OtherName { given, .. }) => refused("OtherName", format!("this machine is known as {given}")),
+            Err(EnrolmentError::Undecided { .. }) => return Ok(None),
+            Err(EnrolmentError::Store(error)) => return Err(error),
+        }))
+    }
+
+    fn own(&self, verb: Verb) -> Arc<dyn Store> {
+        let acting = Acting {
+            verb,
+            by: self.by.clone(),
+            clock: self.clock,
+        };
+        acting.on(Arc::clone(self.store))
+    }
+}
+
+fn together(all: &BTreeSet<String>) -> String {
+    all.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}

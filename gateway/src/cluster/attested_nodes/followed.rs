@@ -1,0 +1,282 @@
+//! The gateway's own attestation log, followed: what it says of a machine is told on the machine's object, however late the API can be told.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::facts::{Facts, News};
+use super::object::AttestedNode;
+use super::status::{Question, Status};
+use super::writer::{Writer, Written};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
+use crate::audit::Durable;
+use crate::clock::Clock;
+use crate::cluster::{Cluster, ClusterError, Kept as KeptNodes};
+use crate::files::{folder, make_private_folder};
+use crate::forward::{Kept, Place, Reader};
+use crate::metrics::Metrics;
+
+/// How often it is looked whether there is something new.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How soon after a failure it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
+/// Machines whose news are held at once: some megabytes. What comes after them stays in the log meanwhile.
+const HELD_LIMIT: usize = 5000;
+/// Objects that are written before it is looked anew what the API has.
+const WRITTEN_AT_ONCE: usize = 200;
+/// Some hundreds of lines each, that are read before it is looked whether the program ends.
+const READ_AT_ONCE: usize = 20;
+/// How often the API may refuse to write an object, while it writes others, until that is given up: somebody has made it too large.
+const FAILURES_LIMIT: u32 = 10;
+/// How often it is noted how far the log was read: what was read since is read again after a restart, and comes to the same.
+const NOTE_EVERY: Duration = Duration::from_secs(30);
+
+/// Where the log is, and the note of how far it was read.
+#[derive(Debug, Clone)]
+pub(crate) struct LogPlaces {
+    pub log: PathBuf,
+    pub note: PathBuf,
+}
+
+pub(super) struct Followed {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) kept: KeptNodes<AttestedNode>,
+    pub(super) log: LogPlaces,
+    pub(super) durable: watch::Receiver<Durable>,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Followed {
+    /// Follows it for as long as it is polled.
+    pub(super) async fn run(self) {
+        let mut writer = Writer::new(Arc::clone(&self.cluster));
+        let (mut news, mut said) = (News::default(), Failing::default());
+        let Some(mut reader) = self.begin(&mut said).await else { return };
+        let (mut last, mut noted): (Option<Place>, _) = (None, Instant::now());
+        loop {
+            let read = blocking(move || {
+                let read = read(&mut reader, &mut news);
+                (reader, news, read)
+            });
+            let Some((back, found, read)) = read.await else { return };
+            (reader, news) = (back, found);
+            let unread = match read {
+                // What comes later about the same machine is told with it.
+                Ok((place, true)) => {
+                    last = place.or(last);
+                    continue;
+                }
+                Ok((place, false)) => {
+                    last = place.or(last);
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            let told = self.tell(&mut news, &mut writer).await;
+            self.metrics.attested_nodes_waiting(news.0.len());
+            if news.0.is_empty()
+                && noted.elapsed() >= NOTE_EVERY
+                && let Some(place) = last.take()
+            {
+                self.note(place).await;
+                noted = Instant::now();
+            }
+            let problem = told.err().map(|error| error.to_string()).or(unread);
+            let pause = if let Some(problem) = problem {
+                said.say(&problem);
+                RETRY_AFTER
+            } else {
+                said.is_over();
+                LOOK_EVERY
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// A reader where the last one was.
+    async fn begin(&self, said: &mut Failing) -> Option<Reader> {
+        loop {
+            let (places, durable) = (self.log.clone(), self.durable.clone());
+            let begun = blocking(move || {
+                let kept = note(&places).read();
+                // What is not known is read again.
+                let place = kept.ok().flatten();
+                Reader::after(&places.log, place.as_ref(), durable).map(|(reader, _)| reader)
+            });
+            match begun.await? {
+                Ok(reader) => return Some(reader),
+                Err(error) => said.say(&error.to_string()),
+            }
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
+    }
+
+    async fn note(&self, place: Place) {
+        let places = self.log.clone();
+        let written = blocking(move || {
+            make_private_folder(folder(&places.note)).map_err(|error| error.to_string())?;
+            note(&places).write(&place).map_err(|error| error.to_string())
+        });
+        if let Some(Err(error)) = written.await {
+            tracing::debug!("{WHAT}: after a restart some of the attestation log is read again: {error}");
+        }
+    }
+
+    /// Tells what there is, some of it at a time; what was told is not held any more.
+    async fn tell(&self, news: &mut News, writer: &mut Writer) -> Result<(), ClusterError> {
+        let (false, true, Some(all)) = (news.0.is_empty(), is_told(&self.cluster), self.kept.all()) else {
+            return Ok(());
+        };
+        let there: HashMap<&str, &Arc<AttestedNode>> = all.iter().map(|node| (node.name(), node)).collect();
+        let mut count = of_machines(&self.kept);
+        let mut names: Vec<String> = news.0.keys().cloned().collect();
+        names.sort_by_key(|name| writer.failures(name));
+        names.truncate(WRITTEN_AT_ONCE);
+        let (mut is_told, mut failed, mut problem) = (false, 0, None);
+        for name in &names {
+            let Some(facts) = news.0.get(name) else { continue };
+            let node = there.get(name.as_str()).copied();
+            let told = match self.tell_or_make(name, node, facts, (writer, &mut count)).await {
+                Ok(told) => told,
+                Err(error) if error.is_answer() => {
+                    writer.note(name, true);
+                    problem = Some(error);
+                    failed += 1;
+                    // It would not take the others either.
+                    if failed >= FAILED_AT_ONCE && !is_told {
+                        break;
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            writer.note(name, false);
+            is_told |= told == Written::Yes;
+            if told != Written::Later {
+                news.0.remove(name);
+            }
+        }
+        let Some(error) = problem else { return Ok(()) };
+        if !is_told {
+            return Err(error);
+        }
+        names.retain(|name| writer.failures(name) >= FAILURES_LIMIT);
+        for name in &names {
+            tracing::warn!("cluster: {WHAT}: {name} cannot be written, what was decided is not told there: {error}");
+            writer.note(name, false);
+            news.0.remove(name);
+        }
+        Ok(())
+    }
+
+    async fn tell_or_make(
+        &self,
+        name: &str,
+        node: Option<&Arc<AttestedNode>>,
+        facts: &Facts,
+        (writer, count): (&mut Writer, &mut usize),
+    ) -> Result<Written, ClusterError> {
+        match node {
+            Some(node) if writer.is_past(node) => Ok(Written::Later),
+            Some(node) => self.tell_of(node, facts, writer).await,
+            None if !facts.is_of_a_machine() || *count >= MACHINES_LIMIT => Ok(Written::Never),
+            None => match writer.create(name).await? {
+                Some(made) => {
+                    *count += 1;
+                    self.tell_of(&made, facts, writer).await
+                }
+                None => Ok(Written::Later),
+            },
+        }
+    }
+
+    async fn tell_of(&self, node: &AttestedNode, facts: &Facts, writer: &mut Writer) -> Result<Written, ClusterError> {
+        let before = node.status().into_owned();
+        let mut status = before.clone();
+        facts.add_to(&mut status, node.generation());
+        let written = writer.write(node, &mut status).await?;
+        if written == Written::Yes {
+            self.events(node, &before, &status, writer).await?;
+        }
+        Ok(written)
+    }
+
+    async fn events(&self, node: &AttestedNode, before: &Status, after: &Status, writer: &mut Writer) -> Result<(), ClusterError> {
+        let now = self.clock.now().as_secs();
+        if let Some(said) = after.says(Question::Attested)
+            && before.says(Question::Attested).is_none_or(|before| before.reason != said.reason)
+        {
+            let (reason, warning) = if said.status == "True" {
+                ("Attested", false)
+            } else {
+                ("AttestationRefused", true)
+            };
+            writer.tell(node, reason, warning, &said.message, now).await?;
+        }
+        let sha256 = |status: &Status| status.config.as_ref().map(|config| config.sha256.clone());
+        if let Some(said) = after.says(Question::ConfigServed).filter(|_| sha256(before) != sha256(after)) {
+            writer.tell(node, "ConfigServed", false, &said.message, now).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads what there is, as far as there is room for it, some at a time; gives the last line that was read, and whether there may be more.
+fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<Place>, bool), String> {
+    let mut last = None;
+    for _ in 0..READ_AT_ONCE {
+        if news.0.len() >= HELD_LIMIT {
+            return Ok((last, false));
+        }
+        match reader.read() {
+            Ok(records) if records.is_empty() => return Ok((last, false)),
+            Ok(records) => {
+                records.iter().for_each(|record| news.add(&record.line));
+                last = records.last().map(|record| record.place.clone());
+            }
+            // What is said of a damaged file is whoever sends the log to say, and the auditor.
+            Err(error) if reader.pass_over(&error) => {}
+            Err(error) => {
+                return if last.is_some() {
+                    Ok((last, false))
+                } else {
+                    Err(error.to_string())
+                };
+            }
+        }
+    }
+    Ok((last, true))
+}
+
+fn note(places: &LogPlaces) -> Kept {
+    let name = places.note.file_name().and_then(|name| name.to_str()).unwrap_or(WHAT);
+    Kept::of(folder(&places.note), name)
+}
+
+/// What goes wrong, said once.
+#[derive(Default)]
+struct Failing(Option<String>);
+
+impl Failing {
+    fn say(&mut self, why: &str) {
+        if self.0.is_none() {
+            tracing::warn!("cluster: {WHAT}: what was decided is not told at the moment, and will be: {why}");
+        }
+        self.0 = Some(why.to_owned());
+    }
+
+    fn is_over(&mut self) {
+        if self.0.take().is_some() {
+            tracing::info!("cluster: {WHAT}: what was decided is told again");
+        }
+    }
+}
+
+/// What waits for the disk waits elsewhere. `None` if the program ends.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}

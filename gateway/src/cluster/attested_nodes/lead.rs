@@ -1,0 +1,382 @@
+//! What one of several gateways does: an object for each machine that the store knows, what the store says of it, and what is edited there.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::MissedTickBehavior;
+
+use super::edits::{self, Hands};
+use super::machines::{self, Machine};
+use super::object::{AttestedNode, Spec};
+use super::status::{Answer, Question, Status};
+use super::writer::{Writer, Written};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
+use crate::audit::admin::{By, ByObject};
+use crate::clock::Clock;
+use crate::cluster::{Cluster, ClusterError, Kept};
+use crate::pools::live::LivePools;
+use crate::store::{Store, StoreError, Turn};
+
+/// How often it is looked whether an object is otherwise.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Between two passes at least.
+const PAUSE_LEAST: Duration = Duration::from_millis(200);
+/// And this many times as long as it took the last one to read what the store has of all machines.
+const PAUSE_FACTOR: u32 = 10;
+/// How often what the store says is told, if no object is otherwise.
+const PASS_EVERY: Duration = Duration::from_secs(30);
+/// How soon after a failure it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
+/// Objects that are no machine's, of which that is said in one pass: whoever makes thousands of them is in no machine's way.
+const STRANGE_AT_ONCE: usize = 10;
+/// Objects that are written in one pass: then it is looked anew what there is.
+const WRITTEN_AT_ONCE: usize = 100;
+
+pub(super) struct Leading {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) kept: Kept<AttestedNode>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) pools: Arc<LivePools>,
+    pub(super) clock: Clock,
+    pub(super) by: By,
+    pub(super) takes_edits: bool,
+}
+
+/// Why a pass has come to no end.
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+/// What is left to do.
+#[derive(Debug, Default)]
+struct Left {
+    /// Something was changed, or is not as it was seen.
+    again: bool,
+    written: usize,
+    /// How long the store was read.
+    read: Duration,
+    /// The names of all machines' objects.
+    names: BTreeSet<String>,
+}
+
+impl Leading {
+    /// Does so for as long as it is polled.
+    pub(super) async fn run(mut self) {
+        let mut turn = Turn::new(Arc::clone(&self.store), "show machines");
+        let mut writer = Writer::new(Arc::clone(&self.cluster));
+        let mut every = tokio::time::interval(LOOK_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut names, mut due, mut failing) = (BTreeSet::new(), Instant::now(), None);
+        let (mut is_changed, mut least) = (false, PAUSE_LEAST);
+        loop {
+            tokio::select! {
+                _ = every.tick() => {}
+                () = self.kept.changed(), if !is_changed => {
+                    is_changed = true;
+                    continue;
+                }
+            }
+            if std::mem::take(&mut is_changed) && self.is_open(&names) {
+                due = due.min(Instant::now() + least);
+            }
+            if Instant::now() < due {
+                continue;
+            }
+            let passed = self.pass(&mut turn, &mut writer).await;
+            let (pause, problem) = match passed {
+                Ok(left) => {
+                    names = left.names;
+                    least = (left.read * PAUSE_FACTOR).clamp(PAUSE_LEAST, PASS_EVERY);
+                    (if left.again { least } else { PASS_EVERY }, None)
+                }
+                Err(error) => (RETRY_AFTER, Some(crate::causes::with_causes(&error))),
+            };
+            due = Instant::now() + pause;
+            // Said once, and once more when it is another.
+            if let Some(problem) = problem.as_ref().filter(|problem| failing.as_ref() != Some(*problem)) {
+                tracing::warn!("cluster: {WHAT}: they are not as the store has them at the moment, and edits wait: {problem}");
+            }
+            if problem.is_none() && failing.is_some() {
+                tracing::info!("cluster: {WHAT}: they are as the store has them again");
+            }
+            failing = problem;
+        }
+    }
+
+    /// Whether an object is to be looked at, or one is missing.
+    fn is_open(&self, names: &BTreeSet<String>) -> bool {
+        let all = self.kept.all().unwrap_or_default();
+        let is_unseen = |node: &Arc<AttestedNode>| node.status().observed_generation != Some(node.generation());
+        let there: BTreeSet<&str> = all.iter().map(|node| node.name()).collect();
+        all.iter().any(is_unseen) || names.iter().any(|name| !there.contains(name.as_str()))
+    }
+
+    async fn pass(&self, turn: &mut Turn, writer: &mut Writer) -> Result<Left, PassError> {
+        let Some(all) = self.kept.all().filter(|_| is_told(&self.cluster)) else {
+            return Ok(Left {
+                again: true,
+                ..Left::default()
+            });
+        };
+        // Another gateway does it.
+        let Some(store) = turn.shared().await?.map(Arc::clone) else {
+            return Ok(Left::default());
+        };
+        let begun = Instant::now();
+        let machines = machines::all(&*store).await?;
+        let mut left = Left {
+            read: begun.elapsed(),
+            ..Left::default()
+        };
+        let mut strange = Vec::new();
+        let mut problems = Problems::default();
+        // What is edited first: it may be a ban.
+        let mut nodes: Vec<&Arc<AttestedNode>> = all.iter().collect();
+        nodes.sort_by_cached_key(|node| {
+            (
+                writer.failures(node.name()),
+                node.status().observed_generation == Some(node.generation()),
+            )
+        });
+        for node in nodes {
+            if left.written >= WRITTEN_AT_ONCE {
+                left.again = true;
+                break;
+            }
+            let known = machines.get(node.name()).cloned();
+            let Some(machine) = known.or_else(|| self.unknown(node)) else {
+                strange.push(node);
+                continue;
+            };
+            if writer.is_past(node) {
+                left.again = true;
+                continue;
+            }
+            let looked = self.look_at(node, &machine, &store, writer, &mut left).await;
+            problems.note(node, looked, writer)?;
+        }
+        self.make(&machines, &all, writer, &mut left).await?;
+        strange.retain(|node| !is_said(node));
+        for node in strange.into_iter().take(STRANGE_AT_ONCE) {
+            left.again = true;
+            let said = self.say_strange(node, writer).await;
+            problems.note(node, said, writer)?;
+        }
+        left.names = machines.into_keys().collect();
+        problems.first.map_or(Ok(left), |problem| Err(problem.into()))
+    }
+
+    /// A machine that the store does not know: one that has attested, or of which something is wanted.
+    fn unknown(&self, node: &AttestedNode) -> Option<Machine> {
+        let status = node.status();
+        let machine = Machine::unknown(node.name(), &status)?;
+        let wants_something = || {
+            node.spec()
+                .is_ok_and(|spec| !edits::steps(spec, &status.handled, &machine, node.name()).is_empty())
+        };
+        let has_attested = status.identity.is_some() && (status.attestation.is_some() || status.config.is_some());
+        (has_attested || (self.takes_edits && wants_something())).then_some(machine)
+    }
+
+    /// Does what is wanted of a machine, and says what the store has of it.
+    async fn look_at(
+        &self,
+        node: &AttestedNode,
+        machine: &Machine,
+        store: &Arc<dyn Store>,
+        writer: &mut Writer,
+        left: &mut Left,
+    ) -> Result<(), PassError> {
+        let (name, generation, before) = (node.name(), node.generation(), node.status().into_owned());
+        let (now, mut status) = (self.clock.now().as_secs(), before.clone());
+        match node.spec() {
+            Err(why) => status.say(Question::Accepted, Answer::new(false, "SpecUnreadable", why), generation, now),
+            Ok(spec) if !self.takes_edits => {
+                if *spec != Spec::default() {
+                    let why = "the gateways' cluster.attested_nodes is not \"edit\": nothing is done";
+                    status.say(Question::Accepted, Answer::new(false, "EditsAreOff", why), generation, now);
+                }
+                status.handled = edits::handled(spec);
+            }
+            Ok(spec) => {
+                let steps = edits::steps(spec, &before.handled, machine, name);
+                if !steps.is_empty() {
+                    let Some(found) = writer.read(name).await? else {
+                        left.again = true;
+                        return Ok(());
+                    };
+                    if found.resource_version() != node.resource_version() {
+                        // Edited since: it is done as it is then.
+                        left.again = true;
+                        return Ok(());
+                    }
+                    let by = By {
+                        object: Some(ByObject::new(name, found.resource_version(), found.manager())),
+                        ..self.by.clone()
+                    };
+                    let (pools, clock) = (self.pools.names(), self.clock);
+                    let hands = Hands {
+                        store,
+                        by,
+                        clock,
+                        pools: &pools,
+                    };
+                    let mut outcomes = Vec::new();
+                    for step in &steps {
+                        match hands.perform(step, machine, name).await? {
+                            Some(outcome) => outcomes.push(outcome),
+                            None => {
+                                left.again = true;
+                                return Ok(());
+                            }
+                        }
+                    }
+                    tracing::info!("cluster: {WHAT}: {name}: {}", edits::answer(spec, machine, name, &outcomes).message);
+                    // What the store has of it now is said the next time.
+                    left.again = true;
+                    status.say(Question::Accepted, edits::answer(spec, machine, name, &outcomes), generation, now);
+                } else if *spec != Spec::default() && before.observed_generation != Some(generation) {
+                    status.say(Question::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
+                }
+                status.handled = edits::handled(spec);
+            }
+        }
+        status.observed_generation = Some(generation);
+        machine.add_to(&mut status, name, generation, now);
+        self.write(node, &before, status, writer, left).await
+    }
+
+    async fn write(
+        &self,
+        node: &AttestedNode,
+        before: &Status,
+        mut status: Status,
+        writer: &mut Writer,
+        left: &mut Left,
+    ) -> Result<(), PassError> {
+        status.sum_up();
+        if status == *before {
+            return Ok(());
+        }
+        left.written += 1;
+        match writer.write(node, &mut status).await? {
+            Written::Yes => self.events(node, before, &status, writer).await?,
+            Written::Later => left.again = true,
+            Written::Never => {}
+        }
+        Ok(())
+    }
+
+    /// Makes objects of those that have none, as far as there is room.
+    async fn make(
+        &self,
+        machines: &BTreeMap<String, Machine>,
+        all: &[Arc<AttestedNode>],
+        writer: &mut Writer,
+        left: &mut Left,
+    ) -> Result<(), PassError> {
+        let there: HashMap<&str, ()> = all.iter().map(|node| (node.name(), ())).collect();
+        let mut count = of_machines(&self.kept);
+        for (name, machine) in machines.iter().filter(|(name, _)| !there.contains_key(name.as_str())) {
+            if left.written >= WRITTEN_AT_ONCE {
+                left.again = true;
+                break;
+            }
+            if count >= MACHINES_LIMIT {
+                break;
+            }
+            let Some(made) = writer.create(name).await? else {
+                left.again = true;
+                continue;
+            };
+            count += 1;
+            let mut status = Status {
+                observed_generation: Some(made.generation()),
+                ..Status::default()
+            };
+            machine.add_to(&mut status, name, made.generation(), self.clock.now().as_secs());
+            self.write(&made, &Status::default(), status, writer, left).await?;
+        }
+        Ok(())
+    }
+
+    /// Says on an object that it is no machine's. It is left where it is: somebody else has made it.
+    async fn say_strange(&self, node: &AttestedNode, writer: &mut Writer) -> Result<(), PassError> {
+        let (before, generation) = (node.status().into_owned(), node.generation());
+        let mut status = before.clone();
+        let why =
+            "no machine is known by this name, and what it says is not done: objects are named tpm-DIGEST, or CLOUD-SHA256 of an identity";
+        let now = self.clock.now().as_secs();
+        status.say(Question::Accepted, Answer::new(false, "NotAMachine", why), generation, now);
+        if let Ok(spec) = node.spec() {
+            status.handled = edits::handled(spec);
+        }
+        status.observed_generation = Some(generation);
+        if writer.write(node, &mut status).await? == Written::Yes {
+            self.events(node, &before, &status, writer).await?;
+        }
+        Ok(())
+    }
+
+    async fn events(&self, node: &AttestedNode, before: &Status, after: &Status, writer: &mut Writer) -> Result<(), PassError> {
+        let now = self.clock.now().as_secs();
+        for question in [Question::Banned, Question::Approved, Question::Accepted] {
+            let (Some(said), old) = (after.says(question), before.says(question)) else {
+                continue;
+            };
+            // What was never otherwise is no news.
+            let is_first = old.is_none() && said.status != "True" && question != Question::Accepted;
+            let is_same = old.is_some_and(|old| old.status == said.status && old.reason == said.reason && old.message == said.message);
+            if is_first || is_same {
+                continue;
+            }
+            let holds = said.status == "True";
+            let (reason, warning) = match question {
+                Question::Banned => (if holds { "Banned" } else { "NotBanned" }, holds),
+                Question::Accepted => (if holds { "EditDone" } else { "EditNotDone" }, !holds),
+                _ => (if holds { "Approved" } else { "NotApproved" }, false),
+            };
+            let text = if said.message.is_empty() {
+                said.reason.clone()
+            } else {
+                said.message.clone()
+            };
+            writer.tell(node, reason, warning, &text, now).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What could not be written.
+#[derive(Default)]
+struct Problems {
+    first: Option<ClusterError>,
+    count: usize,
+}
+
+impl Problems {
+    /// Notes what came of one object. One that the API has something against, such as its size, is in no other's way.
+    fn note(&mut self, node: &AttestedNode, done: Result<(), PassError>, writer: &mut Writer) -> Result<(), PassError> {
+        writer.note(node.name(), done.is_err());
+        match done {
+            Err(PassError::Cluster(error)) if error.is_answer() && self.count < FAILED_AT_ONCE => {
+                self.count += 1;
+                self.first.get_or_insert(error);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
+/// Whether it was said of this object that it is no machine's.
+fn is_said(node: &AttestedNode) -> bool {
+    let status = node.status();
+    status.observed_generation == Some(node.generation())
+        && status.says(Question::Accepted).is_some_and(|said| said.reason == "NotAMachine")
+}

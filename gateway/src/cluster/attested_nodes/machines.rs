@@ -1,0 +1,116 @@
+//! The machines that the store knows.
+
+use std::collections::BTreeMap;
+
+use super::object::{identity_of_tpm, object_name};
+use super::status::{Answer, Question, Status};
+use crate::clock::rfc3339;
+use crate::machines::by_object::is_by;
+use crate::machines::enrolment::{self, EkRecord};
+use crate::machines::instances;
+use crate::machines::revocations::{self, Revocation};
+use crate::store::{Store, StoreError};
+
+/// How the identity of a TPM begins.
+const TPM: &str = "tpm:";
+
+/// What the store knows of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Machine {
+    pub(super) identity: String,
+    pub(super) name: Option<String>,
+    pub(super) listed: Option<EkRecord>,
+    /// By its identity, or by its name alone.
+    pub(super) revoked: Option<Revocation>,
+    /// Whether the former.
+    pub(super) revoked_itself: bool,
+}
+
+impl Machine {
+    /// One of which the store knows nothing, by its object: that of a TPM, or one that has attested.
+    pub(super) fn unknown(object: &str, status: &Status) -> Option<Self> {
+        let said = status
+            .identity
+            .clone()
+            .filter(|identity| object_name(identity).as_deref() == Some(object));
+        Some(Self {
+            identity: said.or_else(|| identity_of_tpm(object))?,
+            ..Self::default()
+        })
+    }
+
+    /// Says what the store knows of it, as of this time, seconds since 1970.
+    pub(super) fn add_to(&self, status: &mut Status, object: &str, generation: i64, now: u64) {
+        status.identity = Some(self.identity.clone());
+        status.node_name.clone_from(&self.name);
+        let banned = self.revoked.as_ref().map_or_else(
+            || Answer::new(false, "NotBanned", ""),
+            |revoked| {
+                let by = if is_by(revoked, object) { "ByThisObject" } else { "ByCommand" };
+                let why = revoked.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                Answer::new(true, by, format!("revoked at {}{why}", rfc3339(revoked.at)))
+            },
+        );
+        status.say(Question::Banned, banned, generation, now);
+        let approved = match &self.listed {
+            Some(EkRecord { removed: Some(at), .. }) => {
+                Answer::new(false, "Removed", format!("taken off the allowlist at {}", rfc3339(*at)))
+            }
+            Some(record) if record.pools.is_empty() => Answer::new(true, "Allowlisted", "for every pool"),
+            Some(record) => Answer::new(true, "Allowlisted", format!("for {}", record.pools.join(", "))),
+            None => Answer::new(
+                None,
+                "NotListed",
+                "the allowlist has no entry of it: who else vouches for it says what it gets",
+            ),
+        };
+        status.say(Question::Approved, approved, generation, now);
+        if status.says(Question::Attested).is_none() {
+            let answer = Answer::new(None, "NotSeen", "no attestation of it stands in the logs that were read");
+            status.say(Question::Attested, answer, generation, now);
+        }
+    }
+}
+
+/// All of them, by the names of their objects.
+pub(super) async fn all(store: &dyn Store) -> Result<BTreeMap<String, Machine>, StoreError> {
+    let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
+    let mut known = |identity: &str, add: &mut dyn FnMut(&mut Machine)| {
+        if let Some(name) = object_name(identity) {
+            let machine = machines.entry(name).or_default();
+            identity.clone_into(&mut machine.identity);
+            add(machine);
+        }
+    };
+    for (name, identity) in enrolment::names(store).await? {
+        known(&identity, &mut |machine| machine.name = Some(name.clone()));
+    }
+    for identity in enrolment::attested_tpms(store).await? {
+        known(&identity, &mut |_| {});
+    }
+    for (instance, record) in instances::list(store).await? {
+        // One that belongs to a TPM is that machine.
+        if !record.holder.starts_with(TPM) {
+            known(&instance, &mut |_| {});
+        }
+    }
+    for (ek, record) in enrolment::allowlist(store).await? {
+        known(&format!("{TPM}{ek}"), &mut |machine| machine.listed = Some(record.clone()));
+    }
+    let revoked = revocations::list(store).await?;
+    for (who, revocation) in &revoked {
+        // An instance is revoked by its own TPM, too, which is no other machine; one that is not known otherwise has no object.
+        if who.starts_with(TPM) {
+            known(who, &mut |machine| machine.revoked = Some(revocation.clone()));
+        }
+    }
+    for machine in machines.values_mut() {
+        let (itself, by_name) = (
+            revoked.get(&machine.identity),
+            machine.name.as_ref().and_then(|name| revoked.get(name)),
+        );
+        machine.revoked_itself = itself.is_some();
+        machine.revoked = itself.or(by_name).cloned();
+    }
+    Ok(machines)
+}

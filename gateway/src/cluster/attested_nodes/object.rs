@@ -1,0 +1,205 @@
+//! The object, as the API has it. Whatever is in it can be read: a list with one that does not fit is a list still.
+
+use std::borrow::Cow;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
+use kube::Resource;
+use kube::api::{ObjectMeta, TypeMeta};
+use kube::core::ClusterResourceScope;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::status::Status;
+use crate::manifests::attested_nodes::{GROUP, KIND, PLURAL, VERSION};
+
+/// `apiVersion` of the objects, as events name it.
+pub(super) const API_VERSION: &str = "attest-gateway.internal/v1alpha1";
+/// How the identity of a TPM begins, and the name of its object.
+const TPM: (&str, &str) = ("tpm:", "tpm-");
+/// Digits of a digest.
+const DIGEST_DIGITS: usize = 64;
+/// What else identities begin with, and names of objects before a hyphen.
+const CLOUDS: [&str; 5] = ["gcp", "aws", "aws-nitrotpm", "azure", "azure-vtpm"];
+/// Longest identity that has an object: the schema's.
+const IDENTITY_LIMIT_BYTES: usize = 320;
+
+/// The name of a machine's object. It is made of the identity, so that nobody has another machine's: of a TPM its digest, of an instance of a cloud the SHA-256
+/// of its identity. `None` if it is no machine's identity.
+#[must_use]
+pub fn object_name(identity: &str) -> Option<String> {
+    let is_digest = |text: &str| text.len() == DIGEST_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if let Some(ek) = identity.strip_prefix(TPM.0) {
+        return is_digest(ek).then(|| format!("{}{ek}", TPM.1));
+    }
+    let (cloud, rest) = identity.split_once(':')?;
+    let is_one = CLOUDS.contains(&cloud) && !rest.is_empty() && identity.len() <= IDENTITY_LIMIT_BYTES;
+    is_one.then(|| format!("{cloud}-{}", HEXLOWER.encode(digest(&SHA256, identity.as_bytes()).as_ref())))
+}
+
+/// The identity of the TPM whose object has this name, whether there is such a machine or not.
+pub(super) fn identity_of_tpm(name: &str) -> Option<String> {
+    let identity = format!("{}{}", TPM.0, name.strip_prefix(TPM.1)?);
+    (object_name(&identity).as_deref() == Some(name)).then_some(identity)
+}
+
+/// A machine's object.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttestedNode {
+    /// What it is. In a list the API says it of the list.
+    #[serde(flatten, default)]
+    types: Option<TypeMeta>,
+    #[serde(default)]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Lenient<Spec>,
+    #[serde(default)]
+    status: Lenient<Status>,
+}
+
+/// What somebody wants of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Spec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) banned: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) approved: Option<Approved>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) forget: Option<String>,
+}
+
+/// For what its TPM is endorsed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Approved {
+    pub(super) pools: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) node_name: Option<String>,
+}
+
+/// A part that may be anything, if the schema that the API has is another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Read(T),
+    /// Why not.
+    Unread(String),
+}
+
+impl<T: Default> Default for Lenient<T> {
+    fn default() -> Self {
+        Self::Read(T::default())
+    }
+}
+
+impl<'de, T: DeserializeOwned + Default> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        // A list would be read as the fields in their order.
+        if value.is_array() {
+            return Ok(Self::Unread("a list, and no object".to_owned()));
+        }
+        Ok(match serde_json::from_value::<Option<T>>(value) {
+            Ok(read) => Self::Read(read.unwrap_or_default()),
+            Err(error) => Self::Unread(error.to_string()),
+        })
+    }
+}
+
+impl AttestedNode {
+    /// One of which nothing is known yet.
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            types: Some(TypeMeta {
+                api_version: API_VERSION.to_owned(),
+                kind: KIND.to_owned(),
+            }),
+            metadata: ObjectMeta {
+                name: Some(name),
+                ..ObjectMeta::default()
+            },
+            spec: Lenient::default(),
+            status: Lenient::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn resource_version(&self) -> &str {
+        self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn generation(&self) -> i64 {
+        self.metadata.generation.unwrap_or_default()
+    }
+
+    /// What is wanted.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn spec(&self) -> Result<&Spec, &str> {
+        match &self.spec {
+            Lenient::Read(spec) => Ok(spec),
+            Lenient::Unread(why) => Err(why),
+        }
+    }
+
+    /// What a gateway has said of it; nothing, if that cannot be read.
+    pub(super) fn status(&self) -> Cow<'_, Status> {
+        match &self.status {
+            Lenient::Read(status) => Cow::Borrowed(status),
+            Lenient::Unread(_) => Cow::Owned(Status::default()),
+        }
+    }
+
+    /// What has written its spec last, as `metadata.managedFields` has it.
+    pub(super) fn manager(&self) -> Option<&str> {
+        let fields = self.metadata.managed_fields.iter().flatten();
+        let of_spec = fields.filter(|entry| {
+            let owned = entry.fields_v1.as_ref().map(|fields| &fields.0);
+            entry.subresource.as_deref().unwrap_or_default().is_empty() && owned.is_some_and(|owned| owned.get("f:spec").is_some())
+        });
+        let last = of_spec.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
+        last?.manager.as_deref()
+    }
+}
+
+impl Resource for AttestedNode {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        KIND.into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        GROUP.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        VERSION.into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        PLURAL.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

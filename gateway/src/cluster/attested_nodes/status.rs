@@ -1,0 +1,257 @@
+//! What an object says of its machine.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::clock::rfc3339;
+use crate::manifests::attested_nodes::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS};
+
+/// All of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Status {
+    /// The spec that this was said of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) observed_generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) identity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<State>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) attestation: Option<Attestation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<Refusal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) config: Option<Config>,
+    #[serde(skip_serializing_if = "Handled::is_nothing")]
+    pub(super) handled: Handled,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) conditions: Vec<Condition>,
+}
+
+/// In one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum State {
+    /// It gets nothing.
+    Banned,
+    /// Its last attestation held.
+    Trusted,
+    /// Its last attestation was refused.
+    Refused,
+    /// It is on the allowlist, and has not attested.
+    Expected,
+    /// The store knows it, and the log that was read says nothing of it.
+    Known,
+    /// There is no such machine.
+    Unknown,
+}
+
+/// The last attestation that held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Attestation {
+    /// RFC 3339, in UTC and whole seconds: the text's order is that of time.
+    pub(super) at: String,
+    /// The kinds of evidence.
+    pub(super) by: String,
+    pub(super) pool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) instance: Option<String>,
+    pub(super) record: String,
+}
+
+/// The last one that was refused, of who has proven who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) at: String,
+    pub(super) code: String,
+    pub(super) pool: String,
+    pub(super) record: String,
+}
+
+/// The last config that was served for an attestation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Config {
+    pub(super) at: String,
+    pub(super) set: String,
+    pub(super) pool: String,
+    pub(super) sha256: String,
+    pub(super) spec_version: String,
+    pub(super) record: String,
+}
+
+/// Edits that are done once, when they are made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Handled {
+    /// SHA-256 of what it was approved for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) approved: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) forget: Option<String>,
+}
+
+impl Handled {
+    const fn is_nothing(&self) -> bool {
+        self.approved.is_none() && self.forget.is_none()
+    }
+}
+
+/// Which question a condition answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether its last attestation held.
+    Attested,
+    /// Whether the administrator vouches for its TPM.
+    Approved,
+    /// Whether it gets nothing.
+    Banned,
+    /// Whether it was served a config for an attestation.
+    ConfigServed,
+    /// Whether what the object's spec says was done.
+    Accepted,
+}
+
+impl Question {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Attested => "Attested",
+            Self::Approved => "Approved",
+            Self::Banned => "Banned",
+            Self::ConfigServed => "ConfigServed",
+            Self::Accepted => "Accepted",
+        }
+    }
+}
+
+/// As `metav1.Condition` of apimachinery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Condition {
+    #[serde(rename = "type")]
+    pub(super) of: String,
+    pub(super) status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) observed_generation: Option<i64>,
+    pub(super) last_transition_time: String,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// An answer to a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) holds: Option<bool>,
+    /// One word.
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Answer {
+    pub(super) fn new(holds: impl Into<Option<bool>>, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            holds: holds.into(),
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+impl Status {
+    /// What it says to a question.
+    pub(super) fn says(&self, question: Question) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.of == question.as_str())
+    }
+
+    /// Whether it says yes.
+    pub(super) fn holds(&self, question: Question) -> bool {
+        self.says(question).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Says it, as of this time, seconds since 1970, and of this generation of the spec.
+    pub(super) fn say(&mut self, question: Question, answer: Answer, generation: i64, at: u64) {
+        let status = match answer.holds {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        };
+        let has_room = self.conditions.len() < CONDITIONS_LIMIT;
+        let before = self.conditions.iter_mut().find(|condition| condition.of == question.as_str());
+        let since = before
+            .as_ref()
+            .filter(|before| before.status == status)
+            .map(|before| before.last_transition_time.clone());
+        let said = Condition {
+            of: question.as_str().to_owned(),
+            status: status.to_owned(),
+            observed_generation: Some(generation),
+            last_transition_time: since.unwrap_or_else(|| rfc3339(at)),
+            reason: answer.reason,
+            message: answer.message.chars().take(MESSAGE_LIMIT_CHARACTERS).collect(),
+        };
+        match before {
+            Some(before) => *before = said,
+            None if has_room => self.conditions.push(said),
+            None => {}
+        }
+    }
+
+    /// Says in one word what all of it comes to.
+    pub(super) fn sum_up(&mut self) {
+        let refused = self.says(Question::Attested).is_some_and(|said| said.status == "False");
+        self.state = Some(if self.holds(Question::Banned) {
+            State::Banned
+        } else if refused && self.refusal.is_some() {
+            State::Refused
+        } else if self.holds(Question::Attested) {
+            State::Trusted
+        } else if self.holds(Question::Approved) {
+            State::Expected
+        } else if self.identity.is_some() {
+            State::Known
+        } else {
+            State::Unknown
+        });
+    }
+
+    /// The merge patch (RFC 7386) that makes this of that; none if it is the same.
+    pub(super) fn patch(&self, before: &Self) -> Option<Value> {
+        let value = |status: &Self| serde_json::to_value(status).unwrap_or_default();
+        difference(&value(before), &value(self))
+    }
+}
+
+fn difference(before: &Value, after: &Value) -> Option<Value> {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else {
+        return (before != after).then(|| after.clone());
+    };
+    let mut changes = Map::new();
+    for name in old.keys().filter(|name| !new.contains_key(*name)) {
+        changes.insert(name.clone(), Value::Null);
+    }
+    for (name, value) in new {
+        let change = match old.get(name) {
+            Some(before) => difference(before, value),
+            None => Some(value.clone()),
+        };
+        if let Some(change) = change {
+            changes.insert(name.clone(), change);
+        }
+    }
+    (!changes.is_empty()).then_some(Value::Object(changes))
+}
+
+/// A code of `docs/errors.md` as the reason of a condition, which has no hyphens.
+pub(super) fn reason_of_code(code: &str) -> String {
+    let word = |word: &str| {
+        let mut characters = word.chars();
+        let first = characters.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(characters).collect::<String>()
+    };
+    let reason: String = code.split('-').map(word).collect();
+    // There has to be one.
+    if reason.is_empty() { "Unsaid".to_owned() } else { reason }
+}

@@ -1,0 +1,333 @@
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::edits::{self, Step};
+use super::facts::News;
+use super::machines::Machine;
+use super::object::{AttestedNode, Spec, object_name};
+use super::status::{Answer, Question, State, Status, reason_of_code};
+use crate::machines::revocations::Revocation;
+
+fn tpm(digits: &str) -> String {
+    format!("tpm:{}", digits.repeat(32))
+}
+
+fn node(value: Value) -> AttestedNode {
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn an_object_is_called_by_its_machines_identity_and_no_two_alike() {
+    let check = |identity: &str, expected: Option<&str>| assert_eq!(object_name(identity).as_deref(), expected, "{identity}");
+    check(&tpm("ab"), Some(&format!("tpm-{}", "ab".repeat(32))));
+    // As `sha256sum` has it.
+    check(
+        "gcp:p/1",
+        Some("gcp-53465ae3896928ff20ac1730455cb599e5a8bb86951c8b6e0904af11a8272125"),
+    );
+    for other in [
+        "",
+        "tpm:",
+        "tpm:ab",
+        &tpm("AB"),
+        &tpm("ag"),
+        &format!("{}0", tpm("ab")),
+        "kubelet:worker-7",
+        "claimant:00",
+        "gcp:",
+        "gcp",
+        "worker-7",
+        &format!("gcp:{}", "x".repeat(320)),
+    ] {
+        check(other, None);
+    }
+    let names: BTreeSet<String> = ["aws:1/i-1", "aws:1/i-2", "aws-nitrotpm:i-1", "azure:1/a", "azure-vtpm:a"]
+        .iter()
+        .filter_map(|identity| object_name(identity))
+        .collect();
+    assert_eq!(names.len(), 5);
+    assert!(names.iter().all(|name| {
+        name.len() <= 253
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    }));
+}
+
+#[test]
+fn an_object_of_any_shape_is_read() {
+    let meta = json!({"name": "a", "uid": "u", "generation": 3});
+    for spec in [json!(null), json!({})] {
+        assert_eq!(node(json!({"metadata": meta, "spec": spec})).spec(), Ok(&Spec::default()));
+    }
+    for spec in [
+        json!(7),
+        json!([]),
+        json!([true]),
+        json!("x"),
+        json!({"ban": true}),
+        json!({"banned": 1}),
+        json!({"approved": {}}),
+    ] {
+        let node = node(json!({"metadata": meta, "spec": spec, "status": spec}));
+        assert!(node.spec().is_err(), "{spec}");
+        assert_eq!(node.status().into_owned().identity, None);
+    }
+    assert_eq!(
+        node(json!({"metadata": meta, "status": {"identity": "a", "new": 7}}))
+            .status()
+            .identity
+            .as_deref(),
+        Some("a")
+    );
+}
+
+#[test]
+fn who_has_written_a_spec_last_is_told_of_its_managed_fields() {
+    let entry = |manager: &str, seconds: u32, part: &str, field: &str| {
+        json!({"manager": manager, "operation": "Update", "time": format!("2026-01-01T00:00:{seconds:02}Z"), "fieldsType": "FieldsV1",
+            "fieldsV1": {field: {}}, "subresource": part})
+    };
+    let manager = |entries: &[Value]| {
+        node(json!({"metadata": {"name": "a", "managedFields": entries}}))
+            .manager()
+            .map(str::to_owned)
+    };
+    assert_eq!(manager(&[]), None);
+    let entries = [
+        entry("first", 1, "", "f:spec"),
+        entry("last", 3, "", "f:spec"),
+        entry("attest-gateway", 9, "status", "f:status"),
+        entry("kubectl-annotate", 8, "", "f:metadata"),
+        entry("other", 2, "", "f:spec"),
+    ];
+    assert_eq!(manager(&entries).as_deref(), Some("last"));
+}
+
+fn line(decision: &str, verdict: &str, at: u64, more: &Value) -> Vec<u8> {
+    let mut line = json!({
+        "at": at, "id": format!("id-{at}"), "decision": decision, "verdict": verdict, "pool": "worker", "shown": "tpm", "kinds": ["gcp", "tpm"],
+        "identity": tpm("ab"), "grant": "full", "config_sha256": "c0", "spec_version": "3.4.0", "code": "pcr-mismatch", "claims": {"more": [1]},
+    });
+    for (name, value) in more.as_object().unwrap() {
+        line[name] = value.clone();
+    }
+    line.to_string().into_bytes()
+}
+
+fn status_of(lines: &[Vec<u8>]) -> Option<Status> {
+    let mut news = News::default();
+    lines.iter().for_each(|line| news.add(line));
+    let facts = news.0.into_values().next()?;
+    let mut status = Status::default();
+    facts.add_to(&mut status, 1);
+    status.sum_up();
+    Some(status)
+}
+
+#[test]
+fn of_each_machine_the_last_is_told_that_it_has_proven() {
+    let trusted = line("evidence", "trusted", 10, &json!({}));
+    let served = line("config", "served", 11, &json!({"shown": "ticket"}));
+    let refused = line("evidence", "refused", 12, &json!({}));
+    let status = status_of(&[trusted.clone(), served.clone()]).unwrap();
+    assert_eq!(status.state, Some(State::Trusted));
+    let attestation = status.attestation.clone().unwrap();
+    assert_eq!(
+        (&*attestation.at, &*attestation.by, &*attestation.record),
+        ("1970-01-01T00:00:10Z", "gcp+tpm", "id-10")
+    );
+    assert!(status.holds(Question::Attested) && status.holds(Question::ConfigServed));
+    assert_eq!(status.config.unwrap().sha256, "c0");
+    let status = status_of(&[trusted.clone(), refused.clone()]).unwrap();
+    assert_eq!(status.state, Some(State::Refused));
+    assert_eq!(status.says(Question::Attested).unwrap().reason, "PcrMismatch");
+    // Later it is trusted again.
+    let again = line("evidence", "trusted", 13, &json!({}));
+    assert_eq!(status_of(&[refused.clone(), again]).unwrap().state, Some(State::Trusted));
+    // Who proves nothing, whoever it says it is; and what is no machine's.
+    for (decision, verdict, more) in [
+        ("evidence", "refused", json!({"claims": null})),
+        ("challenge", "refused", json!({})),
+        ("config", "refused", json!({"shown": "ticket"})),
+        ("config", "served", json!({"shown": "token"})),
+        ("config", "served", json!({"shown": "kubelet", "identity": "kubelet:worker-7"})),
+        ("config", "served", json!({"shown": "nothing"})),
+        ("evidence", "trusted", json!({"identity": null})),
+        ("evidence", "trusted", json!({"identity": "worker-7"})),
+        ("evidence", "trusted", json!({"at": "soon"})),
+        ("admin", "served", json!({})),
+    ] {
+        assert_eq!(
+            status_of(&[line(decision, verdict, 10, &more)]),
+            None,
+            "{decision} {verdict} {more}"
+        );
+    }
+    assert_eq!(status_of(&[b"{".to_vec(), b"".to_vec(), b"[]".to_vec()]), None);
+    // A refusal alone is told of one that is there, and makes none.
+    let mut news = News::default();
+    news.add(&refused);
+    assert!(!news.0.values().next().unwrap().is_of_a_machine());
+}
+
+#[test]
+fn what_another_gateway_has_told_later_stays() {
+    let facts = |at: u64| {
+        let mut news = News::default();
+        news.add(&line("evidence", "trusted", at, &json!({})));
+        news.add(&line("config", "served", at, &json!({"shown": "ticket"})));
+        news.0.into_values().next().unwrap()
+    };
+    let mut status = Status::default();
+    facts(20).add_to(&mut status, 1);
+    let before = status.clone();
+    // Told again, and an older one.
+    for at in [20, 10] {
+        facts(at).add_to(&mut status, 1);
+        assert_eq!(status.attestation, before.attestation);
+        assert_eq!(status.config, before.config);
+    }
+    facts(20).add_to(&mut status, 1);
+    assert_eq!(status.patch(&before), None);
+}
+
+#[test]
+fn a_condition_says_since_when_and_a_patch_what_is_otherwise() {
+    let mut status = Status::default();
+    status.say(Question::Banned, Answer::new(false, "NotBanned", ""), 1, 10);
+    status.say(Question::Banned, Answer::new(false, "Other", "x".repeat(5000)), 2, 20);
+    let said = status.says(Question::Banned).unwrap();
+    assert_eq!(
+        (&*said.last_transition_time, said.observed_generation),
+        ("1970-01-01T00:00:10Z", Some(2))
+    );
+    assert_eq!(said.message.len(), 1024);
+    status.say(Question::Banned, Answer::new(true, "ByCommand", ""), 2, 30);
+    assert_eq!(status.says(Question::Banned).unwrap().last_transition_time, "1970-01-01T00:00:30Z");
+    let before = Status {
+        node_name: Some("a".to_owned()),
+        identity: Some("i".to_owned()),
+        ..Status::default()
+    };
+    let after = Status {
+        observed_generation: Some(2),
+        identity: Some("i".to_owned()),
+        ..Status::default()
+    };
+    assert_eq!(after.patch(&before), Some(json!({"nodeName": null, "observedGeneration": 2})));
+    assert_eq!(after.patch(&after), None);
+}
+
+#[test]
+fn reasons_are_what_the_api_takes() {
+    assert_eq!(reason_of_code("pcr-mismatch"), "PcrMismatch");
+    assert_eq!(reason_of_code(""), "Unsaid");
+    for code in attest::reject::advices().map(|advice| advice.code) {
+        let reason = reason_of_code(code);
+        assert!(reason.starts_with(|first: char| first.is_ascii_uppercase()), "{code}");
+        assert!(reason.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{code}");
+    }
+}
+
+fn steps(spec: &Value, handled: Option<&Value>, machine: &Machine) -> Vec<Step> {
+    let spec: Spec = serde_json::from_value(spec.clone()).unwrap();
+    let before = handled.map(|handled| edits::handled(&serde_json::from_value(handled.clone()).unwrap()));
+    edits::steps(&spec, &before.unwrap_or_default(), machine, "tpm-ab")
+}
+
+fn revoked(reason: &str, itself: bool) -> Machine {
+    Machine {
+        identity: tpm("ab"),
+        revoked: Some(Revocation {
+            at: 1,
+            reason: Some(reason.to_owned()),
+            with: BTreeSet::new(),
+        }),
+        revoked_itself: itself,
+        ..Machine::default()
+    }
+}
+
+#[test]
+fn a_ban_counts_as_long_as_it_stands_there_and_what_gives_something_once() {
+    let machine = Machine {
+        identity: tpm("ab"),
+        ..Machine::default()
+    };
+    let by_object = revoked("attestednode tpm-ab: x", true);
+    let by_command = revoked("x", true);
+    let ban = json!({"banned": true});
+    assert_eq!(steps(&ban, None, &machine), [Step::Ban(None)]);
+    // Restored by a command while the object says otherwise, it is banned again.
+    assert_eq!(steps(&ban, Some(&ban), &machine), [Step::Ban(None)]);
+    assert_eq!(steps(&ban, None, &revoked("x", false)), [Step::Ban(None)], "its name alone was");
+    assert!(steps(&ban, None, &by_command).is_empty() && steps(&ban, None, &by_object).is_empty());
+    let lift = json!({"banned": false});
+    assert_eq!(steps(&lift, None, &by_object), [Step::Lift]);
+    for machine in [&machine, &by_command, &revoked("attestednode tpm-abc", true)] {
+        assert!(steps(&lift, None, machine).is_empty());
+    }
+    assert!(steps(&json!({}), None, &by_object).is_empty(), "nothing said is nothing done");
+    for given in [json!({"forget": "a"}), json!({"approved": {"pools": ["worker"]}})] {
+        assert_eq!(steps(&given, None, &machine).len(), 1, "{given}");
+        assert!(steps(&given, Some(&given), &machine).is_empty(), "{given}");
+        assert_eq!(steps(&given, Some(&json!({})), &machine).len(), 1, "{given}");
+    }
+    let approved = json!({"approved": {"pools": ["worker"]}});
+    for other in [
+        json!({"approved": {"pools": ["infra"]}}),
+        json!({"approved": {"pools": ["worker"], "nodeName": "a"}}),
+    ] {
+        assert_eq!(steps(&other, Some(&approved), &machine).len(), 1, "{other}");
+    }
+    // The ban comes last.
+    let all = json!({"banned": true, "forget": "a", "approved": {"pools": ["worker"]}});
+    assert!(matches!(
+        &*steps(&all, None, &machine),
+        [Step::Forget(_), Step::Approve(_), Step::Ban(_)]
+    ));
+}
+
+#[test]
+fn an_object_of_which_the_store_knows_nothing_is_a_tpms_or_one_that_its_name_is_made_of() {
+    let of = |name: &str, identity: Option<&str>| {
+        let status = Status {
+            identity: identity.map(str::to_owned),
+            ..Status::default()
+        };
+        Machine::unknown(name, &status).map(|machine| machine.identity)
+    };
+    let aws = object_name("aws:1/i-1").unwrap();
+    assert_eq!(of(&object_name(&tpm("ab")).unwrap(), None), Some(tpm("ab")));
+    assert_eq!(of(&aws, Some("aws:1/i-1")).as_deref(), Some("aws:1/i-1"));
+    // Nobody is another by what a status says.
+    assert_eq!(of(&object_name(&tpm("ab")).unwrap(), Some(&tpm("cd"))), Some(tpm("ab")));
+    for (name, identity) in [
+        (&*aws, Some("aws:1/i-2")),
+        (&*aws, Some(&*tpm("ab"))),
+        (&*aws, None),
+        ("worker-7", None),
+        ("tpm-00", None),
+    ] {
+        assert_eq!(of(name, identity), None, "{name} {identity:?}");
+    }
+}
+
+#[test]
+fn the_document_says_why_an_edit_is_not_done() {
+    let code = [include_str!("edits.rs"), include_str!("lead.rs")].concat();
+    let mut reasons = BTreeSet::from(["RevokedByCommand"]);
+    for call in ["refused(", "Answer::new(false,"] {
+        for rest in code.split(call).skip(1) {
+            let said = rest.trim_start().strip_prefix('"').and_then(|rest| rest.split_once('"'));
+            reasons.extend(said.map(|(reason, _)| reason));
+        }
+    }
+    assert!(reasons.len() >= 9, "{reasons:?}");
+    let document = include_str!("../../../../docs/attested-nodes.md");
+    for reason in reasons {
+        assert!(document.contains(&format!("`{reason}`")), "{reason}");
+    }
+}

@@ -1,0 +1,166 @@
+//! What is written to the API: some objects each second, each of the version that it was made of.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::WHAT;
+use super::object::{API_VERSION, AttestedNode};
+use super::status::Status;
+use crate::cluster::events::{About, Events, Said};
+use crate::cluster::{Cluster, ClusterError};
+use crate::manifests::attested_nodes::KIND;
+
+/// Between two writes: 50 in a second, so that 10,000 machines are told within minutes, and others have room at the API meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
+/// As whom the API says that it was written.
+const MANAGER: &str = "attest-gateway";
+const CONFLICT: u16 = 409;
+const INVALID: u16 = 422;
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// It is as it should be.
+    Yes,
+    /// Somebody has changed it meanwhile: it is looked at as it is then.
+    Later,
+    /// The API takes no such status: its schema is another.
+    Never,
+}
+
+pub(super) struct Writer {
+    cluster: Arc<Cluster>,
+    events: Events,
+    pace: Interval,
+    /// The versions that were written over: whoever is told of them again is told of the past.
+    past: HashMap<String, String>,
+    /// How often in a row the API has refused to write each of these, though it answers.
+    failed: HashMap<String, u32>,
+    /// Whether it was said that the schema is another.
+    said: bool,
+}
+
+impl Writer {
+    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+        let mut pace = interval(PAUSE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            cluster,
+            events: Events::new(),
+            pace,
+            past: HashMap::new(),
+            failed: HashMap::new(),
+            said: false,
+        }
+    }
+
+    fn api(&self) -> Api<AttestedNode> {
+        Api::all(self.cluster.client())
+    }
+
+    /// Whether the watch has not told yet what was written over this.
+    pub(super) fn is_past(&mut self, node: &AttestedNode) -> bool {
+        let is_past = self.past.get(node.name()).is_some_and(|version| version == node.resource_version());
+        if !is_past {
+            self.past.remove(node.name());
+        }
+        is_past
+    }
+
+    /// How often in a row it could not be written, though the API answers. Others come first.
+    pub(super) fn failures(&self, name: &str) -> u32 {
+        self.failed.get(name).copied().unwrap_or_default()
+    }
+
+    /// Notes whether one could be written. One that the API has something against, such as its size, is in no other's way.
+    pub(super) fn note(&mut self, name: &str, failed: bool) {
+        if failed {
+            *self.failed.entry(name.to_owned()).or_default() += 1;
+        } else {
+            self.failed.remove(name);
+        }
+    }
+
+    /// As it is at this moment, with who has written it.
+    pub(super) async fn read(&self, name: &str) -> Result<Option<AttestedNode>, ClusterError> {
+        self.cluster.ask(WHAT, self.api().get_opt(name)).await
+    }
+
+    /// Makes one, if there is none.
+    pub(super) async fn create(&mut self, name: &str) -> Result<Option<AttestedNode>, ClusterError> {
+        self.pace.tick().await;
+        let (node, params) = (AttestedNode::new(name.to_owned()), params());
+        match self.cluster.ask(WHAT, self.api().create(&params, &node)).await {
+            Ok(made) => Ok(Some(made)),
+            Err(error) if error.is_status(CONFLICT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the status, if it is another than it was.
+    pub(super) async fn write(&mut self, node: &AttestedNode, status: &mut Status) -> Result<Written, ClusterError> {
+        status.sum_up();
+        let Some(changes) = status.patch(&node.status()) else {
+            return Ok(Written::Yes);
+        };
+        self.pace.tick().await;
+        let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "status": changes});
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        match self
+            .cluster
+            .ask(WHAT, self.api().patch_status(node.name(), &params, &Patch::Merge(&patch)))
+            .await
+        {
+            Ok(_) => {
+                self.past.insert(node.name().to_owned(), node.resource_version().to_owned());
+                Ok(Written::Yes)
+            }
+            Err(error) if error.is_status(CONFLICT) || error.is_not_found() => Ok(Written::Later),
+            Err(error) if error.is_status(INVALID) => {
+                if !std::mem::replace(&mut self.said, true) {
+                    tracing::warn!(
+                        "cluster: {error}; is the CustomResourceDefinition that of this release? `attest-gateway manifests --with attested-nodes`"
+                    );
+                }
+                Ok(Written::Never)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Says it to whoever looks at the object, if there is room for it in this minute.
+    pub(super) async fn tell(
+        &mut self,
+        node: &AttestedNode,
+        reason: &'static str,
+        warning: bool,
+        text: &str,
+        now: u64,
+    ) -> Result<(), ClusterError> {
+        let about = About {
+            api_version: API_VERSION,
+            kind: KIND,
+            name: node.name(),
+            uid: node.uid(),
+        };
+        self.events
+            .say(&self.cluster, about, Said { reason, warning }, text, now)
+            .await
+            .map(drop)
+    }
+}
+
+fn params() -> PostParams {
+    PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}

@@ -1,6 +1,7 @@
 //! What a gateway is told by its cluster's API, and does there.
 
 mod approval;
+mod attested_nodes;
 mod bootstrap_kubeconfig;
 mod bootstrap_tokens;
 mod client_ca;

@@ -24,7 +24,7 @@ const TOKENS: &str = "bootstrap tokens";
 const NAMESPACE: &str = "kube-system";
 const FIELDS: &str = "type=bootstrap.kubernetes.io/token";
 /// Says for which pools a token is, separated by commas: of those that the settings name.
-const POOLS_ANNOTATION: &str = "attest-gateway.io/pools";
+const POOLS_ANNOTATION: &str = "attest-gateway.internal/pools";
 /// How often it is looked whether all is in step, also when nothing has changed: another gateway may have led, or the store was away.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Most tokens that are followed; a cluster has one for each occasion on which machines join.

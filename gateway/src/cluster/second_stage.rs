@@ -30,7 +30,7 @@ use crate::pools::Pool;
 use crate::pools::live::LivePools;
 
 /// When a gateway last said that it serves the config of this object. Without it no gateway has made the object, and none removes it.
-const SERVED_AT: &str = "attest-gateway.io/served-at";
+const SERVED_AT: &str = "attest-gateway.internal/served-at";
 /// How often that is said: seldom, since each time the whole object is written.
 const SAY_EVERY: Duration = Duration::from_secs(12 * 3600);
 /// How long an object stays that nobody serves any more: a node that has booted with it waits for its CSR to be approved, and then for its daemon to be

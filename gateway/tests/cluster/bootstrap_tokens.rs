@@ -95,7 +95,7 @@ async fn a_bootstrap_token_is_a_token_for_as_long_as_the_cluster_has_it() {
     assert_eq!(fetched(&gateway, "worker", TOKEN).await, "served");
     // Prolonged, and for fewer pools.
     let mut changed = secret(TOKEN, "2101-01-01T00:00:00Z");
-    changed["metadata"]["annotations"] = json!({"attest-gateway.io/pools": "infra"});
+    changed["metadata"]["annotations"] = json!({"attest-gateway.internal/pools": "infra"});
     api.put(changed);
     list(&gateway, NAME, Some(&[" infra ", "2101-01-01T00:00:00Z"])).await;
     assert_eq!(fetched(&gateway, "worker", TOKEN).await, "token-wrong-pool");
@@ -146,7 +146,7 @@ async fn what_is_no_token_in_the_cluster_or_for_other_pools_is_none_here() {
             "has no expiration",
         ),
         (
-            &|secret: &mut Value| secret["metadata"]["annotations"] = json!({"attest-gateway.io/pools": "master"}),
+            &|secret: &mut Value| secret["metadata"]["annotations"] = json!({"attest-gateway.internal/pools": "master"}),
             "names other pools",
         ),
         (&|secret: &mut Value| secret["data"]["token-secret"] = json!("!"), "no Base64"),

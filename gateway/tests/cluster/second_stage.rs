@@ -14,7 +14,7 @@ use super::{Asked, NAMESPACE, until};
 use crate::support::{Gateway, POOL};
 
 const KIND: &str = "machineconfigs";
-const SERVED_AT: &str = "attest-gateway.io/served-at";
+const SERVED_AT: &str = "attest-gateway.internal/served-at";
 
 /// What it needs, and nothing else.
 fn rules() -> Value {

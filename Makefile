@@ -15,7 +15,7 @@ DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 # An emulated VM waits for much of its boot: three keep two processors busy.
 VM_TEST_THREADS ?= 3
 # So do most other tests: for a disk, a timeout, another process.
-TEST_THREADS ?= 4
+TEST_THREADS ?= 6
 
 # All that the packages name, but the one that makes the report of the others.
 BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))

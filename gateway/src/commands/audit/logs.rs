@@ -38,8 +38,9 @@ pub fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
     Ok(listed)
 }
 
-/// How often logs are read of which segments are removed meanwhile: one read takes longer than one goes.
-const AGAIN_LIMIT: u32 = 3;
+/// How often logs are read once more of which segments are removed meanwhile: after a start many may go at once, and what is said of a log whose files go while
+/// it is read is a false alarm. Whoever writes faster than this reads is read so often, and no more.
+const AGAIN_LIMIT: u32 = 10;
 
 /// Reads logs that may be written: once more if segments were removed by the rule before all of them, and the blobs that go with them, were read.
 pub fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> anyhow::Result<T>) -> anyhow::Result<T> {

@@ -4,28 +4,13 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use cloud_fixtures::kubernetes::Kubernetes;
-use data_encoding::BASE64;
-use serde_json::{Value, json};
+use serde_json::Value;
 use swtpm_tests::{Cluster, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer};
 
-const CSRS: &str = "certificatesigningrequests";
+use crate::approval::{CSRS, SETTINGS, bootstrap_kubeconfig, sign_approved, wait};
+
 const NODE: &str = "worker-1";
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// `[cluster.approval]` without Machine objects: the name is what the TPM has asked for.
-const SETTINGS: &str = "[cluster]\napi = \"kubeconfig\"\n[cluster.approval]\nenabled = true\nkeys = \"attested\"\nmachine_objects = false\nasked_names = true\n";
-
-/// Waits for a request of which this holds.
-fn wait(api: &Kubernetes, holds: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
-    loop {
-        if let Some(csr) = api.all(CSRS).into_iter().find(&holds) {
-            return csr;
-        }
-        assert!(begun.elapsed() < LIMIT, "{:?} {:?}", api.all(CSRS), api.all("events"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 #[test]
 fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
@@ -75,10 +60,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     let key = evidence.text("/claims/kubelet_key_sha256").unwrap().to_owned();
 
     // Somebody else has the bootstrap credential, and is first.
-    let (namespace, name) = ("openshift-machine-config-operator", "node-bootstrapper");
-    let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);
-    api.grant(namespace, name, &may);
-    fs::write(path("bootstrap"), api.kubeconfig(&api.token(namespace, name))).unwrap();
+    fs::write(path("bootstrap"), bootstrap_kubeconfig(&api)).unwrap();
     let asking = |kept: &str, keys: &str, pki: &str, wait: &str| {
         [
             ("--kubeconfig", text("bootstrap")),
@@ -97,15 +79,10 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
         Some("kubelet-certificate"),
         "other.log",
     );
-    let theirs = wait(&api, |_| true)["metadata"]["name"].as_str().unwrap().to_owned();
+    let theirs = wait(&api, LIMIT, |_| true)["metadata"]["name"].as_str().unwrap().to_owned();
 
     let mut own = node(&asking("kept", "keys", "pki", "60"), Some("kubelet-certificate"), "own.log");
-    let approved = wait(&api, |csr| csr["status"]["conditions"][0]["type"] == "Approved");
-    assert_ne!(approved["metadata"]["name"], theirs.as_str());
-    let request = BASE64.decode(approved["spec"]["request"].as_str().unwrap().as_bytes()).unwrap();
-    let mut signed = approved;
-    signed["status"]["certificate"] = json!(BASE64.encode(cluster.sign(std::str::from_utf8(&request).unwrap()).unwrap().as_bytes()));
-    api.put(signed);
+    assert_ne!(sign_approved(&cluster, &api, LIMIT), theirs);
     assert!(own.wait(LIMIT).unwrap().success(), "{:?}", own.lines());
     assert!(!path("kept/kubelet-key.pem").exists() && !path("keys").exists());
     assert_eq!(api.get(CSRS, "", &theirs).unwrap()["status"]["conditions"], Value::Null);

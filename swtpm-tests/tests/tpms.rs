@@ -9,6 +9,7 @@
     reason = "a test may panic"
 )]
 
+mod approval;
 mod attacks_enrolment;
 mod attacks_gateway;
 mod attacks_tpm;

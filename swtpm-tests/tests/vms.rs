@@ -10,6 +10,7 @@
 )]
 
 mod apply;
+mod approval;
 mod clouds;
 mod control_plane;
 mod delivery;

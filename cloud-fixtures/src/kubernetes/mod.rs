@@ -105,7 +105,9 @@ impl Kubernetes {
     #[must_use]
     pub fn start() -> Self {
         let authority = Authority::new("kube-apiserver");
-        let tls = authority.server_at(&["localhost", "kubernetes.default.svc"], &[Ipv4Addr::LOCALHOST.into()]);
+        // And as QEMU's VMs see this machine.
+        let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 2, 2)].map(Into::into);
+        let tls = authority.server_at(&["localhost", "kubernetes.default.svc"], &addresses);
         let mut rights = Rights::default();
         rights.admit(ADMIN, User::of("system:admin", &["system:masters"]));
         let shared = Arc::new(Shared {

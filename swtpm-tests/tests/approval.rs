@@ -1,0 +1,42 @@
+//! A cluster beside the gateway that approves its CSRs: how the gateway is told to, and who signs what it has approved.
+use std::time::{Duration, Instant};
+
+use cloud_fixtures::kubernetes::Kubernetes;
+use data_encoding::BASE64;
+use serde_json::{Value, json};
+use swtpm_tests::Cluster;
+
+pub const CSRS: &str = "certificatesigningrequests";
+/// Without Machine objects: a node's name is what its TPM has asked for, and its key what that has signed.
+pub const SETTINGS: &str = "[cluster]\napi = \"kubeconfig\"\n[cluster.approval]\nenabled = true\nkeys = \"attested\"\nmachine_objects = false\nasked_names = true\n";
+
+/// The kubeconfig of whoever asks for new nodes.
+pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {
+    let (namespace, name) = ("openshift-machine-config-operator", "node-bootstrapper");
+    let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);
+    api.grant(namespace, name, &may);
+    api.kubeconfig(&api.token(namespace, name))
+}
+
+/// Waits for a CSR of which this holds.
+pub fn wait(api: &Kubernetes, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        if let Some(csr) = api.all(CSRS).into_iter().find(&holds) {
+            return csr;
+        }
+        assert!(begun.elapsed() < limit, "{:?} {:?}", api.all(CSRS), api.all("events"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits for a CSR that is approved, signs it as kube-controller-manager does, and gives its name.
+pub fn sign_approved(cluster: &Cluster, api: &Kubernetes, limit: Duration) -> String {
+    let mut csr = wait(api, limit, |csr| csr["status"]["conditions"][0]["type"] == "Approved");
+    let request = BASE64.decode(csr["spec"]["request"].as_str().unwrap().as_bytes()).unwrap();
+    let certificate = cluster.sign(std::str::from_utf8(&request).unwrap()).unwrap();
+    csr["status"]["certificate"] = json!(BASE64.encode(certificate.as_bytes()));
+    let name = csr["metadata"]["name"].as_str().unwrap().to_owned();
+    api.put(csr);
+    name
+}

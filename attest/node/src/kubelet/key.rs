@@ -14,6 +14,7 @@ use rustls_pki_types::pem::PemObject as _;
 use zeroize::Zeroizing;
 
 use super::csr::pem;
+use super::store::remove;
 use crate::failure::Failure;
 use crate::pointer::write;
 
@@ -156,12 +157,8 @@ impl Places {
     /// # Errors
     /// What the system says.
     pub fn forget(&self) -> io::Result<()> {
-        let gone = |removed: io::Result<()>| match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-        gone(fs::remove_file(self.memory.join(FILE)))?;
-        gone(fs::remove_file(self.disk.join(FILE)))?;
+        remove(&self.memory.join(FILE))?;
+        remove(&self.disk.join(FILE))?;
         // Somebody else's file in it stays, and with it the folder.
         let _ = fs::remove_dir(&self.disk);
         File::open(self.disk.parent().unwrap_or(&self.disk)).map_or(Ok(()), |folder| folder.sync_all())

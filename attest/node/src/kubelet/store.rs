@@ -111,7 +111,8 @@ fn there(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+/// Removes a file, if it is there.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),

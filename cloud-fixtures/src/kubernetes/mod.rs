@@ -318,6 +318,13 @@ impl Kubernetes {
         *locked(&self.shared.bookmarks) = pause;
     }
 
+    /// Waits until this holds, which is looked at after each change of an object. `false`: it did not within the limit.
+    pub async fn comes_to(&self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+        let mut changed = self.shared.changed.subscribe();
+        let waited = async { while !holds() && changed.changed().await.is_ok() {} };
+        tokio::time::timeout(limit, waited).await.is_ok()
+    }
+
     fn changed(&self) {
         self.shared.changed();
     }

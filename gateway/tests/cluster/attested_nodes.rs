@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use attest_gateway::cluster::attested_nodes::object_name;
 use attest_gateway::manifests::kustomize;
@@ -89,13 +88,10 @@ impl Site {
     }
 
     /// Waits for what an object says in the end.
-    async fn wait(&self, what: &str, name: &str, mut is_so: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !is_so() {
-            let told = || format!("{:#?}\n{}", self.node(name), self.gateway.output());
-            assert!(begun.elapsed() < LIMIT, "{what}: not within {} s: {}", LIMIT.as_secs(), told());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    async fn wait(&self, what: &str, name: &str, is_so: impl FnMut() -> bool) {
+        let told = || format!("{:#?}\n{}", self.node(name), self.gateway.output());
+        let is_so = self.api.comes_to(LIMIT, is_so).await;
+        assert!(is_so, "{what}: not within {} s: {}", LIMIT.as_secs(), told());
     }
 
     async fn wait_says(&self, name: &str, question: &str, status: &str, reason: &str) {

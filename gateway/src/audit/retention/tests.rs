@@ -12,7 +12,7 @@ use super::super::chain::Link;
 use super::super::checkpoint::Signer;
 use super::super::journal::{Journal, LargeParts};
 use super::super::log_key::LogKey;
-use super::super::reading::{Found, lines_of};
+use super::super::reading::{Bytes, Found, Lines, lines_of};
 use super::super::record::{Decision, Record, Verdict};
 use super::super::segments::{SegmentLimits, closed_segments};
 use super::super::verification::{Finding, Note, Report, Trust, Verifier};
@@ -110,15 +110,29 @@ impl Site {
         names.iter().filter(there).copied().collect()
     }
 
+    /// Every file of the log, opened. Meanwhile another thread compresses closed ones, and whoever lists them then may list none of the two names.
+    fn opened(&self) -> Vec<(PathBuf, Lines<Bytes>)> {
+        loop {
+            let listed = closed_segments(&self.log()).unwrap();
+            let files = listed.iter().cloned().chain([self.log()]);
+            let opened: io::Result<Vec<_>> = files.map(|path| Ok((path.clone(), lines_of(&path)?))).collect();
+            match opened {
+                Ok(opened) if closed_segments(&self.log()).unwrap() == listed => return opened,
+                Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("{error}"),
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
     /// What an auditor says.
     fn report(&self) -> Report {
         let mut verifier = Verifier::new(Trust {
             keys: [self.key().public()].into(),
             ..Trust::default()
         });
-        for path in closed_segments(&self.log()).unwrap().into_iter().chain([self.log()]) {
+        for (path, mut lines) in self.opened() {
             verifier.file(&path.display().to_string());
-            each_line(&path, |line| verifier.line(line));
+            each(&mut lines, |line| verifier.line(line));
         }
         let kept = kept_file(&self.log());
         verifier.kept_file("checkpoints.jsonl");
@@ -161,10 +175,13 @@ impl Process {
     }
 }
 
-fn each_line(path: &Path, mut each: impl FnMut(&[u8])) {
-    let mut lines = lines_of(path).unwrap();
+fn each_line(path: &Path, with: impl FnMut(&[u8])) {
+    each(&mut lines_of(path).unwrap(), with);
+}
+
+fn each(lines: &mut Lines<Bytes>, mut with: impl FnMut(&[u8])) {
     while let Some(Found::Line(line)) = lines.read().unwrap() {
-        each(line);
+        with(line);
     }
 }
 
@@ -177,8 +194,8 @@ fn said(site: &Site) -> BTreeMap<String, usize> {
             *said.entry(segment.to_owned()).or_default() += 1;
         }
     };
-    for path in closed_segments(&site.log()).unwrap().iter().chain([&site.log()]) {
-        each_line(path, &mut say);
+    for (_, mut lines) in site.opened() {
+        each(&mut lines, &mut say);
     }
     said
 }

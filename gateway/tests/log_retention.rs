@@ -107,6 +107,8 @@ impl Site {
         }
         drop(journal);
         keep(1_000_000, BEGAN + 50).await;
+        // Opened once more when nothing of it is compressed any longer.
+        drop(open(&a, u64::MAX));
         copy(&a, &whole);
         let segment = closed_segments(&log(&whole)).unwrap()[0]
             .file_name()

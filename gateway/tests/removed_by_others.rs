@@ -90,6 +90,9 @@ impl Site {
         journal.compress_closed();
         let retention = Retention::new(log(&folder), Rule { age, bytes: None }, Vec::new(), |_| Vec::new());
         retention.tend(&journal, &store, now).await.into_result().unwrap();
+        drop(journal);
+        // Opened once more when nothing of it is compressed any longer.
+        drop(open(&folder, u64::MAX));
     }
 }
 

@@ -77,8 +77,8 @@ fn event_log(machine: u64) -> Vec<u8> {
 /// All of the log.
 fn text(site: &Site) -> String {
     let mut text = Vec::new();
-    for path in closed_segments(&site.log()).unwrap().into_iter().chain([site.log()]) {
-        each_line(&path, |line| text.extend(line));
+    for (_, mut lines) in site.opened() {
+        each(&mut lines, |line| text.extend(line));
     }
     String::from_utf8(text).unwrap()
 }

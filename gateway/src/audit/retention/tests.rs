@@ -90,6 +90,8 @@ impl Site {
             process.record(at, blobs).await;
             process.journal.checkpoint(at + 10).await.unwrap();
         }
+        // What was closed is compressed.
+        process.journal.aside(|| ()).await.unwrap();
         process
     }
 
@@ -420,7 +422,6 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
 async fn a_segment_that_is_there_compressed_and_not_stays_until_it_is_one() {
     let site = Site::new();
     let process = site.written().await;
-    process.journal.aside(|| ()).await.unwrap();
     let zipped = closed_segments(&site.log()).unwrap().remove(0);
     let plain = zipped.with_extension("");
     // Somebody unpacks it, and is not done.
@@ -545,7 +546,6 @@ async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_
 async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     let site = Site::new();
     let process = site.written().await;
-    process.journal.aside(|| ()).await.unwrap();
     let log = site.log();
     let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
     let due = survey.past(RULE, NOW).remove(0);

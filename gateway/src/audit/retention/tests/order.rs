@@ -153,7 +153,6 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
 async fn what_is_too_much_is_so_with_the_log_that_is_written() {
     let site = Site::new();
     let process = site.written().await;
-    process.journal.aside(|| ()).await.unwrap();
     let files = closed_segments(&site.log()).unwrap().into_iter().chain([site.log()]);
     let total: u64 = files.map(|file| fs::metadata(file).unwrap().len()).sum();
     for (bytes, count) in [(total, 0), (total - 1, 1)] {
@@ -169,7 +168,6 @@ async fn what_is_too_much_is_so_with_the_log_that_is_written() {
 async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
     let site = Site::new();
     let process = site.written().await;
-    process.journal.aside(|| ()).await.unwrap();
     let rotated = site.path("attestation.jsonl.1.gz");
     fs::rename(closed_segments(&site.log()).unwrap().remove(0), &rotated).unwrap();
     assert_eq!(process.tend(&site).await.unwrap(), None);
@@ -180,7 +178,6 @@ async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
 async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
     let site = Site::new();
     let process = site.written().await;
-    process.journal.aside(|| ()).await.unwrap();
     let zipped = closed_segments(&site.log()).unwrap().remove(0);
     let mut lines = Vec::new();
     each_line(&zipped, |line| lines.push(String::from_utf8(line.to_vec()).unwrap()));
@@ -199,7 +196,6 @@ async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
 async fn of_each_file_that_is_no_segment_its_own_reason_is_told() {
     let site = Site::new();
     let process = site.written().await;
-    process.journal.aside(|| ()).await.unwrap();
     let name = |end: &str| site.path(&format!("attestation.jsonl.19700101T000000Z-0a0a0a0a-{end}"));
     let (damaged, other) = (name("000000000097.gz"), name("000000000098"));
     fs::write(&damaged, "no gzip\n").unwrap();

@@ -31,6 +31,7 @@ mod gcp_vtpm;
 mod known_chains;
 mod kubelet_key;
 mod log_builder;
+mod measured_boot;
 mod nitro_authority;
 mod nitro_tpm;
 mod nitro_tpm_vectors;

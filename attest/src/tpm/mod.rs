@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`wire`] (the bytes), [`ek`] and [`ek_certificate`] (which TPM), `endorsements` (who vouches for it; [`vtpm`], if Google
 //! does), [`ak`] (which key in it), [`credential`] and `task` (the proof that both are in one TPM), [`quote`] and [`pcr`] (what was signed),
-//! [`event_log`] (how the PCRs came about), `verifier`, which puts them together into [`TpmClaims`], and [`reference_values`], which those are
+//! [`event_log`] (how the PCRs came about), [`measured_boot`] (what its events mean), `verifier`, which puts them together into [`TpmClaims`], and [`reference_values`], which those are
 //! held against.
 
 pub mod ak;
@@ -13,6 +13,7 @@ pub(crate) mod endorsements;
 mod error;
 pub mod event_log;
 mod kind;
+pub mod measured_boot;
 pub mod pcr;
 pub mod quote;
 pub mod reference_values;

@@ -22,16 +22,19 @@
 //! Everything else that is not as the profile has it is refused: there are no bytes behind the last event, no padding, no event
 //! that extends a PCR that does not exist, and no log in the SHA-1-only format of TPM 1.2.
 //!
-//! One thing extends the firmware's PCRs that is in no firmware's log: systemd 261 and later, see [`OS_SEPARATOR`].
+//! One thing extends the firmware's PCRs that is in no firmware's log: systemd 261 and later, see [`OS_SEPARATOR`]. And PCR 11 is extended by each
+//! [`Phase`] of a boot.
 
 mod error;
 mod parse;
+mod phase;
 mod replay;
 
 use std::fmt;
 
 pub use attest_wire::tpm::LOG_LIMIT_BYTES;
 pub use error::EventLogError;
+pub use phase::Phase;
 pub use replay::{Replayed, TrustedEvent, TrustedEvents};
 
 use super::wire::HashAlg;
@@ -73,6 +76,8 @@ pub struct DeclaredAlgorithm {
 /// One event as the log has it: **untrusted** in every field, the PCR included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
+    /// Its place in the log, counted from 1 behind the header; events that are about no PCR count too.
+    pub number: usize,
     /// The PCR that the event says it extended: 0 to 23.
     pub pcr: u8,
     /// What the event says it is.

@@ -138,6 +138,7 @@ fn event<'a>(reader: &mut Reader<'a>, number: usize, algorithms: &[DeclaredAlgor
         declared: algorithms.len(),
     })?;
     let mut event = Event {
+        number,
         pcr: pcr.unwrap_or_default(),
         event_type,
         data: &[],

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use aws_lc_rs::digest;
 
+use super::phase::{PHASE_SEQUENCES, PHASES_PCR, Phase};
 use super::{Event, EventLog, EventLogError, EventType, OS_SEPARATOR, OS_SEPARATOR_PCRS, PCR_COUNT};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
@@ -55,6 +56,25 @@ impl Replayed {
         Some(extended.as_ref().to_vec())
     }
 
+    /// The phases that lead from the replayed value of PCR 11 to the quoted one; `None` if none do.
+    fn phases(&self, pcr: u8, quoted: &[u8]) -> Option<&'static [Phase]> {
+        if pcr != PHASES_PCR {
+            return None;
+        }
+        PHASE_SEQUENCES.into_iter().find_map(|phases| {
+            let mut value = self.value(pcr)?.to_vec();
+            for (count, phase) in phases.iter().enumerate() {
+                let word = digest::digest(self.bank.algorithm(), phase.word());
+                value.extend_from_slice(word.as_ref());
+                value = digest::digest(self.bank.algorithm(), &value).as_ref().to_vec();
+                if value == quoted {
+                    return phases.get(..=count);
+                }
+            }
+            None
+        })
+    }
+
     /// How many events extend a PCR: 0 if it was not asked for.
     #[must_use]
     pub fn events(&self, pcr: u8) -> usize {
@@ -103,7 +123,7 @@ impl<'a> EventLog<'a> {
         {
             *last = self.startup_locality;
         }
-        for (position, event) in self.events.iter().enumerate() {
+        for event in &self.events {
             let Some(Some((value, events))) = pcrs.get_mut(usize::from(event.pcr)) else {
                 continue;
             };
@@ -111,7 +131,7 @@ impl<'a> EventLog<'a> {
                 continue;
             }
             let digest = digest_of(event).ok_or(EventLogError::DigestMissing {
-                event: position + 1,
+                event: event.number,
                 index: event.pcr,
                 bank,
             })?;
@@ -128,7 +148,7 @@ impl<'a> EventLog<'a> {
     /// - PCRs 0 to 7 are the firmware's: each quoted one has to have exactly the value that the log leads to, so a log that is
     ///   re-ordered, shortened (down to no event at all) or extended is refused. [`OS_SEPARATOR`] may have been extended after the log.
     /// - PCRs 8 and above are extended further by operating systems, outside this log (systemd 11 to 13 and 15, IMA 10). One
-    ///   that the log leads to is explained; any other is listed in [`TrustedEvents::unexplained_pcrs`] and none of its events is to be had.
+    ///   that the log leads to is explained, PCR 11 also by the [`Phase`]s that may follow; any other is listed in [`TrustedEvents::unexplained_pcrs`] and none of its events is to be had.
     ///   Such a PCR is not refused here: its quoted value is what the reference values are about, log or no log.
     /// - Events in PCRs that were not quoted are not to be had either: nothing proves them.
     ///
@@ -138,6 +158,7 @@ impl<'a> EventLog<'a> {
         let replayed = self.replay(bank, quoted.keys().copied())?;
         let mut explained = Vec::with_capacity(quoted.len());
         let mut separated = Vec::new();
+        let mut phases: &[Phase] = &[];
         let mut unexplained = Vec::new();
         for (&index, quoted) in quoted {
             let value = replayed.value(index).unwrap_or_default();
@@ -146,6 +167,9 @@ impl<'a> EventLog<'a> {
             } else if replayed.separated(index).is_some_and(|after| quoted.as_bytes() == after) {
                 explained.push(index);
                 separated.push(index);
+            } else if let Some(found) = replayed.phases(index, quoted.as_bytes()) {
+                explained.push(index);
+                phases = found;
             } else if index <= FIRMWARE_PCR_LAST {
                 return Err(EventLogError::PcrMismatch {
                     index,
@@ -164,6 +188,7 @@ impl<'a> EventLog<'a> {
             explained,
             separated,
             unexplained,
+            phases,
         })
     }
 }
@@ -176,6 +201,7 @@ pub struct TrustedEvents<'l, 'a> {
     explained: Vec<u8>,
     separated: Vec<u8>,
     unexplained: Vec<u8>,
+    phases: &'static [Phase],
 }
 
 impl<'l, 'a> TrustedEvents<'l, 'a> {
@@ -193,6 +219,35 @@ impl<'l, 'a> TrustedEvents<'l, 'a> {
     /// does not tell the truth about them.
     pub fn unexplained_pcrs(&self) -> impl Iterator<Item = u8> {
         self.unexplained.iter().copied()
+    }
+
+    /// The phases of systemd's that were extended into PCR 11 after all events of the log.
+    #[must_use]
+    pub const fn phases(&self) -> &'static [Phase] {
+        self.phases
+    }
+
+    /// Events of the log that extended nothing (`EV_NO_ACTION`): **nothing proves them**, neither that they were there nor what they say.
+    pub fn unmeasured(&self) -> impl Iterator<Item = &'l Event<'a>> + use<'l, 'a> {
+        self.log.events.iter().filter(|event| !event.extends())
+    }
+
+    /// The bank of their digests.
+    #[must_use]
+    pub const fn bank(&self) -> HashAlg {
+        self.bank
+    }
+
+    /// All of them, in the order of the log: of each PCR, that is the order in which they were extended.
+    pub fn events(&self) -> impl Iterator<Item = TrustedEvent<'a>> + use<'_, 'l, 'a> {
+        let of_explained = |event: &&Event<'a>| self.explained.contains(&event.pcr) && event.extends();
+        let trusted = |event: &Event<'a>| {
+            Some(TrustedEvent {
+                digest: event.digest(self.bank)?,
+                event: *event,
+            })
+        };
+        self.log.events.iter().filter(of_explained).filter_map(trusted)
     }
 
     /// All events that extended a PCR, in order; `None` if nothing is proven about that PCR.
@@ -221,6 +276,18 @@ pub struct TrustedEvent<'a> {
 }
 
 impl<'a> TrustedEvent<'a> {
+    /// Its place in the log, counted from 1 behind the header.
+    #[must_use]
+    pub const fn number(&self) -> usize {
+        self.event.number
+    }
+
+    /// The PCR that it extended.
+    #[must_use]
+    pub const fn pcr(&self) -> u8 {
+        self.event.pcr
+    }
+
     /// What was extended: as long as the bank's digests.
     #[must_use]
     pub const fn digest(&self) -> &'a [u8] {

@@ -1,0 +1,294 @@
+//! An event with what it means, and how far that is proven.
+
+use serde::{Serialize, Serializer};
+
+use super::signatures::{Authority, SignatureDatabase};
+use super::text::LogText;
+use crate::tpm::event_log::EventType;
+use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
+
+/// What a quote proves of an event's meaning. That its digest was extended into its PCR, after those before it in the same PCR, it proves of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// The digest is the hash of what the meaning says.
+    Content,
+    /// Only the digest is proven: names and paths beside it are the log's own words, which anybody may have written.
+    Digest,
+}
+
+/// An event that extended a quoted PCR, to whose value the log leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootEvent {
+    /// Its place in the log, counted from 1 behind the header. The order of events in different PCRs is not proven.
+    pub number: usize,
+    /// The PCR that it extended.
+    pub pcr: u8,
+    /// What was extended, of the quoted bank.
+    pub digest: HexDigest,
+    /// What the log says it is. **Never measured**: nothing is decided on it.
+    #[serde(serialize_with = "as_text")]
+    pub said_type: EventType,
+    pub proof: Proof,
+    pub meaning: Meaning,
+}
+
+fn as_text<S: Serializer>(event_type: &EventType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(event_type)
+}
+
+impl BootEvent {
+    /// Whether the digest is the hash of these bytes.
+    #[must_use]
+    pub fn is_of(&self, bank: HashAlg, bytes: &[u8]) -> bool {
+        aws_lc_rs::digest::digest(bank.algorithm(), bytes).as_ref() == self.digest.as_bytes()
+    }
+
+    /// Whether the digest is the hash of what the meaning says.
+    #[must_use]
+    pub fn is_content(&self) -> bool {
+        self.proof == Proof::Content
+    }
+}
+
+/// What an event means: by its PCR, its place in it, and what its digest is the hash of. The log's type of it at most says what to try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Meaning {
+    /// The line between what the firmware measures before it boots something, and after. Always [`Proof::Content`].
+    Separator { separator: Separator },
+    /// One of the firmware's known sentences, such as `Exit Boot Services Invocation`. Always [`Proof::Content`].
+    Action { action: Action },
+    /// The word with which systemd ends the firmware's part of a PCR, if the log has it already. Always [`Proof::Content`].
+    OsSeparator,
+    /// The firmware's version (EV_S_CRTM_VERSION), the first or the second event of PCR 0. Always [`Proof::Content`].
+    FirmwareVersion { version: LogText },
+    /// Code or data of the firmware (EV_EFI_PLATFORM_FIRMWARE_BLOB and BLOB2). Always [`Proof::Digest`].
+    FirmwareBlob {
+        /// How many bytes were measured, by the log.
+        said_bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        said_description: Option<LogText>,
+    },
+    /// Secure Boot's own variables, in the prescribed place: PCR 7, before its separator, each once and in order. Always [`Proof::Content`].
+    SecureBootVariable { variable: SecureBootVariable },
+    /// What authorised an image that was booted (EV_EFI_VARIABLE_AUTHORITY): PCR 7. Always [`Proof::Content`].
+    Authority { authority: Authority },
+    /// The SBAT level that shim enforces: PCR 7. Always [`Proof::Content`].
+    SbatLevel { level: LogText },
+    /// Another UEFI variable as a whole. Always [`Proof::Content`]; `text` if its value is one byte or printable.
+    Variable { vendor: Guid, name: LogText, value: VariableValue },
+    /// A UEFI variable of which only the value is hashed (EV_EFI_VARIABLE_BOOT): its name is the log's own word.
+    /// [`Proof::Content`] is that of the value.
+    BootVariable { said_name: LogText, value: BootValue },
+    /// An image (EV_EFI_BOOT_SERVICES_APPLICATION and the like): the digest is its Authenticode hash. Whatever is in PCR 4 that is not known to
+    /// be something else. Always [`Proof::Digest`].
+    Image {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        said_path: Option<LogText>,
+    },
+    /// A text that GRUB measured into PCR 8. [`Proof::Content`] is that of the text; that it was a command or the kernel's command line is the
+    /// log's own word, since the digest does not cover it.
+    GrubText { said_kind: GrubKind, text: LogText },
+    /// A file that a boot loader or the kernel's stub has read, PCR 9: the digest is its content's. Always [`Proof::Digest`].
+    File { said_name: LogText },
+    /// The partition table of the disk booted from, PCR 5. Always [`Proof::Content`].
+    PartitionTable { table: super::gpt::PartitionTable },
+    /// systemd-stub: the name of a section of the unified kernel image, PCR 11. Always [`Proof::Content`].
+    UkiSectionName { section: UkiSection },
+    /// systemd-stub: the content of the section named right before. Always [`Proof::Digest`].
+    UkiSection { section: UkiSection },
+    /// A command line of the kernel, or a part of it, PCR 12 (systemd-stub, systemd-boot) and PCR 9 (the kernel's stub).
+    /// [`Proof::Content`] is that of the text.
+    KernelCommandLine { text: LogText },
+    /// The kernel's stub: the command line that it was given, PCR 9. The digest is that of its UTF-16 text. Always [`Proof::Digest`].
+    LoadOptions,
+    /// The kernel's stub: the initrd, PCR 9. The digest is that of its content. Always [`Proof::Digest`].
+    Initrd,
+    /// A variable of shim's as PCR 14 has it: the digest is that of its value. Always [`Proof::Digest`].
+    MokVariable { said_name: LogText },
+    /// The digest is the hash of the event's data, and nothing more is known of it. Always [`Proof::Content`].
+    Data {
+        /// How many bytes.
+        bytes: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<LogText>,
+    },
+    /// Only a digest, with a text that it does not cover. Always [`Proof::Digest`].
+    Unknown {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        said: Option<LogText>,
+    },
+}
+
+/// What a separator says (PFP 1.06, 3.3.2.2 and 10.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Separator {
+    /// 00000000.
+    Zeros,
+    /// FFFFFFFF.
+    Ones,
+    /// 00000001: the firmware could not measure what it should have.
+    Error,
+    /// `WBCL`: Windows, in PCRs 12 to 14.
+    Windows,
+}
+
+/// The firmware's sentences (EV_EFI_ACTION, EV_ACTION), each measured as it stands here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// `Calling EFI Application from Boot Option`
+    CallingApplication,
+    /// `Returning from EFI Application from Boot Option`
+    ReturningFromApplication,
+    /// `Exit Boot Services Invocation`
+    ExitBootServicesInvocation,
+    /// `Exit Boot Services Returned with Failure`
+    ExitBootServicesFailure,
+    /// `Exit Boot Services Returned with Success`
+    ExitBootServicesSuccess,
+    /// `UEFI Debug Mode`: Secure Boot is worth nothing then.
+    DebugMode,
+    /// `DMA Protection Disabled`
+    DmaProtectionDisabled,
+    /// `Calling INT 19h`: a BIOS boots.
+    CallingInt19,
+    /// `Start Option ROM Scan`
+    OptionRomScan,
+}
+
+/// Secure Boot's variables, in the order in which PCR 7 begins with them (PFP 1.06, 3.3.4.8).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecureBootVariable {
+    /// Whether images are verified; `None` for a value that is neither 0 nor 1.
+    SecureBoot { on: Option<bool> },
+    /// PK, KEK, db, dbx; behind them dbt and dbr, where firmware has them.
+    Signatures { name: DatabaseName, database: SignatureDatabase },
+}
+
+/// The lists of keys and hashes that Secure Boot has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum DatabaseName {
+    /// The platform key.
+    PK,
+    /// Who may change db and dbx.
+    KEK,
+    /// What may be booted.
+    #[serde(rename = "db")]
+    Db,
+    /// What may not.
+    #[serde(rename = "dbx")]
+    Dbx,
+    /// Whose timestamps count.
+    #[serde(rename = "dbt")]
+    Dbt,
+    /// What a recovery may be signed by.
+    #[serde(rename = "dbr")]
+    Dbr,
+}
+
+/// What a variable holds that is nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VariableValue {
+    /// One byte.
+    Byte(u8),
+    /// Printable UTF-8.
+    Text(LogText),
+    /// So many bytes.
+    Bytes(usize),
+}
+
+/// What a boot variable holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BootValue {
+    /// BootOrder: the options' numbers; at most [`super::BOOT_OPTIONS_LIMIT`].
+    Order(Vec<u16>),
+    /// Boot####.
+    Option { description: LogText, path: LogText },
+    /// Neither, or only its digest is proven: so many bytes.
+    Bytes(usize),
+}
+
+/// How GRUB's log names a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrubKind {
+    Command,
+    KernelCommandLine,
+    ModuleCommandLine,
+    /// None of them.
+    Other,
+}
+
+/// Sections of a unified kernel image that systemd-stub measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UkiSection {
+    Linux,
+    Osrel,
+    Cmdline,
+    Initrd,
+    Ucode,
+    Splash,
+    Dtb,
+    Dtbauto,
+    Hwids,
+    Uname,
+    Sbat,
+    Pcrpkey,
+    Profile,
+    Efifw,
+}
+
+/// A GUID as UEFI writes it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Guid(pub [u8; 16]);
+
+impl std::fmt::Display for Guid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [a3, a2, a1, a0, b1, b0, c1, c0, rest @ ..] = self.0;
+        for byte in [a0, a1, a2, a3] {
+            write!(f, "{byte:02x}")?;
+        }
+        write!(f, "-{b0:02x}{b1:02x}-{c0:02x}{c1:02x}-")?;
+        for (place, byte) in rest.iter().enumerate() {
+            write!(f, "{}{byte:02x}", if place == 2 { "-" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Guid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Guid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What the log says about where reference values for the firmware are (TCG_Sp800_155_PlatformId_Event, PFP 1.06, 10.4.5.2). It is not measured, so
+/// nothing proves any of it: it is the node's own word, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SaidManifest {
+    /// Its place in the log.
+    pub number: usize,
+    /// The GUID of the reference manifest.
+    pub manifest: Guid,
+    /// Of the platform.
+    pub manufacturer: LogText,
+    pub model: LogText,
+    pub version: LogText,
+    /// Of its firmware.
+    pub firmware_manufacturer: LogText,
+    pub firmware_version: LogText,
+}

@@ -1,0 +1,97 @@
+//! Measured boot: what the events of a replayed log mean, and how far that is proven.
+//!
+//! A quote proves, of each event of [`TrustedEvents`], its digest, its PCR and its place among that PCR's events. It proves neither the event's
+//! type nor its data, nor the order of events in different PCRs. Two kinds of people lie here:
+//!
+//! - Whoever is root after the boot can extend any further event into any PCR from 0 to 15, and can write any type and any data into the log that he
+//!   shows. He cannot take back what was extended before him: of each PCR, what it *begins* with is from before.
+//! - Whoever has the boot disk has his boot loader measured by the firmware first, and extends what he likes only then.
+//!
+//! So an event's meaning follows from its PCR, from its place in it, and from the bytes that its digest is found to be the hash of
+//! ([`Proof::Content`]). Everything else beside a digest is the log's own word ([`Proof::Digest`]). And facts are of two forms only: what a PCR has
+//! to begin with (Secure Boot's variables), or something about **all** events of a PCR (each image of PCR 4). "Some event of this PCR is X" proves
+//! nothing: anybody can add one.
+//!
+//! What a loader measures (PCRs 8, 9, 11, 12, 14) is worth what the loader is worth, which PCRs 4 and 7 say.
+//!
+//! This follows what was learnt with go-attestation: its `docs/event-log-disclosure.md`.
+
+mod device_path;
+mod event;
+mod facts;
+mod gpt;
+mod manifest;
+mod read;
+mod reader;
+mod signatures;
+mod text;
+mod variable;
+mod words;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+pub use event::{
+    Action, BootEvent, BootValue, DatabaseName, GrubKind, Guid, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
+    VariableValue,
+};
+pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven};
+pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
+pub use signatures::{AuthorisedBy, Authority, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, Sha256, SignatureDatabase};
+pub use text::{LogText, TEXT_LIMIT_BYTES};
+
+pub use super::event_log::Phase;
+use super::event_log::TrustedEvents;
+use super::wire::HashAlg;
+
+/// Most events that are kept of one log. GRUB leaves 150, Windows 60; a log of more has been stuffed, and no fact about one of its PCRs holds.
+pub const EVENTS_LIMIT: usize = 4096;
+
+/// Most entries of BootOrder that are kept.
+pub const BOOT_OPTIONS_LIMIT: usize = 64;
+
+/// Most SP 800-155 events that are kept: firmware has one for each of its makers.
+pub const MANIFESTS_LIMIT: usize = 8;
+
+/// What a machine has booted, as far as a quote and a log prove it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MeasuredBoot {
+    /// The bank quoted: of it are all digests.
+    pub bank: HashAlg,
+    /// PCRs whose quoted value the log explains: about no other anything is said.
+    pub explained_pcrs: BTreeSet<u8>,
+    /// Those of them into which systemd has extended its separator after the log.
+    pub os_separator_pcrs: BTreeSet<u8>,
+    /// In the order of the log; of each PCR, that is the order in which they were extended.
+    pub events: Vec<BootEvent>,
+    /// How many more there were, over [`EVENTS_LIMIT`].
+    pub left_out: usize,
+    /// What systemd has extended into PCR 11 after the log, in order.
+    pub phases: Vec<Phase>,
+    /// What the log says about the firmware's makers; at most [`MANIFESTS_LIMIT`]. **Nothing proves it.**
+    pub said_manifests: Vec<SaidManifest>,
+}
+
+impl MeasuredBoot {
+    /// Reads the events that a quote proves.
+    #[must_use]
+    pub fn of(trusted: &TrustedEvents<'_, '_>) -> Self {
+        let mut reading = read::Reading::new(trusted.bank());
+        let mut events = trusted.events();
+        let kept = events
+            .by_ref()
+            .take(EVENTS_LIMIT)
+            .filter_map(|event| reading.event(&event))
+            .collect();
+        Self {
+            bank: trusted.bank(),
+            explained_pcrs: trusted.explained_pcrs().collect(),
+            os_separator_pcrs: trusted.separated_pcrs().collect(),
+            events: kept,
+            left_out: events.count(),
+            phases: trusted.phases().to_vec(),
+            said_manifests: trusted.unmeasured().filter_map(manifest::read).take(MANIFESTS_LIMIT).collect(),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Little-endian fields from the front of a slice.
+
+/// Takes fields off; `None` where the bytes end before, and then nothing is taken.
+pub(super) trait Fields<'a> {
+    fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]>;
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take_bytes(N)?.first_chunk().copied()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A 32-bit length.
+    fn length32(&mut self) -> Option<usize> {
+        usize::try_from(self.u32()?).ok()
+    }
+
+    /// A 64-bit length.
+    fn length64(&mut self) -> Option<usize> {
+        usize::try_from(self.u64()?).ok()
+    }
+}
+
+impl<'a> Fields<'a> for &'a [u8] {
+    fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.split_at_checked(count)?;
+        *self = rest;
+        Some(head)
+    }
+}

@@ -1,0 +1,219 @@
+//! Secure Boot's databases: lists of EFI_SIGNATURE_DATA (UEFI 2.10, 32.4.1), and the single one that authorised an image.
+
+use std::fmt;
+
+use aws_lc_rs::digest;
+use serde::{Serialize, Serializer};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use super::event::Guid;
+use super::reader::Fields;
+use crate::values::HexDigest;
+
+/// Most certificates that are kept of one database. A db has two to ten of them; more is said, and no rule is satisfied by what was left out.
+pub const CERTIFICATES_LIMIT: usize = 64;
+
+/// Most hashes that are kept of one database. Microsoft's dbx has some 400, and what a variable can hold of them ends before this.
+pub const HASHES_LIMIT: usize = 4096;
+
+/// Longest subject that is kept, in characters.
+const SUBJECT_LIMIT_CHARS: usize = 256;
+
+/// EFI_CERT_X509_GUID, a5c059a1-94e4-4aa7-87b5-ab155c2bf072.
+const CERT_X509: Guid = Guid([
+    0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
+]);
+
+/// EFI_CERT_SHA256_GUID, c1c41626-504c-4092-aca9-41f936934328.
+const CERT_SHA256: Guid = Guid([
+    0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43, 0x28,
+]);
+
+/// Owner (SignatureOwner) of an entry.
+const OWNER_BYTES: usize = 16;
+
+/// An SHA-256 of a database, of an image by Authenticode.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sha256(pub [u8; 32]);
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Sha256 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Sha256> for HexDigest {
+    fn from(hash: Sha256) -> Self {
+        Self::from(hash.0)
+    }
+}
+
+/// A certificate of a database. Nothing of it was verified: it is there because who controls the firmware's variables has put it there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootCertificate {
+    /// SHA-256 of its DER.
+    pub sha256: Sha256,
+    /// Its subject, printable and bounded; for people, since anybody can make a certificate with any subject. `None` if it is no certificate.
+    pub subject: Option<String>,
+    /// SignatureOwner: who has put it there, as he says.
+    pub owner: Guid,
+}
+
+impl BootCertificate {
+    fn new(owner: Guid, der: &[u8]) -> Self {
+        let subject = X509Certificate::from_der(der)
+            .ok()
+            .map(|(_, certificate)| crate::values::printable(&certificate.subject().to_string(), SUBJECT_LIMIT_CHARS));
+        Self {
+            sha256: sha256(der),
+            subject,
+            owner,
+        }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> Sha256 {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    Sha256(hash)
+}
+
+/// PK, KEK, db or dbx.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SignatureDatabase {
+    /// At most [`CERTIFICATES_LIMIT`], in the order of the variable.
+    pub certificates: Vec<BootCertificate>,
+    /// SHA-256 of images (EFI_CERT_SHA256), at most [`HASHES_LIMIT`], in the order of the variable.
+    pub hashes: Vec<Sha256>,
+    /// Entries of other kinds: hashes of other lengths, hashes of certificates, bare keys.
+    pub others: usize,
+    /// Certificates and hashes over the limits, which are not kept.
+    pub left_out: usize,
+    /// SHA-256 of the variable's value: the same for the same lists in the same order.
+    pub sha256: Sha256,
+}
+
+impl SignatureDatabase {
+    /// Reads EFI_SIGNATURE_LISTs; `None` if the bytes are anything else.
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let mut database = Self {
+            certificates: Vec::new(),
+            hashes: Vec::new(),
+            others: 0,
+            left_out: 0,
+            sha256: sha256(value),
+        };
+        let mut rest = value;
+        while !rest.is_empty() {
+            let kind = Guid(rest.array()?);
+            let list_bytes = rest.length32()?;
+            let header_bytes = rest.length32()?;
+            let entry_bytes = rest.length32()?;
+            // SignatureListSize counts these 28 bytes, SignatureHeaderSize those before the entries.
+            let mut entries = rest.take_bytes(list_bytes.checked_sub(28)?)?;
+            entries.take_bytes(header_bytes)?;
+            if entry_bytes < OWNER_BYTES || entries.len() % entry_bytes != 0 {
+                return None;
+            }
+            if kind == CERT_SHA256 && entry_bytes != OWNER_BYTES + 32 {
+                return None;
+            }
+            database.list(kind, entries, entry_bytes)?;
+        }
+        Some(database)
+    }
+
+    fn list(&mut self, kind: Guid, entries: &[u8], entry_bytes: usize) -> Option<()> {
+        let count = entries.len() / entry_bytes;
+        match kind {
+            CERT_SHA256 => {
+                let kept = count.min(HASHES_LIMIT.saturating_sub(self.hashes.len()));
+                self.left_out += count - kept;
+                self.hashes.reserve_exact(kept);
+                for entry in entries.chunks_exact(entry_bytes).take(kept) {
+                    self.hashes.push(Sha256(*entry.get(OWNER_BYTES..)?.first_chunk()?));
+                }
+            }
+            CERT_X509 => {
+                let kept = count.min(CERTIFICATES_LIMIT.saturating_sub(self.certificates.len()));
+                self.left_out += count - kept;
+                for entry in entries.chunks_exact(entry_bytes).take(kept) {
+                    let (owner, der) = entry.split_first_chunk()?;
+                    self.certificates.push(BootCertificate::new(Guid(*owner), der));
+                }
+            }
+            _ => self.others += count,
+        }
+        Some(())
+    }
+
+    /// Whether all of it was kept and understood: what is not in the lists is not in the database.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.left_out == 0 && self.others == 0
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.certificates.is_empty() && self.hashes.is_empty() && self.is_complete()
+    }
+
+    /// Those of `wanted` that are not among the hashes. What was left out counts as not there.
+    #[must_use]
+    pub fn missing<'w>(&self, wanted: impl IntoIterator<Item = &'w Sha256>) -> Vec<Sha256> {
+        let has: std::collections::BTreeSet<&Sha256> = self.hashes.iter().collect();
+        wanted.into_iter().filter(|hash| !has.contains(hash)).copied().collect()
+    }
+}
+
+/// What the firmware or shim found an image to be authorised by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Authority {
+    /// The variable in which it was: `db`; `Shim` and `Vendor` for the certificate within shim, `MokList…` for an owner's own.
+    pub variable: super::text::LogText,
+    /// The GUID of that variable.
+    pub vendor: Guid,
+    pub by: AuthorisedBy,
+}
+
+/// One entry of a database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthorisedBy {
+    Certificate(BootCertificate),
+    /// The image's own hash.
+    Hash {
+        sha256: Sha256,
+        owner: Guid,
+    },
+}
+
+impl AuthorisedBy {
+    /// Reads one EFI_SIGNATURE_DATA; `None` if it is neither a certificate nor an SHA-256.
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let (owner, data) = value.split_first_chunk::<OWNER_BYTES>()?;
+        let owner = Guid(*owner);
+        if let Ok(hash) = <[u8; 32]>::try_from(data) {
+            return Some(Self::Hash {
+                sha256: Sha256(hash),
+                owner,
+            });
+        }
+        // A certificate is a DER SEQUENCE; whether it can be read further does not matter to its fingerprint.
+        (data.first() == Some(&0x30)).then(|| Self::Certificate(BootCertificate::new(owner, data)))
+    }
+}

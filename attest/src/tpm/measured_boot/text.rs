@@ -1,0 +1,92 @@
+//! Texts that a log has, bounded.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Longest text that is kept of one event, in bytes: what Linux takes as its command line on x86 (COMMAND_LINE_SIZE). GRUB measures menu entries
+/// that are longer; of those the beginning is kept, and their digest.
+pub const TEXT_LIMIT_BYTES: usize = 2048;
+
+/// A text of a log. What is too long, or no Unicode, is a beginning and not a text: as JSON it is no string, so that no comparison of strings
+/// takes it for the whole.
+#[derive(Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum LogText {
+    /// All of it.
+    Whole(String),
+    /// What it begins with; for people only.
+    Beginning {
+        begins: String,
+        /// How many bytes it has.
+        bytes: usize,
+    },
+}
+
+impl LogText {
+    /// A text in UTF-8.
+    #[must_use]
+    pub fn utf8(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.len() <= TEXT_LIMIT_BYTES => Self::Whole(text.to_owned()),
+            _ => {
+                let begins = bytes.get(..TEXT_LIMIT_BYTES).unwrap_or(bytes);
+                Self::Beginning {
+                    begins: bounded(String::from_utf8_lossy(begins).into_owned()),
+                    bytes: bytes.len(),
+                }
+            }
+        }
+    }
+
+    /// A text in UTF-16, little-endian, as UEFI has it.
+    #[must_use]
+    pub fn utf16(bytes: &[u8]) -> Self {
+        let (units, odd) = bytes.as_chunks::<2>();
+        let units = || units.iter().map(|unit| u16::from_le_bytes(*unit));
+        let whole = || char::decode_utf16(units().take(TEXT_LIMIT_BYTES + 1)).collect::<Result<String, _>>();
+        match odd.is_empty().then(whole) {
+            Some(Ok(text)) if text.len() <= TEXT_LIMIT_BYTES => Self::Whole(text),
+            _ => {
+                let begins = char::decode_utf16(units().take(TEXT_LIMIT_BYTES));
+                Self::Beginning {
+                    begins: bounded(begins.map(|char| char.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()),
+                    bytes: bytes.len(),
+                }
+            }
+        }
+    }
+
+    /// The text, if this is all of it.
+    #[must_use]
+    pub fn whole(&self) -> Option<&str> {
+        match self {
+            Self::Whole(text) => Some(text),
+            Self::Beginning { .. } => None,
+        }
+    }
+}
+
+/// Cut to the limit, between characters.
+fn bounded(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(TEXT_LIMIT_BYTES));
+    text
+}
+
+impl fmt::Display for LogText {
+    /// For people: without control characters, and an end that was cut off is told.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(text) => f.write_str(&crate::values::printable(text, TEXT_LIMIT_BYTES)),
+            Self::Beginning { begins, bytes } => {
+                write!(f, "{}… ({bytes} bytes)", crate::values::printable(begins, TEXT_LIMIT_BYTES))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LogText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}

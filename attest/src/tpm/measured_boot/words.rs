@@ -1,0 +1,86 @@
+//! The short words that firmware, boot loaders and systemd measure, with their digests in one bank.
+
+use aws_lc_rs::digest;
+
+use super::event::{Action, Meaning, Separator, UkiSection};
+use crate::tpm::event_log::{OS_SEPARATOR, OS_SEPARATOR_PCRS};
+use crate::tpm::wire::HashAlg;
+
+/// PFP 1.06, 10.4.1 (EV_SEPARATOR); `WBCL` is what Windows puts into PCRs 12 to 14 (a recorded log).
+const SEPARATORS: [(&[u8], Separator); 4] = [
+    (&[0; 4], Separator::Zeros),
+    (&[0xff; 4], Separator::Ones),
+    (&[1, 0, 0, 0], Separator::Error),
+    (b"WBCL", Separator::Windows),
+];
+
+/// PFP 1.06, 10.4.4 (EV_ACTION, EV_EFI_ACTION).
+pub(super) const ACTIONS: [(&[u8], Action); 9] = [
+    (b"Calling EFI Application from Boot Option", Action::CallingApplication),
+    (b"Returning from EFI Application from Boot Option", Action::ReturningFromApplication),
+    (b"Exit Boot Services Invocation", Action::ExitBootServicesInvocation),
+    (b"Exit Boot Services Returned with Failure", Action::ExitBootServicesFailure),
+    (b"Exit Boot Services Returned with Success", Action::ExitBootServicesSuccess),
+    (b"UEFI Debug Mode", Action::DebugMode),
+    (b"DMA Protection Disabled", Action::DmaProtectionDisabled),
+    (b"Calling INT 19h", Action::CallingInt19),
+    (b"Start Option ROM Scan", Action::OptionRomScan),
+];
+
+/// Sections that systemd-stub measures, by the names it does so with (Unified Kernel Image, UAPI.5; a zero ends each).
+const SECTIONS: [(&[u8], UkiSection); 14] = [
+    (b".linux\0", UkiSection::Linux),
+    (b".osrel\0", UkiSection::Osrel),
+    (b".cmdline\0", UkiSection::Cmdline),
+    (b".initrd\0", UkiSection::Initrd),
+    (b".ucode\0", UkiSection::Ucode),
+    (b".splash\0", UkiSection::Splash),
+    (b".dtb\0", UkiSection::Dtb),
+    (b".dtbauto\0", UkiSection::Dtbauto),
+    (b".hwids\0", UkiSection::Hwids),
+    (b".uname\0", UkiSection::Uname),
+    (b".sbat\0", UkiSection::Sbat),
+    (b".pcrpkey\0", UkiSection::Pcrpkey),
+    (b".profile\0", UkiSection::Profile),
+    (b".efifw\0", UkiSection::Efifw),
+];
+
+/// What a digest is the hash of, if it is one of the words.
+pub(super) struct Words {
+    words: Vec<(digest::Digest, Meaning)>,
+    sections: Vec<(digest::Digest, UkiSection)>,
+}
+
+impl Words {
+    pub(super) fn new(bank: HashAlg) -> Self {
+        let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
+        let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));
+        let actions = ACTIONS.map(|(bytes, action)| (hash(bytes), Meaning::Action { action }));
+        let os_separator = (hash(OS_SEPARATOR), Meaning::OsSeparator);
+        Self {
+            words: separators.into_iter().chain(actions).chain([os_separator]).collect(),
+            sections: SECTIONS.map(|(bytes, section)| (hash(bytes), section)).into(),
+        }
+    }
+
+    /// The meaning of a digest in a PCR that such a word belongs in. Elsewhere a file may have it as its content.
+    pub(super) fn meaning(&self, pcr: u8, digest: &[u8]) -> Option<Meaning> {
+        let (_, meaning) = self.words.iter().find(|(word, _)| word.as_ref() == digest)?;
+        let belongs = match meaning {
+            Meaning::Separator {
+                separator: Separator::Windows,
+            } => (12..=14).contains(&pcr),
+            Meaning::OsSeparator => OS_SEPARATOR_PCRS.contains(&pcr),
+            _ => pcr <= 7,
+        };
+        belongs.then(|| meaning.clone())
+    }
+
+    /// The section whose name a digest is the hash of.
+    pub(super) fn section(&self, digest: &[u8]) -> Option<UkiSection> {
+        self.sections
+            .iter()
+            .find(|(name, _)| name.as_ref() == digest)
+            .map(|(_, section)| *section)
+    }
+}

@@ -73,6 +73,8 @@ pub enum Meaning {
     },
     /// Secure Boot's own variables, in the prescribed place: PCR 7, before its separator, each once and in order. Always [`Proof::Content`].
     SecureBootVariable { variable: SecureBootVariable },
+    /// One of them out of that place, as a whole: changed meanwhile, or added by whoever ran later. Always [`Proof::Content`].
+    MisplacedVariable { variable: SecureBootVariable },
     /// What authorised an image that was booted (EV_EFI_VARIABLE_AUTHORITY): PCR 7. Always [`Proof::Content`].
     Authority { authority: Authority },
     /// The SBAT level that shim enforces: PCR 7. Always [`Proof::Content`].

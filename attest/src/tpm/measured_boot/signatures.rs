@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use attest_wire::der::lengths;
 use aws_lc_rs::digest;
 use serde::{Serialize, Serializer};
 use x509_parser::certificate::X509Certificate;
@@ -68,12 +69,12 @@ pub struct BootCertificate {
     pub sha256: Sha256,
     /// Its subject, printable and bounded; for people, since anybody can make a certificate with any subject. `None` if it is no certificate.
     pub subject: Option<String>,
-    /// SignatureOwner: who has put it there, as he says.
-    pub owner: Guid,
+    /// SignatureOwner: who has put it there, as he says. shim before 15.3 measures certificates without one.
+    pub owner: Option<Guid>,
 }
 
 impl BootCertificate {
-    fn new(owner: Guid, der: &[u8]) -> Self {
+    fn new(owner: Option<Guid>, der: &[u8]) -> Self {
         let subject = X509Certificate::from_der(der)
             .ok()
             .map(|(_, certificate)| crate::values::printable(&certificate.subject().to_string(), SUBJECT_LIMIT_CHARS));
@@ -152,7 +153,7 @@ impl SignatureDatabase {
                 self.left_out += count - kept;
                 for entry in entries.chunks_exact(entry_bytes).take(kept) {
                     let (owner, der) = entry.split_first_chunk()?;
-                    self.certificates.push(BootCertificate::new(Guid(*owner), der));
+                    self.certificates.push(BootCertificate::new(Some(Guid(*owner)), der));
                 }
             }
             _ => self.others += count,
@@ -203,8 +204,11 @@ pub enum AuthorisedBy {
 }
 
 impl AuthorisedBy {
-    /// Reads one EFI_SIGNATURE_DATA; `None` if it is neither a certificate nor an SHA-256.
+    /// Reads one EFI_SIGNATURE_DATA, or a certificate by itself; `None` if it is neither a certificate nor an SHA-256.
     pub(super) fn read(value: &[u8]) -> Option<Self> {
+        if is_sequence(value) {
+            return Some(Self::Certificate(BootCertificate::new(None, value)));
+        }
         let (owner, data) = value.split_first_chunk::<OWNER_BYTES>()?;
         let owner = Guid(*owner);
         if let Ok(hash) = <[u8; 32]>::try_from(data) {
@@ -213,7 +217,11 @@ impl AuthorisedBy {
                 owner,
             });
         }
-        // A certificate is a DER SEQUENCE; whether it can be read further does not matter to its fingerprint.
-        (data.first() == Some(&0x30)).then(|| Self::Certificate(BootCertificate::new(owner, data)))
+        is_sequence(data).then(|| Self::Certificate(BootCertificate::new(Some(owner), data)))
     }
+}
+
+/// Whether this is one DER SEQUENCE and nothing else, as a certificate is. What is in it does not matter to its fingerprint.
+fn is_sequence(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&0x30) && lengths(bytes).is_some_and(|(header, length)| header + length == bytes.len())
 }

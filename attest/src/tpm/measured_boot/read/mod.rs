@@ -1,13 +1,16 @@
 //! What each event means.
 
+mod pcr_7;
+
 use aws_lc_rs::digest;
 
-use super::event::{BootEvent, BootValue, DatabaseName, GrubKind, Meaning, Proof, SecureBootVariable, UkiSection, VariableValue};
+pub(super) use pcr_7::SECURE_BOOT_VARIABLES;
+
+use super::event::{BootEvent, BootValue, GrubKind, Meaning, Proof, UkiSection, VariableValue};
 use super::gpt::PartitionTable;
 use super::reader::Fields;
-use super::signatures::{AuthorisedBy, Authority, SignatureDatabase};
 use super::text::LogText;
-use super::variable::{GLOBAL, IMAGE_SECURITY, SHIM, VariableData};
+use super::variable::VariableData;
 use super::words::Words;
 use super::{BOOT_OPTIONS_LIMIT, device_path};
 use crate::tpm::event_log::{EventType, TrustedEvent};
@@ -27,24 +30,14 @@ const BLOB2: EventType = EventType(0x8000_000a);
 /// EV_EFI_VARIABLE_BOOT, EV_EFI_VARIABLE_BOOT2.
 const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000_000c)];
 
-/// Secure Boot's variables in the order that PCR 7 has to begin with (PFP 1.06, 3.3.4.8). `None` is SecureBoot itself.
-const SECURE_BOOT: [(&str, super::event::Guid, Option<DatabaseName>); 5] = [
-    ("SecureBoot", GLOBAL, None),
-    ("PK", GLOBAL, Some(DatabaseName::PK)),
-    ("KEK", GLOBAL, Some(DatabaseName::KEK)),
-    ("db", IMAGE_SECURITY, Some(DatabaseName::Db)),
-    ("dbx", IMAGE_SECURITY, Some(DatabaseName::Dbx)),
-];
-
-/// How many of these have to be there.
-pub(super) const SECURE_BOOT_VARIABLES: usize = SECURE_BOOT.len();
-
 /// Reads events one after the other, and knows where in each PCR it is.
 pub(super) struct Reading {
     bank: HashAlg,
     words: Words,
     /// How many of Secure Boot's variables PCR 7 has begun with.
     secure_boot: usize,
+    /// How many of those that may follow.
+    optional: usize,
     /// Whether PCR 7 is past what it has to begin with.
     authorities: bool,
     /// How many events PCR 0 has had.
@@ -59,6 +52,7 @@ impl Reading {
             bank,
             words: Words::new(bank),
             secure_boot: 0,
+            optional: 0,
             authorities: false,
             firmware_events: 0,
             section: None,
@@ -89,6 +83,13 @@ impl Reading {
         // The content of a section may be anything, so it is told by its place alone.
         if event.pcr() == 11 {
             return self.uki(event);
+        }
+        // BootOrder 1, 0 has the bytes of the separator for errors: by its digest alone, one is the other (a recorded log).
+        if matches!(event.pcr(), 1 | 5)
+            && BOOT_VARIABLES.contains(&event.untrusted_type())
+            && let Some(variable) = VariableData::read(event.untrusted_data()).filter(|variable| self.is_hash(event, variable.value))
+        {
+            return (boot_variable(&variable, true), Proof::Content);
         }
         if let Some(word) = self.words.meaning(event.pcr(), event.digest()) {
             self.authorities |= event.pcr() == 7 && matches!(word, Meaning::Separator { .. });
@@ -148,46 +149,6 @@ impl Reading {
         }
     }
 
-    /// PCR 7. What is not as it has to be is no variable of Secure Boot's, whatever the log says it is.
-    fn secure_boot(&mut self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-        let data = event.untrusted_data();
-        // shim before 15.3 logged one byte more than it measured, and measured five that are nothing behind the variable (a recorded log).
-        let shorter = || {
-            data.split_last()
-                .map(|(_, shorter)| shorter)
-                .filter(|shorter| self.is_hash(event, shorter))
-        };
-        let (covered, padding) = match self.covered(event) {
-            Some(data) => (data, 0),
-            None => match shorter() {
-                Some(data) => (data, 5),
-                None => {
-                    self.authorities = true;
-                    return unknown(event);
-                }
-            },
-        };
-        let Some(variable) = VariableData::read(covered).filter(|variable| variable.padding <= padding) else {
-            self.authorities = true;
-            return (covered_data(covered), Proof::Content);
-        };
-        if !self.authorities
-            && padding == 0
-            && let Some((name, vendor, database)) = SECURE_BOOT.get(self.secure_boot)
-        {
-            if variable.is_named(name)
-                && variable.vendor == *vendor
-                && let Some(variable) = prescribed(*database, variable.value)
-            {
-                self.secure_boot += 1;
-                return (Meaning::SecureBootVariable { variable }, Proof::Content);
-            }
-            // Out of order: nothing that follows is in its place.
-            self.authorities = true;
-        }
-        (authority(&variable), Proof::Content)
-    }
-
     fn grub_text(&self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
         let data = event.untrusted_data();
         for text in [data, data.strip_suffix(&[0]).unwrap_or(data)] {
@@ -245,42 +206,6 @@ const GRUB_PREFIXES: [(&[u8], GrubKind); 7] = [
     (b"kernel_cmdline ", GrubKind::KernelCommandLine),
     (b"", GrubKind::Other),
 ];
-
-/// A variable in its prescribed place.
-fn prescribed(database: Option<DatabaseName>, value: &[u8]) -> Option<SecureBootVariable> {
-    match database {
-        None => Some(SecureBootVariable::SecureBoot {
-            on: match value {
-                [0] => Some(false),
-                [1] => Some(true),
-                _ => None,
-            },
-        }),
-        Some(name) => Some(SecureBootVariable::Signatures {
-            name,
-            database: SignatureDatabase::read(value)?,
-        }),
-    }
-}
-
-/// A variable of PCR 7 behind those of Secure Boot.
-fn authority(variable: &VariableData<'_>) -> Meaning {
-    if variable.vendor == SHIM && variable.is_named("SbatLevel") {
-        return Meaning::SbatLevel {
-            level: LogText::utf8(variable.value),
-        };
-    }
-    match AuthorisedBy::read(variable.value) {
-        Some(by) => Meaning::Authority {
-            authority: Authority {
-                variable: LogText::utf16(variable.name),
-                vendor: variable.vendor,
-                by,
-            },
-        },
-        None => other_variable(variable),
-    }
-}
 
 fn other_variable(variable: &VariableData<'_>) -> Meaning {
     Meaning::Variable {

@@ -1,43 +1,17 @@
 //! What may be relied upon: each answer is proven, or says why it is not.
 
+mod not_proven;
+mod secure_boot;
+
 use serde::Serialize;
 
-use super::event::{Action, BootEvent, DatabaseName, GrubKind, Meaning, SecureBootVariable, Separator, UkiSection, VariableValue};
-use super::read::SECURE_BOOT_VARIABLES;
-use super::signatures::{Authority, SignatureDatabase};
+pub use not_proven::{Fact, NotProven};
+pub use secure_boot::MeasuredAuthority;
+
+use super::MeasuredBoot;
+use super::event::{Action, BootEvent, GrubKind, Meaning, Separator, UkiSection};
 use super::text::LogText;
-use super::variable::{IMAGE_SECURITY, SHIM};
-use super::{EVENTS_LIMIT, MeasuredBoot};
 use crate::values::HexDigest;
-
-/// Why something is not proven. `event` is the place in the log, counted from 1 behind the header.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotProven {
-    /// Nothing is proven about this PCR: it was not quoted, or the log does not lead to its value.
-    #[error("PCR {pcr} is not explained by the log")]
-    PcrNotExplained { pcr: u8 },
-    /// A log of more events than are kept.
-    #[error("the log has {left_out} events over the {EVENTS_LIMIT} that are read")]
-    TooManyEvents { left_out: usize },
-    /// Something that the PCR has to have is not there.
-    #[error("PCR {pcr} has no {required}")]
-    Missing { pcr: u8, required: &'static str },
-    /// Something that may be there once is there again.
-    #[error("event {event} in PCR {pcr} is another {repeated}")]
-    Repeated { pcr: u8, event: usize, repeated: &'static str },
-    /// An event that is not what has to be in its place.
-    #[error("event {event} in PCR {pcr} is not {required}")]
-    Unexpected { pcr: u8, event: usize, required: &'static str },
-    /// The firmware says that it could not measure everything.
-    #[error("event {event} is the separator for an error, in PCR {pcr}")]
-    ErrorSeparator { pcr: u8, event: usize },
-    /// The firmware's debugger was on, so Secure Boot proves nothing.
-    #[error("event {event} in PCR 7 says that the firmware was in debug mode")]
-    DebugMode { event: usize },
-}
-
-/// A proven answer.
-pub type Fact<T> = Result<T, NotProven>;
 
 /// Where the boot services ended (PCR 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -70,13 +44,6 @@ pub struct MeasuredText<'b> {
     pub text: &'b LogText,
     /// Hash of the text, also where it is too long to be kept.
     pub digest: &'b HexDigest,
-}
-
-/// What has authorised an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MeasuredAuthority<'b> {
-    pub event: usize,
-    pub authority: &'b Authority,
 }
 
 /// The PCRs that the firmware ends with a separator.
@@ -131,128 +98,6 @@ impl MeasuredBoot {
             });
         }
         Ok((before, after))
-    }
-
-    /// Whether the firmware verified what it booted (the variable SecureBoot). Holds only if PCR 7 begins with SecureBoot, PK, KEK, db and dbx, each
-    /// once and in this order, before its separator, and the firmware was not in debug mode.
-    ///
-    /// # Errors
-    /// [`NotProven`].
-    pub fn secure_boot(&self) -> Fact<bool> {
-        match self.secure_boot_variables()?.first() {
-            Some(SecureBootVariable::SecureBoot { on: Some(on) }) => Ok(*on),
-            _ => Err(NotProven::Missing {
-                pcr: 7,
-                required: "value of SecureBoot",
-            }),
-        }
-    }
-
-    /// PK, KEK, db or dbx, as the firmware had it when it booted.
-    ///
-    /// # Errors
-    /// [`NotProven`].
-    pub fn database(&self, name: DatabaseName) -> Fact<&SignatureDatabase> {
-        let of_name =
-            |variable: &&SecureBootVariable| matches!(variable, SecureBootVariable::Signatures { name: found, .. } if *found == name);
-        match self.secure_boot_variables()?.into_iter().find(of_name) {
-            Some(SecureBootVariable::Signatures { database, .. }) => Ok(database),
-            _ => Err(NotProven::Missing {
-                pcr: 7,
-                required: "such database",
-            }),
-        }
-    }
-
-    fn secure_boot_variables(&self) -> Fact<Vec<&SecureBootVariable>> {
-        self.secure_boot_parts().map(|(variables, _)| variables)
-    }
-
-    /// Secure Boot's variables, and every other event of PCR 7.
-    fn secure_boot_parts(&self) -> Fact<(Vec<&SecureBootVariable>, Vec<&BootEvent>)> {
-        let (before, after) = self.around_separator(7)?;
-        let mut variables = Vec::with_capacity(SECURE_BOOT_VARIABLES);
-        let mut others = Vec::new();
-        for event in before.into_iter().chain(after) {
-            match &event.meaning {
-                Meaning::SecureBootVariable { variable } => variables.push(variable),
-                Meaning::Action { action: Action::DebugMode } => return Err(NotProven::DebugMode { event: event.number }),
-                _ if variables.len() < SECURE_BOOT_VARIABLES && event.meaning != DMA => {
-                    return Err(NotProven::Unexpected {
-                        pcr: 7,
-                        event: event.number,
-                        required: "the variable of Secure Boot that has to be there",
-                    });
-                }
-                Meaning::Variable { name, .. } if name.whole() == Some("SecureBoot") => {
-                    return Err(NotProven::Repeated {
-                        pcr: 7,
-                        event: event.number,
-                        repeated: "variable SecureBoot",
-                    });
-                }
-                _ => others.push(event),
-            }
-        }
-        if variables.len() < SECURE_BOOT_VARIABLES {
-            return Err(NotProven::Missing {
-                pcr: 7,
-                required: "SecureBoot, PK, KEK, db and dbx before its separator",
-            });
-        }
-        Ok((variables, others))
-    }
-
-    /// **Everything** that authorised an image, by the firmware and by shim: none, if nothing was verified. Each has to be accepted.
-    ///
-    /// # Errors
-    /// [`NotProven::Unexpected`] for an event of PCR 7 that may be one and cannot be read, and the other ones.
-    pub fn authorities(&self) -> Fact<Vec<MeasuredAuthority<'_>>> {
-        let (_, others) = self.secure_boot_parts()?;
-        let mut authorities = Vec::new();
-        for event in others {
-            match &event.meaning {
-                Meaning::Authority { authority } => authorities.push(MeasuredAuthority {
-                    event: event.number,
-                    authority,
-                }),
-                Meaning::SbatLevel { .. } | Meaning::OsSeparator | Meaning::Action { .. } => {}
-                // A value of one byte, or a text, is none; nor is anybody's but the firmware's and shim's.
-                Meaning::Variable { vendor, value, .. }
-                    if !matches!(value, VariableValue::Bytes(_)) || ![IMAGE_SECURITY, SHIM].contains(vendor) => {}
-                _ => {
-                    return Err(NotProven::Unexpected {
-                        pcr: 7,
-                        event: event.number,
-                        required: "an authority that can be read",
-                    });
-                }
-            }
-        }
-        Ok(authorities)
-    }
-
-    /// Whether the firmware says that devices could write into memory while it ran (`DMA Protection Disabled`).
-    ///
-    /// # Errors
-    /// [`NotProven`].
-    pub fn dma_protection_disabled(&self) -> Fact<bool> {
-        Ok(self.events_of(7)?.iter().any(|event| event.meaning == DMA))
-    }
-
-    /// The SBAT level that shim enforces, each that it measured; none, if there was no shim that does.
-    ///
-    /// # Errors
-    /// [`NotProven`].
-    pub fn sbat_levels(&self) -> Fact<Vec<&LogText>> {
-        let (_, others) = self.secure_boot_parts()?;
-        Ok(others
-            .into_iter()
-            .filter_map(|event| match &event.meaning {
-                Meaning::SbatLevel { level } => Some(level),
-                _ => None,
-            })
-            .collect())
     }
 
     /// **Every** image that was loaded, in the order of loading: boot loaders and kernels in PCR 4, drivers and option ROMs in PCR 2. Each event is
@@ -399,7 +244,3 @@ impl MeasuredBoot {
         Ok(state)
     }
 }
-
-const DMA: Meaning = Meaning::Action {
-    action: Action::DmaProtectionDisabled,
-};

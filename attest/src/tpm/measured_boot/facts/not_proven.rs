@@ -1,0 +1,35 @@
+//! Why a fact is none.
+
+use crate::tpm::measured_boot::EVENTS_LIMIT;
+
+/// Why something is not proven. `event` is the place in the log, counted from 1 behind the header.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotProven {
+    /// Nothing is proven about this PCR: it was not quoted, or the log does not lead to its value.
+    #[error("PCR {pcr} is not explained by the log")]
+    PcrNotExplained { pcr: u8 },
+    /// A log of more events than are kept.
+    #[error("the log has {left_out} events over the {EVENTS_LIMIT} that are read")]
+    TooManyEvents { left_out: usize },
+    /// Something that the PCR has to have is not there.
+    #[error("PCR {pcr} has no {required}")]
+    Missing { pcr: u8, required: &'static str },
+    /// Something that may be there once is there again.
+    #[error("event {event} in PCR {pcr} is another {repeated}")]
+    Repeated { pcr: u8, event: usize, repeated: &'static str },
+    /// An event that is not what has to be in its place.
+    #[error("event {event} in PCR {pcr} is not {required}")]
+    Unexpected { pcr: u8, event: usize, required: &'static str },
+    /// The firmware says that it could not measure everything.
+    #[error("event {event} is the separator for an error, in PCR {pcr}")]
+    ErrorSeparator { pcr: u8, event: usize },
+    /// Secure Boot was off: whatever authorised something is not in the log, and what is there anybody may have added.
+    #[error("Secure Boot was off")]
+    SecureBootOff,
+    /// The firmware's debugger was on, so Secure Boot proves nothing.
+    #[error("event {event} in PCR 7 says that the firmware was in debug mode")]
+    DebugMode { event: usize },
+}
+
+/// A proven answer.
+pub type Fact<T> = Result<T, NotProven>;

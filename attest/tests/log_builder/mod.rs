@@ -73,6 +73,13 @@ impl LogBuilder {
         self
     }
 
+    /// An event whose digest is that of other bytes than its data.
+    pub fn measured(mut self, pcr: u32, event_type: u32, measured: &[u8], data: &[u8]) -> Self {
+        self = self.event(pcr, event_type, measured);
+        self.events.last_mut().unwrap().data = data.to_vec();
+        self
+    }
+
     pub fn startup_locality(self, locality: u8) -> Self {
         self.event(0, EV_NO_ACTION, &[b"StartupLocality\0".as_slice(), &[locality]].concat())
     }

@@ -1,8 +1,10 @@
 //! What the events of a log mean, on generated logs: everything here runs without the vectors.
 
 mod images;
+mod limits;
 mod loaders;
 pub mod machine;
+mod mutations;
 mod secure_boot;
 
 use crate::log_builder::{EV_IPL, LogBuilder};

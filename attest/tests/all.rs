@@ -32,6 +32,7 @@ mod known_chains;
 mod kubelet_key;
 mod log_builder;
 mod measured_boot;
+mod measured_boot_vectors;
 mod nitro_authority;
 mod nitro_tpm;
 mod nitro_tpm_vectors;

@@ -273,6 +273,45 @@ fn a_database_that_cannot_be_read_whole_proves_nothing() {
 }
 
 #[test]
+fn versions_in_dbx_are_no_hashes() {
+    let owner = "9d132b6c-59d5-4388-ab1c-185cfcb2eb92";
+    let list = |owner: &str, version: u8, major: u8| {
+        let mut entry = [
+            &[version],
+            guid("9d132b61-59d5-4388-ab1c-185c3cb2eb92").as_slice(),
+            &[3, 0, major, 0],
+            &[0; 11],
+        ]
+        .concat();
+        entry.splice(0..0, guid(owner));
+        let mut list = signature_list(SHA256_LIST, &[&[0; 32]]);
+        list.truncate(28);
+        [list, entry].concat()
+    };
+    let found = |dbx: &[u8]| {
+        let mut log = LogBuilder::new(&[SHA256]);
+        for (vendor, name, own) in secure_boot_variables(true) {
+            log = log.variable(vendor, name, if name == "dbx" { dbx } else { &own });
+        }
+        let read = boot(&log.separator(7));
+        let database = read.database(DatabaseName::Dbx).unwrap();
+        let version = database
+            .security_versions
+            .first()
+            .and_then(|version| database.security_version(version.application));
+        (database.hashes.len(), database.security_versions.len(), version)
+    };
+    assert_eq!(found(&list(owner, 1, 2)), (0, 1, Some((2, 3))));
+    assert_eq!(
+        found(&[list(owner, 1, 7), list(owner, 1, 5), dbx(&hashes(2))].concat()),
+        (2, 2, Some((7, 3)))
+    );
+    // Anybody else's, and a form that is not known, is a hash.
+    assert_eq!(found(&list(OWNER, 1, 2)), (1, 0, None));
+    assert_eq!(found(&list(owner, 2, 2)), (1, 0, None));
+}
+
+#[test]
 fn authorities_are_all_that_pcr_7_has() {
     let log = grub_machine(true);
     let read = boot(&log);

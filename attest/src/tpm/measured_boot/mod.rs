@@ -38,7 +38,10 @@ pub use event::{
 };
 pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven};
 pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
-pub use signatures::{AuthorisedBy, Authority, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, Sha256, SignatureDatabase};
+pub use signatures::{
+    AuthorisedBy, Authority, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, SECURITY_VERSIONS_LIMIT, SecurityVersion, Sha256,
+    SignatureDatabase,
+};
 pub use text::{LogText, TEXT_LIMIT_BYTES};
 
 pub use super::event_log::Phase;

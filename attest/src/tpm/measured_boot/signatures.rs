@@ -31,6 +31,14 @@ const CERT_SHA256: Guid = Guid([
     0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43, 0x28,
 ]);
 
+/// The owner of entries that are no hash but a version, 9d132b6c-59d5-4388-ab1c-185cfcb2eb92 (Microsoft's secureboot_objects).
+const SECURITY_VERSIONS: Guid = Guid([
+    0x6c, 0x2b, 0x13, 0x9d, 0xd5, 0x59, 0x88, 0x43, 0xab, 0x1c, 0x18, 0x5c, 0xfc, 0xb2, 0xeb, 0x92,
+]);
+
+/// Most versions that are kept of one database: Microsoft has one for each of four programs.
+pub const SECURITY_VERSIONS_LIMIT: usize = 64;
+
 /// Owner (SignatureOwner) of an entry.
 const OWNER_BYTES: usize = 16;
 
@@ -92,13 +100,41 @@ fn sha256(bytes: &[u8]) -> Sha256 {
     Sha256(hash)
 }
 
+/// The least version (SVN) of a boot program that may be started: an entry of dbx that has the form of a hash and is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SecurityVersion {
+    /// Which program.
+    pub application: Guid,
+    pub major: u16,
+    pub minor: u16,
+}
+
+impl SecurityVersion {
+    /// Reads the 32 bytes: a version of the form, GUID, minor, major, and eleven that are reserved.
+    fn read(mut entry: &[u8]) -> Option<Self> {
+        let [1] = entry.array()? else { return None };
+        let application = Guid(entry.array()?);
+        let minor = entry.u16()?;
+        Some(Self {
+            application,
+            major: entry.u16()?,
+            minor,
+        })
+    }
+}
+
 /// PK, KEK, db or dbx.
+///
+/// Such a list has no number of its own revision. What tells one dbx from another is what is in it: its hashes, of which an update adds some; the
+/// versions that Microsoft has added since 2024; and the hash of all of it, which is the same for the same updates in the same order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SignatureDatabase {
     /// At most [`CERTIFICATES_LIMIT`], in the order of the variable.
     pub certificates: Vec<BootCertificate>,
     /// SHA-256 of images (EFI_CERT_SHA256), at most [`HASHES_LIMIT`], in the order of the variable.
     pub hashes: Vec<Sha256>,
+    /// The versions below which Microsoft's boot programs are not to be started; at most [`SECURITY_VERSIONS_LIMIT`].
+    pub security_versions: Vec<SecurityVersion>,
     /// Entries of other kinds: hashes of other lengths, hashes of certificates, bare keys.
     pub others: usize,
     /// Certificates and hashes over the limits, which are not kept.
@@ -113,6 +149,7 @@ impl SignatureDatabase {
         let mut database = Self {
             certificates: Vec::new(),
             hashes: Vec::new(),
+            security_versions: Vec::new(),
             others: 0,
             left_out: 0,
             sha256: sha256(value),
@@ -141,11 +178,10 @@ impl SignatureDatabase {
         let count = entries.len() / entry_bytes;
         match kind {
             CERT_SHA256 => {
-                let kept = count.min(HASHES_LIMIT.saturating_sub(self.hashes.len()));
-                self.left_out += count - kept;
-                self.hashes.reserve_exact(kept);
-                for entry in entries.chunks_exact(entry_bytes).take(kept) {
-                    self.hashes.push(Sha256(*entry.get(OWNER_BYTES..)?.first_chunk()?));
+                self.hashes.reserve(count.min(HASHES_LIMIT.saturating_sub(self.hashes.len())));
+                for entry in entries.chunks_exact(entry_bytes) {
+                    let (owner, hash) = entry.split_first_chunk()?;
+                    self.hash(Guid(*owner), hash.first_chunk()?);
                 }
             }
             CERT_X509 => {
@@ -161,6 +197,19 @@ impl SignatureDatabase {
         Some(())
     }
 
+    fn hash(&mut self, owner: Guid, hash: &[u8; 32]) {
+        if owner == SECURITY_VERSIONS
+            && let Some(version) = SecurityVersion::read(hash)
+        {
+            if self.security_versions.len() < SECURITY_VERSIONS_LIMIT {
+                return self.security_versions.push(version);
+            }
+        } else if self.hashes.len() < HASHES_LIMIT {
+            return self.hashes.push(Sha256(*hash));
+        }
+        self.left_out += 1;
+    }
+
     /// Whether all of it was kept and understood: what is not in the lists is not in the database.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
@@ -170,7 +219,14 @@ impl SignatureDatabase {
     /// Whether nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.certificates.is_empty() && self.hashes.is_empty() && self.is_complete()
+        self.certificates.is_empty() && self.hashes.is_empty() && self.security_versions.is_empty() && self.is_complete()
+    }
+
+    /// The greatest version that is required of a program; `None` where there is none.
+    #[must_use]
+    pub fn security_version(&self, application: Guid) -> Option<(u16, u16)> {
+        let of_it = self.security_versions.iter().filter(|version| version.application == application);
+        of_it.map(|version| (version.major, version.minor)).max()
     }
 
     /// Those of `wanted` that are not among the hashes. What was left out counts as not there.

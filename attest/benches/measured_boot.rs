@@ -1,0 +1,98 @@
+//! Replay and interpretation of an event log of 34 kB, as a ratio to hashing alone: each event's data once, and what each extends.
+//!
+//! `cargo bench -p attest --bench measured_boot`; it fails if they cost more than [`WHOLE_LIMIT_RATIO`].
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a benchmark may panic"
+)]
+
+mod interleaved;
+#[path = "../tests/log_builder/mod.rs"]
+mod log_builder;
+#[path = "../tests/measured_boot/machine.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod machine;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use attest::HashAlg;
+use attest::protocol::HexDigest;
+use attest::tpm::event_log::EventLog;
+use attest::tpm::measured_boot::{DatabaseName, MeasuredBoot};
+use aws_lc_rs::digest;
+use interleaved::{Interleaved, Limit};
+use rcgen::{CertificateParams, CustomExtension, DnType, KeyPair};
+
+/// Parse, replay, comparison with the quote, and what all events mean, in hashings.
+const WHOLE_LIMIT_RATIO: f64 = 2.0;
+
+const FLOOR: &str = "hashing alone: data and extends";
+const WHOLE: &str = "event log: replay and meaning";
+
+fn main() {
+    let log = machine::server(certificate);
+    let bytes = log.build();
+    let quoted: BTreeMap<u8, HexDigest> = log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr < 15).collect();
+    let parsed = EventLog::parse(&bytes).unwrap();
+    let trusted = parsed.check_against(HashAlg::Sha256, &quoted).unwrap();
+    let boot = MeasuredBoot::of(&trusted);
+    assert_eq!(boot.secure_boot(), Ok(true));
+    assert_eq!(
+        (
+            boot.database(DatabaseName::Dbx).unwrap().hashes.len(),
+            boot.grub_texts().unwrap().len()
+        ),
+        (210, 40)
+    );
+    println!("event log: generated, {} bytes, {} events", bytes.len(), boot.events.len());
+
+    let mut steps = Interleaved::default();
+    steps.step(FLOOR, || {
+        let mut value = [0; 32];
+        for event in parsed.events() {
+            black_box(digest::digest(&digest::SHA256, event.data));
+            let extended = digest::digest(
+                &digest::SHA256,
+                [value, event.digest(HashAlg::Sha256).unwrap().try_into().unwrap()].as_flattened(),
+            );
+            value.copy_from_slice(extended.as_ref());
+        }
+        black_box(value);
+    });
+    steps.step("event log: parse, replay, compare", || {
+        let parsed = EventLog::parse(&bytes).unwrap();
+        black_box(parsed.check_against(HashAlg::Sha256, &quoted).unwrap().explained_pcrs().count());
+    });
+    steps.step("event log: meaning", || drop(black_box(MeasuredBoot::of(&trusted))));
+    steps.step(WHOLE, || {
+        let parsed = EventLog::parse(&bytes).unwrap();
+        drop(black_box(MeasuredBoot::of(
+            &parsed.check_against(HashAlg::Sha256, &quoted).unwrap(),
+        )));
+    });
+    steps.run(&[Limit {
+        whole: WHOLE,
+        floor: FLOOR,
+        ratio: WHOLE_LIMIT_RATIO,
+    }]);
+}
+
+/// A certificate as long as those with RSA keys are.
+fn certificate(name: &str) -> Vec<u8> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CountryName, "US");
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, "A vendor of operating systems");
+    params.distinguished_name.push(DnType::CommonName, format!("A vendor's {name} CA"));
+    params
+        .custom_extensions
+        .push(CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 311, 21, 1], vec![5; 900]));
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+    params.self_signed(&key).unwrap().der().to_vec()
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
+use crate::measured_boot::machine::grub_machine;
 use crate::support::{Case, SoftKey, at};
 use attest::tpm::event_log::{OS_SEPARATOR, OS_SEPARATOR_PCRS};
 use attest::tpm::reference_values::{Accepted, EventLogRule};
@@ -75,6 +76,24 @@ fn each_rule_for_each_log() {
     let separated = json!({"events": log.events.len(), "explained_pcrs": all, "os_separator_pcrs": all});
     let judged = judged(&machine(&booted, Some(log.build())));
     assert_eq!(judged, [Ok(separated.clone()), Ok(separated.clone()), Ok(separated)]);
+}
+
+/// What the events mean is in the claims, and of it only a word in the record.
+#[test]
+fn claims_have_what_the_events_mean() {
+    for on in [true, false] {
+        let log = grub_machine(on);
+        let case = machine(&log, Some(log.build()));
+        let claims = case.verify().unwrap();
+        let found = claims.tpm().unwrap().event_log.as_ref().unwrap();
+        assert_eq!(found.measured_boot.as_ref().unwrap().secure_boot(), Ok(on));
+        let all: Vec<u8> = (0..8).collect();
+        let recorded = json!({"events": log.events.len(), "explained_pcrs": all, "secure_boot": on});
+        assert_eq!(serde_json::to_value(found).unwrap(), recorded);
+    }
+    let log = grub_machine(true);
+    let claims = machine(&log, Some(log.build()[..100].to_vec())).verify().unwrap();
+    assert!(claims.tpm().unwrap().event_log.as_ref().unwrap().measured_boot.is_none());
 }
 
 /// Whatever the log is, a PCR that is not accepted is what is said.

@@ -1,5 +1,6 @@
 //! What the events of a log mean, on generated logs: everything here runs without the vectors.
 
+mod difference;
 mod images;
 mod limits;
 mod loaders;

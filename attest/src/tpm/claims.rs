@@ -1,12 +1,14 @@
 //! Claims: what a TPM's Evidence has proven.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
 use super::ek::EkDigest;
 use super::error::TpmEvidenceError;
-use super::event_log::EventLogError;
+use super::event_log::{EventLogError, Phase};
+use super::measured_boot::MeasuredBoot;
 use super::vtpm::VerifiedInstance;
 use super::wire::HashAlg;
 use crate::values::HexDigest;
@@ -56,6 +58,15 @@ pub struct EventLogClaims {
     /// Those of them into which systemd has extended its separator after the log.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub os_separator_pcrs: Vec<u8>,
+    /// What systemd has extended into PCR 11 after the log.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub os_phases: Vec<Phase>,
+    /// Whether Secure Boot was on, where the log proves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secure_boot: Option<bool>,
+    /// What its events mean, where it explains the PCRs. Not recorded: the log itself is.
+    #[serde(skip)]
+    pub measured_boot: Option<Arc<MeasuredBoot>>,
     /// Why the log explains nothing. Whether that matters is the pool's to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<EventLogProblem>,

@@ -1,6 +1,7 @@
 //! A TPM's evidence, verified step by step; cheap refusals first, and nothing used before it is verified.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 use subtle::ConstantTimeEq;
@@ -10,6 +11,7 @@ use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::event_log::EventLog;
+use super::measured_boot::MeasuredBoot;
 use super::pcr::{PcrSelection, PcrValues};
 use super::quote::{self, Expected, Quote};
 use super::wire::HashAlg;
@@ -108,11 +110,17 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
     };
     match parsed.check_against(bank, quoted) {
         Err(error) => nothing(parsed.event_count(), EventLogProblem::Mismatch(error)),
-        Ok(trusted) => EventLogClaims {
-            events: parsed.event_count(),
-            explained_pcrs: trusted.explained_pcrs().collect(),
-            os_separator_pcrs: trusted.separated_pcrs().collect(),
-            problem: None,
-        },
+        Ok(trusted) => {
+            let measured_boot = MeasuredBoot::of(&trusted);
+            EventLogClaims {
+                events: parsed.event_count(),
+                explained_pcrs: trusted.explained_pcrs().collect(),
+                os_separator_pcrs: trusted.separated_pcrs().collect(),
+                os_phases: trusted.phases().to_vec(),
+                secure_boot: measured_boot.secure_boot().ok(),
+                measured_boot: Some(Arc::new(measured_boot)),
+                problem: None,
+            }
+        }
     }
 }

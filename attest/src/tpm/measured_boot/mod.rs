@@ -17,6 +17,7 @@
 //! This follows what was learnt with go-attestation: its `docs/event-log-disclosure.md`.
 
 mod device_path;
+mod difference;
 mod event;
 mod facts;
 mod gpt;
@@ -24,6 +25,7 @@ mod manifest;
 mod read;
 mod reader;
 mod signatures;
+mod summary;
 mod text;
 mod variable;
 mod words;
@@ -32,6 +34,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+pub use difference::{BootDifference, PcrDifference, Row};
 pub use event::{
     Action, BootEvent, BootValue, DatabaseName, GrubKind, Guid, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
     VariableValue,

@@ -15,16 +15,16 @@ const SEPARATORS: [(&[u8], Separator); 4] = [
 ];
 
 /// PFP 1.06, 10.4.4 (EV_ACTION, EV_EFI_ACTION).
-pub(super) const ACTIONS: [(&[u8], Action); 9] = [
-    (b"Calling EFI Application from Boot Option", Action::CallingApplication),
-    (b"Returning from EFI Application from Boot Option", Action::ReturningFromApplication),
-    (b"Exit Boot Services Invocation", Action::ExitBootServicesInvocation),
-    (b"Exit Boot Services Returned with Failure", Action::ExitBootServicesFailure),
-    (b"Exit Boot Services Returned with Success", Action::ExitBootServicesSuccess),
-    (b"UEFI Debug Mode", Action::DebugMode),
-    (b"DMA Protection Disabled", Action::DmaProtectionDisabled),
-    (b"Calling INT 19h", Action::CallingInt19),
-    (b"Start Option ROM Scan", Action::OptionRomScan),
+const ACTIONS: [Action; 9] = [
+    Action::CallingApplication,
+    Action::ReturningFromApplication,
+    Action::ExitBootServicesInvocation,
+    Action::ExitBootServicesFailure,
+    Action::ExitBootServicesSuccess,
+    Action::DebugMode,
+    Action::DmaProtectionDisabled,
+    Action::CallingInt19,
+    Action::OptionRomScan,
 ];
 
 /// Sections that systemd-stub measures, by the names it does so with (Unified Kernel Image, UAPI.5; a zero ends each).
@@ -55,7 +55,7 @@ impl Words {
     pub(super) fn new(bank: HashAlg) -> Self {
         let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
         let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));
-        let actions = ACTIONS.map(|(bytes, action)| (hash(bytes), Meaning::Action { action }));
+        let actions = ACTIONS.map(|action| (hash(action.sentence().as_bytes()), Meaning::Action { action }));
         let os_separator = (hash(OS_SEPARATOR), Meaning::OsSeparator);
         Self {
             words: separators.into_iter().chain(actions).chain([os_separator]).collect(),

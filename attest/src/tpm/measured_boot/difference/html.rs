@@ -1,0 +1,83 @@
+//! As HTML: one file that needs nothing else, and in which nothing is a reference, a script or a form.
+
+use std::fmt::Write;
+
+use super::{BootDifference, Row};
+use crate::tpm::measured_boot::event::BootEvent;
+
+const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
+<title>Two boots</title><style>\
+body{font-family:sans-serif}table{border-collapse:collapse;width:100%;table-layout:fixed}\
+td,th{border:1px solid #bbb;padding:.2em .4em;vertical-align:top;text-align:left;overflow-wrap:anywhere}\
+.changed,.first,.second{background:#fff3cd}.same{color:#555}code{font-size:85%}\
+</style></head><body>\n";
+
+impl BootDifference<'_> {
+    /// A whole document with both boots in full. `first` and `second` are what stands above the columns.
+    #[must_use]
+    pub fn html(&self, first: &str, second: &str) -> String {
+        let mut out = HEAD.to_owned();
+        for pcr in &self.pcrs {
+            let state = if pcr.is_empty() { "the same" } else { "differs" };
+            let remark = pcr.remark().map(|remark| format!(": {remark}")).unwrap_or_default();
+            put(&mut out, format_args!("<h2>PCR {} — {state}{remark}</h2>\n", pcr.pcr));
+            put(
+                &mut out,
+                format_args!("<table><tr><th>{}</th><th>{}</th></tr>\n", escaped(first), escaped(second)),
+            );
+            for row in &pcr.rows {
+                let class = match row {
+                    Row::Same(..) => "same",
+                    Row::Changed(..) => "changed",
+                    Row::First(_) => "first",
+                    Row::Second(_) => "second",
+                };
+                let (one, other, _) = row.columns();
+                put(
+                    &mut out,
+                    format_args!("<tr class=\"{class}\"><td>{}</td><td>{}</td></tr>\n", cell(one), cell(other)),
+                );
+            }
+            out.push_str("</table>\n");
+        }
+        if let (first, second) = self.left_out
+            && first + second > 0
+        {
+            put(
+                &mut out,
+                format_args!("<p>Not read, over the limit: {first} events of the first, {second} of the second.</p>\n"),
+            );
+        }
+        out.push_str("</body></html>\n");
+        out
+    }
+}
+
+fn cell(event: Option<&BootEvent>) -> String {
+    event.map_or_else(String::new, |event| {
+        format!("{} {}<br><code>{}</code>", event.number, escaped(&event.summary()), event.digest)
+    })
+}
+
+/// Writing to a String does not fail.
+fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let _ = out.write_fmt(text);
+}
+
+/// A text as the content of an element, or as an attribute's value.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            char if char.is_control() => out.push('\u{fffd}'),
+            char => out.push(char),
+        }
+    }
+    out
+}

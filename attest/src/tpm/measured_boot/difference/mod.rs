@@ -1,0 +1,175 @@
+//! Two boots beside one another, PCR by PCR: for people, who want to know what has changed.
+
+mod html;
+mod text;
+
+use std::collections::BTreeSet;
+
+use super::MeasuredBoot;
+use super::event::BootEvent;
+
+/// Most events of one PCR of either boot that are aligned; of more, those at the same place stand beside one another. An alignment takes as many steps as
+/// the product of both.
+const ALIGNED_LIMIT: usize = 1024;
+
+/// What two boots have, by PCR.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootDifference<'b> {
+    /// Every PCR that either log explains, ascending.
+    pub pcrs: Vec<PcrDifference<'b>>,
+    /// Events of the two that are over the limit, and stand nowhere here.
+    pub left_out: (usize, usize),
+}
+
+/// One PCR of both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PcrDifference<'b> {
+    pub pcr: u8,
+    /// Whether the log explains it, of each.
+    pub explained: (bool, bool),
+    pub rows: Vec<Row<'b>>,
+}
+
+/// What stands in one line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Row<'b> {
+    /// One digest in both.
+    Same(&'b BootEvent, &'b BootEvent),
+    /// Between the same events, another.
+    Changed(&'b BootEvent, &'b BootEvent),
+    /// Only in the first.
+    First(&'b BootEvent),
+    /// Only in the second.
+    Second(&'b BootEvent),
+}
+
+impl<'b> BootDifference<'b> {
+    /// Compares two boots.
+    #[must_use]
+    pub fn between(first: &'b MeasuredBoot, second: &'b MeasuredBoot) -> Self {
+        let pcrs: BTreeSet<u8> = first.explained_pcrs.union(&second.explained_pcrs).copied().collect();
+        let of_pcr = |boot: &'b MeasuredBoot, pcr| boot.events.iter().filter(|event| event.pcr == pcr).collect::<Vec<_>>();
+        let difference = |pcr| PcrDifference {
+            pcr,
+            explained: (first.explained_pcrs.contains(&pcr), second.explained_pcrs.contains(&pcr)),
+            rows: aligned(&of_pcr(first, pcr), &of_pcr(second, pcr)),
+        };
+        Self {
+            pcrs: pcrs.into_iter().map(difference).collect(),
+            left_out: (first.left_out, second.left_out),
+        }
+    }
+
+    /// Whether both have the same events in the same PCRs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.left_out == (0, 0) && self.pcrs.iter().all(PcrDifference::is_empty)
+    }
+}
+
+impl PcrDifference<'_> {
+    /// Whether both have the same events.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.explained.0 == self.explained.1 && self.rows.iter().all(|row| matches!(row, Row::Same(..)))
+    }
+}
+
+/// The events of both in order, equal digests beside one another as often as that goes.
+fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>> {
+    let same = |(one, other): &(&&BootEvent, &&BootEvent)| one.digest == other.digest;
+    let before = first.iter().zip(second).take_while(same).count();
+    let (same_first, first) = first.split_at(before);
+    let (same_second, second) = second.split_at(before);
+    let after = first.iter().rev().zip(second.iter().rev()).take_while(same).count();
+    let (first, last_first) = first.split_at(first.len() - after);
+    let (second, last_second) = second.split_at(second.len() - after);
+
+    let pairs = |first: &[&'b BootEvent], second: &[&'b BootEvent]| {
+        let pairs = first.iter().zip(second).map(|(one, other)| Row::Same(one, other));
+        pairs.collect::<Vec<_>>()
+    };
+    let mut rows = pairs(same_first, same_second);
+    rows.extend(middle(first, second));
+    rows.extend(pairs(last_first, last_second));
+    rows
+}
+
+/// By the longest common subsequence.
+fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>> {
+    let mut rows = Vec::new();
+    if first.len() > ALIGNED_LIMIT || second.len() > ALIGNED_LIMIT {
+        beside(first, second, &mut rows);
+        return rows;
+    }
+    // How long the rest's is, from each place in both.
+    let width = second.len() + 1;
+    let mut lengths = vec![0_u16; (first.len() + 1) * width];
+    let at = |row: usize, column: usize| row * width + column;
+    for (row, one) in first.iter().enumerate().rev() {
+        for (column, other) in second.iter().enumerate().rev() {
+            let length = |row, column| lengths.get(at(row, column)).copied().unwrap_or_default();
+            let longest = if one.digest == other.digest {
+                length(row + 1, column + 1) + 1
+            } else {
+                length(row + 1, column).max(length(row, column + 1))
+            };
+            if let Some(place) = lengths.get_mut(at(row, column)) {
+                *place = longest;
+            }
+        }
+    }
+    let length = |row, column| lengths.get(at(row, column)).copied().unwrap_or_default();
+    let (mut row, mut column) = (0, 0);
+    let (mut only_first, mut only_second) = (Vec::new(), Vec::new());
+    while let (Some(one), Some(other)) = (first.get(row), second.get(column)) {
+        if one.digest == other.digest {
+            beside(&only_first, &only_second, &mut rows);
+            (only_first, only_second) = (Vec::new(), Vec::new());
+            rows.push(Row::Same(one, other));
+            (row, column) = (row + 1, column + 1);
+        } else if length(row + 1, column) >= length(row, column + 1) {
+            only_first.push(*one);
+            row += 1;
+        } else {
+            only_second.push(*other);
+            column += 1;
+        }
+    }
+    only_first.extend(first.iter().skip(row));
+    only_second.extend(second.iter().skip(column));
+    beside(&only_first, &only_second, &mut rows);
+    rows
+}
+
+/// Events between two that are the same: one beside the other.
+fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<Row<'b>>) {
+    let both = first.len().min(second.len());
+    rows.extend(first.iter().zip(second).map(|(one, other)| Row::Changed(one, other)));
+    rows.extend(first.iter().skip(both).map(|one| Row::First(one)));
+    rows.extend(second.iter().skip(both).map(|other| Row::Second(other)));
+}
+
+impl<'b> Row<'b> {
+    /// What stands left and right, and whether that is the same.
+    fn columns(&self) -> (Option<&'b BootEvent>, Option<&'b BootEvent>, bool) {
+        match self {
+            Self::Same(one, other) => (Some(one), Some(other), true),
+            Self::Changed(one, other) => (Some(one), Some(other), false),
+            Self::First(one) => (Some(one), None, false),
+            Self::Second(other) => (None, Some(other), false),
+        }
+    }
+}
+
+impl PcrDifference<'_> {
+    /// What is to be said of the PCR as a whole, if anything is.
+    fn remark(&self) -> Option<&'static str> {
+        match self.explained {
+            (true, true) => None,
+            (true, false) => Some("the second log does not explain it"),
+            (false, true) => Some("the first log does not explain it"),
+            (false, false) => Some("neither log explains it"),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! An event in one line, for people. What no digest covers stands in quotation marks.
+
+use std::fmt;
+
+use super::event::{Action, BootEvent, BootValue, GrubKind, Meaning, SecureBootVariable, Separator, UkiSection, VariableValue};
+use super::signatures::{AuthorisedBy, SignatureDatabase};
+use super::text::LogText;
+
+/// Longest part of a foreign text in such a line, in characters.
+const PART_LIMIT_CHARS: usize = 160;
+
+/// Begin of a digest, in hexadecimal digits: enough to tell the values of a fleet apart.
+const SHORT_DIGITS: usize = 16;
+
+/// A text that a digest covers, without control characters.
+fn part(text: &LogText) -> String {
+    let (begins, more) = match text {
+        LogText::Whole(text) => (text, text.chars().nth(PART_LIMIT_CHARS).is_some()),
+        LogText::Beginning { begins, .. } => (begins, true),
+    };
+    let end = if more { "…" } else { "" };
+    format!("{}{end}", crate::values::printable(begins, PART_LIMIT_CHARS))
+}
+
+/// A text that no digest covers.
+fn said(text: &LogText) -> String {
+    format!("“{}”", part(text))
+}
+
+fn short(digest: &impl fmt::Display) -> String {
+    let digest = digest.to_string();
+    digest
+        .get(..SHORT_DIGITS)
+        .map_or_else(|| digest.clone(), |short| format!("{short}…"))
+}
+
+impl BootEvent {
+    /// What it means, and its digest where that is what is proven.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        if self.is_content() {
+            self.meaning.to_string()
+        } else {
+            format!("{} {}", self.meaning, short(&self.digest))
+        }
+    }
+}
+
+impl fmt::Display for Meaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Separator { separator } => f.write_str(match separator {
+                Separator::Zeros | Separator::Ones => "separator",
+                Separator::Error => "separator: the firmware had an error",
+                Separator::Windows => "separator of Windows",
+            }),
+            Self::Action { action } => f.write_str(action.sentence()),
+            Self::OsSeparator => f.write_str("separator of systemd"),
+            Self::FirmwareVersion { version } => write!(f, "firmware version {}", part(version)),
+            Self::FirmwareBlob {
+                said_bytes,
+                said_description,
+            } => {
+                let description = said_description.as_ref().map(said).unwrap_or_default();
+                write!(f, "firmware {description} of “{said_bytes}” bytes")
+            }
+            Self::SecureBootVariable { variable } => variable.fmt(f),
+            Self::MisplacedVariable { variable } => write!(f, "out of its place: {variable}"),
+            Self::Authority { authority } => write!(f, "authorised by {}: {}", part(&authority.variable), authority.by),
+            Self::SbatLevel { level } => write!(f, "SBAT level {}", part(level)),
+            Self::Variable { vendor, name, value } => {
+                write!(f, "variable {}", part(name))?;
+                match value {
+                    VariableValue::Byte(byte) => write!(f, " = {byte}"),
+                    VariableValue::Text(text) => write!(f, " = {}", part(text)),
+                    VariableValue::Bytes(bytes) => write!(f, " of {vendor}, {bytes} bytes"),
+                }
+            }
+            Self::BootVariable { said_name, value } => {
+                write!(f, "{} ", said(said_name))?;
+                match value {
+                    BootValue::Order(order) => {
+                        let order: Vec<String> = order.iter().map(|option| format!("{option:04X}")).collect();
+                        write!(f, "= {}", order.join(", "))
+                    }
+                    BootValue::Option { description, path } => write!(f, "= {} {}", part(description), part(path)),
+                    BootValue::Bytes(bytes) => write!(f, "of {bytes} bytes"),
+                }
+            }
+            Self::Image { said_path } => write!(f, "image {}", said_path.as_ref().map(said).unwrap_or_default()),
+            Self::GrubText { said_kind, text } => {
+                let kind = match said_kind {
+                    GrubKind::Command => "“command”",
+                    GrubKind::KernelCommandLine => "“kernel command line”",
+                    GrubKind::ModuleCommandLine => "“module”",
+                    GrubKind::Other => "text",
+                };
+                write!(f, "GRUB {kind}: {}", part(text))
+            }
+            Self::File { said_name } => write!(f, "file {}", said(said_name)),
+            Self::PartitionTable { table } => {
+                let count = table.partitions.len() + table.left_out;
+                write!(f, "partition table of disk {}, {count} partitions", table.disk)
+            }
+            Self::UkiSectionName { section } => write!(f, "section {section} of a unified kernel image follows"),
+            Self::UkiSection { section } => write!(f, "section {section}"),
+            Self::KernelCommandLine { text } => write!(f, "kernel command line: {}", part(text)),
+            Self::LoadOptions => f.write_str("“command line”, as the kernel was given it"),
+            Self::Initrd => f.write_str("“initrd”, as the kernel was given it"),
+            Self::MokVariable { said_name } => write!(f, "shim's {}", said(said_name)),
+            Self::Data { bytes, text: None } => write!(f, "{bytes} bytes of data"),
+            Self::Data { text: Some(text), .. } => write!(f, "data: {}", part(text)),
+            Self::Unknown { said: None } => f.write_str("digest"),
+            Self::Unknown { said: Some(text) } => write!(f, "digest {}", said(text)),
+        }
+    }
+}
+
+impl fmt::Display for SecureBootVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SecureBoot { on: Some(true) } => f.write_str("Secure Boot is on"),
+            Self::SecureBoot { on: Some(false) } => f.write_str("Secure Boot is off"),
+            Self::SecureBoot { on: None } => f.write_str("Secure Boot has no known value"),
+            Self::Signatures { name, database } => write!(f, "{name:?}: {database}"),
+        }
+    }
+}
+
+impl fmt::Display for SignatureDatabase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} certificates", self.certificates.len())?;
+        let subjects = self.certificates.iter().filter_map(|certificate| certificate.subject.as_deref());
+        let subjects: Vec<&str> = subjects.take(4).collect();
+        if !subjects.is_empty() {
+            write!(f, " (“{}”)", subjects.join("”, “"))?;
+        }
+        write!(f, ", {} hashes", self.hashes.len())?;
+        if self.others > 0 {
+            write!(f, ", {} other entries", self.others)?;
+        }
+        if self.left_out > 0 {
+            write!(f, ", {} not read", self.left_out)?;
+        }
+        write!(f, "; sha256 {}", short(&self.sha256))
+    }
+}
+
+impl fmt::Display for AuthorisedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certificate(certificate) => {
+                let subject = certificate.subject.as_deref().unwrap_or_default();
+                write!(f, "certificate {} “{subject}”", short(&certificate.sha256))
+            }
+            Self::Hash { sha256, .. } => write!(f, "the image's hash {}", short(sha256)),
+        }
+    }
+}
+
+impl fmt::Display for UkiSection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Linux => ".linux",
+            Self::Osrel => ".osrel",
+            Self::Cmdline => ".cmdline",
+            Self::Initrd => ".initrd",
+            Self::Ucode => ".ucode",
+            Self::Splash => ".splash",
+            Self::Dtb => ".dtb",
+            Self::Dtbauto => ".dtbauto",
+            Self::Hwids => ".hwids",
+            Self::Uname => ".uname",
+            Self::Sbat => ".sbat",
+            Self::Pcrpkey => ".pcrpkey",
+            Self::Profile => ".profile",
+            Self::Efifw => ".efifw",
+        })
+    }
+}
+
+impl Action {
+    /// As it is measured.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::CallingApplication => "Calling EFI Application from Boot Option",
+            Self::ReturningFromApplication => "Returning from EFI Application from Boot Option",
+            Self::ExitBootServicesInvocation => "Exit Boot Services Invocation",
+            Self::ExitBootServicesFailure => "Exit Boot Services Returned with Failure",
+            Self::ExitBootServicesSuccess => "Exit Boot Services Returned with Success",
+            Self::DebugMode => "UEFI Debug Mode",
+            Self::DmaProtectionDisabled => "DMA Protection Disabled",
+            Self::CallingInt19 => "Calling INT 19h",
+            Self::OptionRomScan => "Start Option ROM Scan",
+        }
+    }
+}

@@ -86,14 +86,14 @@ fn claims_have_what_the_events_mean() {
         let case = machine(&log, Some(log.build()));
         let claims = case.verify().unwrap();
         let found = claims.tpm().unwrap().event_log.as_ref().unwrap();
-        assert_eq!(found.measured_boot.as_ref().unwrap().secure_boot(), Ok(on));
+        assert_eq!(found.boot.as_ref().unwrap().secure_boot(), Ok(on));
         let all: Vec<u8> = (0..8).collect();
         let recorded = json!({"events": log.events.len(), "explained_pcrs": all, "secure_boot": on});
         assert_eq!(serde_json::to_value(found).unwrap(), recorded);
     }
     let log = grub_machine(true);
     let claims = machine(&log, Some(log.build()[..100].to_vec())).verify().unwrap();
-    assert!(claims.tpm().unwrap().event_log.as_ref().unwrap().measured_boot.is_none());
+    assert!(claims.tpm().unwrap().event_log.as_ref().unwrap().boot.is_none());
 }
 
 /// Whatever the log is, a PCR that is not accepted is what is said.

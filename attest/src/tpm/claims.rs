@@ -64,12 +64,12 @@ pub struct EventLogClaims {
     /// Whether Secure Boot was on, where the log proves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<bool>,
-    /// What its events mean, where it explains the PCRs. Not recorded: the log itself is.
-    #[serde(skip)]
-    pub measured_boot: Option<Arc<MeasuredBoot>>,
     /// Why the log explains nothing. Whether that matters is the pool's to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<EventLogProblem>,
+    /// What its events mean. A record has the log itself.
+    #[serde(skip)]
+    pub boot: Option<Arc<MeasuredBoot>>,
 }
 
 /// Why an event log explains nothing.

@@ -111,15 +111,15 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
     match parsed.check_against(bank, quoted) {
         Err(error) => nothing(parsed.event_count(), EventLogProblem::Mismatch(error)),
         Ok(trusted) => {
-            let measured_boot = MeasuredBoot::of(&trusted);
+            let boot = MeasuredBoot::of(&trusted);
             EventLogClaims {
                 events: parsed.event_count(),
                 explained_pcrs: trusted.explained_pcrs().collect(),
                 os_separator_pcrs: trusted.separated_pcrs().collect(),
                 os_phases: trusted.phases().to_vec(),
-                secure_boot: measured_boot.secure_boot().ok(),
-                measured_boot: Some(Arc::new(measured_boot)),
+                secure_boot: boot.secure_boot().ok(),
                 problem: None,
+                boot: Some(Arc::new(boot)),
             }
         }
     }

@@ -113,3 +113,23 @@ fn one_text_of_every_kind_is_bounded() {
             .any(|event| matches!(&event.meaning, Meaning::SbatLevel { level } if level.whole().is_none()))
     );
 }
+
+/// What the benchmark reads is what it says it is.
+#[test]
+fn the_log_of_the_benchmark_is_read_whole() {
+    let log = server(certificate);
+    let read = boot(&log);
+    assert_eq!(read.secure_boot(), Ok(true));
+    assert_eq!(
+        read.database(DatabaseName::Dbx).unwrap().hashes.len(),
+        usize::try_from(SERVER_HASHES).unwrap()
+    );
+    assert_eq!(
+        (
+            read.authorities().unwrap().len(),
+            read.grub_texts().unwrap().len(),
+            read.images(4).unwrap().len()
+        ),
+        (1, 40, 3)
+    );
+}

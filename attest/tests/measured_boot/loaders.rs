@@ -164,8 +164,10 @@ fn grubs_texts_are_what_their_digests_say() {
         assert_eq!(verdict(&boot(&lie(&log, command, shown)).grub_texts()), "unexpected");
     }
     // Red Hat's older form.
-    let older = new().measured(8, EV_IPL, b"blscfg", b"grub_cmd blscfg\0");
-    assert_eq!(boot(&older).grub_texts().unwrap()[0].text.whole(), Some("blscfg"));
+    for measured in [b"blscfg".as_slice(), b"blscfg\0"] {
+        let older = new().measured(8, EV_IPL, measured, b"grub_cmd blscfg\0");
+        assert_eq!(boot(&older).grub_texts().unwrap()[0].text.whole(), Some("blscfg"));
+    }
     assert_eq!(boot(&new()).grub_texts().unwrap(), []);
 }
 

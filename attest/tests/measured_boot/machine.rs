@@ -2,6 +2,7 @@
 
 use crate::log_builder::{EV_IPL, EV_SEPARATOR, LogBuilder, SHA1, SHA256, SHA384};
 use aws_lc_rs::digest;
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair};
 
 pub const EV_EFI_ACTION: u32 = 0x8000_0007;
 pub const EV_EVENT_TAG: u32 = 6;
@@ -70,6 +71,19 @@ pub fn certificate(name: &str) -> Vec<u8> {
     let content = name.repeat(40).into_bytes();
     let length = u16::try_from(content.len()).unwrap().to_be_bytes();
     [&[0x30, 0x82], length.as_slice(), &content].concat()
+}
+
+/// A certificate, as long as those with RSA keys are.
+pub fn real_certificate(name: &str) -> Vec<u8> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CountryName, "US");
+    params.distinguished_name.push(DnType::OrganizationName, "A vendor of systems");
+    params.distinguished_name.push(DnType::CommonName, format!("{name} CA"));
+    let filling = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 311, 21, 1], vec![5; 900]);
+    params.custom_extensions.push(filling);
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+    params.self_signed(&key).unwrap().der().to_vec()
 }
 
 pub fn sha256(data: &[u8]) -> [u8; 32] {
@@ -260,7 +274,10 @@ pub fn uki_machine() -> LogBuilder {
         .measured(9, EV_EVENT_TAG, b"initrd", &tag(b"Linux initrd"))
         .exit_boot_services()
 }
-/// A server's log of 34 kB, in three banks: a dbx of 210 hashes, six keys of a length that RSA keys have, 40 texts of GRUB's.
+/// How many hashes the dbx of [`server`] has.
+pub const SERVER_HASHES: u32 = 250;
+
+/// A server's log of 34 kB, in three banks: a dbx of 250 hashes, six keys of a length that RSA keys have, 40 texts of GRUB's.
 pub fn server(key: impl Fn(&str) -> Vec<u8>) -> LogBuilder {
     let list = |names: &[&str]| {
         names
@@ -274,7 +291,7 @@ pub fn server(key: impl Fn(&str) -> Vec<u8>) -> LogBuilder {
         (GLOBAL, "PK", list(&["platform"])),
         (GLOBAL, "KEK", list(&["exchange", "vendor's exchange"])),
         (IMAGE_SECURITY, "db", list(&["vendor", "vendor's own", "maker"])),
-        (IMAGE_SECURITY, "dbx", dbx(&hashes(210))),
+        (IMAGE_SECURITY, "dbx", dbx(&hashes(SERVER_HASHES))),
     ] {
         log = log.variable(vendor, name, &value);
     }

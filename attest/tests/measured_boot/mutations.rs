@@ -1,11 +1,17 @@
 //! Bounded runs of what the fuzz target does: whatever is altered, nothing panics and nothing unproven is said.
 
-use super::machine::{grub_machine, sha256, uki_machine};
+use super::machine::{
+    IMAGE_SECURITY, Parts, VARIABLE_AUTHORITY, X509, grub_machine, real_certificate, sha256, signature, signature_list, uki_machine,
+    variable,
+};
 use crate::log_builder::{LogBuilder, SHA256};
 use attest::HashAlg;
 use attest::tpm::event_log::EventLog;
 use attest::tpm::measured_boot::{EVENTS_LIMIT, MeasuredBoot, Proof};
 use proptest::prelude::*;
+use std::sync::LazyLock;
+
+static REAL: LazyLock<Vec<u8>> = LazyLock::new(|| real_certificate("Example"));
 
 /// Reads a log for whatever it leads to.
 fn read(bytes: &[u8]) -> Option<MeasuredBoot> {
@@ -127,6 +133,20 @@ proptest! {
             prop_assert!(after.secure_boot() == Ok(true) || after.secure_boot().is_err());
             prop_assert!(after.authorities().is_err() || after.authorities().unwrap().len() >= before.authorities().unwrap().len());
         }
+    }
+
+    #[test]
+    fn attack_23_any_bytes_of_a_certificate(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5), cut in any::<prop::sample::Index>()) {
+        let mut certificate = REAL.clone();
+        for (at, value) in changes {
+            let at = at.index(certificate.len());
+            certificate[at] = value;
+        }
+        certificate.truncate(cut.index(2 * certificate.len()));
+        let log = LogBuilder::new(&[SHA256]).secure_boot(true).separator(7);
+        let list = signature_list(X509, &[&certificate]);
+        let log = log.event(7, VARIABLE_AUTHORITY, &variable(IMAGE_SECURITY, "db", &signature(&certificate))).variable(IMAGE_SECURITY, "dbt", &list);
+        prop_assert!(read(&log.build()).is_some());
     }
 
     #[test]

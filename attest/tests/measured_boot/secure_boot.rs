@@ -273,6 +273,26 @@ fn a_database_that_cannot_be_read_whole_proves_nothing() {
 }
 
 #[test]
+fn a_certificate_has_a_subject_if_it_is_one() {
+    let subject = |certificate: &[u8]| {
+        let log = with_db(&signature_list(X509, &[certificate]));
+        boot(&log).database(DatabaseName::Db).unwrap().certificates[0].subject.clone()
+    };
+    let real = real_certificate("Example");
+    assert_eq!(subject(&real).as_deref(), Some("C=US, O=A vendor of systems, CN=Example CA"));
+    assert_eq!(
+        subject(&real_certificate("a\x1b[2Jb")).as_deref(),
+        Some("C=US, O=A vendor of systems, CN=a\u{fffd}[2Jb CA")
+    );
+    assert_eq!(subject(&real[..100]), None);
+    assert_eq!(subject(&certificate("x")), None);
+    assert_eq!(
+        subject(&real_certificate(&"x".repeat(3000))).map(|subject| subject.chars().count()),
+        Some(256)
+    );
+}
+
+#[test]
 fn versions_in_dbx_are_no_hashes() {
     let owner = "9d132b6c-59d5-4388-ab1c-185cfcb2eb92";
     let list = |owner: &str, version: u8, major: u8| {

@@ -221,6 +221,11 @@ impl<'l, 'a> TrustedEvents<'l, 'a> {
         self.unexplained.iter().copied()
     }
 
+    /// How many events the log has, proven or not.
+    pub(in crate::tpm) fn event_count(&self) -> usize {
+        self.log.event_count()
+    }
+
     /// The phases of systemd's that were extended into PCR 11 after all events of the log.
     #[must_use]
     pub const fn phases(&self) -> &'static [Phase] {

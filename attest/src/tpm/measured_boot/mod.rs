@@ -25,6 +25,7 @@ mod manifest;
 mod read;
 mod reader;
 mod signatures;
+mod subject;
 mod summary;
 mod text;
 mod variable;
@@ -85,11 +86,8 @@ impl MeasuredBoot {
     pub fn of(trusted: &TrustedEvents<'_, '_>) -> Self {
         let mut reading = read::Reading::new(trusted.bank());
         let mut events = trusted.events();
-        let kept = events
-            .by_ref()
-            .take(EVENTS_LIMIT)
-            .filter_map(|event| reading.event(&event))
-            .collect();
+        let mut kept = Vec::with_capacity(trusted.event_count().min(EVENTS_LIMIT));
+        kept.extend(events.by_ref().take(EVENTS_LIMIT).filter_map(|event| reading.event(&event)));
         Self {
             bank: trusted.bank(),
             explained_pcrs: trusted.explained_pcrs().collect(),

@@ -5,11 +5,10 @@ use std::fmt;
 use attest_wire::der::lengths;
 use aws_lc_rs::digest;
 use serde::{Serialize, Serializer};
-use x509_parser::certificate::X509Certificate;
-use x509_parser::prelude::FromDer;
 
 use super::event::Guid;
 use super::reader::Fields;
+use super::subject::subject;
 use crate::values::HexDigest;
 
 /// Most certificates that are kept of one database. A db has two to ten of them; more is said, and no rule is satisfied by what was left out.
@@ -17,9 +16,6 @@ pub const CERTIFICATES_LIMIT: usize = 64;
 
 /// Most hashes that are kept of one database. Microsoft's dbx has some 400, and what a variable can hold of them ends before this.
 pub const HASHES_LIMIT: usize = 4096;
-
-/// Longest subject that is kept, in characters.
-const SUBJECT_LIMIT_CHARS: usize = 256;
 
 /// EFI_CERT_X509_GUID, a5c059a1-94e4-4aa7-87b5-ab155c2bf072.
 const CERT_X509: Guid = Guid([
@@ -83,12 +79,9 @@ pub struct BootCertificate {
 
 impl BootCertificate {
     fn new(owner: Option<Guid>, der: &[u8]) -> Self {
-        let subject = X509Certificate::from_der(der)
-            .ok()
-            .map(|(_, certificate)| crate::values::printable(&certificate.subject().to_string(), SUBJECT_LIMIT_CHARS));
         Self {
             sha256: sha256(der),
-            subject,
+            subject: subject(der),
             owner,
         }
     }
@@ -126,7 +119,7 @@ impl SecurityVersion {
 /// PK, KEK, db or dbx.
 ///
 /// Such a list has no number of its own revision. What tells one dbx from another is what is in it: its hashes, of which an update adds some; the
-/// versions that Microsoft has added since 2024; and the hash of all of it, which is the same for the same updates in the same order.
+/// versions that Microsoft has added since 2024; and the digest of its event, which is the same for the same updates in the same order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SignatureDatabase {
     /// At most [`CERTIFICATES_LIMIT`], in the order of the variable.
@@ -139,8 +132,6 @@ pub struct SignatureDatabase {
     pub others: usize,
     /// Certificates and hashes over the limits, which are not kept.
     pub left_out: usize,
-    /// SHA-256 of the variable's value: the same for the same lists in the same order.
-    pub sha256: Sha256,
 }
 
 impl SignatureDatabase {
@@ -152,7 +143,6 @@ impl SignatureDatabase {
             security_versions: Vec::new(),
             others: 0,
             left_out: 0,
-            sha256: sha256(value),
         };
         let mut rest = value;
         while !rest.is_empty() {

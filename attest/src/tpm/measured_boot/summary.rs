@@ -35,10 +35,14 @@ fn short(digest: &impl fmt::Display) -> String {
 }
 
 impl BootEvent {
-    /// What it means, and its digest where that is what is proven.
+    /// What it means; and its digest, where that is what is proven, or tells more than the rest.
     #[must_use]
     pub fn summary(&self) -> String {
-        if self.is_content() {
+        let whole = matches!(
+            self.meaning,
+            Meaning::SecureBootVariable { .. } | Meaning::MisplacedVariable { .. } | Meaning::PartitionTable { .. } | Meaning::Data { .. }
+        );
+        if self.is_content() && !whole {
             self.meaning.to_string()
         } else {
             format!("{} {}", self.meaning, short(&self.digest))
@@ -142,7 +146,10 @@ impl fmt::Display for SignatureDatabase {
         if self.left_out > 0 {
             write!(f, ", {} not read", self.left_out)?;
         }
-        write!(f, "; sha256 {}", short(&self.sha256))
+        for version in &self.security_versions {
+            write!(f, ", version {}.{} of {}", version.major, version.minor, version.application)?;
+        }
+        Ok(())
     }
 }
 

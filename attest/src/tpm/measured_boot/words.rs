@@ -1,5 +1,7 @@
 //! The short words that firmware, boot loaders and systemd measure, with their digests in one bank.
 
+use std::sync::LazyLock;
+
 use aws_lc_rs::digest;
 
 use super::event::{Action, Meaning, Separator, UkiSection};
@@ -52,7 +54,19 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub(super) fn new(bank: HashAlg) -> Self {
+    /// Those of a bank: hashed once, since this is done for each log.
+    pub(super) fn of(bank: HashAlg) -> &'static Self {
+        static SHA256: LazyLock<Words> = LazyLock::new(|| Words::new(HashAlg::Sha256));
+        static SHA384: LazyLock<Words> = LazyLock::new(|| Words::new(HashAlg::Sha384));
+        static SHA512: LazyLock<Words> = LazyLock::new(|| Words::new(HashAlg::Sha512));
+        match bank {
+            HashAlg::Sha256 => &SHA256,
+            HashAlg::Sha384 => &SHA384,
+            HashAlg::Sha512 => &SHA512,
+        }
+    }
+
+    fn new(bank: HashAlg) -> Self {
         let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
         let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));
         let actions = ACTIONS.map(|action| (hash(action.sentence().as_bytes()), Meaning::Action { action }));
@@ -65,7 +79,10 @@ impl Words {
 
     /// The meaning of a digest in a PCR that such a word belongs in. Elsewhere a file may have it as its content.
     pub(super) fn meaning(&self, pcr: u8, digest: &[u8]) -> Option<Meaning> {
-        let (_, meaning) = self.words.iter().find(|(word, _)| word.as_ref() == digest)?;
+        if pcr > 7 && !OS_SEPARATOR_PCRS.contains(&pcr) {
+            return None;
+        }
+        let (_, meaning) = self.words.iter().find(|(word, _)| is(word, digest))?;
         let belongs = match meaning {
             Meaning::Separator {
                 separator: Separator::Windows,
@@ -83,4 +100,10 @@ impl Words {
             .find(|(name, _)| name.as_ref() == digest)
             .map(|(_, section)| *section)
     }
+}
+
+/// Whether it is this digest; their first bytes alone tell nearly always that it is not.
+fn is(word: &digest::Digest, digest: &[u8]) -> bool {
+    let word = word.as_ref();
+    word.first() == digest.first() && word == digest
 }

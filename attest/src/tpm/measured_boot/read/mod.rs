@@ -33,7 +33,7 @@ const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000
 /// Reads events one after the other, and knows where in each PCR it is.
 pub(super) struct Reading {
     bank: HashAlg,
-    words: Words,
+    words: &'static Words,
     /// How many of Secure Boot's variables PCR 7 has begun with.
     secure_boot: usize,
     /// How many of those that may follow.
@@ -50,7 +50,7 @@ impl Reading {
     pub(super) fn new(bank: HashAlg) -> Self {
         Self {
             bank,
-            words: Words::new(bank),
+            words: Words::of(bank),
             secure_boot: 0,
             optional: 0,
             authorities: false,
@@ -151,14 +151,13 @@ impl Reading {
 
     fn grub_text(&self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
         let data = event.untrusted_data();
-        for text in [data, data.strip_suffix(&[0]).unwrap_or(data)] {
-            for (prefix, said_kind) in GRUB_PREFIXES {
-                if let Some(text) = text.strip_prefix(prefix)
-                    && self.is_hash(event, text)
-                {
-                    let text = LogText::utf8(text);
-                    return (Meaning::GrubText { said_kind, text }, Proof::Content);
-                }
+        let without_end = data.strip_suffix(&[0]).unwrap_or(data);
+        for (prefix, said_kind) in GRUB_PREFIXES {
+            let Some(text) = without_end.strip_prefix(prefix) else { continue };
+            // Red Hat's of RHEL 8 hashes the zero at the end, too.
+            if self.is_hash(event, text) || data.strip_prefix(prefix).is_some_and(|text| self.is_hash(event, text)) {
+                let text = LogText::utf8(text);
+                return (Meaning::GrubText { said_kind, text }, Proof::Content);
             }
         }
         self.data(event).unwrap_or_else(|| unknown(event))

@@ -140,6 +140,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/approval.md",
         "docs/replicas.md",
         "docs/scale.md",
+        "docs/measured-boot.md",
         "docs/threat-model.md",
         "docs/certificates.md",
         "docs/configuration.md",

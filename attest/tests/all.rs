@@ -17,6 +17,7 @@ mod azure_vtpm_vectors;
 mod chosen;
 mod cloud_document_vectors;
 mod credential;
+mod door;
 mod ek_certificate;
 mod ek_certificate_vectors;
 mod endorsement;

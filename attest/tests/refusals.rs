@@ -45,7 +45,7 @@ keeps!(Reject,
         MachineEnds HasNode OlderThanMachine Tpm Gcp AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm,
     keeps: KindsOffered KindsAccepted InventoryTpm OfAnotherSet OfTwoPools);
 keeps!(TpmEvidenceError,
-    tells: Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
+    tells: BootIsOver Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
         SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm,
     keeps: PcrMismatch ReferenceSelection);
 keeps!(VtpmError,
@@ -60,7 +60,7 @@ keeps!(IdentityDocumentError,
     tells: Pkcs7 SignerUnknown CertificateValidity Json Field RegionMismatch Replayable Future,
     keeps: TooOld NotAccepted);
 keeps!(NitroTpmError,
-    tells: TooLarge Cbor Cose Tag Algorithm Unprotected SignatureLength FieldMissing FieldRepeated FieldLength CabundleLength
+    tells: BootIsOver TooLarge Cbor Cose Tag Algorithm Unprotected SignatureLength FieldMissing FieldRepeated FieldLength CabundleLength
         CertificateUnreadable CertificateRepeated UnknownIssuer NotYetValid Expired ChainSignature ChainAlgorithm CertificateUsage Path
         LeafKey Signature Shape Digest PcrIndex PcrRepeated PcrLength ModuleId ModuleIdNotCertified Nonce UserData AccountForm
         OtherInstance PcrMissing,

@@ -2,10 +2,12 @@
 
 use std::fs;
 
+use crate::support::log_schema::LOG;
 use crate::support::node::Node;
-use crate::support::{Answer, Gateway, POOL, bearer, challenge_request, digest, next_boot, now, tpm};
+use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
-use attest::{Reject, SpkiSha256};
+use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::{HashAlg, Reject, SpkiSha256};
 use attest_gateway::audit::{Blobs, ReplayError, replay};
 use serde_json::{Value, json};
 
@@ -443,6 +445,40 @@ async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
     gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
     gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "challenge-spent");
     gateway.attest(next, None).await.ticket();
+}
+
+/// A machine whose boot is over, at both ends: the answer, and a record that tells it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
+    let mut gateway = Gateway::init();
+    let says = "endorsement = \"allowlist\"\nonly_while_booting = true";
+    gateway.edit_pool("worker", "endorsement = \"allowlist\"", says);
+    gateway.run();
+    let machine = |word: Option<&[u8]>| {
+        let door = word.map_or_else(|| vec![0; 32], |word| extended(HashAlg::Sha256, &[0; 32], word));
+        let pcrs = (0..8).map(|pcr| (pcr, vec![pcr; 32])).chain([(DOOR_PCR, door)]);
+        Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, pcrs.collect())
+    };
+    let booting = machine(None);
+    gateway.endorse(&booting, &[]);
+    gateway.attest(booting.but(|_| {}), None).await.ticket();
+    let record = gateway.records().pop().unwrap();
+    assert_eq!(record["basis"]["policy"]["tpm"]["only_while_booting"], true);
+    for word in [CLOSING_WORD, b"another"] {
+        let over = machine(Some(word));
+        gateway.endorse(&over, &[]);
+        let answer = gateway.attest(over, None).await;
+        answer.refused(403, "tpm-boot-is-over");
+        assert!(answer.problem().next_step.contains("Reset the machine"), "{answer:?}");
+        let record = gateway.records().pop().unwrap();
+        assert_eq!(
+            (&record["verdict"], &record["code"]),
+            (&json!("refused"), &json!("tpm-boot-is-over"))
+        );
+    }
+    gateway.records().iter().for_each(|record| LOG.check(record).unwrap());
+    let table = gateway.command(&["audit"]);
+    assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
 /// What the pool says of event logs, at both ends: the answer, and a record that tells it again.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
+use super::door::Measured;
 use super::ek::EkDigest;
 use super::error::TpmEvidenceError;
 use super::event_log::{EventLogError, Phase};
@@ -70,6 +71,9 @@ pub struct EventLogClaims {
     /// What its events mean. A record has the log itself.
     #[serde(skip)]
     pub boot: Option<Arc<MeasuredBoot>>,
+    /// What it says of the door's PCR, whatever it says of others.
+    #[serde(skip)]
+    pub door: Option<Measured>,
 }
 
 /// Why an event log explains nothing.

@@ -1,6 +1,7 @@
 //! Why a TPM's Evidence is refused: the fact, with both values where there are two.
 
 use crate::advice::{Advice, advice};
+use crate::tpm::door::DoorError;
 use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
@@ -141,6 +142,9 @@ pub enum TpmEvidenceError {
         /// The accepted values, hexadecimal.
         accepted: Withheld,
     },
+    /// The quote was not made while the machine boots.
+    #[error("the machine does not boot: {0}")]
+    BootIsOver(#[from] DoorError),
     /// The quote covers other PCRs than the pool's reference values speak of.
     #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
     ReferenceSelection {
@@ -187,6 +191,7 @@ advice! {
     EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
     EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
     PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
+    BOOT_IS_OVER = "tpm-boot-is-over", "The machine attests after its boot, and the pool takes it while it boots only", "Reset the machine: it attests while it boots, before anything else runs. If it was just reset, something of its boot extends PCR 13 outside of the firmware's log, or the log does not come with the quote (docs/evidence/tpm.md).";
 }
 
 impl TpmEvidenceError {
@@ -225,6 +230,7 @@ impl TpmEvidenceError {
             Self::EventLog(_) => EVENT_LOG_MALFORMED,
             Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
             Self::PcrMismatch { .. } => PCR_MISMATCH,
+            Self::BootIsOver(_) => BOOT_IS_OVER,
             Self::Vtpm(error) => error.advice(),
         }
     }

@@ -2,12 +2,13 @@
 //!
 //! In reading order: [`wire`] (the bytes), [`ek`] and [`ek_certificate`] (which TPM), `endorsements` (who vouches for it; [`vtpm`], if Google
 //! does), [`ak`] (which key in it), [`credential`] and `task` (the proof that both are in one TPM), [`quote`] and [`pcr`] (what was signed),
-//! [`event_log`] (how the PCRs came about), [`measured_boot`] (what its events mean), `verifier`, which puts them together into [`TpmClaims`], and [`reference_values`], which those are
-//! held against.
+//! [`event_log`] (how the PCRs came about), [`measured_boot`] (what its events mean), [`door`] (whether that is all that came about), `verifier`, which puts
+//! them together into [`TpmClaims`], and [`reference_values`], which those are held against.
 
 pub mod ak;
 mod claims;
 pub mod credential;
+pub mod door;
 pub mod ek_certificate;
 pub(crate) mod endorsements;
 mod error;

@@ -1,10 +1,11 @@
 //! Reference values: the PCR values that a pool accepts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::claims::{EventLogClaims, TpmClaims};
+use super::door::{self, DOOR_PCR};
 use super::error::TpmEvidenceError;
 use super::pcr::{PcrSelection, SelectionError};
 use super::wire::HashAlg;
@@ -50,6 +51,9 @@ pub struct ReferenceValues {
     /// Left out in records of before there was a choice.
     #[serde(skip_serializing_if = "EventLogRule::is_default")]
     event_log: EventLogRule,
+    /// Left out where it is not asked for, as in records of before one could.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    only_while_booting: bool,
 }
 
 #[derive(Deserialize)]
@@ -59,13 +63,16 @@ struct Raw {
     pcrs: BTreeMap<u8, Accepted>,
     #[serde(default)]
     event_log: EventLogRule,
+    #[serde(default)]
+    only_while_booting: bool,
 }
 
 impl TryFrom<Raw> for ReferenceValues {
     type Error = ReferenceValuesError;
 
     fn try_from(raw: Raw) -> Result<Self, Self::Error> {
-        Ok(Self::new(raw.bank, raw.pcrs)?.with_event_log(raw.event_log))
+        let values = Self::new(raw.bank, raw.pcrs)?.with_event_log(raw.event_log);
+        Ok(values.only_while_booting(raw.only_while_booting))
     }
 }
 
@@ -183,6 +190,7 @@ impl ReferenceValues {
             bank,
             pcrs,
             event_log: EventLogRule::default(),
+            only_while_booting: false,
         })
     }
 
@@ -191,6 +199,20 @@ impl ReferenceValues {
     pub const fn with_event_log(mut self, event_log: EventLogRule) -> Self {
         self.event_log = event_log;
         self
+    }
+
+    /// The same, or only from a machine that boots: the door's PCR ([`door`]) is then quoted, too, and has to be as the firmware has left it. What is said
+    /// of that PCR besides holds as well.
+    #[must_use]
+    pub const fn only_while_booting(mut self, only: bool) -> Self {
+        self.only_while_booting = only;
+        self
+    }
+
+    /// Whether they are accepted from a machine that boots only.
+    #[must_use]
+    pub const fn is_only_while_booting(&self) -> bool {
+        self.only_while_booting
     }
 
     /// What is made of the event log.
@@ -204,7 +226,8 @@ impl ReferenceValues {
         self.bank
     }
 
-    /// What is accepted, for each PCR quoted.
+    /// What is accepted, for each PCR that is named. The door's is quoted besides, if these are [for a machine that
+    /// boots](ReferenceValues::is_only_while_booting).
     #[must_use]
     pub const fn pcrs(&self) -> &BTreeMap<u8, Accepted> {
         &self.pcrs
@@ -221,7 +244,12 @@ impl ReferenceValues {
     /// # Errors
     /// None that [`ReferenceValues::new`] would not have given already.
     pub fn selection(&self) -> Result<PcrSelection, SelectionError> {
-        PcrSelection::new(self.bank, self.pcrs.keys().copied())
+        PcrSelection::new(self.bank, self.quoted())
+    }
+
+    fn quoted(&self) -> BTreeSet<u8> {
+        let door = self.only_while_booting.then_some(DOOR_PCR);
+        self.pcrs.keys().copied().chain(door).collect()
     }
 }
 
@@ -232,7 +260,7 @@ fn range(key: &str) -> Option<(u8, u8)> {
 }
 
 impl ReferenceValues {
-    /// Compares every quoted PCR with the pool's reference values; only then the event log is looked at.
+    /// Compares every quoted PCR with the pool's reference values; then the door's, for a machine that boots; only then the event log is looked at.
     pub(crate) fn appraise(&self, tpm: &TpmClaims) -> Result<(), TpmEvidenceError> {
         self.appraise_quoted(tpm.pcr_bank, &tpm.pcrs, tpm.event_log.as_ref())
     }
@@ -244,18 +272,19 @@ impl ReferenceValues {
         pcrs: &BTreeMap<u8, HexDigest>,
         event_log: Option<&EventLogClaims>,
     ) -> Result<(), TpmEvidenceError> {
-        if bank != self.bank() || !pcrs.keys().eq(self.pcrs().keys()) {
+        let wanted = self.quoted();
+        if bank != self.bank() || !pcrs.keys().eq(wanted.iter()) {
             let list = |bank: HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
             return Err(TpmEvidenceError::ReferenceSelection {
                 quoted: list(bank, pcrs.keys().map(u8::to_string).collect()),
-                accepted: Withheld::words(list(self.bank(), self.pcrs().keys().map(u8::to_string).collect())),
+                accepted: Withheld::words(list(self.bank(), wanted.iter().map(u8::to_string).collect())),
             });
         }
-        for ((&index, quoted), accepted) in pcrs.iter().zip(self.pcrs().values()) {
-            match accepted {
-                Accepted::NotChecked => {}
-                Accepted::AnyOf(digests) if digests.contains(quoted) => {}
-                Accepted::AnyOf(digests) => {
+        for (&index, quoted) in pcrs {
+            match self.pcrs.get(&index) {
+                None | Some(Accepted::NotChecked) => {}
+                Some(Accepted::AnyOf(digests)) if digests.contains(quoted) => {}
+                Some(Accepted::AnyOf(digests)) => {
                     return Err(TpmEvidenceError::PcrMismatch {
                         index,
                         bank,
@@ -264,6 +293,9 @@ impl ReferenceValues {
                     });
                 }
             }
+        }
+        if self.only_while_booting {
+            door::check_open(bank, pcrs, event_log.and_then(|log| log.door.as_ref()))?;
         }
         match (self.event_log(), event_log) {
             (EventLogRule::Required, None) => Err(TpmEvidenceError::EventLogMissing),

@@ -8,6 +8,7 @@ use subtle::ConstantTimeEq;
 
 use super::ak::AkPublic;
 use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
+use super::door::Measured;
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::event_log::EventLog;
@@ -108,8 +109,12 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
         Ok(parsed) => parsed,
         Err(error) => return nothing(0, EventLogProblem::Malformed(error)),
     };
+    let door = Measured::by(&parsed, bank);
     match parsed.check_against(bank, quoted) {
-        Err(error) => nothing(parsed.event_count(), EventLogProblem::Mismatch(error)),
+        Err(error) => EventLogClaims {
+            door,
+            ..nothing(parsed.event_count(), EventLogProblem::Mismatch(error))
+        },
         Ok(trusted) => {
             let boot = MeasuredBoot::of(&trusted);
             EventLogClaims {
@@ -120,6 +125,7 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
                 secure_boot: boot.secure_boot().ok(),
                 problem: None,
                 boot: Some(Arc::new(boot)),
+                door,
             }
         }
     }

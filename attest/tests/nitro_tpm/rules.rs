@@ -1,6 +1,7 @@
 //! What a pool accepts.
 
 use super::*;
+use attest_wire::tpm::door::{self, CLOSING_WORD, OS_SEPARATOR};
 
 /// Rules that the document of [`Case::new`] with the account 123456789012 keeps.
 const RULES: &str = r#"
@@ -32,6 +33,43 @@ fn a_pool_accepts() {
     let shortest = "accounts = \"not checked\"\n[pcrs]\n\"0-7\" = \"not checked\"";
     assert_eq!(appraise(&Case::new().verify().unwrap(), &rules(shortest), at(NOW)), Ok(()));
     assert!(!rules(shortest).checks_account() && rules(shortest).reference_values().checks_nothing());
+}
+
+/// The PCR that attest-node extends at the end of a boot; no event log comes with a document.
+#[test]
+fn attack_47_an_instance_whose_boot_is_over() {
+    const DOOR: u64 = attest::tpm::door::DOOR_PCR as u64;
+    let text = "accounts = \"not checked\"\nonly_while_booting = true\n[pcrs]\n\"0-7\" = \"not checked\"";
+    let judged = |words: &[&[u8]]| {
+        let value = words
+            .iter()
+            .fold(vec![0; 48], |value, word| door::extended(attest::HashAlg::Sha384, &value, word));
+        let case = case(|case| {
+            let pcrs = (0..24).map(|pcr| (pcr.into(), Value::Bytes(if pcr == DOOR { value.clone() } else { vec![9; 48] })));
+            case.set("nitrotpm_pcrs", Value::Map(pcrs.collect()));
+        });
+        appraise(&case.verify().unwrap(), &rules(text), at(NOW)).map_err(|error| error.code())
+    };
+    let over = Err("nitro-tpm-boot-is-over");
+    assert_eq!(judged(&[]), Ok(()));
+    assert_eq!(judged(&[OS_SEPARATOR]), Ok(()));
+    assert_eq!(judged(&[CLOSING_WORD]), over);
+    assert_eq!(judged(&[OS_SEPARATOR, CLOSING_WORD]), over);
+    assert_eq!(judged(&[b"another"]), over);
+    // A document may have fewer PCRs.
+    let fewer = case(|case| {
+        let pcrs = (0..8_u64).map(|pcr| (pcr.into(), Value::Bytes(vec![9; 48])));
+        case.set("nitrotpm_pcrs", Value::Map(pcrs.collect()));
+    });
+    let judged = appraise(&fewer.verify().unwrap(), &rules(text), at(NOW)).map_err(|error| error.code());
+    assert_eq!(judged, over);
+    let without = text.replace("only_while_booting = true\n", "");
+    assert_eq!(appraise(&fewer.verify().unwrap(), &rules(&without), at(NOW)), Ok(()));
+    // In a record as in a pool's file.
+    let written = serde_json::to_value(rules(text)).unwrap();
+    assert_eq!(written["only_while_booting"], true);
+    assert_eq!(serde_json::from_value::<NitroTpmRules>(written).unwrap(), rules(text));
+    assert!(serde_json::to_value(rules(&without)).unwrap().get("only_while_booting").is_none());
 }
 
 #[test]

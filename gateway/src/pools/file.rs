@@ -11,7 +11,7 @@ use attest::azure::attested_document::AttestedDocumentRules;
 use attest::azure::vtpm::AzureVtpmRules;
 use attest::machine_objects::{self, SetPattern};
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
-use attest::tpm::reference_values::{EventLogRule, PcrRule};
+use attest::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError};
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, MachineSets, ReferenceValues, gcp};
 use serde::Deserialize;
 
@@ -225,6 +225,8 @@ struct Tpm {
     endorsement: Option<Endorsement>,
     #[serde(default)]
     event_log: EventLogRule,
+    #[serde(default)]
+    only_while_booting: bool,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -243,9 +245,12 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     let rules = Rules {
         tpm: file
             .tpm
-            .map(|tpm| ReferenceValues::from_rules(tpm.bank, tpm.pcrs).map(|values| values.with_event_log(tpm.event_log)))
+            .map(|tpm| {
+                let values = ReferenceValues::from_rules(tpm.bank, tpm.pcrs)?.with_event_log(tpm.event_log);
+                Ok(values.only_while_booting(tpm.only_while_booting))
+            })
             .transpose()
-            .map_err(|error| PoolError::Pcrs {
+            .map_err(|error: PcrRulesError| PoolError::Pcrs {
                 path: path.to_owned(),
                 problem: error.to_string(),
             })?,

@@ -86,7 +86,7 @@ fn the_sample_is_a_pool() {
             nothing: Earns::PreApproved
         }
     );
-    assert!(pool.policy.selection().unwrap().pcrs().iter().copied().eq(0..8));
+    assert!(pool.policy.selection().unwrap().pcrs().iter().copied().eq((0..8).chain([13])));
     assert_eq!(pool.endorsement, Endorsement::Allowlist);
     assert_eq!(
         (pool.warnings(false, true).len(), pool.warnings(true, true).len()),

@@ -1,6 +1,7 @@
 //! What an administrator should know about a pool that is served.
 
 use attest::appraisal::FirstUse;
+use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::azure::vtpm::AzureVtpmRules;
 use attest::{Combination, Kind, ReferenceValues};
 
@@ -48,6 +49,12 @@ impl Pool {
         if any_boot && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {} accepts any measured boot: an attestation proves which machine it is, not what it runs",
+                self.name
+            ));
+        }
+        if self.takes_machines_at_any_time() && self.grants.attested != Earns::Refuse {
+            warnings.push(format!(
+                "pool {} takes a machine at any time: whoever is root on one later gets what its boot got. Let each of the pool's sections with PCRs say only_while_booting = true",
                 self.name
             ));
         }
@@ -107,6 +114,18 @@ impl Pool {
             ));
         }
         warnings
+    }
+
+    /// Whether something that quotes PCRs is accepted of a machine whose boot is over.
+    fn takes_machines_at_any_time(&self) -> bool {
+        let of_tpm = |kind: &Kind| match kind {
+            Kind::Tpm => self.policy.reference_values(),
+            Kind::AzureVtpm => self.policy.azure_vtpm().map(AzureVtpmRules::reference_values),
+            Kind::AwsNitroTpm => self.policy.aws_nitro_tpm().map(NitroTpmRules::reference_values),
+            _ => None,
+        };
+        let kinds = self.policy.accepts().iter().flat_map(Combination::kinds);
+        kinds.filter_map(of_tpm).any(|values| !values.is_only_while_booting())
     }
 
     /// Why machine-config-daemon might not do what `second_stage` says.

@@ -7,6 +7,7 @@ use super::cbor::CborError;
 use super::chain::name_text;
 use crate::advice::{Advice, advice};
 use crate::aws::names::printable;
+use crate::tpm::door::DoorError;
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
 use crate::x509::{Anchor, PathProblem};
@@ -224,6 +225,9 @@ pub enum NitroTpmError {
         /// The accepted values, hexadecimal.
         accepted: Withheld,
     },
+    /// The document was not made while the instance boots.
+    #[error("the instance does not boot: {0}")]
+    BootIsOver(#[from] DoorError),
 }
 
 advice! {
@@ -243,6 +247,7 @@ advice! {
     INSTANCE = "nitro-tpm-instance", "The pool does not take this instance", "Add the instance to the pool's aws_nitro_tpm.instances.";
     AGE = "nitro-tpm-age", "The attestation document is too old", "Compare the gateway's clock; boot again for a fresh document.";
     PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "The instance booted something the pool does not accept", "Compare the image with the pool's reference values; after an update, add the new digest to the pool's aws_nitro_tpm.pcrs.";
+    BOOT_IS_OVER = "nitro-tpm-boot-is-over", "The instance attests after its boot, and the pool takes it while it boots only", "Reboot the instance: it attests while it boots, before anything else runs. If it was just rebooted, something of its boot extends PCR 13 (docs/evidence/aws-nitrotpm.md).";
 }
 
 impl NitroTpmError {
@@ -284,6 +289,7 @@ impl NitroTpmError {
             Self::Instance { .. } => INSTANCE,
             Self::Age { .. } => AGE,
             Self::PcrMissing { .. } | Self::PcrMismatch { .. } => PCR_MISMATCH,
+            Self::BootIsOver(_) => BOOT_IS_OVER,
         }
     }
 

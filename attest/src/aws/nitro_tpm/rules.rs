@@ -9,6 +9,7 @@ use super::document::{Shape, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
+use crate::tpm::door;
 use crate::tpm::reference_values::{Accepted, NotChecked, PcrRule, PcrRulesError, ReferenceValues};
 use crate::withheld::Withheld;
 
@@ -38,6 +39,8 @@ struct Raw {
     instances: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     age_limit_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    only_while_booting: bool,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -76,7 +79,7 @@ impl TryFrom<Raw> for NitroTpmRules {
             regions: raw.regions,
             instances: raw.instances,
             age_limit_seconds: raw.age_limit_seconds,
-            pcrs: ReferenceValues::from_rules(HashAlg::Sha384, raw.pcrs)?,
+            pcrs: ReferenceValues::from_rules(HashAlg::Sha384, raw.pcrs)?.only_while_booting(raw.only_while_booting),
         })
     }
 }
@@ -89,6 +92,7 @@ impl From<NitroTpmRules> for Raw {
             regions: rules.regions,
             instances: rules.instances,
             age_limit_seconds: rules.age_limit_seconds,
+            only_while_booting: rules.pcrs.is_only_while_booting(),
             pcrs: rules.pcrs.to_rules(),
         }
     }
@@ -170,6 +174,10 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
                 accepted: Withheld::one_of(accepted),
             });
         }
+    }
+    if rules.pcrs.is_only_while_booting() {
+        // No event log comes with a document.
+        door::check_open(rules.pcrs.bank(), &document.pcrs, None)?;
     }
     Ok(())
 }

@@ -32,6 +32,8 @@ struct Raw {
     bank: HashAlg,
     #[serde(default)]
     event_log: EventLogRule,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    only_while_booting: bool,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -60,7 +62,9 @@ impl TryFrom<Raw> for AzureVtpmRules {
         Ok(Self {
             vm_ids: raw.vm_ids,
             accept_any_subscription: raw.accept_any_subscription,
-            reference_values: ReferenceValues::from_rules(raw.bank, raw.pcrs)?.with_event_log(raw.event_log),
+            reference_values: ReferenceValues::from_rules(raw.bank, raw.pcrs)?
+                .with_event_log(raw.event_log)
+                .only_while_booting(raw.only_while_booting),
         })
     }
 }
@@ -72,6 +76,7 @@ impl From<AzureVtpmRules> for Raw {
             accept_any_subscription: rules.accept_any_subscription,
             bank: rules.reference_values.bank(),
             event_log: rules.reference_values.event_log(),
+            only_while_booting: rules.reference_values.is_only_while_booting(),
             pcrs: rules.reference_values.to_rules(),
         }
     }

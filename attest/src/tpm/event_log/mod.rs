@@ -51,7 +51,7 @@ pub const PCR_COUNT: usize = 24;
 ///
 /// That log is not asked for: the word is the same on every machine, so whether it was extended after the firmware's events can be computed. Like
 /// these, it proves nothing about who has extended it.
-pub const OS_SEPARATOR: &[u8] = b"os-separator";
+pub const OS_SEPARATOR: &[u8] = attest_wire::tpm::door::OS_SEPARATOR;
 
 /// The PCRs into which systemd extends [`OS_SEPARATOR`].
 pub const OS_SEPARATOR_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];

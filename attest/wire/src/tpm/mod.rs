@@ -1,5 +1,6 @@
-//! A TPM 2.0: its bytes ([`wire`]), the name of its EK ([`ek`]), and the messages about both.
+//! A TPM 2.0: its bytes ([`wire`]), the name of its EK ([`ek`]), the messages about both, and what a node does when it has its config ([`door`]).
 
+pub mod door;
 pub mod ek;
 mod ek_key;
 mod kind;

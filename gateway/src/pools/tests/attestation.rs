@@ -50,6 +50,45 @@ fn a_pool_says_what_becomes_of_event_logs() {
 }
 
 #[test]
+fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
+    let says = |section: &str, word: &str| section.replacen("]\n", &format!("]\nonly_while_booting = {word}\n"), 1);
+    let vtpm = "[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+    for (accepts, section) in [
+        ("[[\"tpm\"]]", format!("{ALLOWLIST}{TPM}")),
+        ("[[\"aws-nitro-tpm\"]]", ANY_ACCOUNT.to_owned()),
+        ("[[\"azure-vtpm\"]]", vtpm.to_owned()),
+    ] {
+        for (word, only) in [("true", true), ("false", false)] {
+            check(
+                accepts,
+                &[&says(&section, word), INVENTORY],
+                Ok(accepts.trim_matches(['[', ']', '"'])),
+            );
+            let text = format!("[grants]\n[attestation]\naccepts = {accepts}\n{}", says(&section, word));
+            let warned = load_text(&text).map(|pool| pool.warnings(false, false).iter().any(|warning| warning.contains("at any time")));
+            assert_eq!(warned, Ok(!only), "{text}");
+        }
+        check(accepts, &[&says(&section, "\"yes\""), INVENTORY], Err("only_while_booting"));
+        // Nobody is taken at another time because the file was written before one could say so.
+        let text = format!("[grants]\n[attestation]\naccepts = {accepts}\n{section}");
+        assert!(
+            load_text(&text)
+                .unwrap()
+                .warnings(false, false)
+                .iter()
+                .any(|warning| warning.contains("at any time"))
+        );
+    }
+    assert!(
+        !load_text(SAMPLE)
+            .unwrap()
+            .warnings(false, false)
+            .iter()
+            .any(|warning| warning.contains("at any time"))
+    );
+}
+
+#[test]
 fn kinds_and_their_sections_belong_together() {
     check("", &[TPM], Ok("tpm"));
     check("", &[], Err("tpm is accepted, so there must be a section [tpm]"));

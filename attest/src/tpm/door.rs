@@ -1,0 +1,102 @@
+//! Whether a quote was made while the machine boots: whether the door's PCR ([`attest_wire::tpm::door`]) holds what the firmware has left in it, and nothing
+//! that was extended since.
+
+use std::collections::BTreeMap;
+
+pub use attest_wire::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
+use attest_wire::tpm::door::{OS_SEPARATOR, is_closed};
+
+use super::event_log::EventLog;
+use super::wire::HashAlg;
+use crate::values::HexDigest;
+
+/// What a firmware's log says of the door's PCR: like the log, the node's own word until the quote has its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// The value that its events lead to.
+    value: Vec<u8>,
+    /// How many there are.
+    events: usize,
+    /// Which event of the log is the one that closes the door, counted from 1. No firmware has one.
+    closing: Option<usize>,
+}
+
+impl Measured {
+    /// By a log; `None` if it says nothing of this bank.
+    pub(crate) fn by(log: &EventLog<'_>, bank: HashAlg) -> Option<Self> {
+        let replayed = log.replay(bank, [DOOR_PCR]).ok()?;
+        let word = bank.digest(&[CLOSING_WORD]);
+        let closes = |event: &super::event_log::Event<'_>| {
+            event.pcr == DOOR_PCR && event.extends() && event.digest(bank).is_some_and(|digest| digest == word.as_ref())
+        };
+        Some(Self {
+            value: replayed.value(DOOR_PCR)?.to_vec(),
+            events: replayed.events(DOOR_PCR),
+            closing: log.events().iter().position(closes).map(|position| position.saturating_add(1)),
+        })
+    }
+}
+
+/// Why a quote was not made while the machine boots.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DoorError {
+    /// Nothing is known of the PCR.
+    #[error("PCR {DOOR_PCR}, by which one can tell that the machine boots, was not quoted")]
+    NotQuoted,
+    /// `attest-node` has ended the boot.
+    #[error("PCR {DOOR_PCR} ({bank}) is {quoted}, as attest-node has left it when the boot was over")]
+    Closed {
+        bank: HashAlg,
+        /// The quoted value.
+        quoted: HexDigest,
+    },
+    /// The log would have the end of the boot for a part of it.
+    #[error("event {event} of the log is the one by which attest-node ends a boot, in PCR {DOOR_PCR}: no firmware has it")]
+    InLog {
+        /// Its place in the log, from 1.
+        event: usize,
+    },
+    /// Something has extended it since the firmware was done.
+    #[error(
+        "PCR {DOOR_PCR} ({bank}) is {quoted}, and the {events} events of the firmware's log in it lead to {expected}: something else was extended since"
+    )]
+    Extended {
+        bank: HashAlg,
+        /// The quoted value.
+        quoted: HexDigest,
+        /// What the log leads to, hexadecimal; zeros without one.
+        expected: String,
+        events: usize,
+    },
+}
+
+/// That the door is open: the quoted value is exactly what the firmware's events lead to, but for systemd's separator; without a log that says something of
+/// it, zeros; and the end of a boot is none of these events.
+///
+/// # Errors
+/// [`DoorError`].
+pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Option<&Measured>) -> Result<(), DoorError> {
+    let quoted = pcrs.get(&DOOR_PCR).ok_or(DoorError::NotQuoted)?;
+    if let Some(event) = log.and_then(|log| log.closing) {
+        return Err(DoorError::InLog { event });
+    }
+    let nothing = Measured {
+        value: vec![0; bank.digest_bytes()],
+        events: 0,
+        closing: None,
+    };
+    let Measured { value, events, .. } = log.unwrap_or(&nothing);
+    if quoted.as_bytes() == value || quoted.as_bytes() == extended(bank, value, OS_SEPARATOR) {
+        return Ok(());
+    }
+    let quoted = quoted.clone();
+    Err(match is_closed(bank, value, quoted.as_bytes()) {
+        true => DoorError::Closed { bank, quoted },
+        false => DoorError::Extended {
+            bank,
+            quoted,
+            expected: data_encoding::HEXLOWER.encode(value),
+            events: *events,
+        },
+    })
+}

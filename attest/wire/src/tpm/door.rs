@@ -1,0 +1,72 @@
+//! The door: the PCR that `attest-node` extends when a node has its config, so that whatever runs later has other PCRs than the boot had.
+//!
+//! Nothing but a reset takes that back. Which PCR it is, is no pool's choice: the node closes it before it knows of any pool, and on boots on which it asks
+//! none. Why this one: `docs/evidence/tpm.md`.
+
+use super::wire::HashAlg;
+
+/// The PCR: the one of system extensions (UAPI.7, Linux TPM PCR Registry), into which systemd-stub measures before the kernel starts, so that what it holds
+/// by then is in the firmware's log; and nobody later, but for [`OS_SEPARATOR`].
+pub const DOOR_PCR: u8 = 13;
+
+/// What is extended into it: the hash of these bytes, in each bank (TPM2_PCR_Event). `tpm2_pcrevent` does the same.
+pub const CLOSING_WORD: &[u8] = b"attest-node-boot-is-over";
+
+/// The word that systemd 261 and later extends into this and other PCRs when its userspace first sees the TPM (systemd-pcrosseparator.service(8)).
+pub const OS_SEPARATOR: &[u8] = b"os-separator";
+
+/// What a PCR of this value holds when the hash of a word was extended into it.
+#[must_use]
+pub fn extended(bank: HashAlg, value: &[u8], word: &[u8]) -> Vec<u8> {
+    let word = bank.digest(&[word]);
+    bank.digest(&[value, word.as_ref()]).as_ref().to_vec()
+}
+
+/// Whether a PCR that held `before` when the firmware was done was closed since, by [`CLOSING_WORD`] and nothing else but [`OS_SEPARATOR`]. Other values
+/// may be those of a door that is closed, too: nobody can know what else was extended.
+#[must_use]
+pub fn is_closed(bank: HashAlg, before: &[u8], value: &[u8]) -> bool {
+    let after = |words: &[&[u8]]| words.iter().fold(before.to_vec(), |value, word| extended(bank, &value, word));
+    [&[CLOSING_WORD][..], &[OS_SEPARATOR, CLOSING_WORD], &[CLOSING_WORD, OS_SEPARATOR]]
+        .into_iter()
+        .any(|words| after(words) == value)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const BANKS: [HashAlg; 3] = [HashAlg::Sha256, HashAlg::Sha384, HashAlg::Sha512];
+
+    fn check(words: &[&[u8]], closed: bool) {
+        for bank in BANKS {
+            for before in [vec![0; bank.digest_bytes()], vec![7; bank.digest_bytes()]] {
+                let value = words.iter().fold(before.clone(), |value, word| extended(bank, &value, word));
+                assert_eq!(value.len(), bank.digest_bytes());
+                assert_eq!(is_closed(bank, &before, &value), closed, "{words:?} in {bank}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_closed_by_its_word_wherever_systemd_comes_between() {
+        check(&[CLOSING_WORD], true);
+        check(&[OS_SEPARATOR, CLOSING_WORD], true);
+        check(&[CLOSING_WORD, OS_SEPARATOR], true);
+        check(&[], false);
+        check(&[OS_SEPARATOR], false);
+        check(&[b"another"], false);
+        check(&[CLOSING_WORD, b"another"], false);
+    }
+
+    /// By sha256sum(1).
+    #[test]
+    fn its_digest_is_the_words_hash() {
+        let digest = HashAlg::Sha256.digest(&[CLOSING_WORD]);
+        assert_eq!(
+            format!("{digest:?}"),
+            "09fa4aaa8edd66e9ccd937b59fb216f8126152481d292bc65f798bb82d6d9bf2"
+        );
+    }
+}

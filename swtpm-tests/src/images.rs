@@ -46,6 +46,16 @@ pub struct WholeBoot {
     pub disk: PathBuf,
 }
 
+impl WholeBoot {
+    /// The files of the one in `folder`.
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        Self {
+            initrd: folder.join("initrd.img"),
+            disk: folder.join("root.ext4"),
+        }
+    }
+}
+
 impl Images {
     /// The fast image, built if its inputs changed; of the release that `images/build` says.
     pub fn fast() -> Result<Self> {
@@ -168,10 +178,7 @@ impl Images {
 
     /// The whole system, made in `folder`.
     pub fn whole_boot(&self, folder: &Path) -> Result<WholeBoot> {
-        let boot = WholeBoot {
-            initrd: folder.join("initrd.img"),
-            disk: folder.join("root.ext4"),
-        };
+        let boot = WholeBoot::in_folder(folder);
         concatenate(&[self.folder.join("dracut.cpio"), node_initrd()?], &boot.initrd)?;
         // cp keeps the holes of the mostly empty disk.
         run(Command::new("cp")
@@ -202,6 +209,8 @@ fn build_node_initrd() -> Result<PathBuf> {
             node.clone(),
             script.clone(),
             sources.join("dracut/80attest-node/attest-node.service"),
+            sources.join("dracut/80attest-node/attest-node-close.service"),
+            sources.join("dracut/80attest-node/attest-node-close-now.service"),
             sources.join("dracut/80attest-node/attest-node-forget.service"),
             sources.join("dracut/80attest-node/attest-node-keep.service"),
         ])?,

@@ -164,17 +164,25 @@ impl Site {
 
     /// A VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.
     pub fn whole_vm(&self, release: Release, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
-        let images = Images::whole(release)?;
-        let boot = images.whole_boot(folder)?;
-        let vm = Vm::builder(&images.kernel(), &boot.initrd)
+        let boot = Images::whole(release)?.whole_boot(folder)?;
+        let vm = self.vm_of(release, &boot, "root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")?;
+        Ok((vm, boot.disk))
+    }
+
+    /// The VM that has been one of [`Site::whole_vm`] in `folder`, once more: it is no first boot.
+    pub fn later_vm(&self, release: Release, folder: &Path) -> Result<VmBuilder> {
+        self.vm_of(release, &WholeBoot::in_folder(folder), "root=LABEL=root rw")
+    }
+
+    fn vm_of(&self, release: Release, boot: &WholeBoot, arguments: &str) -> Result<VmBuilder> {
+        Ok(Vm::builder(&Images::whole(release)?.kernel(), &boot.initrd)
             .accelerator(self.accelerator)
             .memory_mib(1024)
             .disk(&boot.disk)
             .platform("qemu")
-            // The last ones: a failed unit must end the boot, not wait for somebody at the emergency shell.
-            .kernel_argument("root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")
-            .kernel_argument("rd.shell=0 rd.emergency=poweroff");
-        Ok((vm, boot.disk))
+            .kernel_argument(arguments)
+            // A failed unit must end the boot, not wait for somebody at the emergency shell.
+            .kernel_argument("rd.shell=0 rd.emergency=poweroff"))
     }
 
     /// The same, with a tree's `usr` laid over the initrd.
@@ -199,14 +207,7 @@ impl Site {
 
     /// A VM of it, with the kernel arguments that its boot loader gives.
     pub fn installed_vm(&self, release: Release, boot: &WholeBoot) -> Result<VmBuilder> {
-        let images = Images::whole(release)?;
-        Ok(Vm::builder(&images.kernel(), &boot.initrd)
-            .accelerator(self.accelerator)
-            .memory_mib(1024)
-            .disk(&boot.disk)
-            .platform("qemu")
-            .kernel_argument(&core_os::kernel_arguments(&boot.disk)?)
-            .kernel_argument("rd.shell=0 rd.emergency=poweroff"))
+        self.vm_of(release, boot, &core_os::kernel_arguments(&boot.disk)?)
     }
 
     /// A VM of that system's initrd with a tree's `usr` laid over it, which ends before it has a root; with or without attest-node.

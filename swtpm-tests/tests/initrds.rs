@@ -19,6 +19,10 @@ const UNIT: &str = "attest-node.service";
 const KEEP: &str = "attest-node-keep.service";
 /// The one that removes what gateways know the node by.
 const FORGET: &str = "attest-node-forget.service";
+/// Those that end the boot: one waits for Ignition, one for nothing.
+const CLOSE: &str = "attest-node-close.service";
+const CLOSE_NOW: &str = "attest-node-close-now.service";
+const UNITS: [&str; 5] = [UNIT, KEEP, FORGET, CLOSE, CLOSE_NOW];
 /// One that has no config: Ignition finds the pointer in `user.ign`, where the distribution has put it, and nowhere else.
 const PLATFORM: &str = "metal";
 /// Emulated on two busy cores it takes a minute or two.
@@ -30,11 +34,11 @@ fn our_unit(name: &str) -> String {
 }
 
 /// What a release's systemd, with its own units in `systemd`, says of a boot with these units; a first one, or a later one.
-fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, ours: [&str; 3]) -> Vec<String> {
+fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, ours: [&str; 5]) -> Vec<String> {
     let tree = Folder::new().unwrap();
     distribution.write(tree.path());
     let units = tree.path().join("usr/lib/systemd/system");
-    for (name, text) in [UNIT, KEEP, FORGET].into_iter().zip(ours) {
+    for (name, text) in UNITS.into_iter().zip(ours) {
         fs::write(units.join(name), text).unwrap();
     }
     // The links that Ignition's generator makes on a first boot and on others, and that our dracut module makes.
@@ -46,6 +50,9 @@ fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: b
     for (link, to) in [
         ("initrd.target.requires", ignition),
         ("initrd.target.wants", KEEP),
+        ("initrd.target.wants", CLOSE),
+        ("ignition-subsequent.target.wants", CLOSE_NOW),
+        ("emergency.service.wants", CLOSE_NOW),
         ("ignition-complete.target.wants", UNIT),
         ("ignition-complete.target.wants", FORGET),
     ] {
@@ -69,7 +76,7 @@ fn no_distribution_has_an_ordering_cycle() {
         distributions::micro_os(),
         distributions::flatcar(),
     ];
-    let [unit, keep, forget] = [UNIT, KEEP, FORGET].map(our_unit);
+    let [unit, keep, forget, close, close_now] = UNITS.map(our_unit);
     for release in [Release::Bookworm, Release::Trixie] {
         let folder = Folder::new().unwrap();
         let images = Images::whole(release).unwrap();
@@ -78,7 +85,7 @@ fn no_distribution_has_an_ordering_cycle() {
         fs::remove_dir_all(systemd.join("ignition-complete.target.requires")).unwrap();
         for distribution in &all {
             for first in [true, false] {
-                let found = cycles(&images, &systemd, distribution, first, [&unit, &keep, &forget]);
+                let found = cycles(&images, &systemd, distribution, first, [&unit, &keep, &forget, &close, &close_now]);
                 assert!(found.is_empty(), "{} {release:?}, first: {first}: {found:#?}", distribution.name);
             }
         }
@@ -86,7 +93,7 @@ fn no_distribution_has_an_ordering_cycle() {
         let wrong = unit.replace("\nAfter=ignition-fetch-offline", "\nAfter=basic.target ignition-fetch-offline");
         assert_ne!(wrong, unit);
         for distribution in &all {
-            let found = cycles(&images, &systemd, distribution, true, [&wrong, &keep, &forget]);
+            let found = cycles(&images, &systemd, distribution, true, [&wrong, &keep, &forget, &close, &close_now]);
             let deleted = found.iter().any(|line| line.contains("deleted to break ordering cycle"));
             assert_eq!(
                 deleted,
@@ -99,7 +106,13 @@ fn no_distribution_has_an_ordering_cycle() {
         let wrong = keep.replace("\nBefore=initrd.target", "\nBefore=sysinit.target\nAfter=basic.target");
         assert_ne!(wrong, keep);
         for first in [true, false] {
-            let found = cycles(&images, &systemd, &distributions::debian(), first, [&unit, &wrong, &forget]);
+            let found = cycles(
+                &images,
+                &systemd,
+                &distributions::debian(),
+                first,
+                [&unit, &wrong, &forget, &close, &close_now],
+            );
             assert!(!found.is_empty(), "{release:?}, first: {first}");
         }
         let wrong = forget.replace(
@@ -108,10 +121,39 @@ fn no_distribution_has_an_ordering_cycle() {
         );
         assert_ne!(wrong, forget);
         for distribution in &all {
-            let found = cycles(&images, &systemd, distribution, true, [&unit, &keep, &wrong]);
+            let found = cycles(&images, &systemd, distribution, true, [&unit, &keep, &wrong, &close, &close_now]);
             assert!(!found.is_empty(), "{} {release:?}", distribution.name);
         }
+        // And those that end the boot: what waits for Ignition cannot be before volumes are unlocked, where there are some.
+        let wrong = close.replace(
+            "\nBefore=ignition-disks.service",
+            "\nWants=cryptsetup-pre.target\nBefore=ignition-disks.service cryptsetup-pre.target\nAfter=sysinit.target",
+        );
+        assert_ne!(wrong, close);
+        let found = cycles(
+            &images,
+            &systemd,
+            &distributions::flatcar(),
+            true,
+            [&unit, &keep, &forget, &wrong, &close_now],
+        );
+        assert!(!found.is_empty(), "{release:?}");
     }
+}
+
+/// `emergency.target`, which a boot that has failed comes to, with Ignition's units in the midst of their work: it waits for none of them.
+#[test]
+fn a_shell_of_a_boot_that_has_failed_waits_for_no_gateway() {
+    let close_now = our_unit(CLOSE_NOW);
+    let order = |key: &str| -> Vec<&str> {
+        let lines = close_now.lines().filter_map(|line| line.strip_prefix(key));
+        lines.flat_map(str::split_whitespace).collect()
+    };
+    assert_eq!(order("After="), [""; 0]);
+    for shell in ["emergency.service", "rescue.service", "dracut-emergency.service"] {
+        assert!(order("Before=").contains(&shell), "{shell}");
+    }
+    assert!(our_unit(CLOSE).lines().all(|line| !line.starts_with("Before=emergency")));
 }
 
 /// A unit at the end of a boot.
@@ -145,7 +187,7 @@ fn tree(distribution: &Distribution, folder: &Path) -> PathBuf {
     let service = "Type=oneshot\nExecStart=/usr/bin/report\nStandardOutput=tty\nTTYPath=/dev/ttyS0";
     fs::write(units.join("report.service"), format!("[Unit]\n{order}\n[Service]\n{service}\n")).unwrap();
     let show = format!(
-        "systemctl show -p Id -p InactiveExitTimestampMonotonic -p ActiveEnterTimestampMonotonic -p ActiveState -p Result {UNIT} {}",
+        "systemctl show -p Id -p InactiveExitTimestampMonotonic -p ActiveEnterTimestampMonotonic -p ActiveState -p Result {UNIT} {CLOSE} {}",
         distribution.order.join(" ")
     );
     let script = format!(
@@ -220,7 +262,7 @@ impl Boot {
 
     /// What became of all units but ours.
     fn outcome(&self) -> Vec<(&str, &str, &str)> {
-        let others = self.units.iter().filter(|(name, _)| *name != UNIT);
+        let others = self.units.iter().filter(|(name, _)| ![UNIT, CLOSE].contains(&name.as_str()));
         others
             .map(|(name, state)| (name.as_str(), state.active.as_str(), state.result.as_str()))
             .collect()
@@ -244,6 +286,9 @@ fn check_attested(distribution: &Distribution) -> Boot {
         .position(|name| *name == "ignition-fetch.service")
         .unwrap();
     boot.follows(&[distribution.order[place - 1], UNIT, "ignition-fetch.service"]);
+    // Not before Ignition has its config, and before it does anything with it.
+    boot.follows(&["ignition-fetch.service", CLOSE, "ignition-disks.service"]);
+    assert!(boot.says("attest-node: this boot is over: PCR 13 is extended"));
     // What limits the wait for the network ends with it: it would kill who has that process's number by then.
     assert!(!boot.said.iter().any(|line| line.contains("limits")), "{:?}", boot.said);
     assert!(boot.says("attest-node: attested as tpm:") && boot.says("; ticket written to /usr/lib/ignition/user.ign"));

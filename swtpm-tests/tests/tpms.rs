@@ -17,6 +17,7 @@ mod azure_vtpm;
 mod bench;
 mod crash;
 mod differential;
+mod door;
 #[path = "clouds/estate.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod estate;

@@ -1,6 +1,8 @@
 //! Whole boots, of two releases of Debian: firmware, Debian's kernel, dracut's initrd with Debian's ignition module and our appended node-initrd file, a TPM,
-//! systemd, a real root, up to multi-user.target; with the full config's files on the disk, and on one of them the kubelet's certificate.
+//! systemd, a real root, up to multi-user.target; with the full config's files on the disk, and on one of them the kubelet's certificate. On the other root
+//! attests again, after the first boot and after a later one, and is refused.
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,15 +10,32 @@ use cloud_fixtures::kubernetes::Kubernetes;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Cluster, Folder, GUEST_VIEW_OF_HOST, Gateway, POOL, Process, Release, content_of, read_from_disk};
+use swtpm_tests::{Cluster, Folder, GUEST_VIEW_OF_HOST, Gateway, POOL, Process, Release, Swtpm, content_of, core_os, read_from_disk};
 
 use crate::approval::{self, bootstrap_kubeconfig, sign_approved};
 
 /// Emulated on two busy cores it takes two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
 
+/// Root on a node that has booted, with all that it has: the program and the pointer that the initramfs has kept, the TPM and the firmware's log.
+const ROOT: &str = "#!/bin/sh
+exec >/dev/ttyS0 2>&1
+for card in /sys/class/net/e*; do ip link set \"${card##*/}\" up; ip address add 10.0.2.15/24 dev \"${card##*/}\" 2>/dev/null; done
+[ -e /var/lib/pointer.ign ] || cp /run/attest-node-kept/pointer.ign /var/lib/pointer.ign
+/run/attest-node-kept/run --pointer /var/lib/pointer.ign --output /run/again.ign 2>&1 | sed 's/^/@@ root /'
+[ ! -e /run/again.ign ] || grep -o 'Bearer.ticket' /run/again.ign | sed 's/^/@@ root has a /'
+";
+const ROOT_UNIT: &str = "[Unit]
+Before=multi-user.target
+
+[Service]
+Type=oneshot
+ExecStart=/usr/local/sbin/root
+";
+
+/// Attests as it boots, as often as that is; and whatever runs later does not, until it is reset, also on boots that are no first ones.
 #[test]
-fn debian_12_boots_with_its_full_config() {
+fn attack_47_debian_12_boots_with_its_full_config_and_root_attests_again() {
     check(Release::Bookworm, None);
 }
 
@@ -74,6 +93,14 @@ fn check(release: Release, membership: Option<&Membership>) {
     let vm_folder = site.vm_folder("whole").unwrap();
     let tpm = site.tpm(Scenario::EndorsedTpm, &vm_folder).unwrap().unwrap();
     let (vm, disk) = site.whole_vm(release, &vm_folder).unwrap();
+    let has_root = membership.is_none();
+    if has_root {
+        let tree = vm_folder.join("disk");
+        core_os::write(&tree, "usr/local/sbin/root", 0o755, ROOT).unwrap();
+        core_os::write(&tree, "etc/systemd/system/root.service", 0o644, ROOT_UNIT).unwrap();
+        core_os::link(&tree, "etc/systemd/system/multi-user.target.wants/root.service", "../root.service").unwrap();
+        core_os::add_to_disk(&disk, &tree).unwrap();
+    }
 
     let node = Membership::NODE;
     let vm = match membership {
@@ -98,6 +125,24 @@ fn check(release: Release, membership: Option<&Membership>) {
         .filter(|line| line.starts_with("@@ failed"))
         .collect();
     assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(ends(vm.console()), 1, "{}", vm.console().tail());
+    if has_root {
+        refused_to_root(vm.console());
+        let records = site.gateway().records().unwrap();
+        let seen: Vec<_> = records
+            .iter()
+            .map(|record| (record.decision(), record.verdict(), record.grant(), record.code()))
+            .collect();
+        let over = ("evidence", "refused", None, Some("tpm-boot-is-over"));
+        assert_eq!(
+            seen,
+            [
+                ("evidence", "trusted", Some("full"), None),
+                ("config", "served", Some("full"), None),
+                over
+            ]
+        );
+    }
 
     let full = site.gateway().pool_config("full").unwrap();
     let paths: Vec<&str> = full
@@ -132,4 +177,50 @@ fn check(release: Release, membership: Option<&Membership>) {
         // Nothing of the key stays elsewhere.
         assert_eq!(read_from_disk(&disk, "/var/lib/attest-node/kubelet-key.pem").unwrap(), None);
     }
+    if has_root {
+        drop((vm, tpm));
+        boots_later(&mut site, release, &vm_folder);
+    }
+}
+
+/// The machine is switched on again, and its boot is no first one: the initramfs asks no gateway, and ends the boot all the same.
+#[track_caller]
+fn boots_later(site: &mut Site, release: Release, folder: &Path) {
+    let tpm = Swtpm::start_again(folder).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let vm = site.later_vm(release, folder).unwrap().pointer(&pointer).tpm(&tpm);
+    let mut vm = vm.start(&site.vm_folder("later").unwrap()).unwrap();
+    vm.console()
+        .wait_line(BOOT_LIMIT, |line| line.starts_with("@@ multi-user"))
+        .unwrap();
+    vm.wait_off(BOOT_LIMIT).unwrap();
+    refused_to_root(vm.console());
+    // By the one that is first; the other one finds it done.
+    assert_eq!(ends(vm.console()), 1, "{}", vm.console().tail());
+    let records = site.gateway().records().unwrap();
+    let last = records.last().unwrap();
+    assert_eq!(
+        (records.len(), last.verdict(), last.code()),
+        (4, "refused", Some("tpm-boot-is-over"))
+    );
+}
+
+/// How often the node says that it has ended its boot.
+fn ends(console: &Process) -> usize {
+    let lines = console.lines().into_iter();
+    lines
+        .filter(|line| line.contains("attest-node: this boot is over: PCR 13 is extended"))
+        .count()
+}
+
+/// What root was told, and that it got no ticket.
+#[track_caller]
+fn refused_to_root(console: &Process) {
+    let lines = console.lines();
+    let said: Vec<&String> = lines.iter().filter(|line| line.starts_with("@@ root ")).collect();
+    let [note, refused] = said.as_slice() else {
+        panic!("{said:#?}{}", console.tail())
+    };
+    assert!(note.contains("attest-node: note: this boot is over"), "{note}");
+    assert!(refused.contains("[tpm-boot-is-over]; next: Reset the machine"), "{refused}");
 }

@@ -6,6 +6,8 @@
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
+//! When Ignition has its config, and on every later boot, the boot is over ([`door`]): what runs then attests to no pool that takes machines while they boot.
+//!
 //! A first boot may begin again, and gateways know this node all the same ([`claimant`]), until Ignition is done ([`forget`]).
 //!
 //! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), and has
@@ -22,6 +24,7 @@ pub mod config;
 pub mod console;
 pub mod deadline;
 pub mod delivery;
+pub mod door;
 pub mod ek_table;
 pub mod entropy;
 pub mod failure;

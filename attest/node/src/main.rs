@@ -9,6 +9,7 @@ use attest_node::claimant::state;
 use attest_node::claimant::storage::Storage;
 use attest_node::cloud::{Base, detect, nitro_tpm};
 use attest_node::config::{self, Purpose};
+use attest_node::door;
 use attest_node::ek_table::ek_table;
 use attest_node::forget;
 use attest_node::keep;
@@ -108,6 +109,20 @@ enum Command {
     },
     /// Remove what gateways know this node by, from disk and memory, once Ignition is done
     Forget(ForgetArguments),
+    /// End this boot for gateways: extend the PCR by which they tell that a machine boots
+    Close(CloseArguments),
+}
+
+/// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that what runs from now on cannot attest to a pool that takes machines only while
+/// they boot, until this machine is reset.
+///
+/// Its unit in the initramfs runs it when Ignition has its config, and on later boots first thing. Once is enough, and more do no harm. Exits with 0 if
+/// the PCR is extended, or there is no TPM, 1 if it is not (one line on stderr says why), 2 on wrong usage.
+#[derive(clap::Args)]
+struct CloseArguments {
+    /// The most seconds that it may take: a TPM that is busy is asked again until then
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    deadline: u64,
 }
 
 /// Gets the kubelet's client certificate for the key that this node has attested in its initramfs, before the kubelet asks for one with a key of its own.
@@ -291,6 +306,10 @@ fn main() -> ExitCode {
             storage: claimant_on.unwrap_or_default(),
             state,
             cmdline,
+        }),
+        Some(Command::Close(CloseArguments { deadline })) => door::run(&door::Settings {
+            tcti,
+            deadline: Duration::from_secs(deadline),
         }),
         None => boot::run(Settings {
             pointer,

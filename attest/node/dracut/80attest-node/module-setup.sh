@@ -49,4 +49,10 @@ install() {
     install_unit attest-node.service ignition-complete.target
     install_unit attest-node-forget.service ignition-complete.target
     install_unit attest-node-keep.service initrd.target
+    # When Ignition has its config; at once on boots that are no first ones, and before somebody gets a shell.
+    install_unit attest-node-close.service initrd.target
+    local target
+    for target in ignition-subsequent.target emergency.service rescue.service dracut-emergency.service; do
+        install_unit attest-node-close-now.service "$target"
+    done
 }

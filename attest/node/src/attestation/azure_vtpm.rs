@@ -10,6 +10,7 @@ use super::cloud::Binding;
 use super::{check_quote, digests, event_log};
 use crate::cloud::{Metadata, azure};
 use crate::deadline::{Backoff, Deadline};
+use crate::door;
 use crate::failure::Failure;
 use crate::tpm::{AzureAk, Tpm, TpmError};
 
@@ -71,6 +72,7 @@ impl AzureVtpm {
     pub(super) fn quote(&self, task: &AzureVtpmTask, binding: &Binding<'_>) -> Result<AzureVtpmEvidence, Failure> {
         let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
         let quote = Tpm::open(&self.tcti)?.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
+        door::say_if_closed(bank, &quote.pcrs);
         Ok(AzureVtpmEvidence {
             pcrs: digests(&quote.pcrs)?,
             quoted: quote.quoted.into(),

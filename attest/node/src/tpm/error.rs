@@ -60,6 +60,12 @@ pub enum TpmError {
         /// The banks it has.
         available: String,
     },
+    /// A PCR is what it was, though the TPM has extended it.
+    #[error("the TPM says that it has extended the PCR, and in its {bank} bank it has not")]
+    Unextended {
+        /// The bank.
+        bank: String,
+    },
     /// PCRs kept changing between their reading and the quote.
     #[error("the PCRs changed between reading and quoting, {attempts} times in a row")]
     PcrsChanging {

@@ -1,4 +1,4 @@
-//! The node's TPM, driven by tss-esapi: keys, credential activation, quotes.
+//! The node's TPM, driven by tss-esapi: keys, credential activation, quotes, the PCR that ends a boot.
 //!
 //! Everything here blocks, and a TPM may take seconds (or for ever) for an answer: the caller bounds the time.
 //! Objects and sessions are flushed on every path. Without a resource manager a TPM has room for three objects and three
@@ -7,6 +7,7 @@
 pub mod attester;
 mod azure;
 pub mod device;
+mod door;
 pub mod ek;
 mod ek_template;
 mod error;
@@ -24,6 +25,7 @@ use tss_esapi::tcti_ldr::TctiNameConf;
 
 pub use self::attester::{AkKind, Attester};
 pub use self::azure::AzureAk;
+pub use self::door::Closed;
 pub use self::ek::{EkChoice, EkOrigin, EndorsementKey};
 pub use self::ek_template::Template;
 use self::error::Doing as _;

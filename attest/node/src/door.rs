@@ -1,0 +1,103 @@
+//! `attest-node close`: ends this boot for gateways. A PCR is extended, and what runs from then on cannot quote what this boot could: a pool that takes machines
+//! only while they boot refuses it, until the machine is reset.
+//!
+//! By a unit of the initramfs, on each boot: on a first boot when Ignition has its config, on others first thing. Whatever becomes of it, the boot goes on,
+//! and the console says what it was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use attest_wire::tpm::door::{DOOR_PCR, is_closed};
+use attest_wire::tpm::wire::HashAlg;
+
+use crate::console::say;
+use crate::deadline::{Backoff, Deadline};
+use crate::failure::Failure;
+use crate::tpm::{Closed, Tpm, TpmError, device};
+
+/// Where the kernel shows the firmware's table of a TPM (TCG ACPI Specification, "TPM2"): there is one, though its driver may not be done.
+const FIRMWARE_TABLE: &str = "/sys/firmware/acpi/tables/TPM2";
+
+/// What to do, as the command line says.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The TPM.
+    pub tcti: String,
+    /// The most time that it may take.
+    pub deadline: Duration,
+}
+
+/// Runs, says on stderr how it went, and returns 0 if the door is closed or there is no TPM, and 1 if it is open.
+#[must_use]
+pub fn run(settings: &Settings) -> ExitCode {
+    match close(settings) {
+        Ok(said) => {
+            say(&said);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&format!(
+                "PCR {DOOR_PCR} IS NOT EXTENDED: {failure}; until it is, whatever runs on this node can attest as its boot can"
+            ));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn close(settings: &Settings) -> Result<String, Failure> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let (tcti, deadline) = (settings.tcti.clone(), Deadline::after(settings.deadline));
+    let worker = thread::Builder::new().name("close".to_owned()).spawn(move || {
+        // The receiver is gone only when the process is about to be.
+        let _ = sender.send(work(&tcti, deadline));
+    });
+    let result = worker.ok().and_then(|_| receiver.recv_timeout(deadline.remaining()).ok());
+    let result = result.ok_or_else(|| {
+        Failure::new(
+            "deadline",
+            format!("{} s have passed, and the TPM does not answer", settings.deadline.as_secs()),
+            "run `attest-node close` once more, or reset this machine",
+        )
+    })?;
+    match result {
+        Ok(Closed::Now(banks)) => Ok(format!(
+            "this boot is over: PCR {DOOR_PCR} is extended ({}), and until this machine is reset it attests to no pool that takes machines while they boot",
+            banks.join(", ")
+        )),
+        Ok(Closed::Before) => Ok(format!("this boot was over already: PCR {DOOR_PCR} is extended")),
+        Err(absent @ (TpmError::Absent { .. } | TpmError::Version12)) => Ok(format!("nothing to do: {absent}")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Tries until the deadline: a TPM's driver may come late, and a TPM may be busy.
+fn work(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
+    let mut backoff = Backoff::default();
+    loop {
+        let error = match device::ready(tcti).and_then(|()| Tpm::open(tcti)?.close_door()) {
+            Ok(closed) => return Ok(closed),
+            Err(error @ TpmError::Absent { .. }) if !Path::new(FIRMWARE_TABLE).exists() => return Err(error),
+            Err(error @ (TpmError::Version12 | TpmError::Tcti { .. })) => return Err(error),
+            Err(error) => error,
+        };
+        // What this thread says has to be heard before the deadline.
+        thread::sleep(backoff.pause(deadline.before(LAST_WORD)).ok_or(error)?);
+    }
+}
+
+/// What is kept for the answer to be taken.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// What there is to say before a quote over these PCRs is shown: that it is of a machine whose boot is over, if it is.
+pub fn say_if_closed(bank: HashAlg, pcrs: &BTreeMap<u8, Vec<u8>>) {
+    let closed = |value: &Vec<u8>| is_closed(bank, &vec![0; bank.digest_bytes()], value);
+    if pcrs.get(&DOOR_PCR).is_some_and(closed) {
+        say(&format!(
+            "note: this boot is over (PCR {DOOR_PCR} is extended): a pool that takes machines while they boot refuses it; reset this machine, and it attests as it boots"
+        ));
+    }
+}

@@ -1,0 +1,104 @@
+//! The door's PCR: extended, so that nothing that runs later can quote what this boot could.
+
+use attest_wire::tpm::door::{CLOSING_WORD, DOOR_PCR, is_closed};
+use attest_wire::tpm::wire::HashAlg;
+use aws_lc_rs::digest;
+use tss_esapi::constants::CapabilityType;
+use tss_esapi::handles::PcrHandle;
+use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+use tss_esapi::structures::{CapabilityData, Digest, DigestValues, PcrSlot};
+
+use super::error::Doing as _;
+use super::{Tpm, TpmError};
+
+/// The banks that a gateway can ask for. What it can know of the door it knows by these.
+const QUOTED: [(HashingAlgorithm, HashAlg); 3] = [
+    (HashingAlgorithm::Sha256, HashAlg::Sha256),
+    (HashingAlgorithm::Sha384, HashAlg::Sha384),
+    (HashingAlgorithm::Sha512, HashAlg::Sha512),
+];
+
+/// What became of the door.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Closed {
+    /// It was closed now, in these banks.
+    Now(Vec<String>),
+    /// It was closed already.
+    Before,
+}
+
+impl Tpm {
+    /// Extends the door's PCR in every bank in use. Nothing is extended where each of them that can be asked for shows that this was done since the TPM was
+    /// reset; where the firmware has measured something into it, nobody can tell, and it is extended once more.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`], and [`TpmError::Unextended`] if it does not hold what it should afterwards.
+    pub fn close_door(&mut self) -> Result<Closed, TpmError> {
+        const DOING: &str = "extending the PCR that ends this boot";
+        let banks = self.banks_of_door()?;
+        let quoted: Vec<HashAlg> = QUOTED
+            .into_iter()
+            .filter(|(id, _)| banks.contains(id))
+            .map(|(_, bank)| bank)
+            .collect();
+        let before = self.door(&quoted)?;
+        let is_done = |(bank, value): &(HashAlg, Vec<u8>)| is_closed(*bank, &vec![0; bank.digest_bytes()], value);
+        if !before.is_empty() && before.iter().all(is_done) {
+            return Ok(Closed::Before);
+        }
+        let mut digests = DigestValues::new();
+        for bank in &banks {
+            if let Some(digest) = digest_of_word(*bank) {
+                digests.set(*bank, Digest::try_from(digest).doing(DOING)?);
+            }
+        }
+        self.with_password(|context| context.pcr_extend(PcrHandle::Pcr13, digests))
+            .doing(DOING)?;
+        let after = self.door(&quoted)?;
+        // Others may extend it meanwhile, so it need not be what this alone leads to.
+        if let Some(((bank, _), _)) = before.iter().zip(&after).find(|(before, after)| before == after) {
+            return Err(TpmError::Unextended { bank: bank.to_string() });
+        }
+        Ok(Closed::Now(quoted.iter().map(ToString::to_string).collect()))
+    }
+
+    /// The banks in which the TPM has this PCR.
+    fn banks_of_door(&mut self) -> Result<Vec<HashingAlgorithm>, TpmError> {
+        let (data, _) = self
+            .context
+            .execute_without_session(|context| context.get_capability(CapabilityType::AssignedPcr, 0, 1))
+            .doing("listing the PCR banks")?;
+        let CapabilityData::AssignedPcr(banks) = data else {
+            return Err(TpmError::Unexpected {
+                what: "another capability than asked for",
+            });
+        };
+        let has_it = banks
+            .get_selections()
+            .iter()
+            .filter(|bank| bank.selected().contains(&PcrSlot::Slot13));
+        Ok(has_it.map(|bank| bank.hashing_algorithm()).collect())
+    }
+
+    fn door(&mut self, banks: &[HashAlg]) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
+        let mut values = Vec::new();
+        for bank in banks {
+            let value = self.read_pcrs(*bank, &[DOOR_PCR])?.into_values().next().unwrap_or_default();
+            values.push((*bank, value));
+        }
+        Ok(values)
+    }
+}
+
+/// What is extended in a bank; nothing for one that is not known here, and that no gateway asks for. SHA-1's is not asked for either: it is extended so that
+/// the banks of a TPM tell the same.
+fn digest_of_word(bank: HashingAlgorithm) -> Option<Vec<u8>> {
+    let hash = match bank {
+        HashingAlgorithm::Sha1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
+        HashingAlgorithm::Sha256 => &digest::SHA256,
+        HashingAlgorithm::Sha384 => &digest::SHA384,
+        HashingAlgorithm::Sha512 => &digest::SHA512,
+        _ => return None,
+    };
+    Some(digest::digest(hash, CLOSING_WORD).as_ref().to_vec())
+}

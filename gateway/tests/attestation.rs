@@ -328,6 +328,21 @@ async fn attack_07_a_tpm_whose_counters_run_backwards_raises_an_alert() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_07_a_tpm_whose_firmware_is_set_back_raises_an_alert() {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    for (version, alerts) in [(7, 0), (8, 0), (8, 0), (5, 1), (5, 0), (6, 0)] {
+        let boot = next_boot(&case).but(|next| next.quoted.firmware_version = version);
+        gateway.attest(boot, None).await.ticket();
+        let record = gateway.records().pop().unwrap();
+        assert_eq!(record["alerts"].as_array().map_or(0, Vec::len), alerts, "{record}");
+    }
+    gateway
+        .line(|line| line.contains("ALERT") && line.contains("firmware went from version 0x0000000000000008 back to 0x0000000000000005"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_10_evidence_for_another_servers_key_is_worth_nothing_but_for_the_key_before_a_rotation() {
     let mut gateway = Gateway::start();
     let case = tpm();

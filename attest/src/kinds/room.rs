@@ -52,6 +52,8 @@ pub struct Counters {
     pub clock_ms: u64,
     /// Whether no higher clock value can have been reported before.
     pub clock_safe: bool,
+    /// Of the TPM, as its maker counts: it goes back only where somebody has put an older one there.
+    pub firmware_version: u64,
 }
 
 /// What a node is asked for: one half for the seal, one for the node.

@@ -121,6 +121,7 @@ impl Verifier for Tpm {
             restart_count: claims.restart_count,
             clock_ms: claims.clock_ms,
             clock_safe: claims.clock_safe,
+            firmware_version: claims.firmware_version,
         })
     }
 

@@ -430,7 +430,7 @@ impl From<Counters> for KnownCounters {
 }
 
 /// By which identity a TPM's counters are kept: an instance's own TPM is the same one, whoever's the instance is said to be.
-fn kept_by(identity: &NodeIdentity) -> String {
+pub(super) fn kept_by(identity: &NodeIdentity) -> String {
     by_its_own_tpm(identity.as_str()).unwrap_or_else(|| identity.to_string())
 }
 

@@ -4,6 +4,7 @@
 pub mod attested;
 pub mod by_object;
 pub mod enrolment;
+pub mod history;
 pub mod instances;
 pub mod objects;
 pub mod revocations;

@@ -107,6 +107,7 @@ impl VerifiedAzureVtpm {
             restart_count: self.quoted.restart_count,
             clock_ms: self.quoted.clock_ms,
             clock_safe: self.quoted.clock_safe,
+            firmware_version: self.quoted.firmware_version,
         }
     }
 

@@ -18,6 +18,7 @@ use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, Reco
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
+use crate::machines::history::Firmware;
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
 use crate::pools::live::LivePools;
@@ -78,6 +79,8 @@ pub(super) struct EvidenceCase<'r> {
     record: Record,
     made: Made,
     held: Held,
+    /// Of each TPM that it is about, in the order of the claims.
+    firmware: Vec<Firmware>,
 }
 
 /// A decision that was made, and what it was made from.
@@ -97,6 +100,7 @@ impl<'r> EvidenceCase<'r> {
             record,
             made,
             held: Held::default(),
+            firmware: Vec::new(),
         }
     }
 
@@ -291,9 +295,14 @@ impl<'r> EvidenceCase<'r> {
         let names: Vec<&str> = given.into_iter().chain(claims.name()).collect();
         let identities: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
         revocations::refuse(reading, &names, &identities).await?;
+        self.firmware.clear();
         for (known_by, counters) in claims.counters() {
-            let alert = enrolment::compare_counters(reading.store, known_by, counters).await;
-            self.record.alerts.extend(alert.map_err(|error| Refusal::because(&error))?);
+            // At once: a store may be at the end of a network.
+            let compared = enrolment::compare_counters(reading.store, known_by, counters);
+            let (alert, firmware) = tokio::try_join!(compared, Firmware::seen(reading.store, known_by, counters.firmware_version))
+                .map_err(|error| Refusal::because(&error))?;
+            self.record.alerts.extend(alert.into_iter().chain(firmware.alert()));
+            self.firmware.push(firmware);
         }
         Ok(())
     }
@@ -354,6 +363,10 @@ impl<'r> EvidenceCase<'r> {
         // Not of a machine that is refused, or judged anew: it has not attested, and who it is now is compared with when it last did.
         for (known_by, counters) in claims.counters() {
             let noted = enrolment::note_counters(store, known_by, counters).await;
+            noted.map_err(|error| Refusal::because(&error))?;
+        }
+        for ((known_by, _), firmware) in claims.counters().into_iter().zip(&self.firmware) {
+            let noted = firmware.note(store, known_by).await;
             noted.map_err(|error| Refusal::because(&error))?;
         }
         Ok(holder)

@@ -158,6 +158,7 @@ async fn counters_and_a_clock_that_run_backwards_are_told_and_those_that_run_on_
             restart_count,
             clock_ms,
             clock_safe,
+            firmware_version: 1,
         };
         let first = claims(before, true);
         assert_eq!(

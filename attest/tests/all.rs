@@ -38,6 +38,7 @@ mod nitro_authority;
 mod nitro_tpm;
 mod nitro_tpm_vectors;
 mod pkcs7;
+mod prediction;
 mod refusals;
 mod sts;
 mod support;

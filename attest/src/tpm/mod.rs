@@ -3,7 +3,7 @@
 //! In reading order: [`wire`] (the bytes), [`ek`] and [`ek_certificate`] (which TPM), `endorsements` (who vouches for it; [`vtpm`], if Google
 //! does), [`ak`] (which key in it), [`credential`] and `task` (the proof that both are in one TPM), [`quote`] and [`pcr`] (what was signed),
 //! [`event_log`] (how the PCRs came about), [`measured_boot`] (what its events mean), [`door`] (whether that is all that came about), `verifier`, which puts
-//! them together into [`TpmClaims`], and [`reference_values`], which those are held against.
+//! them together into [`TpmClaims`], [`reference_values`], which those are held against, and [`prediction`], which computes such values from files.
 
 pub mod ak;
 mod claims;
@@ -16,6 +16,7 @@ pub mod event_log;
 mod kind;
 pub mod measured_boot;
 pub mod pcr;
+pub mod prediction;
 pub mod quote;
 pub mod reference_values;
 mod subject;

@@ -1,0 +1,111 @@
+//! All of a boot: who loads what, and which PCRs come of it.
+
+use super::linux::{CommandLine, Kernel, STUB_PCR};
+use super::pe::PeImage;
+use super::uki::{SECTIONS_PCR, Uki};
+use super::{MeasuredBy, Prediction, initrd};
+
+/// The PCR of images that firmware starts.
+pub const IMAGES_PCR: u8 = 4;
+
+/// The PCRs that nothing is extended into while nothing but the image is given to systemd's stub: command lines and credentials, extensions.
+const UNUSED_PCRS: [(u8, &str); 2] = [
+    (
+        12,
+        "at the kernel's start, if systemd-stub is given no command line, addon or credential",
+    ),
+    (13, "at the kernel's start, if systemd-stub finds no system extension"),
+];
+
+/// What firmware measures before it starts the first image of a boot option (edk2 `MdePkg/Include/IndustryStandard/UefiTcgPlatform.h`,
+/// EFI_CALLING_EFI_APPLICATION), and between its own events and those of what it starts (PC Client Platform Firmware Profile 1.06, 3.3.4.5).
+const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
+pub(super) const SEPARATOR: [u8; 4] = [0; 4];
+
+const AT_KERNEL: &str = "at the kernel's start";
+
+/// Whether firmware starts only what is signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecureBoot {
+    On,
+    Off,
+}
+
+/// A boot of a unified kernel image.
+#[derive(Debug, Clone, Copy)]
+pub struct UkiBoot<'a> {
+    /// What is started before it and loads it by the firmware: systemd-boot, or nothing. With their names.
+    pub loaders: &'a [(String, PeImage<'a>)],
+    pub uki: &'a Uki<'a>,
+    pub secure_boot: SecureBoot,
+}
+
+impl UkiBoot<'_> {
+    /// PCRs 4, 9, 11, 12 and 13.
+    pub fn predict(&self, prediction: &mut Prediction) {
+        begin(prediction);
+        for (name, image) in self.loaders {
+            load(prediction, format_args!("{name}"), image);
+        }
+        load(prediction, format_args!("unified kernel image"), self.uki.image());
+        self.uki.measure_sections(prediction);
+        prediction.settle(SECTIONS_PCR, AT_KERNEL);
+        prediction.phases(SECTIONS_PCR);
+        for (pcr, when) in UNUSED_PCRS {
+            prediction.settle(pcr, when);
+        }
+        if let Err(why) = self.kernel(prediction) {
+            prediction.leave_out(&[STUB_PCR], why);
+        }
+        if let Err(why) = self.inner_image(prediction) {
+            prediction.leave_out(&[IMAGES_PCR], why);
+        } else {
+            prediction.settle(IMAGES_PCR, AT_KERNEL);
+        }
+    }
+
+    /// The stub has the firmware load the kernel that it contains. With Secure Boot it takes the place of the firmware's checks meanwhile, because
+    /// that kernel need not be signed by itself, and with them of their measurement.
+    fn inner_image(&self, prediction: &mut Prediction) -> Result<(), String> {
+        match self.secure_boot {
+            SecureBoot::On => Ok(()),
+            SecureBoot::Off => {
+                let kernel = self.inner_kernel()?;
+                load(prediction, format_args!("kernel in the unified kernel image"), kernel.image());
+                Ok(())
+            }
+        }
+    }
+
+    fn kernel(&self, prediction: &mut Prediction) -> Result<(), String> {
+        let kernel = self.inner_kernel()?;
+        let section = self.uki.section(".cmdline").ok_or("the image has no command line")?;
+        let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
+        let options = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
+        let initrd = initrd::digests(self.uki, prediction.banks())?;
+        kernel.measure_stub(prediction, &options, initrd)?;
+        prediction.settle(STUB_PCR, AT_KERNEL);
+        Ok(())
+    }
+
+    fn inner_kernel(&self) -> Result<Kernel<'_>, String> {
+        let section = self.uki.section(".linux").ok_or("the image has no kernel")?;
+        let content = section.content().ok_or("the kernel is larger in memory than in the file")?;
+        let kernel = Kernel::parse(content).map_err(|error| format!("the kernel in the image: {error}"))?;
+        if !kernel.loads_initrd() {
+            return Err("the kernel in the image is older than 5.8: it is not started by the firmware".to_owned());
+        }
+        Ok(kernel)
+    }
+}
+
+/// What firmware has measured into PCR 4 when it starts the first image.
+fn begin(prediction: &mut Prediction) {
+    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, "a boot option is tried", &[CALLING]);
+    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, "separator", &[&SEPARATOR]);
+}
+
+fn load(prediction: &mut Prediction, name: std::fmt::Arguments<'_>, image: &PeImage<'_>) {
+    let digests = image.authenticode(prediction.banks());
+    prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, name, digests);
+}

@@ -1,0 +1,152 @@
+//! The kernel's own EFI stub: what Linux measures before it leaves the firmware.
+//!
+//! Linux extends into PCR 9 the options that it was started with, which are its command line, and the initrd, if it got that by the protocol
+//! LoadFile2 (`drivers/firmware/efi/libstub/efi-stub-helper.c`). That it does, and in this order, was seen of 6.1 and 6.12.
+
+use super::pe::{PeError, PeImage};
+use super::{Digests, MeasuredBy, Prediction};
+
+/// The PCR of options and initrd.
+pub const STUB_PCR: u8 = 9;
+
+/// The first kernel of which it was seen what its stub measures.
+const FIRST_VERSION: (u32, u32) = (6, 1);
+
+/// Longest command line: COMMAND_LINE_SIZE of x86.
+const COMMAND_LINE_LIMIT_BYTES: usize = 2048;
+
+/// Where a kernel says which one it is (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header").
+const HEADER_MAGIC_OFFSET_BYTES: usize = 0x202;
+const HEADER_MAGIC: &[u8] = b"HdrS";
+const VERSION_POINTER_OFFSET_BYTES: usize = 0x20e;
+/// What that pointer counts from.
+const VERSION_BASE_BYTES: usize = 0x200;
+/// Longest version text that is read.
+const VERSION_LIMIT_BYTES: usize = 256;
+
+/// An x86 kernel with an EFI stub.
+#[derive(Debug, Clone)]
+pub struct Kernel<'a> {
+    image: PeImage<'a>,
+    version: Option<(u32, u32)>,
+}
+
+/// A command line of which every boot loader and stub makes the same options.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine(String);
+
+/// Why a command line is none of which can be said what is measured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandLineError {
+    /// No words.
+    #[error("it is empty")]
+    Empty,
+    /// More than a kernel takes.
+    #[error("it has {bytes} bytes, more than {COMMAND_LINE_LIMIT_BYTES}")]
+    TooLong { bytes: usize },
+    /// Which versions treat differently.
+    #[error(
+        "it has the byte {byte:#04x} at {position}: systemd's and GRUB's releases make different things of what is not printable ASCII"
+    )]
+    Byte { byte: u8, position: usize },
+    /// Which some strip.
+    #[error("it begins with a space, which some releases of systemd keep")]
+    LeadingSpace,
+}
+
+impl CommandLine {
+    /// A command line as a file has it: spaces, line ends and zeros behind it are no part of it.
+    ///
+    /// # Errors
+    /// [`CommandLineError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, CommandLineError> {
+        let end = bytes
+            .iter()
+            .rposition(|byte| !matches!(byte, b' ' | b'\n' | b'\r' | 0))
+            .map_or(0, |last| last + 1);
+        let bytes = bytes.get(..end).unwrap_or_default();
+        if bytes.is_empty() {
+            return Err(CommandLineError::Empty);
+        }
+        if bytes.len() >= COMMAND_LINE_LIMIT_BYTES {
+            return Err(CommandLineError::TooLong { bytes: bytes.len() });
+        }
+        if let Some((position, &byte)) = bytes.iter().enumerate().find(|(_, byte)| !matches!(byte, b' '..=b'~')) {
+            return Err(CommandLineError::Byte { byte, position });
+        }
+        if bytes.first() == Some(&b' ') {
+            return Err(CommandLineError::LeadingSpace);
+        }
+        Ok(Self(String::from_utf8_lossy(bytes).into_owned()))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// As an EFI application gets it: UTF-16, with a zero at its end.
+    #[must_use]
+    pub fn load_options(&self) -> Vec<u8> {
+        self.0.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
+    }
+}
+
+impl<'a> Kernel<'a> {
+    /// Reads a kernel.
+    ///
+    /// # Errors
+    /// [`PeError`]: what has no EFI stub is no image.
+    pub fn parse(file: &'a [u8]) -> Result<Self, PeError> {
+        Ok(Self {
+            image: PeImage::parse(file)?,
+            version: version(file),
+        })
+    }
+
+    #[must_use]
+    pub const fn image(&self) -> &PeImage<'a> {
+        &self.image
+    }
+
+    /// Its version, major and minor, if it says so.
+    #[must_use]
+    pub const fn version(&self) -> Option<(u32, u32)> {
+        self.version
+    }
+
+    /// Whether its initrd can be had by LoadFile2, since 5.8. Older ones are started in another way, which measures nothing.
+    #[must_use]
+    pub const fn loads_initrd(&self) -> bool {
+        self.image.image_version() >= 1
+    }
+
+    /// What its stub extends into PCR 9, with the options and the initrd that it is started with.
+    pub(crate) fn measure_stub(&self, prediction: &mut Prediction, options: &CommandLine, initrd: Option<Digests>) -> Result<(), String> {
+        match self.version {
+            Some(version) if version >= FIRST_VERSION => {}
+            Some((major, minor)) => return Err(format!("what Linux {major}.{minor} measures was not looked at")),
+            None => return Err("the kernel does not say which version it is".to_owned()),
+        }
+        prediction.measure(
+            STUB_PCR,
+            MeasuredBy::Linux,
+            format_args!("command line \"{}\"", options.as_str().escape_debug()),
+            &[&options.load_options()],
+        );
+        if let Some(digests) = initrd {
+            prediction.extend(STUB_PCR, MeasuredBy::Linux, "initrd", digests);
+        }
+        Ok(())
+    }
+}
+
+fn version(file: &[u8]) -> Option<(u32, u32)> {
+    file.get(HEADER_MAGIC_OFFSET_BYTES..)?.strip_prefix(HEADER_MAGIC)?;
+    let pointer = file.get(VERSION_POINTER_OFFSET_BYTES..)?.first_chunk::<2>()?;
+    let text = file.get(usize::from(u16::from_le_bytes(*pointer)).checked_add(VERSION_BASE_BYTES)?..)?;
+    let text = text.get(..VERSION_LIMIT_BYTES).unwrap_or(text);
+    let end = text.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.')?;
+    let mut numbers = std::str::from_utf8(text.get(..end)?).ok()?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}

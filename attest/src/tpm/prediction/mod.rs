@@ -1,0 +1,199 @@
+//! What a machine will measure, from the files that it will boot: without booting them.
+//!
+//! Measured boot extends digests of what is started, in an order that firmware, boot loader and kernel prescribe. Where all of that follows from
+//! files, a PCR's value can be computed before any machine has it; where it follows from the machine too (its firmware's own code and settings, its
+//! disks), it has to be recorded from one. [`Prediction`] has both: what was computed, each digest with what it is of, and which PCRs were not, with
+//! the reason.
+//!
+//! In reading order: [`pe`] (an image, and its digest in PCR 4), [`uki`] (a unified kernel image, PCRs 4, 9, 11 and 12), `initrd` and [`linux`]
+//! (what the kernel's own EFI stub measures, PCR 9), [`boot`] (all of a boot), [`secure_boot`] (PCR 7).
+//!
+//! Nothing here is evidence. A prediction is worth what the files are that it was made of: they have to be those that the nodes boot.
+
+pub mod boot;
+mod initrd;
+pub mod linux;
+pub mod pe;
+pub mod secure_boot;
+pub mod uki;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::wire::HashAlg;
+use crate::values::HexDigest;
+
+/// Digests of the same bytes, one for each bank.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Digests(BTreeMap<HashAlg, HexDigest>);
+
+impl Digests {
+    /// The digests of the concatenation of `parts`.
+    #[must_use]
+    pub fn of(banks: &[HashAlg], parts: &[&[u8]]) -> Self {
+        Self::each(banks, |bank| bank.digest(parts).as_ref().to_vec())
+    }
+
+    fn each(banks: &[HashAlg], digest: impl Fn(HashAlg) -> Vec<u8>) -> Self {
+        // A bank's digest has a length that HexDigest takes: none is left out.
+        let digests = banks.iter().filter_map(|&bank| Some((bank, HexDigest::new(&digest(bank))?)));
+        Self(digests.collect())
+    }
+
+    /// The digest for a bank, if it was asked for.
+    #[must_use]
+    pub fn get(&self, bank: HashAlg) -> Option<&HexDigest> {
+        self.0.get(&bank)
+    }
+}
+
+/// Who measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasuredBy {
+    /// UEFI.
+    Firmware,
+    /// The first stage that distributions have signed.
+    Shim,
+    /// GRUB.
+    Grub,
+    /// The stub at the front of a unified kernel image.
+    SystemdStub,
+    /// The EFI stub of the kernel.
+    Linux,
+    /// systemd in the initrd, and later.
+    Systemd,
+}
+
+/// One digest that is extended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PredictedEvent {
+    /// The PCR.
+    pub pcr: u8,
+    pub by: MeasuredBy,
+    /// What it is of, in words.
+    pub what: String,
+    #[serde(flatten)]
+    pub digests: Digests,
+}
+
+/// The value of a PCR.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PredictedPcr {
+    /// The PCR.
+    pub pcr: u8,
+    /// Until when it is that.
+    pub when: String,
+    #[serde(flatten)]
+    pub values: Digests,
+}
+
+/// PCRs whose value was not computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NotPredicted {
+    pub pcrs: Vec<u8>,
+    pub why: String,
+}
+
+/// What will be measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Prediction {
+    #[serde(skip)]
+    banks: Vec<HashAlg>,
+    events: Vec<PredictedEvent>,
+    pcrs: Vec<PredictedPcr>,
+    not_predicted: Vec<NotPredicted>,
+    #[serde(skip)]
+    values: BTreeMap<u8, Digests>,
+}
+
+/// A word that systemd extends into PCR 11 at a point of the boot (systemd-pcrphase.service(8)).
+pub const PHASES: [&str; 4] = ["enter-initrd", "leave-initrd", "sysinit", "ready"];
+
+impl Prediction {
+    /// Nothing yet, for these banks.
+    #[must_use]
+    pub fn new(banks: &[HashAlg]) -> Self {
+        Self {
+            banks: banks.to_vec(),
+            events: Vec::new(),
+            pcrs: Vec::new(),
+            not_predicted: Vec::new(),
+            values: BTreeMap::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn banks(&self) -> &[HashAlg] {
+        &self.banks
+    }
+
+    /// What is extended; of each PCR in its order.
+    #[must_use]
+    pub fn events(&self) -> &[PredictedEvent] {
+        &self.events
+    }
+
+    /// The values of those PCRs of which everything was computed.
+    #[must_use]
+    pub fn pcrs(&self) -> &[PredictedPcr] {
+        &self.pcrs
+    }
+
+    #[must_use]
+    pub fn not_predicted(&self) -> &[NotPredicted] {
+        &self.not_predicted
+    }
+
+    /// One more digest.
+    pub(crate) fn extend(&mut self, pcr: u8, by: MeasuredBy, what: impl fmt::Display, digests: Digests) {
+        let before = self.values.remove(&pcr).unwrap_or_default();
+        let after = Digests::each(&self.banks, |bank| {
+            let zeros = vec![0; bank.digest_bytes()];
+            let value = before.get(bank).map_or(zeros.as_slice(), HexDigest::as_bytes);
+            let digest = digests.get(bank).map_or([].as_slice(), HexDigest::as_bytes);
+            bank.digest(&[value, digest]).as_ref().to_vec()
+        });
+        self.values.insert(pcr, after);
+        self.events.push(PredictedEvent {
+            pcr,
+            by,
+            what: what.to_string(),
+            digests,
+        });
+    }
+
+    /// One more, of bytes.
+    pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: impl fmt::Display, parts: &[&[u8]]) {
+        let digests = Digests::of(&self.banks, parts);
+        self.extend(pcr, by, what, digests);
+    }
+
+    /// Everything that is extended into a PCR until `when` was said; one into which nothing is has zeros.
+    pub(crate) fn settle(&mut self, pcr: u8, when: impl Into<String>) {
+        let zeros = Digests::each(&self.banks, |bank| vec![0; bank.digest_bytes()]);
+        self.pcrs.push(PredictedPcr {
+            pcr,
+            when: when.into(),
+            values: self.values.get(&pcr).cloned().unwrap_or(zeros),
+        });
+    }
+
+    pub(crate) fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
+        self.not_predicted.push(NotPredicted {
+            pcrs: pcrs.to_vec(),
+            why: why.into(),
+        });
+    }
+
+    /// The words that systemd extends into PCR 11, and its value after each.
+    pub(crate) fn phases(&mut self, pcr: u8) {
+        for phase in PHASES {
+            self.measure(pcr, MeasuredBy::Systemd, format_args!("phase {phase}"), &[phase.as_bytes()]);
+            self.settle(pcr, format!("after {phase}"));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! PCR 7: whose signatures firmware accepts, and whose it has accepted.
+//!
+//! Firmware measures the variables SecureBoot, PK, KEK, db and dbx, a separator, and then each entry of db by which it accepted an image, once
+//! (PC Client Platform Firmware Profile 1.06, 3.3.4.8). What is hashed is UEFI_VARIABLE_DATA: the variable's GUID, the lengths of its name and its
+//! content, the name, the content; of an entry of db its owner and the certificate.
+
+use super::boot::{SEPARATOR, SecureBoot};
+use super::{MeasuredBy, Prediction};
+use crate::tpm::wire::HashAlg;
+
+/// The PCR.
+pub const SECURE_BOOT_PCR: u8 = 7;
+
+/// Longest variable that is read: firmware has some 64 KiB for all of them, and dbx is the largest.
+pub const VARIABLE_LIMIT_BYTES: usize = 256 * 1024;
+
+/// EFI_GLOBAL_VARIABLE and EFI_IMAGE_SECURITY_DATABASE_GUID, as they are in memory.
+const GLOBAL: Guid = [
+    0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
+];
+const SECURITY_DATABASE: Guid = [
+    0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
+];
+/// EFI_CERT_X509_GUID.
+const X509: Guid = [
+    0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
+];
+
+type Guid = [u8; 16];
+
+/// EFI_SIGNATURE_LIST: type, and the sizes of the list, of a header, and of each signature.
+const LIST_HEADER_BYTES: usize = 28;
+const GUID_BYTES: usize = 16;
+
+/// The variables of a machine, each as firmware has it: signature lists, and nothing where there is none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Variables<'a> {
+    pub pk: &'a [u8],
+    pub kek: &'a [u8],
+    pub db: &'a [u8],
+    pub dbx: &'a [u8],
+}
+
+/// Why PCR 7 cannot be computed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecureBootError {
+    /// Longer than is read.
+    #[error("{variable} has {bytes} bytes, more than {VARIABLE_LIMIT_BYTES}")]
+    TooLarge { variable: &'static str, bytes: usize },
+    /// Not what firmware has in these variables.
+    #[error(
+        "{variable} is no list of signatures, at byte {offset}: give it as the variable has it, without attributes and without a signature of its own"
+    )]
+    NoSignatureLists { variable: &'static str, offset: usize },
+    /// A certificate by which nothing is accepted.
+    #[error("the certificate that signs what is booted is not in db")]
+    NotInDb,
+}
+
+impl Variables<'_> {
+    /// What is measured with these variables, when images are accepted by `authorities`: certificates in db, DER, in the order of their first use.
+    /// Without Secure Boot nothing is accepted by anybody.
+    ///
+    /// # Errors
+    /// [`SecureBootError`].
+    pub fn predict(&self, secure_boot: SecureBoot, authorities: &[&[u8]], prediction: &mut Prediction) -> Result<(), SecureBootError> {
+        for (variable, content) in [("PK", self.pk), ("KEK", self.kek), ("db", self.db), ("dbx", self.dbx)] {
+            check(variable, content)?;
+        }
+        let mut entries: Vec<Vec<u8>> = Vec::new();
+        if secure_boot == SecureBoot::On {
+            for authority in authorities {
+                let entry = entry(self.db, authority).ok_or(SecureBootError::NotInDb)?;
+                if !entries.contains(&entry) {
+                    entries.push(entry);
+                }
+            }
+        }
+
+        let state = [u8::from(secure_boot == SecureBoot::On)];
+        let measured = [
+            (GLOBAL, "SecureBoot", state.as_slice()),
+            (GLOBAL, "PK", self.pk),
+            (GLOBAL, "KEK", self.kek),
+            (SECURITY_DATABASE, "db", self.db),
+            (SECURITY_DATABASE, "dbx", self.dbx),
+        ];
+        for (guid, name, content) in measured {
+            measure(prediction, format_args!("variable {name}"), guid, name, content);
+        }
+        prediction.measure(SECURE_BOOT_PCR, MeasuredBy::Firmware, "separator", &[&SEPARATOR]);
+        for entry in entries {
+            let certificate = HashAlg::Sha256.digest(&[entry.get(GUID_BYTES..).unwrap_or_default()]);
+            measure(
+                prediction,
+                format_args!("accepted by the certificate {certificate:?} (SHA-256) in db"),
+                SECURITY_DATABASE,
+                "db",
+                &entry,
+            );
+        }
+        prediction.settle(SECURE_BOOT_PCR, "at the kernel's start");
+        Ok(())
+    }
+}
+
+/// UEFI_VARIABLE_DATA.
+fn measure(prediction: &mut Prediction, what: std::fmt::Arguments<'_>, guid: Guid, name: &str, content: &[u8]) {
+    let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let length = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes();
+    let parts: [&[u8]; 5] = [&guid, &length(name.encode_utf16().count()), &length(content.len()), &units, content];
+    prediction.measure(SECURE_BOOT_PCR, MeasuredBy::Firmware, what, &parts);
+}
+
+fn check(variable: &'static str, content: &[u8]) -> Result<(), SecureBootError> {
+    if content.len() > VARIABLE_LIMIT_BYTES {
+        return Err(SecureBootError::TooLarge {
+            variable,
+            bytes: content.len(),
+        });
+    }
+    let mut rest = content;
+    while !rest.is_empty() {
+        let offset = content.len() - rest.len();
+        let list = List::first(rest).ok_or(SecureBootError::NoSignatureLists { variable, offset })?;
+        rest = list.rest;
+    }
+    Ok(())
+}
+
+/// The entry of a certificate: its owner and itself.
+fn entry(db: &[u8], certificate: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = db;
+    while let Some(list) = List::first(rest) {
+        let mut entries = list.signatures.chunks_exact(list.signature_bytes);
+        let found = entries.find(|entry| list.kind == X509 && entry.get(GUID_BYTES..) == Some(certificate));
+        if let Some(entry) = found {
+            return Some(entry.to_vec());
+        }
+        rest = list.rest;
+    }
+    None
+}
+
+/// EFI_SIGNATURE_LIST.
+struct List<'a> {
+    kind: Guid,
+    signatures: &'a [u8],
+    signature_bytes: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> List<'a> {
+    fn first(bytes: &'a [u8]) -> Option<Self> {
+        let field = |offset: usize| {
+            let field = bytes.get(offset..)?.first_chunk::<4>()?;
+            usize::try_from(u32::from_le_bytes(*field)).ok()
+        };
+        let (list, header, signature_bytes) = (field(16)?, field(20)?, field(24)?);
+        let signatures = bytes.get(LIST_HEADER_BYTES.checked_add(header)?..list)?;
+        let whole = signature_bytes > GUID_BYTES && signatures.len().is_multiple_of(signature_bytes);
+        whole.then_some(Self {
+            kind: *bytes.first_chunk()?,
+            signatures,
+            signature_bytes,
+            rest: bytes.get(list..)?,
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! A unified kernel image: systemd's stub with a kernel, its initrd and its command line as sections.
+//!
+//! The stub measures the sections into PCR 11 before it uses them, in the order of a list and not of the file: for each section that is there its
+//! name with a zero behind it, then its content as it is in memory, without the file's padding. Which sections are on the list depends on the
+//! stub's version: read in systemd's sources, `src/boot/efi/stub.c` and `src/fundamental/tpm-pcr.h` of 252 to 253, `uki.h` of 254 to 257.
+
+use std::fmt;
+
+use super::pe::{PeError, PeImage, Section, SectionName};
+use super::{Digests, MeasuredBy, Prediction};
+use crate::tpm::wire::HashAlg;
+
+/// The PCR of the sections (`TPM2_PCR_KERNEL_BOOT`).
+pub const SECTIONS_PCR: u8 = 11;
+
+/// The section by which an image says which stub it has, and what it says.
+const MAGIC_SECTION: &[u8] = b".sdmagic";
+const MAGIC: &[u8] = b"#### LoaderInfo: systemd-stub ";
+
+/// Longest version that is read: a distribution's is some 20 bytes.
+const VERSION_LIMIT_BYTES: usize = 128;
+
+/// The first version that measures sections.
+const FIRST_VERSION: u32 = 252;
+/// The last one whose source was read.
+const LAST_VERSION: u32 = 257;
+
+/// The list, in its order, and the version that each section is measured since.
+const MEASURED: [(&str, u32); 13] = [
+    (".linux", 252),
+    (".osrel", 252),
+    (".cmdline", 252),
+    (".initrd", 252),
+    (".ucode", 256),
+    (".splash", 252),
+    (".dtb", 252),
+    (".uname", 254),
+    (".sbat", 254),
+    (".pcrpkey", 252),
+    (".profile", 257),
+    (".dtbauto", 257),
+    (".hwids", 257),
+];
+
+/// Sections whose use depends on the machine, or on what is chosen when it boots: an image with one of these measures more than one thing.
+const DEPENDENT: [&str; 4] = [".profile", ".dtbauto", ".hwids", ".efifw"];
+
+/// Until this version a section was taken for another whose name its own begins with.
+const PREFIX_MATCH_LAST: u32 = 255;
+
+/// A unified kernel image whose measurements can be told.
+#[derive(Debug, Clone)]
+pub struct Uki<'a> {
+    image: PeImage<'a>,
+    stub: StubVersion,
+}
+
+/// The version of systemd's stub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StubVersion {
+    /// The release: 252.
+    pub release: u32,
+    /// All of it: `252.39-1~deb12u2`.
+    text: String,
+}
+
+impl fmt::Display for StubVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why it cannot be said what an image measures.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UkiError {
+    /// No image at all.
+    #[error(transparent)]
+    Image(#[from] PeError),
+    /// No unified kernel image.
+    #[error("it is no unified kernel image: it has no section {0}")]
+    SectionMissing(&'static str),
+    /// The section that has the version says something else.
+    #[error("its section .sdmagic does not say which systemd-stub it has: \"{0}\"")]
+    Version(String),
+    /// A stub that measures nothing, or nobody knows what.
+    #[error("its systemd-stub is {found}: what {FIRST_VERSION} to {LAST_VERSION} measure is known")]
+    UnknownVersion { found: StubVersion },
+    /// Stubs differ in which of them they take.
+    #[error("it has more than one section that systemd-stub {stub} may take for {section}")]
+    Ambiguous { section: &'static str, stub: StubVersion },
+    /// What it measures is decided when it boots.
+    #[error("it has the section {0}: what it measures depends on the machine, or on the profile that is chosen")]
+    Dependent(&'static str),
+}
+
+impl<'a> Uki<'a> {
+    /// Reads an image.
+    ///
+    /// # Errors
+    /// [`UkiError`].
+    pub fn parse(file: &'a [u8]) -> Result<Self, UkiError> {
+        let image = PeImage::parse(file)?;
+        let stub = stub_version(&image)?;
+        if !(FIRST_VERSION..=LAST_VERSION).contains(&stub.release) {
+            return Err(UkiError::UnknownVersion { found: stub });
+        }
+        let has = |name: &str| image.sections().iter().any(|section| section.name.as_bytes() == name.as_bytes());
+        if let Some(name) = DEPENDENT.into_iter().find(|name| has(name)) {
+            return Err(UkiError::Dependent(name));
+        }
+        if !has(".linux") {
+            return Err(UkiError::SectionMissing(".linux"));
+        }
+        let uki = Self { image, stub };
+        for (section, _) in uki.list().chain([(".pcrsig", FIRST_VERSION)]) {
+            if uki.candidates(section).count() > 1 {
+                return Err(UkiError::Ambiguous { section, stub: uki.stub });
+            }
+        }
+        Ok(uki)
+    }
+
+    /// The image itself.
+    #[must_use]
+    pub const fn image(&self) -> &PeImage<'a> {
+        &self.image
+    }
+
+    #[must_use]
+    pub const fn stub(&self) -> &StubVersion {
+        &self.stub
+    }
+
+    /// A section that the stub knows; one without content is none.
+    #[must_use]
+    pub fn section(&self, name: &str) -> Option<&Section<'a>> {
+        let mut sections = self.image.sections().iter();
+        sections.find(|section| section.name.as_bytes() == name.as_bytes() && section.memory_bytes() > 0)
+    }
+
+    /// The sections that this stub measures, in its order.
+    pub fn measured(&self) -> impl Iterator<Item = &Section<'a>> {
+        self.list().filter_map(|(name, _)| self.section(name))
+    }
+
+    /// What the stub extends into PCR 11.
+    pub(crate) fn measure_sections(&self, prediction: &mut Prediction) {
+        for section in self.measured() {
+            let name = section.name;
+            let digests = section.digests(prediction.banks());
+            prediction.measure(
+                SECTIONS_PCR,
+                MeasuredBy::SystemdStub,
+                format_args!("name of section {name}"),
+                &[name.as_bytes(), &[0]],
+            );
+            prediction.extend(SECTIONS_PCR, MeasuredBy::SystemdStub, format_args!("section {name}"), digests);
+        }
+    }
+
+    /// PCR 11 as the stub leaves it.
+    #[must_use]
+    pub fn section_digests(&self, banks: &[HashAlg]) -> Vec<(SectionName, Digests)> {
+        self.measured().map(|section| (section.name, section.digests(banks))).collect()
+    }
+
+    fn list(&self) -> impl Iterator<Item = (&'static str, u32)> + use<'a> {
+        let release = self.stub.release;
+        MEASURED.into_iter().filter(move |(_, since)| *since <= release)
+    }
+
+    /// What this stub may take for a section.
+    fn candidates<'s>(&'s self, wanted: &'s str) -> impl Iterator<Item = &'s Section<'a>> {
+        let prefix = self.stub.release <= PREFIX_MATCH_LAST;
+        self.image.sections().iter().filter(move |section| {
+            let name = section.name.as_bytes();
+            name == wanted.as_bytes() || (prefix && name.starts_with(wanted.as_bytes()))
+        })
+    }
+}
+
+fn stub_version(image: &PeImage<'_>) -> Result<StubVersion, UkiError> {
+    let mut sections = image.sections().iter();
+    let magic = sections.find(|section| section.name.as_bytes() == MAGIC_SECTION);
+    let magic = magic.ok_or(UkiError::SectionMissing(".sdmagic"))?;
+    let text = magic.content().unwrap_or_default();
+    let text = text.get(..VERSION_LIMIT_BYTES).unwrap_or(text);
+    let refused = || UkiError::Version(text.escape_ascii().to_string());
+    let version = text.strip_prefix(MAGIC).ok_or_else(refused)?;
+    let version: Vec<u8> = version.iter().copied().take_while(|byte| byte.is_ascii_graphic()).collect();
+    let version = String::from_utf8(version).map_err(|_| refused())?;
+    let digits = version.len() - version.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let release = version.get(..digits).and_then(|digits| digits.parse().ok()).ok_or_else(refused)?;
+    Ok(StubVersion { release, text: version })
+}

@@ -1,0 +1,127 @@
+//! A small PE32+ image, written field by field.
+
+/// A section: name, content, and its size in memory.
+#[derive(Clone)]
+pub struct Section {
+    pub name: Vec<u8>,
+    pub content: Vec<u8>,
+    pub memory_bytes: u32,
+}
+
+/// What an image is made of.
+#[derive(Clone)]
+pub struct Image {
+    pub sections: Vec<Section>,
+    pub trailing: Vec<u8>,
+    pub certificates: Vec<u8>,
+    pub checksum: u32,
+    /// How many data directories there are.
+    pub directories: u32,
+    pub image_version: u16,
+}
+
+pub const NT_HEADERS: usize = 64;
+pub const OPTIONAL_HEADER: usize = NT_HEADERS + 24;
+pub const CHECKSUM: usize = OPTIONAL_HEADER + 64;
+pub const SIZE_OF_HEADERS: usize = OPTIONAL_HEADER + 60;
+pub const SECURITY: usize = OPTIONAL_HEADER + 112 + 4 * 8;
+pub const FILE_ALIGNMENT: usize = 512;
+
+impl Image {
+    pub fn new() -> Self {
+        Self {
+            sections: Vec::new(),
+            trailing: Vec::new(),
+            certificates: Vec::new(),
+            checksum: 0,
+            directories: 16,
+            image_version: 1,
+        }
+    }
+
+    pub fn section(mut self, name: &str, content: &[u8]) -> Self {
+        self.sections.push(Section {
+            name: name.as_bytes().to_vec(),
+            content: content.to_vec(),
+            memory_bytes: u32::try_from(content.len()).unwrap(),
+        });
+        self
+    }
+
+    /// Where the table of sections begins.
+    pub fn table(&self) -> usize {
+        OPTIONAL_HEADER + 112 + usize::try_from(self.directories).unwrap() * 8
+    }
+
+    /// Where the first section's content begins.
+    pub fn first(&self) -> usize {
+        (self.table() + self.sections.len() * 40).next_multiple_of(FILE_ALIGNMENT)
+    }
+
+    pub fn build(&self) -> Vec<u8> {
+        let headers = self.first();
+        let mut file = vec![0; headers];
+        put(&mut file, 0, b"MZ");
+        put(&mut file, 60, &u32::try_from(NT_HEADERS).unwrap().to_le_bytes());
+        put(&mut file, NT_HEADERS, b"PE\0\0");
+        put(&mut file, NT_HEADERS + 4, &0x8664_u16.to_le_bytes());
+        put(
+            &mut file,
+            NT_HEADERS + 6,
+            &u16::try_from(self.sections.len()).unwrap().to_le_bytes(),
+        );
+        let optional = u16::try_from(112 + self.directories * 8).unwrap();
+        put(&mut file, NT_HEADERS + 20, &optional.to_le_bytes());
+        put(&mut file, OPTIONAL_HEADER, &0x20b_u16.to_le_bytes());
+        put(&mut file, OPTIONAL_HEADER + 44, &self.image_version.to_le_bytes());
+        put(&mut file, SIZE_OF_HEADERS, &u32::try_from(headers).unwrap().to_le_bytes());
+        put(&mut file, CHECKSUM, &self.checksum.to_le_bytes());
+        put(&mut file, OPTIONAL_HEADER + 108, &self.directories.to_le_bytes());
+        for (index, section) in self.sections.iter().enumerate() {
+            let raw = section.content.len().next_multiple_of(FILE_ALIGNMENT);
+            let start = file.len();
+            let header = self.table() + index * 40;
+            put(&mut file, header, &section.name);
+            put(&mut file, header + 8, &section.memory_bytes.to_le_bytes());
+            put(&mut file, header + 12, &u32::try_from(0x1000 * (index + 1)).unwrap().to_le_bytes());
+            put(&mut file, header + 16, &u32::try_from(raw).unwrap().to_le_bytes());
+            put(&mut file, header + 20, &u32::try_from(start).unwrap().to_le_bytes());
+            file.extend_from_slice(&section.content);
+            file.resize(start + raw, 0xcc); // padding that nobody has in memory
+        }
+        file.extend_from_slice(&self.trailing);
+        if !self.certificates.is_empty() {
+            let start = u32::try_from(file.len()).unwrap();
+            put(&mut file, SECURITY, &start.to_le_bytes());
+            put(
+                &mut file,
+                SECURITY + 4,
+                &u32::try_from(self.certificates.len()).unwrap().to_le_bytes(),
+            );
+            file.extend_from_slice(&self.certificates);
+        }
+        file
+    }
+}
+
+pub fn put(file: &mut [u8], offset: usize, bytes: &[u8]) {
+    file[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+/// A unified kernel image: what a stub of that version would be, and these sections.
+pub fn uki(version: &str, sections: &[(&str, &[u8])]) -> Image {
+    let magic = format!("#### LoaderInfo: systemd-stub {version} ####");
+    let image = Image::new().section(".text", b"code").section(".sdmagic", magic.as_bytes());
+    sections.iter().fold(image, |image, (name, content)| image.section(name, content))
+}
+
+/// A kernel: what says so, and its version.
+pub fn kernel(version: &str) -> Image {
+    let mut image = Image::new().section(".setup", &[0; 1024]);
+    let setup = &mut image.sections[0].content;
+    // The content begins at 512 of the file.
+    put(setup, 0x202 - 512, b"HdrS");
+    put(setup, 0x20e - 512, &(0x300_u16 - 0x200).to_le_bytes());
+    put(setup, 0x300 - 512, version.as_bytes());
+    image
+}

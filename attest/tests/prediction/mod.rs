@@ -1,0 +1,6 @@
+//! What is predicted from files that are made here. That machines measure just this is shown by VMs (`swtpm-tests/tests/measured_boot.rs`).
+
+mod image;
+mod pe;
+mod secure_boot;
+mod uki;

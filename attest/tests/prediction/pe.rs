@@ -1,0 +1,174 @@
+//! Images, and their digests.
+
+use attest::HashAlg;
+use attest::tpm::prediction::pe::{PeError, PeImage, SECTIONS_LIMIT};
+
+use super::image::{CHECKSUM, Image, NT_HEADERS, OPTIONAL_HEADER, SECURITY, SIZE_OF_HEADERS, put};
+
+fn image() -> Image {
+    Image::new().section(".text", b"some code").section(".data", &[7; 600])
+}
+
+fn digest(file: &[u8]) -> Result<String, PeError> {
+    let digests = PeImage::parse(file)?.authenticode(&[HashAlg::Sha256]);
+    Ok(digests.get(HashAlg::Sha256).unwrap().to_string())
+}
+
+#[track_caller]
+fn refused(image: &Image, change: impl FnOnce(&mut Vec<u8>), expected: &str) {
+    let mut file = image.build();
+    change(&mut file);
+    let error = digest(&file).unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn the_digest_is_of_the_file_without_checksum_and_certificates() {
+    let mut signed = image();
+    signed.certificates = vec![1; 64];
+    signed.checksum = 0x1234_5678;
+    let file = signed.build();
+    let end = file.len() - 64;
+    let expected = HashAlg::Sha256.digest(&[&file[..CHECKSUM], &file[CHECKSUM + 4..SECURITY], &file[SECURITY + 8..end]]);
+    assert_eq!(digest(&file).unwrap(), format!("{expected:?}"));
+    // As before it was signed, and by whomever.
+    assert_eq!(digest(&file).unwrap(), digest(&image().build()).unwrap());
+    signed.certificates = vec![2; 4096];
+    assert_eq!(digest(&file).unwrap(), digest(&signed.build()).unwrap());
+}
+
+#[test]
+fn every_other_byte_is_in_the_digest() {
+    let mut signed = image();
+    signed.certificates = vec![1; 64];
+    signed.trailing = vec![3; 8];
+    let file = signed.build();
+    let end = file.len() - 64;
+    let before = digest(&file).unwrap();
+    for position in 0..file.len() {
+        let mut changed = file.clone();
+        changed[position] ^= 1;
+        let hidden = (CHECKSUM..CHECKSUM + 4).contains(&position) || position >= end;
+        match digest(&changed) {
+            Ok(after) => assert_eq!(after == before, hidden, "byte {position}"),
+            Err(_) => assert!(!hidden || (SECURITY..SECURITY + 8).contains(&position), "byte {position}"),
+        }
+    }
+}
+
+#[test]
+fn an_image_without_a_directory_of_certificates_has_a_digest_too() {
+    let mut image = image();
+    image.directories = 4;
+    let file = image.build();
+    let expected = HashAlg::Sha256.digest(&[&file[..CHECKSUM], &file[CHECKSUM + 4..]]);
+    assert_eq!(digest(&file).unwrap(), format!("{expected:?}"));
+}
+
+#[test]
+fn no_beginning_of_an_image_is_an_image() {
+    let file = image().build();
+    for length in 0..file.len() {
+        digest(&file[..length]).unwrap_err();
+    }
+}
+
+#[test]
+fn what_readers_understand_differently_is_refused() {
+    let image = image();
+    let (first, second) = (image.table(), image.table() + 40);
+    let start = u32::try_from(image.first()).unwrap();
+    let set = |offset: usize, value: u32| move |file: &mut Vec<u8>| put(file, offset, &value.to_le_bytes());
+    // Sections over each other, and with a gap between them or before them.
+    refused(&image, set(second + 20, start), "begins at");
+    refused(&image, set(second + 20, start + 1), "begins at");
+    refused(&image, set(first + 16, 511), "begins at");
+    refused(&image, set(first + 16, 513), "begins at");
+    refused(&image, set(first + 20, 0), "begins at");
+    refused(&image, set(SIZE_OF_HEADERS, start - 1), "begins at");
+    refused(&image, set(SIZE_OF_HEADERS, start + 1), "begins at");
+    // Sections that are not in the file.
+    refused(&image, set(second + 16, 1025), "in a file of");
+    refused(&image, set(second + 16, u32::MAX), "in a file of");
+    refused(&image, set(second + 20, u32::MAX), "in a file of");
+    refused(&image, set(second + 8, u32::MAX), "bytes in memory");
+    // Headers that end before they do, or behind the file.
+    refused(&image, set(SIZE_OF_HEADERS, 0), "its headers say");
+    refused(&image, set(SIZE_OF_HEADERS, u32::try_from(second + 39).unwrap()), "its headers say");
+    refused(&image, set(SIZE_OF_HEADERS, u32::MAX), "its headers say");
+}
+
+#[test]
+fn certificates_are_at_the_end_and_nowhere_else() {
+    let mut image = image();
+    image.certificates = vec![1; 64];
+    let file = image.build();
+    let start = u32::try_from(file.len() - 64).unwrap();
+    let set = |offset: usize, value: u32| move |file: &mut Vec<u8>| put(file, offset, &value.to_le_bytes());
+    refused(&image, |file| file.push(0), "its certificates are at");
+    refused(&image, set(SECURITY, start - 8), "its certificates are at");
+    refused(&image, set(SECURITY, start + 8), "its certificates are at");
+    refused(&image, set(SECURITY, 0), "its certificates are at");
+    refused(&image, set(SECURITY, u32::MAX), "its certificates are at");
+    refused(&image, set(SECURITY + 4, 63), "its certificates are at");
+    refused(&image, set(SECURITY + 4, 0), "its certificates are at");
+    refused(&image, set(SECURITY + 4, u32::MAX), "its certificates are at");
+    // In the sections, up to the end.
+    let inside = |file: &mut Vec<u8>| {
+        put(file, SECURITY, &(start - 8).to_le_bytes());
+        put(file, SECURITY + 4, &72_u32.to_le_bytes());
+    };
+    refused(&image, inside, "its certificates are at");
+}
+
+#[test]
+fn what_is_no_image_is_refused() {
+    let image = image();
+    refused(&image, |file| file[0] = b'm', "no 64-bit PE image");
+    refused(&image, |file| file[NT_HEADERS] = b'N', "no 64-bit PE image");
+    refused(
+        &image,
+        |file| put(file, OPTIONAL_HEADER, &0x10b_u16.to_le_bytes()),
+        "no 64-bit PE image",
+    );
+    refused(&image, |file| put(file, 60, &u32::MAX.to_le_bytes()), "no 64-bit PE image");
+    refused(
+        &image,
+        |file| put(file, OPTIONAL_HEADER + 108, &17_u32.to_le_bytes()),
+        "no 64-bit PE image",
+    );
+    refused(
+        &image,
+        |file| put(file, NT_HEADERS + 20, &0_u16.to_le_bytes()),
+        "no 64-bit PE image",
+    );
+    let count = u16::try_from(SECTIONS_LIMIT + 1).unwrap();
+    refused(&image, |file| put(file, NT_HEADERS + 6, &count.to_le_bytes()), "more than 512");
+    assert!(digest(&[]).unwrap_err().to_string().contains("no 64-bit PE image"));
+}
+
+#[test]
+fn a_section_is_what_is_in_memory() {
+    let mut image = image();
+    image.sections[0].memory_bytes = 4;
+    image.sections[1].memory_bytes = 5000;
+    let file = image.build();
+    let parsed = PeImage::parse(&file).unwrap();
+    let digests = |index: usize| parsed.sections()[index].digests(&[HashAlg::Sha256]);
+    let of = |bytes: &[u8]| HashAlg::Sha256.digest(&[bytes]).as_ref().to_vec();
+    assert_eq!(digests(0).get(HashAlg::Sha256).unwrap().as_bytes(), of(b"some"));
+    // What the file has of it, its padding included, and zeros.
+    let mut content = [vec![7; 600], vec![0xcc; 424]].concat();
+    content.resize(5000, 0);
+    assert_eq!(digests(1).get(HashAlg::Sha256).unwrap().as_bytes(), of(&content));
+    assert_eq!(parsed.sections()[1].memory_bytes(), 5000);
+    assert_eq!(parsed.sections()[1].content(), None);
+}
+
+#[test]
+fn whether_an_image_is_signed_is_seen() {
+    let mut image = image();
+    assert!(!PeImage::parse(&image.build()).unwrap().is_signed());
+    image.certificates = vec![1; 8];
+    assert!(PeImage::parse(&image.build()).unwrap().is_signed());
+}

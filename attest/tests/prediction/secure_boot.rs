@@ -35,7 +35,7 @@ fn predict(variables: &Variables<'_>, secure_boot: SecureBoot, authorities: &[&[
 }
 
 fn words(prediction: &Prediction) -> Vec<String> {
-    prediction.events().iter().map(|event| event.what.clone()).collect()
+    prediction.events().iter().map(|event| event.what.to_string()).collect()
 }
 
 const VARIABLES: [&str; 6] = [

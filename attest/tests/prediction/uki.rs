@@ -1,10 +1,10 @@
 //! Unified kernel images.
 
 use attest::HashAlg;
-use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
 use attest::tpm::prediction::pe::PeImage;
 use attest::tpm::prediction::uki::Uki;
+use attest::tpm::prediction::{Prediction, What};
 
 use super::image::{Image, kernel, uki};
 
@@ -46,7 +46,7 @@ fn predict(image: &Image, secure_boot: SecureBoot) -> Prediction {
 /// What is extended into a PCR, in words.
 fn words(prediction: &Prediction, pcr: u8) -> Vec<String> {
     let of_pcr = prediction.events().iter().filter(|event| event.pcr == pcr);
-    of_pcr.map(|event| event.what.clone()).collect()
+    of_pcr.map(|event| event.what.to_string()).collect()
 }
 
 fn measured(version: &str) -> String {
@@ -90,11 +90,11 @@ fn a_section_is_its_name_and_its_content() {
     }
     let predicted = prediction.pcrs().iter().find(|value| value.pcr == 11).unwrap();
     assert_eq!(predicted.values.get(HashAlg::Sha384).unwrap().as_bytes(), value);
-    let after: Vec<&str> = prediction
+    let after: Vec<String> = prediction
         .pcrs()
         .iter()
         .filter(|value| value.pcr == 11)
-        .map(|value| value.when.as_str())
+        .map(|value| value.when.to_string())
         .collect();
     assert_eq!(
         after,
@@ -111,9 +111,9 @@ fn a_section_is_its_name_and_its_content() {
 #[test]
 fn the_kernel_in_it_is_measured_only_without_secure_boot() {
     let image = whole("252");
-    let on = ["a boot option is tried", "separator", "unified kernel image"];
+    let on = ["a boot option is tried", "separator", "image unified kernel image"];
     assert_eq!(words(&predict(&image, SecureBoot::On), 4), on);
-    let off = [on.as_slice(), &["kernel in the unified kernel image"]].concat();
+    let off = [on.as_slice(), &["image kernel in the unified kernel image"]].concat();
     assert_eq!(words(&predict(&image, SecureBoot::Off), 4), off);
     // Its digest is that of the kernel by itself.
     let kernel = kernel("6.1.0-56-cloud-amd64 (x)").build();
@@ -134,7 +134,12 @@ fn what_loads_the_image_comes_before_it() {
         secure_boot: SecureBoot::On,
     }
     .predict(&mut prediction);
-    let expected = ["a boot option is tried", "separator", "systemd-bootx64.efi", "unified kernel image"];
+    let expected = [
+        "a boot option is tried",
+        "separator",
+        "image systemd-bootx64.efi",
+        "image unified kernel image",
+    ];
     assert_eq!(words(&prediction, 4), expected);
 }
 
@@ -142,7 +147,7 @@ fn what_loads_the_image_comes_before_it() {
 fn the_kernel_measures_its_command_line_and_the_initrd_that_it_gets() {
     let digest = |image: &Image| {
         let prediction = predict(image, SecureBoot::On);
-        let initrd = prediction.events().iter().find(|event| event.what == "initrd").unwrap();
+        let initrd = prediction.events().iter().find(|event| event.what == What::Initrd).unwrap();
         initrd.digests.get(HashAlg::Sha256).unwrap().as_bytes().to_vec()
     };
     let hash = |bytes: &[u8]| HashAlg::Sha256.digest(&[bytes]).as_ref().to_vec();

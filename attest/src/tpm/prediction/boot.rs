@@ -3,26 +3,19 @@
 use super::linux::{CommandLine, Kernel, STUB_PCR};
 use super::pe::PeImage;
 use super::uki::{SECTIONS_PCR, Uki};
-use super::{MeasuredBy, Prediction, initrd};
+use super::{MeasuredBy, Prediction, What, When, initrd};
 
 /// The PCR of images that firmware starts.
 pub const IMAGES_PCR: u8 = 4;
 
-/// The PCRs that nothing is extended into while nothing but the image is given to systemd's stub: command lines and credentials, extensions.
-const UNUSED_PCRS: [(u8, &str); 2] = [
-    (
-        12,
-        "at the kernel's start, if systemd-stub is given no command line, addon or credential",
-    ),
-    (13, "at the kernel's start, if systemd-stub finds no system extension"),
-];
+/// The PCRs that nothing is extended into while nothing but the image is given to systemd's stub: of command lines, addons and credentials, and of
+/// extensions.
+const UNUSED_PCRS: [u8; 2] = [12, 13];
 
 /// What firmware measures before it starts the first image of a boot option (edk2 `MdePkg/Include/IndustryStandard/UefiTcgPlatform.h`,
 /// EFI_CALLING_EFI_APPLICATION), and between its own events and those of what it starts (PC Client Platform Firmware Profile 1.06, 3.3.4.5).
 const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
 pub(super) const SEPARATOR: [u8; 4] = [0; 4];
-
-const AT_KERNEL: &str = "at the kernel's start";
 
 /// Whether firmware starts only what is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,14 +38,14 @@ impl UkiBoot<'_> {
     pub fn predict(&self, prediction: &mut Prediction) {
         begin(prediction);
         for (name, image) in self.loaders {
-            load(prediction, format_args!("{name}"), image);
+            load(prediction, name, image);
         }
-        load(prediction, format_args!("unified kernel image"), self.uki.image());
+        load(prediction, "unified kernel image", self.uki.image());
         self.uki.measure_sections(prediction);
-        prediction.settle(SECTIONS_PCR, AT_KERNEL);
+        prediction.settle(SECTIONS_PCR, When::AtKernel);
         prediction.phases(SECTIONS_PCR);
-        for (pcr, when) in UNUSED_PCRS {
-            prediction.settle(pcr, when);
+        for pcr in UNUSED_PCRS {
+            prediction.settle(pcr, When::AtKernelWithNothingBeside);
         }
         if let Err(why) = self.kernel(prediction) {
             prediction.leave_out(&[STUB_PCR], why);
@@ -60,7 +53,7 @@ impl UkiBoot<'_> {
         if let Err(why) = self.inner_image(prediction) {
             prediction.leave_out(&[IMAGES_PCR], why);
         } else {
-            prediction.settle(IMAGES_PCR, AT_KERNEL);
+            prediction.settle(IMAGES_PCR, When::AtKernel);
         }
     }
 
@@ -71,7 +64,7 @@ impl UkiBoot<'_> {
             SecureBoot::On => Ok(()),
             SecureBoot::Off => {
                 let kernel = self.inner_kernel()?;
-                load(prediction, format_args!("kernel in the unified kernel image"), kernel.image());
+                load(prediction, "kernel in the unified kernel image", kernel.image());
                 Ok(())
             }
         }
@@ -83,8 +76,8 @@ impl UkiBoot<'_> {
         let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
         let options = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
         let initrd = initrd::digests(self.uki, prediction.banks())?;
-        kernel.measure_stub(prediction, &options, initrd)?;
-        prediction.settle(STUB_PCR, AT_KERNEL);
+        kernel.measure_stub(prediction, &options, &options.load_options(), initrd)?;
+        prediction.settle(STUB_PCR, When::AtKernel);
         Ok(())
     }
 
@@ -100,12 +93,12 @@ impl UkiBoot<'_> {
 }
 
 /// What firmware has measured into PCR 4 when it starts the first image.
-fn begin(prediction: &mut Prediction) {
-    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, "a boot option is tried", &[CALLING]);
-    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, "separator", &[&SEPARATOR]);
+pub(super) fn begin(prediction: &mut Prediction) {
+    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::BootOption, &[CALLING]);
+    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::Separator, &[&SEPARATOR]);
 }
 
-fn load(prediction: &mut Prediction, name: std::fmt::Arguments<'_>, image: &PeImage<'_>) {
+pub(super) fn load(prediction: &mut Prediction, name: &str, image: &PeImage<'_>) {
     let digests = image.authenticode(prediction.banks());
-    prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, name, digests);
+    prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(name.to_owned()), digests);
 }

@@ -4,7 +4,7 @@
 //! LoadFile2 (`drivers/firmware/efi/libstub/efi-stub-helper.c`). That it does, and in this order, was seen of 6.1 and 6.12.
 
 use super::pe::{PeError, PeImage};
-use super::{Digests, MeasuredBy, Prediction};
+use super::{Digests, MeasuredBy, Prediction, What};
 
 /// The PCR of options and initrd.
 pub const STUB_PCR: u8 = 9;
@@ -85,10 +85,16 @@ impl CommandLine {
         &self.0
     }
 
-    /// As an EFI application gets it: UTF-16, with a zero at its end.
+    /// As systemd's stub gives it to an EFI application: UTF-16, with a zero at its end.
     #[must_use]
     pub fn load_options(&self) -> Vec<u8> {
         self.0.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
+    }
+
+    /// As GRUB 2.12 gives it: without the zero.
+    #[must_use]
+    pub fn without_end(&self) -> Vec<u8> {
+        self.0.encode_utf16().flat_map(u16::to_le_bytes).collect()
     }
 }
 
@@ -121,21 +127,22 @@ impl<'a> Kernel<'a> {
         self.image.image_version() >= 1
     }
 
-    /// What its stub extends into PCR 9, with the options and the initrd that it is started with.
-    pub(crate) fn measure_stub(&self, prediction: &mut Prediction, options: &CommandLine, initrd: Option<Digests>) -> Result<(), String> {
+    /// What its stub extends into PCR 9: the options as they are in memory, and the initrd that it is given.
+    pub(crate) fn measure_stub(
+        &self,
+        prediction: &mut Prediction,
+        line: &CommandLine,
+        options: &[u8],
+        initrd: Option<Digests>,
+    ) -> Result<(), String> {
         match self.version {
             Some(version) if version >= FIRST_VERSION => {}
             Some((major, minor)) => return Err(format!("what Linux {major}.{minor} measures was not looked at")),
             None => return Err("the kernel does not say which version it is".to_owned()),
         }
-        prediction.measure(
-            STUB_PCR,
-            MeasuredBy::Linux,
-            format_args!("command line \"{}\"", options.as_str().escape_debug()),
-            &[&options.load_options()],
-        );
+        prediction.measure(STUB_PCR, MeasuredBy::Linux, What::CommandLine(line.as_str().to_owned()), &[options]);
         if let Some(digests) = initrd {
-            prediction.extend(STUB_PCR, MeasuredBy::Linux, "initrd", digests);
+            prediction.extend(STUB_PCR, MeasuredBy::Linux, What::Initrd, digests);
         }
         Ok(())
     }

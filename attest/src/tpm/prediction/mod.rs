@@ -6,13 +6,16 @@
 //! the reason.
 //!
 //! In reading order: [`pe`] (an image, and its digest in PCR 4), [`uki`] (a unified kernel image, PCRs 4, 9, 11 and 12), `initrd` and [`linux`]
-//! (what the kernel's own EFI stub measures, PCR 9), [`boot`] (all of a boot), [`secure_boot`] (PCR 7).
+//! (what the kernel's own EFI stub measures, PCR 9), [`boot`] (all of a boot), [`parts`] (whatever the boot loader is), [`grub`]
+//! (PCRs 8 and 9), [`secure_boot`] (PCR 7).
 //!
 //! Nothing here is evidence. A prediction is worth what the files are that it was made of: they have to be those that the nodes boot.
 
 pub mod boot;
+pub mod grub;
 mod initrd;
 pub mod linux;
+pub mod parts;
 pub mod pe;
 pub mod secure_boot;
 pub mod uki;
@@ -20,7 +23,9 @@ pub mod uki;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+use self::pe::SectionName;
 
 use super::wire::HashAlg;
 use crate::values::HexDigest;
@@ -68,16 +73,101 @@ pub enum MeasuredBy {
     Systemd,
 }
 
+/// What a digest is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// That firmware tries a boot option.
+    BootOption,
+    /// The end of what firmware measures by itself.
+    Separator,
+    /// An image, by what it is called here: its Authenticode digest.
+    Image(String),
+    /// A variable of Secure Boot.
+    Variable(&'static str),
+    /// The entry of db by which an image was accepted; SHA-256 of its certificate.
+    Authority(HexDigest),
+    /// The name of a section of a unified kernel image.
+    SectionName(SectionName),
+    /// The content of a section.
+    Section(SectionName),
+    /// A command of GRUB.
+    Command(String),
+    /// The kernel's command line as GRUB has it.
+    GrubCommandLine(String),
+    /// A file that GRUB reads, by what it is called here.
+    File(&'static str),
+    /// The kernel's command line as its EFI stub has it.
+    CommandLine(String),
+    /// The initrd as the kernel's EFI stub has it.
+    Initrd,
+    /// A word by which systemd says how far the boot has come.
+    Phase(&'static str),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BootOption => f.write_str("a boot option is tried"),
+            Self::Separator => f.write_str("separator"),
+            Self::Image(name) => write!(f, "image {name}"),
+            Self::Variable(name) => write!(f, "variable {name}"),
+            Self::Authority(certificate) => write!(f, "accepted by the certificate {certificate} (SHA-256) in db"),
+            Self::SectionName(name) => write!(f, "name of section {name}"),
+            Self::Section(name) => write!(f, "section {name}"),
+            Self::Command(text) => write!(f, "command \"{text}\""),
+            Self::GrubCommandLine(text) | Self::CommandLine(text) => write!(f, "command line \"{text}\""),
+            Self::File(name) => write!(f, "file {name}"),
+            Self::Initrd => f.write_str("initrd"),
+            Self::Phase(word) => write!(f, "phase {word}"),
+        }
+    }
+}
+
+impl Serialize for What {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// One digest that is extended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PredictedEvent {
     /// The PCR.
     pub pcr: u8,
     pub by: MeasuredBy,
-    /// What it is of, in words.
-    pub what: String,
+    /// What it is of.
+    pub what: What,
     #[serde(flatten)]
     pub digests: Digests,
+}
+
+/// When a PCR has a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// When the kernel has left the firmware, until something else is extended.
+    AtKernel,
+    /// The same, if systemd's stub was given nothing beside the image: no command line, addon, credential or extension.
+    AtKernelWithNothingBeside,
+    /// After a word of systemd's, until the next one.
+    After(&'static str),
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtKernel => f.write_str("at the kernel's start"),
+            Self::AtKernelWithNothingBeside => {
+                f.write_str("at the kernel's start, if systemd-stub is given no command line, addon, credential or extension")
+            }
+            Self::After(word) => write!(f, "after {word}"),
+        }
+    }
+}
+
+impl Serialize for When {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// The value of a PCR.
@@ -86,9 +176,17 @@ pub struct PredictedPcr {
     /// The PCR.
     pub pcr: u8,
     /// Until when it is that.
-    pub when: String,
+    pub when: When,
     #[serde(flatten)]
     pub values: Digests,
+}
+
+impl PredictedPcr {
+    /// Whether it has the value only when the system has booted, or nearly so.
+    #[must_use]
+    pub fn is_behind_the_initrd(&self) -> bool {
+        matches!(self.when, When::After(word) if word != PHASES[0])
+    }
 }
 
 /// PCRs whose value was not computed.
@@ -149,7 +247,7 @@ impl Prediction {
     }
 
     /// One more digest.
-    pub(crate) fn extend(&mut self, pcr: u8, by: MeasuredBy, what: impl fmt::Display, digests: Digests) {
+    pub(crate) fn extend(&mut self, pcr: u8, by: MeasuredBy, what: What, digests: Digests) {
         let before = self.values.remove(&pcr).unwrap_or_default();
         let after = Digests::each(&self.banks, |bank| {
             let zeros = vec![0; bank.digest_bytes()];
@@ -158,31 +256,27 @@ impl Prediction {
             bank.digest(&[value, digest]).as_ref().to_vec()
         });
         self.values.insert(pcr, after);
-        self.events.push(PredictedEvent {
-            pcr,
-            by,
-            what: what.to_string(),
-            digests,
-        });
+        self.events.push(PredictedEvent { pcr, by, what, digests });
     }
 
     /// One more, of bytes.
-    pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: impl fmt::Display, parts: &[&[u8]]) {
+    pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: What, parts: &[&[u8]]) {
         let digests = Digests::of(&self.banks, parts);
         self.extend(pcr, by, what, digests);
     }
 
     /// Everything that is extended into a PCR until `when` was said; one into which nothing is has zeros.
-    pub(crate) fn settle(&mut self, pcr: u8, when: impl Into<String>) {
+    pub(crate) fn settle(&mut self, pcr: u8, when: When) {
         let zeros = Digests::each(&self.banks, |bank| vec![0; bank.digest_bytes()]);
         self.pcrs.push(PredictedPcr {
             pcr,
-            when: when.into(),
+            when,
             values: self.values.get(&pcr).cloned().unwrap_or(zeros),
         });
     }
 
-    pub(crate) fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
+    /// PCRs of which nothing can be said.
+    pub fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
         self.not_predicted.push(NotPredicted {
             pcrs: pcrs.to_vec(),
             why: why.into(),
@@ -192,8 +286,8 @@ impl Prediction {
     /// The words that systemd extends into PCR 11, and its value after each.
     pub(crate) fn phases(&mut self, pcr: u8) {
         for phase in PHASES {
-            self.measure(pcr, MeasuredBy::Systemd, format_args!("phase {phase}"), &[phase.as_bytes()]);
-            self.settle(pcr, format!("after {phase}"));
+            self.measure(pcr, MeasuredBy::Systemd, What::Phase(phase), &[phase.as_bytes()]);
+            self.settle(pcr, When::After(phase));
         }
     }
 }

@@ -6,9 +6,8 @@
 
 use std::fmt;
 
-use super::pe::{PeError, PeImage, Section, SectionName};
-use super::{Digests, MeasuredBy, Prediction};
-use crate::tpm::wire::HashAlg;
+use super::pe::{PeError, PeImage, Section};
+use super::{MeasuredBy, Prediction, What};
 
 /// The PCR of the sections (`TPM2_PCR_KERNEL_BOOT`).
 pub const SECTIONS_PCR: u8 = 11;
@@ -151,17 +150,11 @@ impl<'a> Uki<'a> {
             prediction.measure(
                 SECTIONS_PCR,
                 MeasuredBy::SystemdStub,
-                format_args!("name of section {name}"),
+                What::SectionName(name),
                 &[name.as_bytes(), &[0]],
             );
-            prediction.extend(SECTIONS_PCR, MeasuredBy::SystemdStub, format_args!("section {name}"), digests);
+            prediction.extend(SECTIONS_PCR, MeasuredBy::SystemdStub, What::Section(name), digests);
         }
-    }
-
-    /// PCR 11 as the stub leaves it.
-    #[must_use]
-    pub fn section_digests(&self, banks: &[HashAlg]) -> Vec<(SectionName, Digests)> {
-        self.measured().map(|section| (section.name, section.digests(banks))).collect()
     }
 
     fn list(&self) -> impl Iterator<Item = (&'static str, u32)> + use<'a> {

@@ -1,0 +1,51 @@
+//! Digests of a kernel, an initrd and a command line, by whichever boot loader they are started: for rules about what may be among a PCR's events.
+//! The values of PCRs do not follow from these.
+
+use super::boot::IMAGES_PCR;
+use super::grub::{COMMANDS_PCR, FILES_PCR};
+use super::linux::{CommandLine, Kernel, STUB_PCR};
+use super::{Digests, MeasuredBy, Prediction, What};
+
+/// What is started.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// The kernel's file, as it is.
+    pub kernel: (&'a [u8], &'a Kernel<'a>),
+    pub initrds: &'a [&'a [u8]],
+    pub command_line: Option<&'a CommandLine>,
+}
+
+impl Parts<'_> {
+    /// What any of the boot loaders may extend.
+    pub fn predict(&self, prediction: &mut Prediction) {
+        let digests = self.kernel.1.image().authenticode(prediction.banks());
+        prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image("kernel".to_owned()), digests);
+        prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("kernel"), &[self.kernel.0]);
+        for initrd in self.initrds {
+            prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("initrd"), &[initrd]);
+        }
+        if let [alone] = self.initrds {
+            let digests = Digests::of(prediction.banks(), &[alone]);
+            prediction.extend(STUB_PCR, MeasuredBy::Linux, What::Initrd, digests);
+        }
+        if let Some(line) = self.command_line {
+            let text = line.as_str();
+            prediction.measure(
+                COMMANDS_PCR,
+                MeasuredBy::Grub,
+                What::GrubCommandLine(text.to_owned()),
+                &[text.as_bytes()],
+            );
+            prediction.measure(
+                STUB_PCR,
+                MeasuredBy::Linux,
+                What::CommandLine(text.to_owned()),
+                &[&line.load_options()],
+            );
+        }
+        prediction.leave_out(
+            &[IMAGES_PCR, COMMANDS_PCR, FILES_PCR],
+            "which of these are measured, and beside what else, is the boot loader's to say",
+        );
+    }
+}

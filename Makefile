@@ -68,7 +68,7 @@ check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck .ci/run .ci/times gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init
+		shellcheck .ci/run .ci/times gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
 	fi
 
 deny:

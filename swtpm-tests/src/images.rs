@@ -67,6 +67,11 @@ impl Images {
         Self::build("whole", release)
     }
 
+    /// What machines with UEFI start before a kernel.
+    pub fn firmware(release: Release) -> Result<Self> {
+        Self::build("firmware", release)
+    }
+
     fn build(what: &str, release: Release) -> Result<Self> {
         let script = repository().join("swtpm-tests/images/build");
         run(Command::new(&script).args([what, release.name()]))?;
@@ -84,6 +89,24 @@ impl Images {
     #[must_use]
     pub fn plain_initrd(&self) -> PathBuf {
         self.folder.join("fast.cpio")
+    }
+
+    /// The initramfs that tells what was measured, and nothing else.
+    #[must_use]
+    pub fn measured_initrd(&self) -> PathBuf {
+        self.folder.join("measured.cpio")
+    }
+
+    /// A file of the tree with firmware and boot loaders.
+    #[must_use]
+    pub fn firmware_file(&self, path: &str) -> PathBuf {
+        self.folder.join("firmware").join(path)
+    }
+
+    /// A program of that tree.
+    #[must_use]
+    pub fn firmware_program(&self, path: &str) -> Command {
+        program(&self.folder.join("firmware"), path)
     }
 
     /// Debian's Ignition, as it is in the initramfs. It runs here too: its fetch stage changes nothing outside its own folder.
@@ -166,14 +189,7 @@ impl Images {
 
     /// A program of the tree, with its libraries: nothing is installed on this machine.
     fn program(&self, path: &str) -> Command {
-        let tree = self.folder.join("packages");
-        let libraries = tree.join("usr/lib/x86_64-linux-gnu");
-        let mut command = Command::new(tree.join("lib64/ld-linux-x86-64.so.2"));
-        command
-            .arg("--library-path")
-            .arg(format!("{}:{}", libraries.display(), libraries.join("systemd").display()))
-            .arg(tree.join(path));
-        command
+        program(&self.folder.join("packages"), path)
     }
 
     /// The whole system, made in `folder`.
@@ -187,6 +203,18 @@ impl Images {
             .arg(&boot.disk))?;
         Ok(boot)
     }
+}
+
+fn program(tree: &Path, path: &str) -> Command {
+    let libraries = [
+        "usr/lib/x86_64-linux-gnu/systemd",
+        "usr/lib/x86_64-linux-gnu",
+        "lib/x86_64-linux-gnu",
+    ];
+    let libraries: Vec<String> = libraries.iter().map(|folder| tree.join(folder).display().to_string()).collect();
+    let mut command = Command::new(tree.join("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(libraries.join(":")).arg(tree.join(path));
+    command
 }
 
 /// The file that users append to their initrd, with the program under test; built once for each process, and kept for the next ones.

@@ -1,4 +1,4 @@
-//! A VM: a kernel, an initrd, a pointer config in fw_cfg, perhaps a TPM and a disk, and a console.
+//! A VM: a kernel and an initrd, or firmware and what it boots; a pointer config in fw_cfg, perhaps a TPM and a disk, and a console.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::accelerator::Accelerator;
 use crate::cloud::Cloud;
+use crate::firmware::{BootDisk, Firmware};
 use crate::process::{OnLine, Process};
 use crate::swtpm::Swtpm;
 
@@ -31,10 +32,17 @@ pub struct Vm {
     console: Process,
 }
 
+/// What a VM starts.
+enum Start {
+    /// QEMU brings kernel and initrd into memory by itself.
+    Kernel { kernel: PathBuf, initrd: PathBuf },
+    /// Firmware looks for something to boot.
+    Firmware { code: PathBuf, variables: PathBuf, disk: PathBuf },
+}
+
 /// What a VM is made of.
 pub struct VmBuilder {
-    kernel: PathBuf,
-    initrd: PathBuf,
+    start: Start,
     kernel_arguments: Vec<String>,
     platform: Option<&'static str>,
     pointer: Option<String>,
@@ -55,9 +63,25 @@ impl Vm {
     /// A VM with one processor, 512 MiB, one network card whose 10.0.2.2 is the host's 127.0.0.1, and nothing else.
     #[must_use]
     pub fn builder(kernel: &Path, initrd: &Path) -> VmBuilder {
-        VmBuilder {
+        Self::of(Start::Kernel {
             kernel: kernel.to_path_buf(),
             initrd: initrd.to_path_buf(),
+        })
+    }
+
+    /// The same machine with UEFI, which boots from a disk. What is on the kernel's command line is the disk's: see [`command_line`].
+    #[must_use]
+    pub fn with_firmware(firmware: &Firmware, disk: &BootDisk) -> VmBuilder {
+        Self::of(Start::Firmware {
+            code: firmware.code().to_path_buf(),
+            variables: firmware.variables().to_path_buf(),
+            disk: disk.folder().to_path_buf(),
+        })
+    }
+
+    fn of(start: Start) -> VmBuilder {
+        VmBuilder {
+            start,
             kernel_arguments: Vec::new(),
             platform: None,
             pointer: None,
@@ -208,7 +232,11 @@ impl VmBuilder {
         }
         add(&[
             "-machine",
-            "q35",
+            match self.start {
+                Start::Kernel { .. } => "q35",
+                // Only what runs in system management mode can write the variables of Secure Boot.
+                Start::Firmware { .. } => "q35,smm=on",
+            },
             // Emulated ones beside each other do not all see what a kernel changes in its own code: Debian 13's panics once in a while.
             "-smp",
             "1",
@@ -217,21 +245,40 @@ impl VmBuilder {
         ]);
         let accelerator = self.accelerator.unwrap_or(Accelerator::Tcg);
         add(&accelerator.arguments());
-        let platform = self.platform.map(|id| format!("ignition.platform.id={id}"));
-        // "no_timer_check": the kernel tries its timer for some milliseconds, in which a loaded host may not run an emulated guest at all.
-        let command_line: Vec<&str> = ["console=ttyS0", "panic=-1", "no_timer_check", accelerator.kernel_arguments()]
-            .into_iter()
-            .chain(platform.as_deref())
-            .chain(self.kernel_arguments.iter().map(String::as_str))
-            .collect();
-        add(&[
-            "-kernel",
-            text(&self.kernel)?,
-            "-initrd",
-            text(&self.initrd)?,
-            "-append",
-            &command_line.join(" "),
-        ]);
+        match &self.start {
+            Start::Kernel { kernel, initrd } => {
+                let platform = self.platform.map(|id| format!("ignition.platform.id={id}"));
+                let more: Vec<&str> = platform
+                    .as_deref()
+                    .into_iter()
+                    .chain(self.kernel_arguments.iter().map(String::as_str))
+                    .collect();
+                add(&[
+                    "-kernel",
+                    text(kernel)?,
+                    "-initrd",
+                    text(initrd)?,
+                    "-append",
+                    &command_line(accelerator, &more),
+                ]);
+            }
+            Start::Firmware { code, variables, disk } => {
+                if self.platform.is_some() || !self.kernel_arguments.is_empty() {
+                    bail!("arguments for a kernel that firmware boots are on its disk");
+                }
+                add(&["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+                let flash = |unit: u8, more: &str, file: &Path| {
+                    Ok::<_, anyhow::Error>(format!("if=pflash,format=raw,unit={unit}{more},file={}", text(file)?))
+                };
+                add(&["-drive", &flash(0, ",readonly=on", code)?, "-drive", &flash(1, "", variables)?]);
+                // A folder as a disk with one FAT partition. The only one that has a place in the boot order: nothing else is tried, no network card.
+                add(&[
+                    "-drive",
+                    &format!("if=none,id=boot,file=fat:{},format=raw,readonly=on", text(disk)?),
+                ]);
+                add(&["-device", "virtio-blk-pci,drive=boot,bootindex=0"]);
+            }
+        }
         // No boot ROM on the card: it would only be searched.
         add(&["-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0,romfile="]);
         if let Some((server, connect)) = &self.metadata {
@@ -286,6 +333,16 @@ impl VmBuilder {
             console: Process::spawn(Path::new("qemu-system-x86_64"), arguments, &folder.join("console.log"), on_line)?,
         })
     }
+}
+
+/// The kernel's command line, with `more` at its end.
+#[must_use]
+pub fn command_line(accelerator: Accelerator, more: &[&str]) -> String {
+    // "no_timer_check": the kernel tries its timer for some milliseconds, in which a loaded host may not run an emulated guest at all.
+    let mut words = vec!["console=ttyS0", "panic=-1", "no_timer_check", accelerator.kernel_arguments()];
+    words.extend_from_slice(more);
+    words.retain(|word| !word.is_empty());
+    words.join(" ")
 }
 
 fn text(path: &Path) -> Result<&str> {

@@ -84,6 +84,11 @@ impl Swtpm {
         Self::switch_on(&manufacture(folder, endorsement)?)
     }
 
+    /// As [`Swtpm::start`], with these banks of PCRs, as swtpm_setup names them, in the place of SHA-256's alone.
+    pub fn start_with_banks(folder: &Path, endorsement: Endorsement<'_>, banks: &str) -> Result<Self> {
+        Self::switch_on(&manufacture_with(folder, endorsement, &["--pcr-banks", banks])?)
+    }
+
     /// Switches the TPM in `folder` on again, after the VM that had it has ended.
     pub fn start_again(folder: &Path) -> Result<Self> {
         Self::switch_on(&folder.join("tpm").canonicalize()?)
@@ -184,12 +189,16 @@ pub fn free_port() -> Result<u16> {
 
 /// Makes a TPM's state in `folder`; the state's folder.
 pub fn manufacture(folder: &Path, endorsement: Endorsement<'_>) -> Result<PathBuf> {
+    manufacture_with(folder, endorsement, &[])
+}
+
+fn manufacture_with(folder: &Path, endorsement: Endorsement<'_>, more: &[&str]) -> Result<PathBuf> {
     let state = folder.join("tpm");
     fs::create_dir_all(&state).with_context(|| format!("creating {}", state.display()))?;
     // Absolute: with a relative path the daemon goes into failure mode.
     let state = state.canonicalize()?;
     let mut setup = Command::new("swtpm_setup");
-    setup.args(["--tpm2", "--overwrite", "--tpmstate"]).arg(&state);
+    setup.args(["--tpm2", "--overwrite", "--tpmstate"]).arg(&state).args(more);
     match endorsement {
         Endorsement::By(authority) => setup
             .arg("--config")

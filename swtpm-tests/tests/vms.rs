@@ -20,6 +20,7 @@ mod ignition;
 mod initrds;
 mod kubelet;
 mod machine_configs;
+mod measured_boot;
 #[path = "../../gateway/tests/hosts/network.rs"]
 #[allow(dead_code, reason = "these tests use a part of it")]
 mod network;

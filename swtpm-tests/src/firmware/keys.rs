@@ -1,0 +1,110 @@
+//! Keys for Secure Boot: PK, KEK, one in db, and one that is in nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{CertificateParams, DnType, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
+
+use super::variables::{GLOBAL, Guid, SECURITY_DATABASE, Variable};
+use crate::images::{Images, Release, run};
+
+/// EFI_CERT_X509_GUID.
+const X509: Guid = [
+    0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
+];
+/// SignatureOwner, which nobody looks at; it is measured.
+const OWNER: Guid = *b"attest tests key";
+
+/// A machine's keys, and one that it does not accept.
+#[derive(Debug)]
+pub struct SecureBootKeys {
+    pk: Signer,
+    kek: Signer,
+    db: Signer,
+    other: Signer,
+}
+
+/// A key and its certificate, which signs itself.
+#[derive(Debug)]
+pub struct Signer {
+    key: PathBuf,
+    certificate: PathBuf,
+    der: Vec<u8>,
+}
+
+impl SecureBootKeys {
+    /// New ones, in `folder`.
+    pub fn new(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        Ok(Self {
+            pk: Signer::new(folder, "PK")?,
+            kek: Signer::new(folder, "KEK")?,
+            db: Signer::new(folder, "db")?,
+            other: Signer::new(folder, "other")?,
+        })
+    }
+
+    /// Whose certificate is in db.
+    #[must_use]
+    pub const fn accepted(&self) -> &Signer {
+        &self.db
+    }
+
+    /// Whose certificate is nowhere.
+    #[must_use]
+    pub const fn other(&self) -> &Signer {
+        &self.other
+    }
+
+    /// PK, KEK and db as the machine has them: signature lists.
+    #[must_use]
+    pub fn signature_lists(&self) -> [(&'static str, Vec<u8>); 3] {
+        [("PK", self.pk.list()), ("KEK", self.kek.list()), ("db", self.db.list())]
+    }
+
+    pub(super) fn variables(&self) -> Vec<Variable> {
+        let guid = |name| if name == "db" { SECURITY_DATABASE } else { GLOBAL };
+        let lists = self.signature_lists().into_iter();
+        lists.map(|(name, list)| (name, guid(name), list)).collect()
+    }
+}
+
+impl Signer {
+    fn new(folder: &Path, name: &str) -> Result<Self> {
+        // What each firmware can verify.
+        let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048)?;
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, format!("Tests {name}"));
+        let certificate = parameters.self_signed(&key)?;
+        let (key_file, certificate_file) = (folder.join(format!("{name}.key")), folder.join(format!("{name}.pem")));
+        fs::write(&key_file, key.serialize_pem())?;
+        fs::write(&certificate_file, certificate.pem())?;
+        Ok(Self {
+            key: key_file,
+            certificate: certificate_file,
+            der: certificate.der().to_vec(),
+        })
+    }
+
+    /// The certificate, DER.
+    #[must_use]
+    pub fn certificate(&self) -> &[u8] {
+        &self.der
+    }
+
+    /// Signs an image, by sbsign.
+    pub fn sign(&self, image: &Path, signed: &Path) -> Result<()> {
+        let mut sbsign = Images::firmware(Release::Bookworm)?.firmware_program("usr/bin/sbsign");
+        sbsign.arg("--key").arg(&self.key).arg("--cert").arg(&self.certificate);
+        run(sbsign.arg("--output").arg(signed).arg(image)).map(|_| ())
+    }
+
+    /// EFI_SIGNATURE_LIST with this certificate.
+    fn list(&self) -> Vec<u8> {
+        let signature = OWNER.len() + self.der.len();
+        let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+        let header = [X509.as_slice(), &size(28 + signature), &size(0), &size(signature)].concat();
+        [header.as_slice(), &OWNER, &self.der].concat()
+    }
+}

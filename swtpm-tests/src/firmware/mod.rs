@@ -1,0 +1,62 @@
+//! Machines with UEFI: Debian's OVMF with Secure Boot by keys of our own, what it boots, and what was measured until the kernel ran.
+//!
+//! In reading order: [`SecureBootKeys`] (whose signatures count), `variables` (how they get into the firmware), [`Firmware`], [`boot_disk`] (unified
+//! kernel images, and GRUB with shim or without), [`Measured`] (what the VM tells).
+
+pub mod boot_disk;
+mod keys;
+mod measured;
+mod variables;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+pub use boot_disk::BootDisk;
+pub use keys::{SecureBootKeys, Signer};
+pub use measured::Measured;
+
+use crate::images::{Images, Release};
+
+/// A machine's firmware: the code, which all machines share, and its own variables.
+#[derive(Debug)]
+pub struct Firmware {
+    code: PathBuf,
+    variables: PathBuf,
+}
+
+impl Firmware {
+    /// Firmware that boots what one of these keys has signed, and nothing else; its variables are in `folder`.
+    pub fn with_secure_boot(keys: &SecureBootKeys, folder: &Path) -> Result<Self> {
+        Self::new(folder, |store| variables::enrol(store, &keys.variables()))
+    }
+
+    /// Firmware without keys, which boots everything.
+    pub fn without_secure_boot(folder: &Path) -> Result<Self> {
+        Self::new(folder, |_| Ok(()))
+    }
+
+    fn new(folder: &Path, enrol: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
+        let images = Images::firmware(Release::Bookworm)?;
+        let empty = images.firmware_file("usr/share/OVMF/OVMF_VARS_4M.fd");
+        let mut store = fs::read(&empty).with_context(|| format!("reading {}", empty.display()))?;
+        enrol(&mut store)?;
+        let variables = folder.join("variables.fd");
+        fs::write(&variables, store).with_context(|| format!("writing {}", variables.display()))?;
+        Ok(Self {
+            code: images.firmware_file("usr/share/OVMF/OVMF_CODE_4M.secboot.fd"),
+            variables,
+        })
+    }
+
+    #[must_use]
+    pub fn code(&self) -> &Path {
+        &self.code
+    }
+
+    #[must_use]
+    pub fn variables(&self) -> &Path {
+        &self.variables
+    }
+}

@@ -1,0 +1,75 @@
+//! Variables in OVMF's flash, put there before its first start: no firmware has to be driven through a menu for it.
+//!
+//! UEFI Platform Initialization Specification 1.8, volume 3, 3.2.1 (EFI_FIRMWARE_VOLUME_HEADER); edk2 `MdeModulePkg/Include/Guid/VariableFormat.h`
+//! (VARIABLE_STORE_HEADER, AUTHENTICATED_VARIABLE_HEADER).
+
+use anyhow::{Result, bail};
+
+/// A GUID as it is in memory.
+pub type Guid = [u8; 16];
+
+/// EFI_GLOBAL_VARIABLE, which PK and KEK are of.
+pub const GLOBAL: Guid = [
+    0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
+];
+/// EFI_IMAGE_SECURITY_DATABASE_GUID, which db and dbx are of.
+pub const SECURITY_DATABASE: Guid = [
+    0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
+];
+/// gEfiAuthenticatedVariableGuid, which a store of signed variables begins with.
+const STORE: Guid = [
+    0x78, 0x2c, 0xf3, 0xaa, 0x7b, 0x94, 0x9a, 0x43, 0xa1, 0x80, 0x2e, 0x14, 0x4e, 0xc3, 0x77, 0x92,
+];
+
+/// HeaderLength of the firmware volume, and the length of the store's own header.
+const VOLUME_HEADER_LENGTH: usize = 48;
+const STORE_HEADER_BYTES: usize = 28;
+/// Non-volatile, for boot services and at runtime, changed only by whoever has the key (UEFI 2.10, 8.2).
+const ATTRIBUTES: u32 = 0x27;
+
+/// A variable's name, GUID and content.
+pub type Variable = (&'static str, Guid, Vec<u8>);
+
+/// Writes variables into a store in which there are none.
+pub fn enrol(store: &mut [u8], variables: &[Variable]) -> Result<()> {
+    let Some([low, high]) = store.get(VOLUME_HEADER_LENGTH..).and_then(|rest| rest.first_chunk::<2>()).copied() else {
+        bail!("a store of variables without a header");
+    };
+    let start = usize::from(u16::from_le_bytes([low, high]));
+    if store.get(start..start + STORE.len()) != Some(STORE.as_slice()) {
+        bail!("no store of signed variables");
+    }
+    let mut position = start + STORE_HEADER_BYTES;
+    for (name, guid, content) in variables {
+        let bytes = variable(name, guid, content)?;
+        let Some(place) = store.get_mut(position..position + bytes.len()) else {
+            bail!("no room for {name}");
+        };
+        // Flash is all ones where nothing was written.
+        if place.iter().any(|&byte| byte != 0xff) {
+            bail!("there is a variable already where {name} goes");
+        }
+        place.copy_from_slice(&bytes);
+        position = (position + bytes.len()).next_multiple_of(4);
+    }
+    Ok(())
+}
+
+fn variable(name: &str, guid: &Guid, content: &[u8]) -> Result<Vec<u8>> {
+    let name: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    // StartId, State (added), and a byte that is nothing.
+    let mut bytes = vec![0xaa, 0x55, 0x3f, 0];
+    bytes.extend(ATTRIBUTES.to_le_bytes());
+    bytes.extend(0_u64.to_le_bytes());
+    // EFI_TIME: what was signed later than this may take its place. Beginning of 2024, nothing behind the minutes.
+    bytes.extend(2024_u16.to_le_bytes());
+    bytes.extend([1, 1]);
+    bytes.extend([0; 12]);
+    bytes.extend(0_u32.to_le_bytes());
+    bytes.extend(u32::try_from(name.len())?.to_le_bytes());
+    bytes.extend(u32::try_from(content.len())?.to_le_bytes());
+    bytes.extend(guid);
+    bytes.extend(name);
+    bytes.extend(content);
+    Ok(bytes)
+}

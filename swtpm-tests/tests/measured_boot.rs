@@ -1,0 +1,273 @@
+//! Boots by real firmware: what is predicted from the files is what the machine then measures, digest by digest, in both banks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use attest::HashAlg;
+use attest::tpm::event_log::EventLog;
+use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
+use attest::tpm::prediction::grub::{GrubBoot, GrubConfig};
+use attest::tpm::prediction::linux::Kernel;
+use attest::tpm::prediction::pe::PeImage;
+use attest::tpm::prediction::secure_boot::Variables;
+use attest::tpm::prediction::uki::Uki;
+use attest::tpm::prediction::{Prediction, What, When};
+use swtpm_tests::firmware::boot_disk::{GrubFiles, make_grub, make_shim, make_uki};
+use swtpm_tests::firmware::{BootDisk, Firmware, Measured, SecureBootKeys};
+use swtpm_tests::{Accelerator, Endorsement, Folder, Images, Release, Swtpm, Vm, VmBuilder, command_line};
+
+/// Firmware, a kernel and little else: some 30 s on a machine that does nothing else.
+const VM_LIMIT: Duration = Duration::from_secs(180);
+
+const BANKS: [HashAlg; 2] = [HashAlg::Sha256, HashAlg::Sha384];
+
+/// A place for one machine.
+struct Place {
+    folder: Folder,
+    images: Images,
+    accelerator: Accelerator,
+}
+
+impl Place {
+    fn new() -> Self {
+        let images = Images::firmware(Release::Bookworm).unwrap();
+        Self {
+            folder: Folder::new().unwrap(),
+            accelerator: Accelerator::detect(&Images::fast().unwrap()),
+            images,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn command_line(&self) -> String {
+        command_line(self.accelerator, &["quiet"])
+    }
+
+    /// A unified kernel image of that release's stub and kernel.
+    fn uki(&self, release: Release) -> PathBuf {
+        let kernel = Images::firmware(release).unwrap().kernel();
+        make_uki(release, &kernel, &self.images.measured_initrd(), &self.command_line(), self.path()).unwrap()
+    }
+
+    fn vm(&self, firmware: &Firmware, disk: &BootDisk) -> (VmBuilder, Swtpm) {
+        let tpm = Swtpm::start_with_banks(self.path(), Endorsement::None, "sha256,sha384").unwrap();
+        (Vm::with_firmware(firmware, disk).accelerator(self.accelerator).tpm(&tpm), tpm)
+    }
+
+    /// Boots a machine until its kernel has told what was measured.
+    fn boot(&self, firmware: &Firmware, disk: &BootDisk) -> Measured {
+        let (vm, _tpm) = self.vm(firmware, disk);
+        let mut vm = vm.start(self.path()).unwrap();
+        vm.wait_off(VM_LIMIT).unwrap();
+        Measured::parse(&vm.console().lines()).unwrap()
+    }
+}
+
+/// Each event of these PCRs, and their values.
+#[track_caller]
+fn equal(prediction: &Prediction, measured: &Measured, pcrs: &[u8]) {
+    let log = measured.log.as_ref().map(|log| EventLog::parse(log).unwrap());
+    for &pcr in pcrs {
+        let value = prediction
+            .pcrs()
+            .iter()
+            .find(|value| value.pcr == pcr && !matches!(value.when, When::After(_)));
+        let value = value.unwrap_or_else(|| panic!("PCR {pcr}: {:?}", prediction.not_predicted()));
+        for bank in BANKS {
+            if let Some(log) = &log {
+                let of_pcr = log.events().iter().filter(|event| event.pcr == pcr && event.extends());
+                let found: Vec<String> = of_pcr
+                    .map(|event| data_encoding::HEXLOWER.encode(event.digest(bank).unwrap()))
+                    .collect();
+                // What systemd extends later is in no firmware's log.
+                let events = prediction
+                    .events()
+                    .iter()
+                    .filter(|event| event.pcr == pcr && !matches!(event.what, What::Phase(_)));
+                let expected: Vec<String> = events.map(|event| event.digests.get(bank).unwrap().to_string()).collect();
+                assert_eq!(found, expected, "PCR {pcr}, {bank}");
+            }
+            let found = measured.pcr(bank, pcr).unwrap();
+            assert_eq!(found, value.values.get(bank).unwrap(), "PCR {pcr}, {bank}");
+        }
+    }
+}
+
+fn predict_uki(image: &[u8], secure_boot: SecureBoot) -> Prediction {
+    let mut prediction = Prediction::new(&BANKS);
+    let uki = Uki::parse(image).unwrap();
+    UkiBoot {
+        loaders: &[],
+        uki: &uki,
+        secure_boot,
+    }
+    .predict(&mut prediction);
+    prediction
+}
+
+fn with_keys(keys: &SecureBootKeys, prediction: &mut Prediction) {
+    let [(_, pk), (_, kek), (_, db)] = keys.signature_lists();
+    let variables = Variables {
+        pk: &pk,
+        kek: &kek,
+        db: &db,
+        dbx: &[],
+    };
+    let authority = keys.accepted().certificate();
+    variables.predict(SecureBoot::On, &[authority], prediction).unwrap();
+}
+
+/// What differs between two predictions: PCRs and what was measured.
+fn differences(one: &Prediction, other: &Prediction) -> Vec<(u8, String)> {
+    assert_eq!(one.events().len(), other.events().len());
+    let pairs = one.events().iter().zip(other.events());
+    pairs
+        .filter(|(one, other)| one.digests != other.digests)
+        .map(|(one, _)| (one.pcr, one.what.to_string()))
+        .collect()
+}
+
+#[test]
+fn a_signed_unified_kernel_image_measures_what_was_predicted() {
+    let place = Place::new();
+    let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
+    let (image, signed) = (place.uki(Release::Bookworm), place.path().join("signed.efi"));
+    keys.accepted().sign(&image, &signed).unwrap();
+    let file = fs::read(&signed).unwrap();
+    let mut prediction = predict_uki(&file, SecureBoot::On);
+    with_keys(&keys, &mut prediction);
+
+    let firmware = Firmware::with_secure_boot(&keys, place.path()).unwrap();
+    let measured = place.boot(&firmware, &BootDisk::uki(&signed, place.path()).unwrap());
+    equal(&prediction, &measured, &[4, 7, 9, 11, 12, 13]);
+
+    // What is changed in the image is seen in the digest of that part, and in the image's. (That differs anyway: objcopy writes the time into it.)
+    let changed = |kernel: &Path, initrd: &Path, line: &str, expected: &[(u8, &str)]| {
+        let folder = tempfile::tempdir().unwrap();
+        let image = make_uki(Release::Bookworm, kernel, initrd, line, folder.path()).unwrap();
+        let before = fs::read(place.path().join("uki.efi")).unwrap();
+        let (one, other) = (
+            predict_uki(&before, SecureBoot::On),
+            predict_uki(&fs::read(image).unwrap(), SecureBoot::On),
+        );
+        let expected: Vec<(u8, String)> = expected.iter().map(|(pcr, what)| (*pcr, (*what).to_owned())).collect();
+        assert_eq!(differences(&one, &other), expected);
+    };
+    let (kernel, initrd, line) = (place.images.kernel(), place.images.measured_initrd(), place.command_line());
+    let image = (4, "image unified kernel image");
+    let other = Images::firmware(Release::Trixie).unwrap().kernel();
+    changed(&other, &initrd, &line, &[image, (11, "section .linux")]);
+    changed(&kernel, &other, &line, &[image, (11, "section .initrd"), (9, "initrd")]);
+    let before = format!("command line \"{line}\"");
+    changed(
+        &kernel,
+        &initrd,
+        &format!("{line} debug"),
+        &[image, (11, "section .cmdline"), (9, &before)],
+    );
+}
+
+#[test]
+fn what_another_key_has_signed_is_not_started() {
+    let place = Place::new();
+    let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
+    let (image, signed) = (place.uki(Release::Bookworm), place.path().join("signed.efi"));
+    keys.other().sign(&image, &signed).unwrap();
+    let firmware = Firmware::with_secure_boot(&keys, place.path()).unwrap();
+    let (vm, _tpm) = place.vm(&firmware, &BootDisk::uki(&signed, place.path()).unwrap());
+    let vm = vm.start(place.path()).unwrap();
+    let none = |line: &str| line.contains("No bootable option or device was found");
+    vm.console().wait_line(VM_LIMIT, none).unwrap();
+    assert!(vm.console().lines().iter().any(|line| line.contains("Access Denied")));
+    assert!(!vm.console().lines().iter().any(|line| line.starts_with("@@")));
+}
+
+#[test]
+fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
+    let place = Place::new();
+    let image = place.uki(Release::Trixie);
+    let file = fs::read(&image).unwrap();
+    let mut prediction = predict_uki(&file, SecureBoot::Off);
+    Variables::default().predict(SecureBoot::Off, &[], &mut prediction).unwrap();
+    let firmware = Firmware::without_secure_boot(place.path()).unwrap();
+    let measured = place.boot(&firmware, &BootDisk::uki(&image, place.path()).unwrap());
+    equal(&prediction, &measured, &[4, 7, 9, 11, 12, 13]);
+}
+
+/// GRUB's config, with the kernel's command line.
+fn config(line: &str) -> String {
+    format!("# one way, and no menu\nset timeout=0\n\nlinux /vmlinuz {line}\ninitrd /initrd.img\nboot\n")
+}
+
+/// A boot by GRUB, and what was predicted of it.
+fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (Prediction, Measured) {
+    let built = make_grub(release, keys.is_some(), place.path()).unwrap();
+    let (shim, grub, kernel) = match keys {
+        Some(keys) => {
+            let signer = keys.accepted();
+            let (grub, kernel) = (place.path().join("grub-signed.efi"), place.path().join("vmlinuz-signed"));
+            signer.sign(&built, &grub).unwrap();
+            signer.sign(&place.images.kernel(), &kernel).unwrap();
+            (Some(make_shim(signer, place.path()).unwrap()), grub, kernel)
+        }
+        None => (None, built, place.images.kernel()),
+    };
+    let files = GrubFiles {
+        shim: shim.as_deref(),
+        grub: &grub,
+        config: &config(&place.command_line()),
+        kernel: &kernel,
+        initrd: &place.images.measured_initrd(),
+    };
+    let read = |path: &Path| fs::read(path).unwrap();
+    let (kernel, initrd, grub) = (read(files.kernel), read(files.initrd), read(files.grub));
+    let shim = files.shim.map(read);
+    let mut prediction = Prediction::new(&BANKS);
+    GrubBoot {
+        shim: shim.as_ref().map(|shim| PeImage::parse(shim).unwrap()).as_ref(),
+        grub: &PeImage::parse(&grub).unwrap(),
+        config: (files.config.as_bytes(), &GrubConfig::parse(files.config.as_bytes()).unwrap()),
+        kernel: (&kernel, &Kernel::parse(&kernel).unwrap()),
+        initrds: &[&initrd],
+        secure_boot: if keys.is_some() { SecureBoot::On } else { SecureBoot::Off },
+    }
+    .predict(&mut prediction);
+
+    let firmware = match keys {
+        Some(keys) => Firmware::with_secure_boot(keys, place.path()),
+        None => Firmware::without_secure_boot(place.path()),
+    };
+    let disk = BootDisk::grub(&files, place.path()).unwrap();
+    let measured = place.boot(&firmware.unwrap(), &disk);
+    (prediction, measured)
+}
+
+#[test]
+fn grub_behind_shim_measures_what_was_predicted() {
+    let place = Place::new();
+    let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
+    let (prediction, measured) = by_grub(&place, Release::Bookworm, Some(&keys));
+    assert!(measured.log.is_some());
+    equal(&prediction, &measured, &[4, 8, 9]);
+}
+
+#[test]
+fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
+    let place = Place::new();
+    let (prediction, measured) = by_grub(&place, Release::Bookworm, None);
+    // The kernel never sees the firmware, and so gets no event log from it.
+    assert!(measured.log.is_none());
+    equal(&prediction, &measured, &[4, 8, 9]);
+}
+
+#[test]
+fn grub_2_12_has_the_firmware_start_the_kernel() {
+    let place = Place::new();
+    let (prediction, measured) = by_grub(&place, Release::Trixie, None);
+    assert!(measured.log.is_some());
+    equal(&prediction, &measured, &[4, 8, 9]);
+}

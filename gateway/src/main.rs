@@ -78,6 +78,9 @@ enum Command {
     /// The attestation log.
     #[command(subcommand)]
     Log(commands::log::Command),
+    /// What machines measure when they boot what they should.
+    #[command(subcommand)]
+    ReferenceValues(commands::reference_values::Command),
     /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.
     Certificates(commands::certificates::Arguments),
     /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Seal(command) => commands::seal::run(&config, &command),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
+        Command::ReferenceValues(command) => commands::reference_values::run(&command),
         Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Audit(arguments) => commands::audit::run(&config, &arguments),
         Command::Check(arguments) => commands::check::run(&config, &arguments),

@@ -41,6 +41,8 @@ mod first_boot;
 mod given_back;
 mod handshakes;
 mod hold;
+#[path = "../../attest/tests/prediction/image.rs"]
+mod image;
 mod inspection;
 mod inventory;
 mod journal;
@@ -68,6 +70,7 @@ mod older_release;
 mod output;
 mod owner;
 mod pointers;
+mod predictions;
 mod probe;
 mod recorded;
 mod reload;

@@ -17,6 +17,7 @@ pub mod output;
 mod owner;
 pub mod pointer;
 pub mod probe;
+pub mod reference_values;
 pub mod render;
 pub mod seal;
 pub mod second_stage;

@@ -1,0 +1,275 @@
+//! `attest-gateway reference-values predict`: reads the files; what follows from them is computed by `attest::tpm::prediction`.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use attest::HashAlg;
+use attest::tpm::prediction::Prediction;
+use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
+use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot, GrubConfig};
+use attest::tpm::prediction::linux::{CommandLine, Kernel};
+use attest::tpm::prediction::parts::Parts;
+use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
+use attest::tpm::prediction::secure_boot::{SECURE_BOOT_PCR, VARIABLE_LIMIT_BYTES, Variables};
+use attest::tpm::prediction::uki::Uki;
+use attest_gateway::audit::admin::By;
+use attest_gateway::certificates::source;
+use attest_gateway::clock::rfc3339;
+use attest_gateway::files;
+
+use super::set::{Generation, set};
+use crate::commands::{clean, now, output};
+
+/// PCRs of which nothing is predicted, and why.
+const OF_THE_MACHINE: [u8; 6] = [0, 1, 2, 3, 5, 6];
+const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the disks into these: record them from a machine";
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples: a unified kernel image, on machines with Secure Boot by keys of one's own\n  attest-gateway reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\nshim, GRUB, and what its config loads\n  attest-gateway reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\nthe digests of a kernel, an initrd and a command line, whatever starts them\n  attest-gateway reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nWhat is printed is JSON: each digest with what it is of, the values of those PCRs of which all digests are known, and which are not, with the reason."
+)]
+pub struct Arguments {
+    /// Whether the machines' firmware starts only what is signed: other things are measured then.
+    #[arg(long, value_enum)]
+    secure_boot: OnOff,
+    /// A unified kernel image.
+    #[arg(long, value_name = "FILE", required_unless_present = "kernel", conflicts_with_all = ["kernel", "initrd", "grub", "shim", "cmdline"])]
+    uki: Option<PathBuf>,
+    /// What is started before the unified kernel image and has the firmware start it, as systemd-boot does; repeatable, in the order of the boot.
+    #[arg(long, value_name = "FILE", requires = "uki")]
+    loader: Vec<PathBuf>,
+    /// A kernel.
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// An initrd; repeatable, in the order in which the boot loader is told of them.
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    initrd: Vec<PathBuf>,
+    /// GRUB's image.
+    #[arg(long, value_name = "FILE", requires_all = ["kernel", "grub_config"])]
+    grub: Option<PathBuf>,
+    /// GRUB's config, the file that it reads.
+    #[arg(long, value_name = "FILE", requires = "grub", conflicts_with = "cmdline")]
+    grub_config: Option<PathBuf>,
+    /// shim, which starts GRUB.
+    #[arg(long, value_name = "FILE", requires = "grub")]
+    shim: Option<PathBuf>,
+    /// The kernel's command line, where there is no config with it; for GRUB with the kernel's path as its first word.
+    #[arg(long, value_name = "TEXT", requires = "kernel")]
+    cmdline: Option<String>,
+    #[command(flatten)]
+    keys: Keys,
+    /// A bank of PCRs; repeatable [default: sha256 and sha384].
+    #[arg(long, value_name = "BANK")]
+    bank: Vec<HashAlg>,
+    /// Print a file of reference values in the place of the prediction, with one generation of this name.
+    #[arg(long, value_name = "NAME")]
+    set: Option<String>,
+}
+
+/// What was read, by name and SHA-256: where a prediction comes from.
+#[derive(Debug, Default)]
+struct Files {
+    read: RefCell<Vec<String>>,
+}
+
+impl Files {
+    fn read(&self, path: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
+        let bytes = files::read(path, u64::try_from(limit_bytes)?).with_context(|| path.display().to_string())?;
+        let told = format!("{} sha256:{:?}", clean(&name(path)), HashAlg::Sha256.digest(&[&bytes]));
+        self.read.borrow_mut().push(told);
+        Ok(bytes)
+    }
+
+    fn image(&self, path: &Path) -> anyhow::Result<Vec<u8>> {
+        self.read(path, IMAGE_LIMIT_BYTES)
+    }
+}
+
+/// Whose signatures the machines' firmware accepts, and whose it will have accepted: for PCR 7.
+#[derive(Debug, clap::Args)]
+struct Keys {
+    /// The variable PK, as firmware has it: signature lists, without the four bytes that Linux shows before them.
+    #[arg(long, value_name = "FILE", requires_all = ["kek", "db"])]
+    pk: Option<PathBuf>,
+    /// The variable KEK.
+    #[arg(long, value_name = "FILE", requires = "pk")]
+    kek: Option<PathBuf>,
+    /// The variable db.
+    #[arg(long, value_name = "FILE", requires = "pk")]
+    db: Option<PathBuf>,
+    /// The variable dbx [default: there is none].
+    #[arg(long, value_name = "FILE", requires = "pk")]
+    dbx: Option<PathBuf>,
+    /// The certificate in db by which what is booted is accepted; repeatable, in the order of the boot.
+    #[arg(long, value_name = "FILE", requires = "pk")]
+    signed_by: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum OnOff {
+    On,
+    Off,
+}
+
+impl From<OnOff> for SecureBoot {
+    fn from(value: OnOff) -> Self {
+        match value {
+            OnOff::On => Self::On,
+            OnOff::Off => Self::Off,
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let banks: BTreeSet<HashAlg> = match arguments.bank.as_slice() {
+        [] => [HashAlg::Sha256, HashAlg::Sha384].into(),
+        some => some.iter().copied().collect(),
+    };
+    let banks: Vec<HashAlg> = banks.into_iter().collect();
+    let mut prediction = Prediction::new(&banks);
+    let files = Files::default();
+    match (&arguments.uki, &arguments.kernel) {
+        (Some(uki), _) => predict_uki(arguments, &files, uki, &mut prediction)?,
+        (None, Some(kernel)) => predict_kernel(arguments, &files, kernel, &mut prediction)?,
+        (None, None) => bail!("there is nothing to predict: give --uki or --kernel"),
+    }
+    predict_keys(arguments, &files, &mut prediction)?;
+    prediction.leave_out(&OF_THE_MACHINE, WHY_OF_THE_MACHINE);
+    let said = match &arguments.set {
+        None => serde_json::to_string_pretty(&prediction)?,
+        Some(name) => {
+            let by = By::this_process();
+            let generation = Generation {
+                name,
+                added: &rfc3339(now()),
+                by: &format!("{}@{}", by.user.unwrap_or_else(|| by.uid.to_string()), by.host),
+                files: &files.read.borrow(),
+            };
+            serde_json::to_string_pretty(&set(&prediction, &generation))?
+        }
+    };
+    output::line(said)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn predict_uki(arguments: &Arguments, files: &Files, path: &Path, prediction: &mut Prediction) -> anyhow::Result<()> {
+    let loader_files = arguments
+        .loader
+        .iter()
+        .map(|path| files.image(path))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut loaders = Vec::new();
+    for (path, file) in arguments.loader.iter().zip(&loader_files) {
+        loaders.push((name(path), image(path, file)?));
+    }
+    let file = files.image(path)?;
+    UkiBoot {
+        loaders: &loaders,
+        uki: &Uki::parse(&file).with_context(|| path.display().to_string())?,
+        secure_boot: arguments.secure_boot.into(),
+    }
+    .predict(prediction);
+    Ok(())
+}
+
+fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction: &mut Prediction) -> anyhow::Result<()> {
+    let kernel_file = files.image(path)?;
+    let kernel = Kernel::parse(&kernel_file).with_context(|| path.display().to_string())?;
+    let initrds = arguments
+        .initrd
+        .iter()
+        .map(|path| files.image(path))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let initrds: Vec<&[u8]> = initrds.iter().map(Vec::as_slice).collect();
+    let (Some(grub), Some(config)) = (&arguments.grub, &arguments.grub_config) else {
+        let line = arguments.cmdline.as_deref().map(|line| CommandLine::parse(line.as_bytes()));
+        let line = line.transpose().context("--cmdline")?;
+        Parts {
+            kernel: (&kernel_file, &kernel),
+            initrds: &initrds,
+            command_line: line.as_ref(),
+        }
+        .predict(prediction);
+        return Ok(());
+    };
+    let grub_file = files.image(grub)?;
+    let config_file = files.read(config, CONFIG_LIMIT_BYTES)?;
+    let shim_file = arguments.shim.as_ref().map(|path| files.image(path)).transpose()?;
+    let shim = match (&arguments.shim, &shim_file) {
+        (Some(path), Some(file)) => Some(image(path, file)?),
+        _ => None,
+    };
+    GrubBoot {
+        shim: shim.as_ref(),
+        grub: &image(grub, &grub_file)?,
+        config: (
+            &config_file,
+            &GrubConfig::parse(&config_file).with_context(|| config.display().to_string())?,
+        ),
+        kernel: (&kernel_file, &kernel),
+        initrds: &initrds,
+        secure_boot: arguments.secure_boot.into(),
+    }
+    .predict(prediction);
+    Ok(())
+}
+
+fn predict_keys(arguments: &Arguments, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
+    let keys = &arguments.keys;
+    let (Some(pk), Some(kek), Some(db)) = (&keys.pk, &keys.kek, &keys.db) else {
+        prediction.leave_out(&[SECURE_BOOT_PCR], "the machine's PK, KEK, db and dbx were not given");
+        return Ok(());
+    };
+    if arguments.shim.is_some() {
+        prediction.leave_out(
+            &[SECURE_BOOT_PCR],
+            "shim measures its SBAT level, which the machine has, and by whom it accepts what it starts",
+        );
+        return Ok(());
+    }
+    let read = |path: &PathBuf| files.read(path, VARIABLE_LIMIT_BYTES);
+    let (pk, kek, db) = (read(pk)?, read(kek)?, read(db)?);
+    let dbx = keys.dbx.as_ref().map(read).transpose()?.unwrap_or_default();
+    let variables = Variables {
+        pk: &pk,
+        kek: &kek,
+        db: &db,
+        dbx: &dbx,
+    };
+    let secure_boot = SecureBoot::from(arguments.secure_boot);
+    if secure_boot == SecureBoot::On && keys.signed_by.is_empty() {
+        bail!("with Secure Boot, PCR 7 depends on who has signed what is booted: give --signed-by");
+    }
+    let mut authorities = Vec::new();
+    for path in &keys.signed_by {
+        authorities.push(certificate(files, path)?);
+    }
+    let authorities: Vec<&[u8]> = authorities.iter().map(Vec::as_slice).collect();
+    variables.predict(secure_boot, &authorities, prediction)?;
+    Ok(())
+}
+
+/// A certificate, PEM or DER, as DER.
+fn certificate(files: &Files, path: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = files.read(path, VARIABLE_LIMIT_BYTES)?;
+    let Ok(text) = std::str::from_utf8(&bytes) else {
+        return Ok(bytes);
+    };
+    let certificates = source::certificates_in(text).map_err(anyhow::Error::msg);
+    match certificates.with_context(|| path.display().to_string())?.as_slice() {
+        [only] => Ok(only.der.to_vec()),
+        other => bail!("{}: one certificate is expected, there are {}", path.display(), other.len()),
+    }
+}
+
+fn image<'f>(path: &Path, file: &'f [u8]) -> anyhow::Result<PeImage<'f>> {
+    PeImage::parse(file).with_context(|| path.display().to_string())
+}
+
+/// A file's own name, for people.
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

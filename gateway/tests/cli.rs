@@ -329,6 +329,7 @@ fn every_help_shows_an_example() {
         "node list",
         "node forget",
         "node release",
+        "reference-values predict",
         "check",
     ] {
         let output = program().args(command.split(' ')).arg("--help").output().unwrap();

@@ -136,7 +136,7 @@ pub struct SignatureDatabase {
 
 impl SignatureDatabase {
     /// Reads EFI_SIGNATURE_LISTs; `None` if the bytes are anything else.
-    pub(super) fn read(value: &[u8]) -> Option<Self> {
+    pub(in crate::tpm) fn read(value: &[u8]) -> Option<Self> {
         let mut database = Self {
             certificates: Vec::new(),
             hashes: Vec::new(),

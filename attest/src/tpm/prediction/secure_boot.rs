@@ -6,6 +6,7 @@
 
 use super::boot::{SEPARATOR, SecureBoot};
 use super::{MeasuredBy, Prediction, What, When};
+use crate::tpm::measured_boot::SignatureDatabase;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
@@ -22,16 +23,10 @@ const GLOBAL: Guid = [
 const SECURITY_DATABASE: Guid = [
     0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
 ];
-/// EFI_CERT_X509_GUID.
-const X509: Guid = [
-    0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
-];
-
 type Guid = [u8; 16];
 
-/// EFI_SIGNATURE_LIST: type, and the sizes of the list, of a header, and of each signature.
-const LIST_HEADER_BYTES: usize = 28;
-const GUID_BYTES: usize = 16;
+/// SignatureOwner, which an entry begins with.
+const OWNER_BYTES: usize = 16;
 
 /// The variables of a machine, each as firmware has it: signature lists, and nothing where there is none.
 #[derive(Debug, Clone, Copy, Default)]
@@ -49,10 +44,8 @@ pub enum SecureBootError {
     #[error("{variable} has {bytes} bytes, more than {VARIABLE_LIMIT_BYTES}")]
     TooLarge { variable: &'static str, bytes: usize },
     /// Not what firmware has in these variables.
-    #[error(
-        "{variable} is no list of signatures, at byte {offset}: give it as the variable has it, without attributes and without a signature of its own"
-    )]
-    NoSignatureLists { variable: &'static str, offset: usize },
+    #[error("{variable} is no list of signatures: give it as the variable has it, without attributes and without a signature of its own")]
+    NoSignatureLists { variable: &'static str },
     /// A certificate by which nothing is accepted.
     #[error("the certificate that signs what is booted is not in db")]
     NotInDb,
@@ -65,13 +58,14 @@ impl Variables<'_> {
     /// # Errors
     /// [`SecureBootError`].
     pub fn predict(&self, secure_boot: SecureBoot, authorities: &[&[u8]], prediction: &mut Prediction) -> Result<(), SecureBootError> {
-        for (variable, content) in [("PK", self.pk), ("KEK", self.kek), ("db", self.db), ("dbx", self.dbx)] {
-            check(variable, content)?;
+        for (variable, content) in [("PK", self.pk), ("KEK", self.kek), ("dbx", self.dbx)] {
+            read(variable, content)?;
         }
+        let db = read("db", self.db)?;
         let mut entries: Vec<Vec<u8>> = Vec::new();
         if secure_boot == SecureBoot::On {
             for authority in authorities {
-                let entry = entry(self.db, authority).ok_or(SecureBootError::NotInDb)?;
+                let entry = entry(&db, authority).ok_or(SecureBootError::NotInDb)?;
                 if !entries.contains(&entry) {
                     entries.push(entry);
                 }
@@ -91,7 +85,7 @@ impl Variables<'_> {
         }
         prediction.measure(SECURE_BOOT_PCR, MeasuredBy::Firmware, What::Separator, &[&SEPARATOR]);
         for entry in entries {
-            let certificate = HashAlg::Sha256.digest(&[entry.get(GUID_BYTES..).unwrap_or_default()]);
+            let certificate = HashAlg::Sha256.digest(&[entry.get(OWNER_BYTES..).unwrap_or_default()]);
             // A digest of SHA-256 has a length that HexDigest takes.
             if let Some(certificate) = HexDigest::new(certificate.as_ref()) {
                 measure(prediction, What::Authority(certificate), SECURITY_DATABASE, "db", &entry);
@@ -110,58 +104,19 @@ fn measure(prediction: &mut Prediction, what: What, guid: Guid, name: &str, cont
     prediction.measure(SECURE_BOOT_PCR, MeasuredBy::Firmware, what, &parts);
 }
 
-fn check(variable: &'static str, content: &[u8]) -> Result<(), SecureBootError> {
+fn read(variable: &'static str, content: &[u8]) -> Result<SignatureDatabase, SecureBootError> {
     if content.len() > VARIABLE_LIMIT_BYTES {
         return Err(SecureBootError::TooLarge {
             variable,
             bytes: content.len(),
         });
     }
-    let mut rest = content;
-    while !rest.is_empty() {
-        let offset = content.len() - rest.len();
-        let list = List::first(rest).ok_or(SecureBootError::NoSignatureLists { variable, offset })?;
-        rest = list.rest;
-    }
-    Ok(())
+    SignatureDatabase::read(content).ok_or(SecureBootError::NoSignatureLists { variable })
 }
 
-/// The entry of a certificate: its owner and itself.
-fn entry(db: &[u8], certificate: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = db;
-    while let Some(list) = List::first(rest) {
-        let mut entries = list.signatures.chunks_exact(list.signature_bytes);
-        let found = entries.find(|entry| list.kind == X509 && entry.get(GUID_BYTES..) == Some(certificate));
-        if let Some(entry) = found {
-            return Some(entry.to_vec());
-        }
-        rest = list.rest;
-    }
-    None
-}
-
-/// EFI_SIGNATURE_LIST.
-struct List<'a> {
-    kind: Guid,
-    signatures: &'a [u8],
-    signature_bytes: usize,
-    rest: &'a [u8],
-}
-
-impl<'a> List<'a> {
-    fn first(bytes: &'a [u8]) -> Option<Self> {
-        let field = |offset: usize| {
-            let field = bytes.get(offset..)?.first_chunk::<4>()?;
-            usize::try_from(u32::from_le_bytes(*field)).ok()
-        };
-        let (list, header, signature_bytes) = (field(16)?, field(20)?, field(24)?);
-        let signatures = bytes.get(LIST_HEADER_BYTES.checked_add(header)?..list)?;
-        let whole = signature_bytes > GUID_BYTES && signatures.len().is_multiple_of(signature_bytes);
-        whole.then_some(Self {
-            kind: *bytes.first_chunk()?,
-            signatures,
-            signature_bytes,
-            rest: bytes.get(list..)?,
-        })
-    }
+/// EFI_SIGNATURE_DATA of a certificate: its owner and itself.
+fn entry(db: &SignatureDatabase, certificate: &[u8]) -> Option<Vec<u8>> {
+    let sha256 = HashAlg::Sha256.digest(&[certificate]);
+    let found = db.certificates.iter().find(|entry| entry.sha256.0 == sha256.as_ref())?;
+    Some([&found.owner?.0, certificate].concat())
 }

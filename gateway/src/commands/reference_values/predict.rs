@@ -23,6 +23,9 @@ use attest_gateway::files;
 use super::set::{Generation, set};
 use crate::commands::{clean, now, output};
 
+/// Of a file's name this much is told, so that it fits into a file of reference values.
+const FILE_NAME_LIMIT_CHARACTERS: usize = 40;
+
 /// PCRs of which nothing is predicted, and why.
 const OF_THE_MACHINE: [u8; 6] = [0, 1, 2, 3, 5, 6];
 const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the disks into these: record them from a machine";
@@ -78,7 +81,8 @@ struct Files {
 impl Files {
     fn read(&self, path: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
         let bytes = files::read(path, u64::try_from(limit_bytes)?).with_context(|| path.display().to_string())?;
-        let told = format!("{} sha256:{:?}", clean(&name(path)), HashAlg::Sha256.digest(&[&bytes]));
+        let name: String = clean(&name(path)).chars().take(FILE_NAME_LIMIT_CHARACTERS).collect();
+        let told = format!("{name} sha256:{:?}", HashAlg::Sha256.digest(&[&bytes]));
         self.read.borrow_mut().push(told);
         Ok(bytes)
     }

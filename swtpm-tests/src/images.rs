@@ -109,6 +109,12 @@ impl Images {
         program(&self.folder.join("firmware"), path)
     }
 
+    /// The program by which systemd predicts PCR 11.
+    #[must_use]
+    pub fn systemd_measure(&self) -> Command {
+        self.program("usr/lib/systemd/systemd-measure")
+    }
+
     /// Debian's Ignition, as it is in the initramfs. It runs here too: its fetch stage changes nothing outside its own folder.
     pub fn ignition(&self) -> Result<PathBuf> {
         // The number before the module's name is dracut's ordering, and the package's to choose.

@@ -10,11 +10,12 @@ use crate::accelerator::Accelerator;
 use crate::attestation_log::Record;
 use crate::core_os;
 use crate::expected_files::{RESULT_FILE, expected_files};
+use crate::firmware::boot_disk::make_uki;
 use crate::gateway::Gateway;
 use crate::images::{Images, Release, WholeBoot};
 use crate::outcome::Outcome;
 use crate::process::OnLine;
-use crate::qemu::{Vm, VmBuilder};
+use crate::qemu::{Vm, VmBuilder, command_line};
 use crate::swtpm::{EkAuthority, Endorsement, Swtpm, free_port, manufacture};
 
 /// Emulated, with another VM beside it, a fast VM needs 10-20 s; what the node program does by itself has 60 s.
@@ -160,6 +161,14 @@ impl Site {
         Vm::builder(&self.images.kernel(), &self.initrd)
             .accelerator(self.accelerator)
             .kernel_argument("quiet")
+    }
+
+    /// A unified kernel image of the fast image with attest-node, made in `folder`, not signed: what [`Vm::with_firmware`] boots. `more` is at the end
+    /// of its command line.
+    pub fn uki(&self, more: &[&str], folder: &Path) -> Result<PathBuf> {
+        let words: Vec<&str> = ["quiet"].into_iter().chain(more.iter().copied()).collect();
+        let line = command_line(self.accelerator, &words);
+        make_uki(Release::Bookworm, &self.images.kernel(), &self.initrd, &line, folder)
     }
 
     /// A VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.

@@ -1,7 +1,9 @@
 //! Boots by real firmware: what is predicted from the files is what the machine then measures, digest by digest, in both banks.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use attest::HashAlg;
@@ -15,7 +17,8 @@ use attest::tpm::prediction::uki::Uki;
 use attest::tpm::prediction::{Prediction, What, When};
 use swtpm_tests::firmware::boot_disk::{GrubFiles, make_grub, make_shim, make_uki};
 use swtpm_tests::firmware::{BootDisk, Firmware, Measured, SecureBootKeys};
-use swtpm_tests::{Accelerator, Endorsement, Folder, Images, Release, Swtpm, Vm, VmBuilder, command_line};
+use swtpm_tests::scenario::Site;
+use swtpm_tests::{Accelerator, Endorsement, Folder, Images, Release, Swtpm, Vm, VmBuilder, command_line, run};
 
 /// Firmware, a kernel and little else: some 30 s on a machine that does nothing else.
 const VM_LIMIT: Duration = Duration::from_secs(180);
@@ -59,12 +62,33 @@ impl Place {
     }
 
     /// Boots a machine until its kernel has told what was measured.
-    fn boot(&self, firmware: &Firmware, disk: &BootDisk) -> Measured {
+    fn boot(&self, name: &str, firmware: &Firmware, disk: &BootDisk) -> Measured {
         let (vm, _tpm) = self.vm(firmware, disk);
         let mut vm = vm.start(self.path()).unwrap();
         vm.wait_off(VM_LIMIT).unwrap();
-        Measured::parse(&vm.console().lines()).unwrap()
+        let measured = Measured::parse(&vm.console().lines()).unwrap();
+        if let Some(folder) = record() {
+            measured.record(&folder, name).unwrap();
+        }
+        measured
     }
+}
+
+/// Where boots are recorded, if they are (`attest/tests/fixtures/boots/README.md`).
+fn record() -> Option<PathBuf> {
+    env::var_os("ATTEST_RECORD").map(PathBuf::from)
+}
+
+/// Records the keys of the machine that has any.
+fn record_keys(keys: &SecureBootKeys) {
+    let Some(folder) = record().map(|folder| folder.join("keys")) else {
+        return;
+    };
+    fs::create_dir_all(&folder).unwrap();
+    for (name, list) in keys.signature_lists() {
+        fs::write(folder.join(format!("{name}.esl")), list).unwrap();
+    }
+    fs::write(folder.join("signer.der"), keys.accepted().certificate()).unwrap();
 }
 
 /// Each event of these PCRs, and their values.
@@ -142,7 +166,8 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
     with_keys(&keys, &mut prediction);
 
     let firmware = Firmware::with_secure_boot(&keys, place.path()).unwrap();
-    let measured = place.boot(&firmware, &BootDisk::uki(&signed, place.path()).unwrap());
+    let measured = place.boot("uki-252-secure-boot", &firmware, &BootDisk::uki(&signed, place.path()).unwrap());
+    record_keys(&keys);
     equal(&prediction, &measured, &[4, 7, 9, 11, 12, 13]);
 
     // What is changed in the image is seen in the digest of that part, and in the image's. (That differs anyway: objcopy writes the time into it.)
@@ -171,6 +196,89 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
     );
 }
 
+/// The value of a PCR at the kernel's start.
+fn value(prediction: &Prediction, pcr: u8) -> String {
+    let mut values = prediction.pcrs().iter();
+    let value = values
+        .find(|value| value.pcr == pcr && !matches!(value.when, When::After(_)))
+        .unwrap();
+    value.values.get(HashAlg::Sha256).unwrap().to_string()
+}
+
+#[test]
+fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
+    let folder = Folder::new().unwrap();
+    let keys = SecureBootKeys::new(&folder.path().join("keys")).unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    let place = site.vm_folder("node").unwrap();
+    let (image, signed) = (site.uki(&[], &place).unwrap(), place.join("signed.efi"));
+    keys.accepted().sign(&image, &signed).unwrap();
+    let mut prediction = predict_uki(&fs::read(&signed).unwrap(), SecureBoot::On);
+    with_keys(&keys, &mut prediction);
+
+    let [pcr_4, pcr_7, pcr_9, pcr_11] = [4, 7, 9, 11].map(|pcr| value(&prediction, pcr));
+    let accepted = format!(
+        "\"0-3\" = \"not checked\"\n4 = [\"{pcr_4}\"]\n\"5-6\" = \"not checked\"\n7 = [\"{pcr_7}\"]\n9 = [\"{pcr_9}\"]\n11 = [\"{pcr_11}\"]"
+    );
+    site.gateway().edit_pool("\"0-7\" = \"not checked\"", &accepted).unwrap();
+    site.gateway().start(None).unwrap();
+
+    let firmware = Firmware::with_secure_boot(&keys, &place).unwrap();
+    let disk = BootDisk::uki(&signed, &place).unwrap();
+    let tpm = Swtpm::start(&place, Endorsement::By(site.authority())).unwrap();
+    let pointer = site.gateway().pointer(None).unwrap();
+    let vm = Vm::with_firmware(&firmware, &disk)
+        .accelerator(site.accelerator())
+        .tpm(&tpm)
+        .pointer(&pointer);
+    let run = site.boot(vm, &place).unwrap();
+    assert_eq!(run.decision().0, "trusted", "{:?}", run.decision());
+    site.prove_exactly("full", &run.outcome).unwrap();
+}
+
+/// systemd's own program, for the same sections.
+fn by_systemd_measure(release: Release) {
+    let folder = tempfile::tempdir().unwrap();
+    let images = Images::firmware(release).unwrap();
+    let image = make_uki(release, &images.kernel(), &images.measured_initrd(), "quiet", folder.path()).unwrap();
+    let prediction = predict_uki(&fs::read(&image).unwrap(), SecureBoot::On);
+    let mut measure = images.systemd_measure();
+    measure.args(["calculate", "--bank=sha256"]);
+    for (section, file) in [
+        ("linux", images.kernel()),
+        ("initrd", images.measured_initrd()),
+        ("cmdline", folder.path().join("cmdline")),
+        ("osrel", folder.path().join("os-release")),
+    ] {
+        measure.arg(format!("--{section}={}", file.display()));
+    }
+    if release == Release::Trixie {
+        // Of the stub itself, and measured by this release.
+        let sbat = folder.path().join("sbat");
+        let mut objcopy = Command::new("objcopy");
+        run(objcopy
+            .args(["--output-target=binary", "--only-section=.sbat"])
+            .args([&image, &sbat]))
+        .unwrap();
+        measure.arg(format!("--sbat={}", sbat.display()));
+    }
+    let said = run(&mut measure).unwrap();
+    let found: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("11:sha256=")).collect();
+    let expected: Vec<String> = prediction
+        .pcrs()
+        .iter()
+        .filter(|value| matches!(value.when, When::After(_)))
+        .map(|value| value.values.get(HashAlg::Sha256).unwrap().to_string())
+        .collect();
+    assert_eq!(found, expected, "{said}");
+}
+
+#[test]
+fn systemd_measure_predicts_the_same_of_pcr_11() {
+    by_systemd_measure(Release::Bookworm);
+    by_systemd_measure(Release::Trixie);
+}
+
 #[test]
 fn what_another_key_has_signed_is_not_started() {
     let place = Place::new();
@@ -194,7 +302,7 @@ fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
     let mut prediction = predict_uki(&file, SecureBoot::Off);
     Variables::default().predict(SecureBoot::Off, &[], &mut prediction).unwrap();
     let firmware = Firmware::without_secure_boot(place.path()).unwrap();
-    let measured = place.boot(&firmware, &BootDisk::uki(&image, place.path()).unwrap());
+    let measured = place.boot("uki-257", &firmware, &BootDisk::uki(&image, place.path()).unwrap());
     equal(&prediction, &measured, &[4, 7, 9, 11, 12, 13]);
 }
 
@@ -242,7 +350,12 @@ fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (P
         None => Firmware::without_secure_boot(place.path()),
     };
     let disk = BootDisk::grub(&files, place.path()).unwrap();
-    let measured = place.boot(&firmware.unwrap(), &disk);
+    let name = match (release, keys) {
+        (_, Some(_)) => "grub-2.06-shim",
+        (Release::Bookworm, None) => "grub-2.06",
+        (Release::Trixie, None) => "grub-2.12",
+    };
+    let measured = place.boot(name, &firmware.unwrap(), &disk);
     (prediction, measured)
 }
 

@@ -1,7 +1,9 @@
 //! What a VM tells of what was measured (`images/measured-init`): PCRs, and the firmware's event log.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Read;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use attest::HashAlg;
@@ -50,6 +52,18 @@ impl Measured {
     pub fn pcr(&self, bank: HashAlg, pcr: u8) -> Result<&HexDigest> {
         let value = self.pcrs.get(&bank).and_then(|bank| bank.get(&pcr));
         value.with_context(|| format!("the VM did not tell PCR {pcr} of {bank}"))
+    }
+}
+
+impl Measured {
+    /// Writes what was told below `folder`, as the fixtures of `attest` have it: `NAME.log` and `NAME.json`.
+    pub fn record(&self, folder: &Path, name: &str) -> Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        if let Some(log) = &self.log {
+            fs::write(folder.join(format!("{name}.log")), log)?;
+        }
+        let text = serde_json::to_string_pretty(&self.pcrs)? + "\n";
+        fs::write(folder.join(format!("{name}.json")), text).with_context(|| format!("writing {name}.json"))
     }
 }
 

@@ -39,6 +39,7 @@ mod nitro_tpm;
 mod nitro_tpm_vectors;
 mod pkcs7;
 mod prediction;
+mod recorded_boots;
 mod refusals;
 mod sts;
 mod support;

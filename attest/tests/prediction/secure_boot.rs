@@ -142,7 +142,7 @@ fn what_is_no_list_of_signatures_is_refused() {
 
 #[test]
 fn an_authority_is_in_db_as_a_certificate() {
-    let hash = list(SHA256, &[], b"one");
+    let hash = list(SHA256, &[], &[1; 32]);
     let dbx = list(X509, &[], b"one");
     let refused = |variables: Variables<'_>, authority: &[u8]| {
         assert_eq!(predict(&variables, SecureBoot::On, &[authority]), Err(SecureBootError::NotInDb));
@@ -153,7 +153,7 @@ fn an_authority_is_in_db_as_a_certificate() {
             db: &hash,
             ..Variables::default()
         },
-        b"one",
+        &[1; 32],
     );
     refused(
         Variables {

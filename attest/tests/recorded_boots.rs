@@ -1,0 +1,72 @@
+//! Boots that were recorded from VMs (`fixtures/boots/README.md`): their logs explain their PCRs, and what follows from their keys is in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use attest::HashAlg;
+use attest::protocol::HexDigest;
+use attest::tpm::event_log::EventLog;
+use attest::tpm::prediction::Prediction;
+use attest::tpm::prediction::boot::SecureBoot;
+use attest::tpm::prediction::secure_boot::Variables;
+
+type Pcrs = BTreeMap<HashAlg, BTreeMap<u8, HexDigest>>;
+
+const BANKS: [HashAlg; 2] = [HashAlg::Sha256, HashAlg::Sha384];
+
+/// IMA's, which no firmware's log explains.
+const IMA_PCR: u8 = 10;
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/boots").join(name)
+}
+
+/// What a machine had in its PCRs, but for those that anybody can reset.
+fn pcrs(name: &str) -> Pcrs {
+    let text = fs::read_to_string(file(&format!("{name}.json"))).unwrap();
+    let mut pcrs: Pcrs = serde_json::from_str(&text).unwrap();
+    for bank in pcrs.values_mut() {
+        bank.retain(|pcr, _| *pcr < 16 && *pcr != IMA_PCR);
+    }
+    pcrs
+}
+
+#[test]
+fn logs_of_machines_with_uefi_explain_all_of_their_pcrs() {
+    let check = |name: &str| {
+        let log = fs::read(file(&format!("{name}.log"))).unwrap();
+        let log = EventLog::parse(&log).unwrap();
+        for (bank, pcrs) in pcrs(name) {
+            let trusted = log.check_against(bank, &pcrs).unwrap();
+            assert_eq!(trusted.explained_pcrs().count(), 15, "{name}, {bank}");
+        }
+    };
+    check("uki-252-secure-boot");
+    check("uki-257");
+    check("grub-2.06-shim");
+    check("grub-2.12");
+}
+
+#[test]
+fn pcr_7_is_what_follows_from_the_keys() {
+    let check = |name: &str, variables: &Variables<'_>, secure_boot, authorities: &[&[u8]]| {
+        let mut prediction = Prediction::new(&BANKS);
+        variables.predict(secure_boot, authorities, &mut prediction).unwrap();
+        for (bank, pcrs) in pcrs(name) {
+            assert_eq!(prediction.pcrs()[0].values.get(bank), pcrs.get(&7), "{name}, {bank}");
+        }
+    };
+    let keys = |name: &str| fs::read(file(&format!("keys/{name}"))).unwrap();
+    let (pk, kek, db, signer) = (keys("PK.esl"), keys("KEK.esl"), keys("db.esl"), keys("signer.der"));
+    let variables = Variables {
+        pk: &pk,
+        kek: &kek,
+        db: &db,
+        dbx: &[],
+    };
+    check("uki-252-secure-boot", &variables, SecureBoot::On, &[&signer]);
+    for name in ["uki-257", "grub-2.06", "grub-2.12"] {
+        check(name, &Variables::default(), SecureBoot::Off, &[]);
+    }
+}

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::kinds::{Counters, EvidenceKind, Kind, Proofs, Verifier, each_kind, each_machine, members};
 use crate::nonce::SpkiSha256;
 use crate::tpm::ek::EkDigest;
+use crate::tpm::measured_boot::MeasuredBoot;
 use crate::values::HexDigest;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
@@ -95,6 +96,14 @@ impl Claims {
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
         &self.identity
+    }
+
+    /// What was booted, as far as a TPM's quote and an event log prove it: of the TPM, or else of Azure's vTPM.
+    #[must_use]
+    pub fn measured_boot(&self) -> Option<&MeasuredBoot> {
+        let of_tpm = self.tpm().and_then(|tpm| tpm.event_log.as_ref());
+        let log = of_tpm.or_else(|| self.azure_vtpm().and_then(|vtpm| vtpm.event_log()))?;
+        log.boot.as_deref()
     }
 
     /// Which instance of which cloud it is, if that is known. The same as [`Claims::identity`], if no TPM has attested.

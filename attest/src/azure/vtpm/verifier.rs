@@ -95,6 +95,12 @@ impl VerifiedAzureVtpm {
         &self.quoted.pcrs
     }
 
+    /// What replaying the event log has shown, if there was one.
+    #[must_use]
+    pub const fn event_log(&self) -> Option<&EventLogClaims> {
+        self.quoted.event_log.as_ref()
+    }
+
     /// The server key that the node saw.
     #[must_use]
     pub const fn server_key(&self) -> &SpkiSha256 {

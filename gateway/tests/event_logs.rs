@@ -197,3 +197,53 @@ async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
     fs::remove_file(path(&base)).unwrap();
     found(&|_| {}, &[&base, "No such file"]);
 }
+
+/// `log boot-diff`, of records and of files.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_boots_stand_beside_one_another() {
+    let mut site = Site::new();
+    site.gateway.run();
+    site.boot(2).await;
+    site.stop();
+    let ids: Vec<String> = site
+        .evidence_records()
+        .iter()
+        .map(|record| record["id"].as_str().unwrap().to_owned())
+        .collect();
+    let diff = |first: &str, second: &str, more: &[&str]| {
+        let output = site.gateway.try_command(&[&["log", "boot-diff", first, second], more].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), said)
+    };
+    let (code, text, said) = diff(&ids[0], &ids[1], &[]);
+    assert!(
+        code == Some(1) && text.contains('≠') && text.contains("PCR 7: the same"),
+        "{text}{said}"
+    );
+    let (code, text, _) = diff(&ids[0][..12], &ids[0], &[]);
+    assert!(code == Some(0) && !text.contains('≠'), "{text}");
+    let (code, html, _) = diff(&ids[0], &ids[1], &["--html"]);
+    assert!(code == Some(1) && html.contains("<tr class=\"changed\">") && html.ends_with("</html>\n"));
+
+    let file = |name: &str, boot: usize| {
+        let path = site.gateway.path(name);
+        fs::write(&path, site.model.event_log(b"a machine", boot).build()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (first, second) = (file("first.bin", 1), file("second.bin", 2));
+    let (code, text, _) = diff(&first, &second, &[]);
+    assert!(code == Some(1) && text.contains('≠'), "{text}");
+    assert_eq!(diff(&first, &first, &[]).0, Some(0));
+    assert_eq!(diff(&ids[0], &first, &[]).0, Some(1));
+
+    let path = |name: &str| site.gateway.path(name).to_str().unwrap().to_owned();
+    let wrong = [
+        ("0123456789abcdef".to_owned(), "no record"),
+        (path("none"), "No such file"),
+        (path("gateway.toml"), "not an event log"),
+    ];
+    for (wrong, expected) in wrong {
+        let (code, text, said) = diff(&ids[0], &wrong, &[]);
+        assert!(code == Some(1) && text.is_empty() && said.contains(expected), "{wrong}: {said}");
+    }
+}

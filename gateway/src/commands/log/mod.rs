@@ -1,5 +1,6 @@
 //! `attest-gateway log`.
 
+mod boot_diff;
 mod chains;
 mod changes;
 mod config;
@@ -37,11 +38,17 @@ pub enum Command {
     Config(config::Arguments),
     /// Write records as JSON lines, as they are, or as CSV.
     Export(export::Arguments),
+    /// What two machines have booted, or one machine twice: event by event, beside one another.
+    BootDiff(boot_diff::Arguments),
     /// Say that a gateway's log is lost for good: `audit` misses it no longer.
     GiveUp(give_up::Arguments),
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+    // Files of event logs are compared without a gateway.
+    if let Command::BootDiff(arguments) = command {
+        return boot_diff::run(config, arguments);
+    }
     let settings = Settings::load(config)?;
     match command {
         Command::Key => output::print(key(&settings)?.public().pem())?,
@@ -50,6 +57,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
         Command::GiveUp(arguments) => return give_up::run(config, arguments),
+        Command::BootDiff(arguments) => return boot_diff::run(config, arguments),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -36,12 +36,12 @@ pub struct Arguments {
 
 /// Which record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Record {
+pub(super) enum Record {
     Id(String),
     Number(u64),
 }
 
-fn record(text: &str) -> Result<Record, String> {
+pub(super) fn record(text: &str) -> Result<Record, String> {
     if text.len() < ID_LEAST
         && let Ok(number) = text.parse()
     {
@@ -55,7 +55,7 @@ fn record(text: &str) -> Result<Record, String> {
 }
 
 impl Record {
-    fn is(&self, fields: &Fields) -> bool {
+    pub(super) fn is(&self, fields: &Fields) -> bool {
         match self {
             Self::Id(begin) => fields.id.starts_with(begin.as_str()),
             Self::Number(number) => fields.chain.as_ref().is_some_and(|place| place.number == *number),

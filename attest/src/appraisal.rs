@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claims::{Claims, Proven};
 use crate::combination::Combination;
+use crate::condition::Condition;
 use crate::kinds::{Beside, EvidenceKind, Kind, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
 use crate::reject::Reject;
 use crate::token::Token;
@@ -24,6 +25,8 @@ members! {
         ..#[serde(skip_serializing_if = "Option::is_none")] EvidenceKind::Rules of machines,
         #[serde(default = "FirstUse::of_older_records")]
         first_use: FirstUse,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        condition: Option<Condition>,
     }
 }
 
@@ -54,6 +57,8 @@ members! {
         ..#[doc = "What the pool accepts of it."] pub EvidenceKind::Rules of machines,
         /// What the first use of an instance's evidence means.
         pub first_use: FirstUse,
+        /// What has to hold of the claims besides.
+        pub condition: Option<Condition>,
     }
 }
 
@@ -113,8 +118,8 @@ impl AppraisalPolicy {
     }
 
     fn unchecked(accepts: Vec<Combination>, rules: Rules) -> Self {
-        let first_use = rules.first_use;
-        moved! { Self { accepts, ..rules, first_use } }
+        let (first_use, condition) = (rules.first_use, rules.condition);
+        moved! { Self { accepts, ..rules, first_use, condition } }
     }
 
     fn check(&self) -> Result<(), PolicyError> {
@@ -184,6 +189,12 @@ impl AppraisalPolicy {
         self.first_use
     }
 
+    /// What has to hold of the claims, whatever kinds they are of.
+    #[must_use]
+    pub const fn condition(&self) -> Option<&Condition> {
+        self.condition.as_ref()
+    }
+
     /// Whether the first to show these kinds has the instance from then on: where no TPM of the machine's stands for who shows them. What
     /// a copy would prove as well binds always.
     #[must_use]
@@ -231,7 +242,7 @@ impl AttestationResult {
 /// if their first use binds, and nobody says who uses them,
 /// [`TpmEvidenceError::ReferenceSelection`](crate::tpm::TpmEvidenceError::ReferenceSelection) if the quote covers other PCRs than the pool's values speak of (likewise), `PcrMismatch`
 /// for the first PCR whose value is not accepted, then `EventLogMissing`, `EventLog` and `EventLogMismatch`, as far as
-/// the pool asks for an event log, and what the rules of the clouds refuse.
+/// the pool asks for an event log, and what the rules of the clouds refuse; [`Reject::Condition`] last.
 pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
         return Err(Reject::KindsAccepted {
@@ -250,6 +261,9 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
         };
     }
     each_kind!(one);
+    if let Some(condition) = &policy.condition {
+        condition.appraise(&claims)?;
+    }
     Ok(AttestationResult { claims })
 }
 

@@ -22,6 +22,7 @@ pub mod azure;
 pub mod challenge;
 pub mod claims;
 pub mod combination;
+pub mod condition;
 pub mod endorsements;
 pub mod evidence;
 pub mod gcp;

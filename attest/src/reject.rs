@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::advice::{Advice, advice};
 use crate::combination;
+use crate::condition::{self, ConditionRefusal};
 use crate::kinds::{EvidenceKind, Kind, Refusal, Verifier, match_refusal, of_room, refusals};
 use crate::token::NoToken;
 use crate::tpm::TpmEvidenceError;
@@ -73,6 +74,9 @@ refusals! {
         /// Another claimant than the one who asked for the challenge.
         #[error("the claimant is another one than the challenge was for")]
         Claimant,
+        /// The pool's condition does not hold.
+        #[error(transparent)]
+        Condition(#[from] ConditionRefusal),
         /// The provisioning token beside the evidence was not taken, or not looked up.
         #[error("the evidence needs a provisioning token beside it, and none was taken")]
         TokenMissing,
@@ -198,6 +202,7 @@ impl Reject {
             Self::MachineEnds { .. } => MACHINE_ENDS,
             Self::HasNode { .. } => HAS_NODE,
             Self::OlderThanMachine { .. } => OLDER_THAN_MACHINE,
+            Self::Condition(refusal) => refusal.advice(),
             Self::ClaimantMissing => CLAIMANT_MISSING,
             Self::Claimant => CLAIMANT_MISMATCH,
         } }
@@ -225,6 +230,7 @@ impl Reject {
             | Self::InventoryTpm { accepted, .. }
             | Self::OfAnotherSet { accepted, .. }
             | Self::OfTwoPools { accepted, .. } => Some(accepted),
+            Self::Condition(refusal) => refusal.withheld(),
         } else None }
     }
 
@@ -238,5 +244,5 @@ impl Reject {
 /// Every code that a [`Reject`] can have: those of all evidence, then those of each kind.
 pub fn advices() -> impl Iterator<Item = &'static Advice> {
     let tables = Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, Verifier::ADVICE));
-    ADVICE.iter().chain(tables.copied().flatten())
+    ADVICE.iter().chain(condition::ADVICE).chain(tables.copied().flatten())
 }

@@ -16,6 +16,7 @@ mod azure_vtpm_kind;
 mod azure_vtpm_vectors;
 mod chosen;
 mod cloud_document_vectors;
+mod condition;
 mod credential;
 mod door;
 mod ek_certificate;

@@ -6,6 +6,7 @@ use attest::aws::nitro_tpm::NitroTpmError;
 use attest::aws::sts::StsError;
 use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule};
 use attest::azure::vtpm::AzureVtpmError;
+use attest::condition::ConditionRefusal;
 use attest::gcp::GcpError;
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
@@ -42,8 +43,11 @@ trait Kept {
 
 keeps!(Reject,
     tells: Request ChallengeExpired KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing NamedTwice
-        MachineEnds HasNode OlderThanMachine Tpm Gcp AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm,
+        MachineEnds HasNode OlderThanMachine Tpm Gcp AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm Condition,
     keeps: KindsOffered KindsAccepted InventoryTpm OfAnotherSet OfTwoPools);
+keeps!(ConditionRefusal,
+    tells:,
+    keeps: NotMet Undecided);
 keeps!(TpmEvidenceError,
     tells: BootIsOver Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
         SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm,
@@ -122,6 +126,10 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             machine: found(),
             accepted: kept(),
         },
+    ]);
+    check(vec![
+        ConditionRefusal::NotMet { accepted: kept() },
+        ConditionRefusal::Undecided { accepted: kept() },
     ]);
     check(vec![
         TpmEvidenceError::PcrMismatch {

@@ -9,6 +9,7 @@ use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::aws::sts::StsRules;
 use attest::azure::attested_document::AttestedDocumentRules;
 use attest::azure::vtpm::AzureVtpmRules;
+use attest::condition::Condition;
 use attest::machine_objects::{self, SetPattern};
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError};
@@ -72,6 +73,7 @@ struct Attestation {
     accepts: Vec<Combination>,
     hold_seconds: u64,
     first_use: FirstUse,
+    condition: Option<Condition>,
 }
 
 impl Default for Attestation {
@@ -80,6 +82,7 @@ impl Default for Attestation {
             accepts: vec![Kind::Tpm.into()],
             hold_seconds: HOLD_DEFAULT_SECONDS,
             first_use: FirstUse::default(),
+            condition: None,
         }
     }
 }
@@ -261,6 +264,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         azure: file.azure,
         azure_vtpm: file.azure_vtpm,
         first_use: file.attestation.first_use,
+        condition: file.attestation.condition,
     };
     let wrong = |problem: String| PoolError::Attestation {
         path: path.to_owned(),

@@ -30,6 +30,7 @@ fn attest_depends_on_nothing_that_does_io() {
         "attest-wire",
         "aws-lc-rs",
         "aws-nitro-enclaves-cose",
+        "cel",
         // The type of openidconnect's times; its clock is not used.
         "chrono",
         "ciborium-ll",
@@ -174,6 +175,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
     for (library, file) in [
         ("openidconnect::", "attest/src/gcp/openid.rs"),
         ("aws_nitro_enclaves_cose::", "attest/src/aws/nitro_tpm/cose.rs"),
+        ("cel::parser", "attest/src/condition/cel.rs"),
     ] {
         let mut files = ["attest/src", "attest/tls/src", "attest/wire/src", "attest/node/src", "gateway/src"]
             .map(rust_files)

@@ -89,6 +89,21 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
 }
 
 #[test]
+fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
+    let says = |condition: &str| format!("[attestation]\ncondition = \"{condition}\"\n");
+    check("", &[&says("claims.pool == 'worker'"), TPM], Ok("tpm"));
+    for (condition, expect) in [
+        ("claims.pool ==", "line 1, column"),
+        ("claims.kinds.map(k, k) == []", "\"map() or filter()\"".trim_matches('"')),
+        ("pool == 'worker'", "speaks of \"pool\""),
+        ("claims.a.all(x, x == claims.b)", "steps"),
+    ] {
+        check("", &[&says(condition), TPM], Err(expect));
+        check("", &[&says(condition), TPM], Err("condition = "));
+    }
+}
+
+#[test]
 fn kinds_and_their_sections_belong_together() {
     check("", &[TPM], Ok("tpm"));
     check("", &[], Err("tpm is accepted, so there must be a section [tpm]"));

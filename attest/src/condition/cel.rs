@@ -1,0 +1,244 @@
+//! The library `cel`: parsed, held against what conditions may have, evaluated.
+//!
+//! Of its two parsers this uses the one by hand: the generated one recurses some 100 KiB of stack for each bracket.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::objects::Key;
+use cel::parser::PrattParser;
+use cel::{Context, Env, Value};
+
+use super::ConditionError;
+use super::source::OPENINGS_LIMIT;
+use super::values::{LIST_LIMIT, VALUES_LIMIT};
+
+/// Most nodes of an expression, those of macros too.
+pub const NODES_LIMIT: usize = 768;
+
+/// How deep nodes are inside of others: the evaluation's recursion.
+pub const DEPTH_LIMIT: usize = 40;
+
+/// Most steps of an evaluation: each is a node that is evaluated, a value that is copied or compared, or 64 bytes of text. At 0.1 µs each that is 50 ms, for an
+/// expression that somebody has made to take long.
+pub const STEPS_LIMIT: usize = 500_000;
+
+/// Steps of reading a text to its end, at [`TEXT_LIMIT_BYTES`](super::TEXT_LIMIT_BYTES).
+const TEXT_STEPS: usize = super::TEXT_LIMIT_BYTES / 64;
+
+/// Steps of comparing claims with claims: every value and every text in them.
+const WHOLE_STEPS: usize = VALUES_LIMIT + super::TEXTS_LIMIT_BYTES / 64;
+
+/// What an expression begins with.
+const CLAIMS: &str = "claims";
+
+/// What a macro counts or collects in: no text can name it.
+const RESULT: &str = "@result";
+
+/// Longest words of the parser's that are passed on, in bytes.
+const PROBLEM_LIMIT_BYTES: usize = 200;
+
+/// An expression of known cost.
+pub(super) struct Parsed {
+    expression: IdedExpr,
+    steps: usize,
+    /// The functions of the standard.
+    functions: Arc<Env>,
+}
+
+impl fmt::Debug for Parsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parsed").field("steps", &self.steps).finish_non_exhaustive()
+    }
+}
+
+impl Parsed {
+    /// Reads an expression that [`super::source::check`] has let through.
+    pub(super) fn parse(source: &str) -> Result<Self, ConditionError> {
+        let levels = u16::try_from(OPENINGS_LIMIT).unwrap_or(u16::MAX);
+        let parser = PrattParser::new()
+            .max_recursion_depth(levels)
+            .max_expression_node_count(NODES_LIMIT);
+        let expression = parser.parse(source).map_err(|errors| {
+            let first = errors.errors.first();
+            let (line, column) = first.map_or((0, 0), |error| error.pos);
+            let problem: String = first.map_or("", |error| &error.msg).chars().take(PROBLEM_LIMIT_BYTES).collect();
+            ConditionError::Syntax {
+                line: usize::try_from(line).unwrap_or_default(),
+                column: usize::try_from(column).unwrap_or_default(),
+                problem,
+            }
+        })?;
+        let mut walk = Walk {
+            nodes_left: NODES_LIMIT,
+            names: vec![CLAIMS.to_owned()],
+        };
+        let steps = walk.steps(&expression, DEPTH_LIMIT)?;
+        if steps > STEPS_LIMIT {
+            return Err(ConditionError::TooManySteps { found: steps });
+        }
+        Ok(Self {
+            expression,
+            steps,
+            functions: Arc::new(Env::stdlib()),
+        })
+    }
+
+    pub(super) const fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Whether it holds of claims that [`super::values::check`] has let through.
+    pub(super) fn evaluate(&self, claims: &serde_json::Value) -> Result<bool, String> {
+        let mut context = Context::with_env(Arc::clone(&self.functions));
+        context.add_variable_from_value(CLAIMS, value(claims));
+        match Value::resolve(&self.expression, &context) {
+            Ok(Value::Bool(holds)) => Ok(holds),
+            Ok(_) => Err("it is neither true nor false".to_owned()),
+            Err(error) => Err(error.to_string().chars().take(PROBLEM_LIMIT_BYTES).collect()),
+        }
+    }
+}
+
+/// Whole numbers are `int` where they can be, so that they compare with those in an expression.
+fn value(json: &serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(truth) => Value::Bool(*truth),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::Int(number),
+            (None, Some(number)) => Value::UInt(number),
+            (None, None) => number.as_f64().map_or(Value::Null, Value::Float),
+        },
+        serde_json::Value::String(text) => Value::String(Arc::new(text.clone())),
+        serde_json::Value::Array(values) => Value::List(Arc::new(values.iter().map(value).collect())),
+        serde_json::Value::Object(members) => {
+            let members = members
+                .iter()
+                .map(|(name, member)| (Key::String(Arc::new(name.clone())), value(member)));
+            Value::Map(cel::objects::Map {
+                map: Arc::new(members.collect::<HashMap<_, _>>()),
+            })
+        }
+    }
+}
+
+/// What is known on the way through an expression.
+struct Walk {
+    nodes_left: usize,
+    /// What can be named here.
+    names: Vec<String>,
+}
+
+impl Walk {
+    /// The most steps that evaluating a node takes: a node that conditions may not have is refused.
+    fn steps(&mut self, node: &IdedExpr, depth: usize) -> Result<usize, ConditionError> {
+        let depth = depth.checked_sub(1).ok_or(ConditionError::TooDeep)?;
+        self.nodes_left = self.nodes_left.checked_sub(1).ok_or(ConditionError::TooManyParts)?;
+        let inner = match &node.expr {
+            Expr::Literal(literal) => literal_steps(literal)?,
+            Expr::Ident(name) if self.names.contains(name) => 1,
+            Expr::Ident(name) => return Err(ConditionError::NoSuchName(name.clone())),
+            // The library looks for the whole name, and for each shorter one: in each scope.
+            Expr::Select(select) => self.steps(&select.operand, depth)?.saturating_add(self.names.len()),
+            Expr::List(list) => {
+                // What an element holds is copied.
+                let plain = list.elements.iter().all(is_literal) && list.optional_indices.is_empty();
+                if !plain {
+                    return Err(ConditionError::NotAllowed("a list of what is no plain value".to_owned()));
+                }
+                self.all(&list.elements, depth)?
+            }
+            Expr::Call(call) => self.call(call, depth)?,
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension, depth)?,
+            Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => {
+                return Err(ConditionError::NotAllowed("{ }".to_owned()));
+            }
+        };
+        Ok(inner.saturating_add(1))
+    }
+
+    fn all(&mut self, nodes: &[IdedExpr], depth: usize) -> Result<usize, ConditionError> {
+        nodes
+            .iter()
+            .try_fold(0_usize, |sum, node| Ok(sum.saturating_add(self.steps(node, depth)?)))
+    }
+
+    fn call(&mut self, call: &CallExpr, depth: usize) -> Result<usize, ConditionError> {
+        let arguments = self.all(&call.args, depth)?;
+        let target = call.target.as_ref().map(|target| self.steps(target, depth)).transpose()?;
+        let own = match (call.func_name.as_str(), target, call.args.as_slice()) {
+            (operators::LOGICAL_AND | operators::LOGICAL_OR, None, [_, _])
+            | (operators::LOGICAL_NOT | operators::NOT_STRICTLY_FALSE, None, [_])
+            | (operators::CONDITIONAL, None, [_, _, _])
+            | (operators::INDEX, None, [_, _]) => 1,
+            (operators::EQUALS | operators::NOT_EQUALS, None, [left, right]) => comparison_steps(left, right),
+            (operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS, None, [_, _]) => TEXT_STEPS,
+            (operators::IN, None, [_, list]) => comparison_steps(list, list),
+            // A macro counts.
+            (operators::ADD, None, [counted, one]) if is_result(counted) && is_literal(one) => 1,
+            ("size", None, [_]) | ("size", Some(_), []) => TEXT_STEPS,
+            ("startsWith" | "endsWith" | "contains", Some(_), [part]) if is_literal(part) => TEXT_STEPS,
+            (name, ..) => return Err(ConditionError::NotAllowed(format!("{name:?}"))),
+        };
+        Ok(own.saturating_add(arguments).saturating_add(target.unwrap_or_default()))
+    }
+
+    fn comprehension(&mut self, over: &ComprehensionExpr, depth: usize) -> Result<usize, ConditionError> {
+        if makes_a_list(over) || over.iter_var2.is_some() {
+            return Err(ConditionError::NotAllowed("map() or filter()".to_owned()));
+        }
+        if over.accu_var != RESULT || self.names.contains(&over.iter_var) {
+            return Err(ConditionError::NotAllowed(format!("the name {:?} twice", over.iter_var)));
+        }
+        let before = self
+            .steps(&over.iter_range, depth)?
+            .saturating_add(self.steps(&over.accu_init, depth)?);
+        let (turns, copied) = match &over.iter_range.expr {
+            Expr::List(list) => (list.elements.len(), list.elements.len()),
+            _ => (LIST_LIMIT, WHOLE_STEPS),
+        };
+        let known = self.names.len();
+        self.names.extend([RESULT.to_owned(), over.iter_var.clone()]);
+        let turn = self
+            .steps(&over.loop_cond, depth)?
+            .saturating_add(self.steps(&over.loop_step, depth)?);
+        let after = self.steps(&over.result, depth)?;
+        self.names.truncate(known);
+        let turns = turns.saturating_mul(turn);
+        Ok([before, copied, turns, after].into_iter().fold(0, usize::saturating_add))
+    }
+}
+
+fn literal_steps(literal: &LiteralValue) -> Result<usize, ConditionError> {
+    match literal {
+        LiteralValue::Boolean(_) | LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Null | LiteralValue::String(_) => Ok(1),
+        LiteralValue::Bytes(_) | LiteralValue::Double(_) => Err(ConditionError::NotAllowed("bytes, or a fraction".to_owned())),
+    }
+}
+
+fn is_literal(node: &IdedExpr) -> bool {
+    matches!(node.expr, Expr::Literal(_))
+}
+
+fn is_result(node: &IdedExpr) -> bool {
+    matches!(&node.expr, Expr::Ident(name) if name == RESULT)
+}
+
+/// A comparison ends where one side does.
+fn comparison_steps(left: &IdedExpr, right: &IdedExpr) -> usize {
+    let plain = |node: &IdedExpr| match &node.expr {
+        Expr::Literal(_) => Some(TEXT_STEPS),
+        // Its elements are plain: each is compared with one value.
+        Expr::List(list) => Some(list.elements.len().saturating_mul(TEXT_STEPS)),
+        _ if is_result(node) => Some(1),
+        _ => None,
+    };
+    plain(left).or_else(|| plain(right)).unwrap_or(WHOLE_STEPS)
+}
+
+fn makes_a_list(over: &ComprehensionExpr) -> bool {
+    !matches!(over.accu_init.expr, Expr::Literal(_))
+}

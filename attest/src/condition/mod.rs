@@ -1,0 +1,177 @@
+//! A pool's condition: one expression of the Common Expression Language (CEL) over the claims, for what no typed rule says.
+//!
+//! The expression is the administrator's, the claims are a stranger's. So what an expression can cost is known before there are claims: it has few
+//! functions, none of which makes a value larger than it was; it is read by `source` and by the parser only as far as these are bounded; and `cel`
+//! counts the steps that it takes over the longest lists that claims may have. Whatever goes wrong, the condition does not hold.
+
+mod cel;
+mod source;
+mod values;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use self::cel::Parsed;
+use crate::advice::{Advice, advice};
+use crate::claims::Claims;
+use crate::withheld::Withheld;
+
+pub use self::cel::{DEPTH_LIMIT, NODES_LIMIT, STEPS_LIMIT};
+pub use self::source::{OPENINGS_LIMIT, SOURCE_LIMIT_BYTES};
+pub use self::values::{LIST_LIMIT, TEXT_LIMIT_BYTES, TEXTS_LIMIT_BYTES, VALUES_LIMIT};
+
+/// An expression that can be evaluated within its limits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Condition {
+    source: String,
+    parsed: Arc<Parsed>,
+}
+
+/// Why text is no condition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionError {
+    /// More text than is read.
+    #[error("the condition has {found} bytes, at most {SOURCE_LIMIT_BYTES} are read")]
+    TooLong { found: usize },
+    /// A character that is read in no place.
+    #[error("the condition has {found:?} in line {line}, column {column}; it may have printable ASCII characters but for '\\' and '`'")]
+    Character { found: char, line: usize, column: usize },
+    /// More brackets than a parser without a bound of its own is given.
+    #[error("the condition opens more than {OPENINGS_LIMIT} brackets and choices, here in line {line}, column {column}")]
+    Openings { line: usize, column: usize },
+    /// It is no expression.
+    #[error("the condition is no expression: line {line}, column {column}: {problem}")]
+    Syntax { line: usize, column: usize, problem: String },
+    /// It has what is no part of conditions.
+    #[error("the condition uses {0}, which conditions do not have; docs/policy.md says what they have")]
+    NotAllowed(String),
+    /// It speaks of what there is not.
+    #[error("the condition speaks of {0:?}; there is `claims`, and what all(), exists() and exists_one() name")]
+    NoSuchName(String),
+    /// It is nested too deep.
+    #[error("the condition is nested more than {DEPTH_LIMIT} deep")]
+    TooDeep,
+    /// It has too many parts.
+    #[error("the condition has more than {NODES_LIMIT} parts")]
+    TooManyParts,
+    /// It could take too long.
+    #[error("the condition could take {found} steps, with lists of {LIST_LIMIT} elements; at most {STEPS_LIMIT} are taken")]
+    TooManySteps { found: usize },
+}
+
+/// Why a condition does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionRefusal {
+    /// It is false.
+    #[error("the pool's condition is not met")]
+    NotMet {
+        /// The condition.
+        accepted: Withheld,
+    },
+    /// It is neither true nor false of these claims.
+    #[error("the pool's condition says nothing of this machine")]
+    Undecided {
+        /// Why, and the condition: what it speaks of is the pool's.
+        accepted: Withheld,
+    },
+}
+
+advice! {
+    pub NOT_MET = "condition-not-met", "The pool's condition is not met", "Compare the record's claims with `condition` in [attestation] of the pool's pool.toml: the gateway's log names it.";
+    UNDECIDED = "condition-undecided", "The pool's condition says nothing of these claims", "Let `condition` in the pool's pool.toml ask with has() for what not every machine has: the gateway's log says what went wrong.";
+}
+
+impl ConditionRefusal {
+    /// Code, meaning and next step.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::NotMet { .. } => NOT_MET,
+            Self::Undecided { .. } => UNDECIDED,
+        }
+    }
+
+    pub(crate) const fn withheld(&self) -> Option<&Withheld> {
+        match self {
+            Self::NotMet { accepted } | Self::Undecided { accepted } => Some(accepted),
+        }
+    }
+}
+
+impl Condition {
+    /// Reads a condition.
+    ///
+    /// # Errors
+    /// [`ConditionError`].
+    pub fn parse(source: &str) -> Result<Self, ConditionError> {
+        source::check(source)?;
+        Ok(Self {
+            source: source.to_owned(),
+            parsed: Arc::new(Parsed::parse(source)?),
+        })
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The most steps that it can take: what it was let in for.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.parsed.steps()
+    }
+
+    /// Whether it holds of `claims`, which it sees as a record has them.
+    pub(crate) fn appraise(&self, claims: &Claims) -> Result<(), ConditionRefusal> {
+        let claims = serde_json::to_value(claims).map_err(|error| self.undecided(&error.to_string()))?;
+        match self.evaluate(&claims) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ConditionRefusal::NotMet {
+                accepted: Withheld::words(self.source.clone()),
+            }),
+            Err(problem) => Err(self.undecided(&problem)),
+        }
+    }
+
+    /// Whether it holds of claims as a record has them; why it is neither true nor false, for a person.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub fn evaluate(&self, claims: &serde_json::Value) -> Result<bool, String> {
+        values::check(claims)?;
+        self.parsed.evaluate(claims)
+    }
+
+    fn undecided(&self, problem: &str) -> ConditionRefusal {
+        ConditionRefusal::Undecided {
+            accepted: Withheld::words(format!("{} ({problem})", self.source)),
+        }
+    }
+}
+
+/// What it says is what was written.
+impl PartialEq for Condition {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl Eq for Condition {}
+
+impl TryFrom<String> for Condition {
+    type Error = ConditionError;
+
+    fn try_from(source: String) -> Result<Self, ConditionError> {
+        Self::parse(&source)
+    }
+}
+
+impl From<Condition> for String {
+    fn from(condition: Condition) -> Self {
+        condition.source
+    }
+}

@@ -30,6 +30,7 @@ pub mod inventory;
 pub mod kinds;
 pub mod machine_objects;
 pub mod pkcs7;
+pub mod reference_sets;
 pub mod reject;
 pub mod token;
 pub mod tpm;

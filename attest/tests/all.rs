@@ -41,6 +41,7 @@ mod nitro_tpm_vectors;
 mod pkcs7;
 mod prediction;
 mod recorded_boots;
+mod reference_sets;
 mod refusals;
 mod sts;
 mod support;

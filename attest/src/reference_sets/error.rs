@@ -1,0 +1,45 @@
+use super::{GENERATIONS_LIMIT, NAME_LIMIT_BYTES, SET_LIMIT_BYTES, VALUES_LIMIT};
+use crate::values::HexDigest;
+use attest_wire::HashAlg;
+
+/// Why a file is no set of reference values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceSetError {
+    /// More bytes than are read.
+    #[error("{found} bytes, at most {SET_LIMIT_BYTES} are read")]
+    TooLarge { found: usize },
+    /// No JSON of this format.
+    #[error("{0}")]
+    Json(String),
+    /// More generations than are read.
+    #[error("{found} generations, at most {GENERATIONS_LIMIT} are read")]
+    TooManyGenerations { found: usize },
+    /// Two generations of one name.
+    #[error("two generations are named {0:?}")]
+    Repeated(String),
+    /// A name that is none.
+    #[error("generation {generation:?}: {field} has to have 1 to {NAME_LIMIT_BYTES} bytes, and no control characters")]
+    Name { generation: String, field: &'static str },
+    /// A generation that lapses before it is there.
+    #[error("generation {generation:?} expires before it was added")]
+    Expires { generation: String },
+    /// A generation without a value.
+    #[error("generation {generation:?} has no values")]
+    Empty { generation: String },
+    /// More values than are read.
+    #[error("generation {generation:?} has {found} values, at most {VALUES_LIMIT} are read")]
+    TooManyValues { generation: String, found: usize },
+    /// A value without a digest, or with one of another length.
+    #[error("generation {generation:?}: {digest} is no {bank} digest")]
+    Digest {
+        generation: String,
+        bank: HashAlg,
+        digest: HexDigest,
+    },
+    /// A value without any digest.
+    #[error("generation {generation:?}: a value has no digest")]
+    NoDigest { generation: String },
+    /// A PCR that there is not.
+    #[error("generation {generation:?}: there is no PCR {pcr}")]
+    NoSuchPcr { generation: String, pcr: u8 },
+}

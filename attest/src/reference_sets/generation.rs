@@ -1,0 +1,72 @@
+use serde::{Deserialize, Serialize};
+
+use super::values::Values;
+use super::{NAME_LIMIT_BYTES, ReferenceSetError, Time};
+
+/// Values that were added together, and where they come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generation {
+    /// What people call it, such as `grubx64 2.06-98`. No two of a set have the same.
+    pub name: String,
+    /// Since when it is there.
+    pub added: Time,
+    /// Who has added it.
+    pub by: String,
+    pub from: Origin,
+    /// Until when it is accepted: from then on it has lapsed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Time>,
+    pub values: Values,
+}
+
+/// What values come from. None of it is verified: it is what whoever has added them says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Origin {
+    /// A node that has attested: its name, or its identity; and the decision of the attestation log.
+    Recorded { node: String, record: String },
+    /// Files, from which they were predicted: names, with SHA-256 of what is in them.
+    Predicted { files: Vec<String> },
+    /// Somebody's file.
+    Imported { file: String },
+    /// Somebody's word.
+    ByHand,
+}
+
+impl Generation {
+    /// Whether it is accepted at this time, seconds since 1970.
+    #[must_use]
+    pub fn is_accepted_at(&self, now: u64) -> bool {
+        self.expires.is_none_or(|expires| now < expires.at)
+    }
+
+    pub(super) fn check(&self) -> Result<(), ReferenceSetError> {
+        let generation = || self.name.clone();
+        let named = |field, text: &str| match text.len() {
+            1..=NAME_LIMIT_BYTES if !text.contains(char::is_control) => Ok(()),
+            _ => Err(ReferenceSetError::Name {
+                generation: crate::values::printable(&self.name, NAME_LIMIT_BYTES),
+                field,
+            }),
+        };
+        named("name", &self.name)?;
+        named("by", &self.by)?;
+        match &self.from {
+            Origin::Recorded { node, record } => {
+                named("node", node)?;
+                named("record", record)?;
+            }
+            Origin::Predicted { files } => files.iter().try_for_each(|file| named("file", file))?,
+            Origin::Imported { file } => named("file", file)?,
+            Origin::ByHand => {}
+        }
+        if self.expires.is_some_and(|expires| expires < self.added) {
+            return Err(ReferenceSetError::Expires { generation: generation() });
+        }
+        for name in self.values.names() {
+            named("name of a value", name)?;
+        }
+        self.values.check(&self.name)
+    }
+}

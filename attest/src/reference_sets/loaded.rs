@@ -1,0 +1,134 @@
+//! Sets as a pool has them: what is accepted at a time, and what is not any more.
+
+use std::sync::Arc;
+
+use attest_wire::HashAlg;
+use aws_lc_rs::digest;
+use serde::{Deserialize, Serialize};
+
+use super::{Generation, ReferenceSet, ReferenceSetError};
+use crate::values::HexDigest;
+
+/// The sets of a pool, each with the SHA-256 of its file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReferenceSets(Vec<(HexDigest, Arc<ReferenceSet>)>);
+
+/// What is looked for in sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wanted {
+    /// A whole PCR.
+    Pcr(u8),
+    Images,
+    Drivers,
+    Authorities,
+    Dbx,
+    Grub,
+    Files,
+    UkiSections,
+    KernelConfig,
+    Mok,
+    FirmwareVersions,
+}
+
+/// A value of a set, with the generation that has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed<'s> {
+    pub generation: &'s Generation,
+    /// What people call it.
+    pub name: &'s str,
+    pub value: Value<'s>,
+}
+
+impl<'s> Listed<'s> {
+    fn new(generation: &'s Generation, name: Option<&'s str>, value: Value<'s>) -> Self {
+        Self {
+            generation,
+            name: name.unwrap_or(&generation.name),
+            value,
+        }
+    }
+}
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'s> {
+    Digest(&'s HexDigest),
+    /// Of this section of a unified kernel image.
+    Section(&'s str, &'s HexDigest),
+    Text(&'s str),
+}
+
+impl ReferenceSets {
+    /// Reads the files of a pool.
+    ///
+    /// # Errors
+    /// [`ReferenceSetError`], with the place of the file among them.
+    pub fn parse<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<Self, (usize, ReferenceSetError)> {
+        let read = |(place, text): (usize, &str)| {
+            let set = ReferenceSet::parse(text).map_err(|error| (place, error))?;
+            let mut sha256 = [0; 32];
+            sha256.copy_from_slice(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+            Ok((HexDigest::from(sha256), Arc::new(set)))
+        };
+        texts.into_iter().enumerate().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// SHA-256 of each file: what a record names them by.
+    pub fn digests(&self) -> impl Iterator<Item = &HexDigest> {
+        self.0.iter().map(|(digest, _)| digest)
+    }
+
+    fn generations(&self) -> impl Iterator<Item = &Generation> {
+        self.0.iter().flat_map(|(_, set)| &set.generations)
+    }
+
+    /// Every value that is wanted, of this bank, whether it has lapsed or not.
+    pub fn listed(&self, wanted: Wanted, bank: HashAlg) -> impl Iterator<Item = Listed<'_>> {
+        self.generations().flat_map(move |generation| of(generation, wanted, bank))
+    }
+
+    /// The hashes that each generation wants to have in dbx; none of those that do not speak of it.
+    pub fn dbx(&self) -> impl Iterator<Item = (&Generation, &[HexDigest])> {
+        let of = |generation: &'_ Generation| !generation.values.dbx.is_empty();
+        let having = self.generations().filter(move |generation| of(generation));
+        having.map(|generation| (generation, generation.values.dbx.as_slice()))
+    }
+}
+
+fn of(generation: &Generation, wanted: Wanted, bank: HashAlg) -> Vec<Listed<'_>> {
+    let values = &generation.values;
+    let listed = |name, value| Listed::new(generation, name, value);
+    let events = match wanted {
+        Wanted::Images => &values.images,
+        Wanted::Drivers => &values.drivers,
+        Wanted::Authorities => &values.authorities,
+        Wanted::Grub => &values.grub,
+        Wanted::Files => &values.files,
+        Wanted::KernelConfig => &values.kernel_config,
+        Wanted::Mok => &values.mok,
+        Wanted::Pcr(pcr) => {
+            let of_pcr = values.pcrs.iter().filter(|value| value.pcr == pcr);
+            let digests = of_pcr.filter_map(|value| value.digests.get(&bank));
+            return digests.map(|digest| listed(None, Value::Digest(digest))).collect();
+        }
+        Wanted::Dbx => return values.dbx.iter().map(|digest| listed(None, Value::Digest(digest))).collect(),
+        Wanted::UkiSections => {
+            let sections = values.uki_sections.iter();
+            let sections = sections.filter_map(|value| Some((value.section.as_str(), value.digests.get(&bank)?)));
+            return sections
+                .map(|(section, digest)| listed(None, Value::Section(section, digest)))
+                .collect();
+        }
+        Wanted::FirmwareVersions => {
+            let versions = values.firmware_versions.iter();
+            return versions.map(|version| listed(Some(version), Value::Text(version))).collect();
+        }
+    };
+    // A certificate has one digest, whatever the bank is.
+    let bank = if wanted == Wanted::Authorities { HashAlg::Sha256 } else { bank };
+    let digests = events.iter().filter_map(|value| Some((value, value.digests.get(&bank)?)));
+    digests
+        .map(|(value, digest)| listed(value.name.as_deref(), Value::Digest(digest)))
+        .collect()
+}

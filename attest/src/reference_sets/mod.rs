@@ -1,0 +1,105 @@
+//! Reference values with a history: sets of them, each a file of several generations.
+//!
+//! A set is JSON. Each of its generations says since when it is accepted, who has added it and from what, perhaps until when; and the values: digests
+//! of PCRs, and of the events of a boot. An update is a new generation beside the old one, which lapses when the nodes have rolled.
+//!
+//! What is accepted is what **any** generation has that has not lapsed: values of several may be mixed.
+
+mod error;
+mod generation;
+mod loaded;
+mod time;
+mod values;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::ReferenceSetError;
+pub use generation::{Generation, Origin};
+pub use loaded::{Listed, ReferenceSets, Value, Wanted};
+pub use time::Time;
+pub use values::{Digests, EventValue, PcrValue, SectionValue, Values};
+
+/// Largest file of a set, in bytes.
+pub const SET_LIMIT_BYTES: usize = 1024 * 1024;
+
+/// Most generations of a set. One that has lapsed long ago can be removed.
+pub const GENERATIONS_LIMIT: usize = 64;
+
+/// Most values of a generation, all lists together: some hundred drivers of a boot loader and commands of its, some hundred hashes of a dbx.
+pub const VALUES_LIMIT: usize = 4096;
+
+/// Longest name, and longest word on where something comes from, in bytes.
+pub const NAME_LIMIT_BYTES: usize = 256;
+
+/// A set of reference values: what one file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReferenceSet {
+    format: Format,
+    /// In the order in which they were added.
+    pub generations: Vec<Generation>,
+}
+
+/// The format's name and version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Format {
+    #[default]
+    #[serde(rename = "attest-reference-values/1")]
+    V1,
+}
+
+impl ReferenceSet {
+    /// A set of these generations.
+    ///
+    /// # Errors
+    /// [`ReferenceSetError`].
+    pub fn new(generations: Vec<Generation>) -> Result<Self, ReferenceSetError> {
+        let set = Self {
+            format: Format::V1,
+            generations,
+        };
+        set.check()?;
+        Ok(set)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ReferenceSetError`].
+    pub fn parse(text: &str) -> Result<Self, ReferenceSetError> {
+        if text.len() > SET_LIMIT_BYTES {
+            return Err(ReferenceSetError::TooLarge { found: text.len() });
+        }
+        let set: Self = serde_json::from_str(text).map_err(|error| ReferenceSetError::Json(error.to_string()))?;
+        set.check()?;
+        Ok(set)
+    }
+
+    /// The file, for people to review: one line for each member.
+    ///
+    /// # Errors
+    /// [`ReferenceSetError`], if it could not be read again.
+    pub fn to_json(&self) -> Result<String, ReferenceSetError> {
+        self.check()?;
+        let mut text = serde_json::to_string_pretty(self).map_err(|error| ReferenceSetError::Json(error.to_string()))?;
+        text.push('\n');
+        match text.len() {
+            0..=SET_LIMIT_BYTES => Ok(text),
+            found => Err(ReferenceSetError::TooLarge { found }),
+        }
+    }
+
+    fn check(&self) -> Result<(), ReferenceSetError> {
+        let found = self.generations.len();
+        if found > GENERATIONS_LIMIT {
+            return Err(ReferenceSetError::TooManyGenerations { found });
+        }
+        for (place, generation) in self.generations.iter().enumerate() {
+            if self.generations.iter().take(place).any(|earlier| earlier.name == generation.name) {
+                return Err(ReferenceSetError::Repeated(generation.name.clone()));
+            }
+            generation.check()?;
+        }
+        Ok(())
+    }
+}

@@ -1,6 +1,7 @@
 //! Appraisal: whether what was proven is what the pool accepts.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
@@ -9,10 +10,12 @@ use crate::claims::{Claims, Proven};
 use crate::combination::Combination;
 use crate::condition::Condition;
 use crate::kinds::{Beside, EvidenceKind, Kind, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
+use crate::reference_sets::ReferenceSets;
 use crate::reject::Reject;
 use crate::token::Token;
 use crate::tpm::pcr::PcrSelection;
 use crate::tpm::reference_values::ReferenceValues;
+use crate::values::HexDigest;
 use crate::withheld::Withheld;
 
 members! {
@@ -27,6 +30,9 @@ members! {
         first_use: FirstUse,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         condition: Option<Condition>,
+        /// SHA-256 of the files of the pool's sets of reference values. What is in them is given to the rules: [`AppraisalPolicy::with_reference_sets`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reference_sets: Vec<HexDigest>,
     }
 }
 
@@ -118,8 +124,8 @@ impl AppraisalPolicy {
     }
 
     fn unchecked(accepts: Vec<Combination>, rules: Rules) -> Self {
-        let (first_use, condition) = (rules.first_use, rules.condition);
-        moved! { Self { accepts, ..rules, first_use, condition } }
+        let (first_use, condition, reference_sets) = (rules.first_use, rules.condition, Vec::new());
+        moved! { Self { accepts, ..rules, first_use, condition, reference_sets } }
     }
 
     fn check(&self) -> Result<(), PolicyError> {
@@ -187,6 +193,46 @@ impl AppraisalPolicy {
     #[must_use]
     pub const fn first_use(&self) -> FirstUse {
         self.first_use
+    }
+
+    /// The same with sets of reference values, in which its rules look.
+    ///
+    /// # Errors
+    /// What a rule looks for and does not find there, or that none looks there.
+    pub fn with_reference_sets(mut self, sets: &Arc<ReferenceSets>) -> Result<Self, String> {
+        if sets.digests().next().is_some() && !self.wants_reference_sets() {
+            return Err("no rule looks for reference values: say \"reference values\" for a PCR, or name checks in boot".to_owned());
+        }
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if let Some(rules) = &mut self.$member {
+                    <$room>::use_reference_sets(rules, sets).map_err(|problem| format!("[{}]: {problem}", Kind::$kind.section()))?;
+                }
+            };
+        }
+        each_machine!(one);
+        self.reference_sets = sets.digests().cloned().collect();
+        Ok(self)
+    }
+
+    /// SHA-256 of the files of the pool's sets of reference values.
+    #[must_use]
+    pub fn reference_sets(&self) -> &[HexDigest] {
+        &self.reference_sets
+    }
+
+    /// Whether a rule looks for reference values.
+    #[must_use]
+    pub fn wants_reference_sets(&self) -> bool {
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if self.$member.as_ref().is_some_and(<$room>::wants_reference_sets) {
+                    return true;
+                }
+            };
+        }
+        each_machine!(one);
+        false
     }
 
     /// What has to hold of the claims, whatever kinds they are of.

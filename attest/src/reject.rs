@@ -12,6 +12,7 @@ use crate::kinds::{EvidenceKind, Kind, Refusal, Verifier, match_refusal, of_room
 use crate::token::NoToken;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ek::EkAreaError;
+use crate::tpm::rules::BootRefusal;
 use crate::withheld::Withheld;
 
 refusals! {
@@ -180,6 +181,12 @@ advice! {
 impl From<EkAreaError> for Reject {
     fn from(error: EkAreaError) -> Self {
         TpmEvidenceError::from(error).into()
+    }
+}
+
+impl From<BootRefusal> for Reject {
+    fn from(refusal: BootRefusal) -> Self {
+        TpmEvidenceError::from(refusal).into()
     }
 }
 

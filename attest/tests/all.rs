@@ -14,6 +14,7 @@ mod azure_attested_document;
 mod azure_vtpm;
 mod azure_vtpm_kind;
 mod azure_vtpm_vectors;
+mod boot_rules;
 mod chosen;
 mod cloud_document_vectors;
 mod condition;

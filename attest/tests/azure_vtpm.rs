@@ -486,7 +486,11 @@ fn rules_of_a_pool() {
             "04".repeat(32)
         ));
         let verified = Case::new().verify().unwrap();
-        assert_eq!(appraise(&verified, &rules.unwrap()).map_err(|error| error.code()), expect, "{text}");
+        assert_eq!(
+            appraise(&verified, &rules.unwrap(), UnixTime::since_unix_epoch(std::time::Duration::ZERO)).map_err(|error| error.code()),
+            expect,
+            "{text}"
+        );
     };
     check("", Ok(()));
     check(&format!("vm_ids = [\"{OTHER_VM_ID}\", \"{}\"]", VM_ID.to_ascii_uppercase()), Ok(()));
@@ -498,7 +502,14 @@ fn rules_of_a_pool() {
 #[test]
 fn pcrs_of_a_pool() {
     let not_checked = "[pcrs]\n\"0-7\" = \"not checked\"";
-    let appraised = |text: &str| appraise(&Case::new().verify().unwrap(), &rules(text).unwrap()).map_err(|error| error.code());
+    let appraised = |text: &str| {
+        appraise(
+            &Case::new().verify().unwrap(),
+            &rules(text).unwrap(),
+            UnixTime::since_unix_epoch(std::time::Duration::ZERO),
+        )
+        .map_err(|error| error.code())
+    };
     assert_eq!(appraised(&format!("{not_checked}\n11 = \"not checked\"")), Ok(()));
     assert_eq!(appraised(&format!("{not_checked}\n11 = [\"{}\"]", "0b".repeat(32))), Ok(()));
     assert_eq!(
@@ -525,7 +536,12 @@ fn attack_47_a_vtpm_whose_machines_boot_is_over() {
             case.quoted.push(DOOR_PCR);
             case.asked.push(DOOR_PCR);
         });
-        appraise(&case.verify().unwrap(), &rules(text).unwrap()).map_err(|error| error.code())
+        appraise(
+            &case.verify().unwrap(),
+            &rules(text).unwrap(),
+            UnixTime::since_unix_epoch(std::time::Duration::ZERO),
+        )
+        .map_err(|error| error.code())
     };
     assert_eq!(judged(&[], text), Ok(()));
     assert_eq!(judged(&[OS_SEPARATOR], text), Ok(()));
@@ -534,7 +550,12 @@ fn attack_47_a_vtpm_whose_machines_boot_is_over() {
     }
     let unchecked = format!("{text}\n{DOOR_PCR} = \"not checked\"").replace("true", "false");
     assert_eq!(judged(&[CLOSING_WORD], &unchecked), Ok(()));
-    let unasked = appraise(&Case::new().verify().unwrap(), &rules(text).unwrap()).map_err(|error| error.code());
+    let unasked = appraise(
+        &Case::new().verify().unwrap(),
+        &rules(text).unwrap(),
+        UnixTime::since_unix_epoch(std::time::Duration::ZERO),
+    )
+    .map_err(|error| error.code());
     assert_eq!(unasked, Err("quote-selection"));
     assert!(rules(text).unwrap().selection().unwrap().pcrs().contains(&DOOR_PCR));
     let read = rules(text).unwrap();

@@ -124,7 +124,10 @@ fn what_is_wrong_with_a_set_is_named() {
         "Digest",
     );
     check(with("/values/dbx", json!(["22".repeat(48)])), "Digest");
-    check(with("/values/uki_sections"), "section");
+    check(
+        with("/values/uki_sections", json!([{"section": "", "digests": {"sha256": digest(1)}}])),
+        "section",
+    );
     check(with("/values/firmware_versions", json!([""])), "Name");
     check(with("/values/dbx", json!(vec![digest(1); VALUES_LIMIT + 1])), "TooManyValues");
     let generation = good()["generations"][0].clone();

@@ -8,6 +8,7 @@ use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule}
 use attest::azure::vtpm::AzureVtpmError;
 use attest::condition::ConditionRefusal;
 use attest::gcp::GcpError;
+use attest::tpm::rules::{BootRefusal, Check};
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
 
@@ -45,12 +46,15 @@ keeps!(Reject,
     tells: Request ChallengeExpired KindsShown NothingToHoldAgainst IdentitiesDiffer NotInInventory ClaimantMissing Claimant TokenMissing NamedTwice
         MachineEnds HasNode OlderThanMachine Tpm Gcp AwsIdentityDocument AwsNitroTpm AwsSts Azure AzureVtpm Condition,
     keeps: KindsOffered KindsAccepted InventoryTpm OfAnotherSet OfTwoPools);
+keeps!(BootRefusal,
+    tells: NotProven SecureBootOff Nothing,
+    keeps: Dbx NotAccepted FirmwareVersion);
 keeps!(ConditionRefusal,
     tells:,
     keeps: NotMet Undecided);
 keeps!(TpmEvidenceError,
     tells: BootIsOver Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
-        SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm,
+        SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm Boot,
     keeps: PcrMismatch ReferenceSelection);
 keeps!(VtpmError,
     tells: Certificate Usage ExtensionMissing Extension NotProduction EkMismatch Instance,
@@ -127,6 +131,25 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             accepted: kept(),
         },
     ]);
+    let boot = [
+        BootRefusal::Dbx {
+            found: 1,
+            accepted: kept(),
+        },
+        BootRefusal::NotAccepted {
+            check: Check::Images,
+            event: 17,
+            bank: HashAlg::Sha256,
+            digest: found(),
+            said: String::new(),
+            accepted: kept(),
+        },
+        BootRefusal::FirmwareVersion {
+            found: found(),
+            accepted: kept(),
+        },
+    ];
+    check(boot.to_vec());
     check(vec![
         ConditionRefusal::NotMet { accepted: kept() },
         ConditionRefusal::Undecided { accepted: kept() },

@@ -1,6 +1,7 @@
 //! What a kind of evidence says of itself, in its own room.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use attest_wire::kinds::Messages;
 use rustls_pki_types::UnixTime;
@@ -9,6 +10,7 @@ use zeroize::Zeroizing;
 use super::Kind;
 use crate::advice::Advice;
 use crate::nonce::{Binding, SpkiSha256};
+use crate::reference_sets::ReferenceSets;
 use crate::values::{Blob, HexDigest};
 
 /// A kind of evidence, by the types that it has in what is about all kinds, beside those of its messages.
@@ -138,6 +140,16 @@ pub(crate) trait Verifier: EvidenceKind {
 
     /// Whether the rules can be meant, in a combination of kinds with this one.
     fn check_rules(_: &Self::Rules, _together: &BTreeSet<Kind>) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// Whether the rules look for anything in the pool's sets of reference values.
+    fn wants_reference_sets(_: &Self::Rules) -> bool {
+        false
+    }
+
+    /// Gives the rules the pool's sets; what they look for and do not find there, in words.
+    fn use_reference_sets(_: &mut Self::Rules, _: &Arc<ReferenceSets>) -> Result<(), String> {
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use crate::tpm::door::DoorError;
 use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
+use crate::tpm::rules::BootRefusal;
 use crate::tpm::vtpm::VtpmError;
 use crate::tpm::wire::{HashAlg, WireError};
 use crate::withheld::Withheld;
@@ -145,6 +146,9 @@ pub enum TpmEvidenceError {
     /// The quote was not made while the machine boots.
     #[error("the machine does not boot: {0}")]
     BootIsOver(#[from] DoorError),
+    /// What was booted is not accepted.
+    #[error(transparent)]
+    Boot(#[from] BootRefusal),
     /// The quote covers other PCRs than the pool's reference values speak of.
     #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
     ReferenceSelection {
@@ -231,6 +235,7 @@ impl TpmEvidenceError {
             Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
             Self::PcrMismatch { .. } => PCR_MISMATCH,
             Self::BootIsOver(_) => BOOT_IS_OVER,
+            Self::Boot(refusal) => refusal.advice(),
             Self::Vtpm(error) => error.advice(),
         }
     }
@@ -239,6 +244,7 @@ impl TpmEvidenceError {
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::PcrMismatch { accepted, .. } | Self::ReferenceSelection { accepted, .. } => Some(accepted),
+            Self::Boot(refusal) => refusal.withheld(),
             Self::Vtpm(VtpmError::Instance(error)) => error.withheld(),
             _ => None,
         }

@@ -1,6 +1,7 @@
 //! A TPM's quote as a kind of evidence.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
@@ -16,6 +17,7 @@ use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
 use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
 use crate::nonce::Binding;
+use crate::reference_sets::ReferenceSets;
 use crate::values::Blob;
 
 impl EvidenceKind for Tpm {
@@ -29,7 +31,7 @@ impl Verifier for Tpm {
     type HeldAgainst<'a> = &'a TpmEndorsements;
 
     const RULES_MAY_GO_UNUSED: bool = true;
-    const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::vtpm::ADVICE];
+    const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::rules::ADVICE, super::vtpm::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "tpm",
         form: "tpm:<64 hexadecimal digits>",
@@ -73,6 +75,14 @@ impl Verifier for Tpm {
     ) -> Verified<Self> {
         let (claims, server_key) = verifier::verify(binding, subject, evidence, endorsements, now)?;
         Ok((claims, Some(server_key)))
+    }
+
+    fn use_reference_sets(values: &mut ReferenceValues, sets: &Arc<ReferenceSets>) -> Result<(), String> {
+        values.use_sets(sets)
+    }
+
+    fn wants_reference_sets(values: &ReferenceValues) -> bool {
+        values.wants_sets()
     }
 
     fn machine(claims: &TpmClaims) -> Option<String> {
@@ -125,8 +135,8 @@ impl Verifier for Tpm {
         })
     }
 
-    fn appraise(claims: &TpmClaims, values: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
-        Ok(values.appraise(claims)?)
+    fn appraise(claims: &TpmClaims, values: &ReferenceValues, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
+        Ok(values.appraise(&claims.quoted(), now)?)
     }
 }
 

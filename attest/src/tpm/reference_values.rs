@@ -1,16 +1,16 @@
 //! Reference values: the PCR values that a pool accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::claims::{EventLogClaims, TpmClaims};
-use super::door::{self, DOOR_PCR};
-use super::error::TpmEvidenceError;
+use super::door::DOOR_PCR;
 use super::pcr::{PcrSelection, SelectionError};
+use super::rules::Check;
 use super::wire::HashAlg;
+use crate::reference_sets::{ReferenceSets, Wanted};
 use crate::values::HexDigest;
-use crate::withheld::Withheld;
 
 /// What a pool accepts in one PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +20,11 @@ pub enum Accepted {
     NotChecked,
     /// One of these.
     AnyOf(Vec<HexDigest>),
+    /// One that the pool's sets have for this PCR.
+    ReferenceValues,
 }
 
-/// What a pool makes of the firmware's event log. No decision is made on the events in it.
+/// What a pool makes of the firmware's event log. Decisions on the events in it are those of [`Check`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventLogRule {
@@ -54,6 +56,12 @@ pub struct ReferenceValues {
     /// Left out where it is not asked for, as in records of before one could.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     only_while_booting: bool,
+    /// What is asked of the events of a boot, in the order in which it is asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    boot: Vec<Check>,
+    /// What the pool's sets have. A policy names them by their digests.
+    #[serde(skip)]
+    sets: Arc<ReferenceSets>,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +73,7 @@ struct Raw {
     event_log: EventLogRule,
     #[serde(default)]
     only_while_booting: bool,
+    boot: Vec<Check>,
 }
 
 impl TryFrom<Raw> for ReferenceValues {
@@ -72,7 +81,7 @@ impl TryFrom<Raw> for ReferenceValues {
 
     fn try_from(raw: Raw) -> Result<Self, Self::Error> {
         let values = Self::new(raw.bank, raw.pcrs)?.with_event_log(raw.event_log);
-        Ok(values.only_while_booting(raw.only_while_booting))
+        values.only_while_booting(raw.only_while_booting).with_boot(raw.boot)
     }
 }
 
@@ -88,6 +97,12 @@ pub enum ReferenceValuesError {
     /// A digest of another length than the bank's.
     #[error("PCR {index}: {digest} has {} bytes, a {bank} digest has {}", .digest.as_bytes().len(), .bank.digest_bytes())]
     Length { index: u8, bank: HashAlg, digest: HexDigest },
+    /// A check of events in a PCR that is not quoted.
+    #[error("boot: {check} is about the events of PCR {pcr}, which is not named: list its accepted digests, or say {pcr} = \"not checked\"", pcr = .check.pcr())]
+    NotQuoted { check: Check },
+    /// A check twice.
+    #[error("boot: {0} is named twice")]
+    CheckRepeated(Check),
 }
 
 /// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
@@ -95,12 +110,25 @@ const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
 
 /// What a pool's file says about a PCR, or a range of them: a list of digests, or the words `"not checked"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected a list of digests (hexadecimal), or \"not checked\"")]
+#[serde(
+    untagged,
+    expecting = "expected a list of digests (hexadecimal), \"not checked\", or \"reference values\""
+)]
 pub enum PcrRule {
     /// One of these.
     Digests(Vec<HexDigest>),
     /// Any value.
     Word(NotChecked),
+    /// One that the pool's sets have.
+    Sets(OfSets),
+}
+
+/// The words `"reference values"`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum OfSets {
+    /// These words.
+    #[serde(rename = "reference values")]
+    ReferenceValues,
 }
 
 /// The words `"not checked"`.
@@ -142,6 +170,7 @@ impl ReferenceValues {
             let (first, last) = range(&key).ok_or_else(|| PcrRulesError::Key(key.clone()))?;
             let accepted = match rule {
                 PcrRule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
+                PcrRule::Sets(OfSets::ReferenceValues) => Accepted::ReferenceValues,
                 PcrRule::Digests(_) if first != last => return Err(PcrRulesError::Range(key)),
                 PcrRule::Digests(digests) => Accepted::AnyOf(digests),
             };
@@ -163,8 +192,14 @@ impl ReferenceValues {
         let rule = |accepted: &Accepted| match accepted {
             Accepted::NotChecked => PcrRule::Word(NotChecked::NotChecked),
             Accepted::AnyOf(digests) => PcrRule::Digests(digests.clone()),
+            Accepted::ReferenceValues => PcrRule::Sets(OfSets::ReferenceValues),
         };
         self.pcrs.iter().map(|(pcr, accepted)| (pcr.to_string(), rule(accepted))).collect()
+    }
+
+    /// The pool's sets.
+    pub(crate) fn sets(&self) -> &ReferenceSets {
+        &self.sets
     }
 
     /// Reference values for `pcrs` of `bank`. Every PCR named is quoted, whether its value is checked or not.
@@ -191,7 +226,57 @@ impl ReferenceValues {
             pcrs,
             event_log: EventLogRule::default(),
             only_while_booting: false,
+            boot: Vec::new(),
+            sets: Arc::default(),
         })
+    }
+
+    /// The same with these checks of what was booted.
+    ///
+    /// # Errors
+    /// [`ReferenceValuesError::NotQuoted`], [`ReferenceValuesError::CheckRepeated`].
+    pub fn with_boot(mut self, boot: Vec<Check>) -> Result<Self, ReferenceValuesError> {
+        for (place, &check) in boot.iter().enumerate() {
+            if !self.pcrs.contains_key(&check.pcr()) {
+                return Err(ReferenceValuesError::NotQuoted { check });
+            }
+            if boot.iter().take(place).any(|earlier| *earlier == check) {
+                return Err(ReferenceValuesError::CheckRepeated(check));
+            }
+        }
+        self.boot = boot;
+        Ok(self)
+    }
+
+    /// What is asked of the events of a boot.
+    #[must_use]
+    pub fn boot(&self) -> &[Check] {
+        &self.boot
+    }
+
+    /// Gives it the pool's sets.
+    ///
+    /// # Errors
+    /// What it looks for in them, if they have nothing of the kind: nothing would ever be accepted.
+    pub(crate) fn use_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
+        let pcrs = self.pcrs.iter().filter(|(_, accepted)| **accepted == Accepted::ReferenceValues);
+        let pcrs = pcrs.map(|(pcr, _)| (Wanted::Pcr(*pcr), format!("PCR {pcr} ({})", self.bank)));
+        let checks = self.boot.iter().filter(|check| !check.may_be_nothing());
+        let checks = checks.filter_map(|check| Some((check.wanted()?, format!("{check} ({})", self.bank))));
+        let missing = pcrs
+            .chain(checks)
+            .find(|(wanted, _)| sets.listed(*wanted, self.bank).next().is_none());
+        if let Some((_, missing)) = missing {
+            return Err(format!("no generation has a value for {missing}"));
+        }
+        self.sets = Arc::clone(sets);
+        Ok(())
+    }
+
+    /// Whether it looks for anything in the pool's sets.
+    #[must_use]
+    pub fn wants_sets(&self) -> bool {
+        self.boot.iter().any(|check| check.wanted().is_some()) || self.pcrs.values().any(|accepted| *accepted == Accepted::ReferenceValues)
     }
 
     /// The same with another rule for event logs.
@@ -236,7 +321,7 @@ impl ReferenceValues {
     /// Whether no PCR is checked: the pool then knows which machine it is, and nothing about what it booted.
     #[must_use]
     pub fn checks_nothing(&self) -> bool {
-        self.pcrs.values().all(|accepted| *accepted == Accepted::NotChecked)
+        self.boot.is_empty() && self.pcrs.values().all(|accepted| *accepted == Accepted::NotChecked)
     }
 
     /// What a challenge has to ask for.
@@ -247,7 +332,8 @@ impl ReferenceValues {
         PcrSelection::new(self.bank, self.quoted())
     }
 
-    fn quoted(&self) -> BTreeSet<u8> {
+    /// The PCRs that are quoted: those named, and the door's.
+    pub(super) fn quoted(&self) -> BTreeSet<u8> {
         let door = self.only_while_booting.then_some(DOOR_PCR);
         self.pcrs.keys().copied().chain(door).collect()
     }
@@ -257,52 +343,4 @@ fn range(key: &str) -> Option<(u8, u8)> {
     let (first, last) = key.split_once('-').unwrap_or((key, key));
     let (first, last): (u8, u8) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last).then_some((first, last))
-}
-
-impl ReferenceValues {
-    /// Compares every quoted PCR with the pool's reference values; then the door's, for a machine that boots; only then the event log is looked at.
-    pub(crate) fn appraise(&self, tpm: &TpmClaims) -> Result<(), TpmEvidenceError> {
-        self.appraise_quoted(tpm.pcr_bank, &tpm.pcrs, tpm.event_log.as_ref())
-    }
-
-    /// The same, whoever has vouched for what was quoted.
-    pub(crate) fn appraise_quoted(
-        &self,
-        bank: HashAlg,
-        pcrs: &BTreeMap<u8, HexDigest>,
-        event_log: Option<&EventLogClaims>,
-    ) -> Result<(), TpmEvidenceError> {
-        let wanted = self.quoted();
-        if bank != self.bank() || !pcrs.keys().eq(wanted.iter()) {
-            let list = |bank: HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
-            return Err(TpmEvidenceError::ReferenceSelection {
-                quoted: list(bank, pcrs.keys().map(u8::to_string).collect()),
-                accepted: Withheld::words(list(self.bank(), wanted.iter().map(u8::to_string).collect())),
-            });
-        }
-        for (&index, quoted) in pcrs {
-            match self.pcrs.get(&index) {
-                None | Some(Accepted::NotChecked) => {}
-                Some(Accepted::AnyOf(digests)) if digests.contains(quoted) => {}
-                Some(Accepted::AnyOf(digests)) => {
-                    return Err(TpmEvidenceError::PcrMismatch {
-                        index,
-                        bank,
-                        quoted: quoted.to_string(),
-                        accepted: Withheld::one_of(digests),
-                    });
-                }
-            }
-        }
-        if self.only_while_booting {
-            door::check_open(bank, pcrs, event_log.and_then(|log| log.door.as_ref()))?;
-        }
-        match (self.event_log(), event_log) {
-            (EventLogRule::Required, None) => Err(TpmEvidenceError::EventLogMissing),
-            (EventLogRule::Required | EventLogRule::Checked, Some(log)) => {
-                log.problem.as_ref().map_or(Ok(()), |problem| Err(problem.refusal()))
-            }
-            (EventLogRule::Checked, None) | (EventLogRule::Recorded, _) => Ok(()),
-        }
-    }
 }

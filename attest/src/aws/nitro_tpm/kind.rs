@@ -1,6 +1,7 @@
 //! The NitroTPM document as a kind of evidence.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
@@ -11,6 +12,7 @@ use crate::aws::names::is_any_instance;
 use crate::aws::sts::Sts;
 use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
+use crate::reference_sets::ReferenceSets;
 use crate::values::Nothing;
 
 impl EvidenceKind for NitroTpm {
@@ -86,6 +88,14 @@ impl Verifier for NitroTpm {
         Err(
             "the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account",
         )
+    }
+
+    fn wants_reference_sets(rules: &NitroTpmRules) -> bool {
+        rules.reference_values().wants_sets()
+    }
+
+    fn use_reference_sets(rules: &mut NitroTpmRules, sets: &Arc<ReferenceSets>) -> Result<(), String> {
+        rules.use_reference_sets(sets)
     }
 
     fn appraise(

@@ -1,6 +1,7 @@
 //! What a pool accepts of NitroTPM documents.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
@@ -9,8 +10,9 @@ use super::document::{Shape, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
+use crate::reference_sets::ReferenceSets;
 use crate::tpm::door;
-use crate::tpm::reference_values::{Accepted, NotChecked, PcrRule, PcrRulesError, ReferenceValues};
+use crate::tpm::reference_values::{NotChecked, PcrRule, PcrRulesError, ReferenceValues};
 use crate::withheld::Withheld;
 
 /// The rules. Every one that is given must hold.
@@ -121,6 +123,11 @@ impl NitroTpmRules {
         self.shape
     }
 
+    /// Gives them the pool's sets.
+    pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
+        self.pcrs.use_sets(sets)
+    }
+
     /// What is accepted in the PCRs: SHA-384.
     #[must_use]
     pub const fn reference_values(&self) -> &ReferenceValues {
@@ -164,16 +171,14 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
             });
         }
     }
-    for (&index, accepted) in rules.pcrs.pcrs() {
+    for &index in rules.pcrs.pcrs().keys() {
         let found = document.pcrs.get(&index).ok_or(NitroTpmError::PcrMissing { index })?;
-        let Accepted::AnyOf(accepted) = accepted else { continue };
-        if !accepted.contains(found) {
-            return Err(NitroTpmError::PcrMismatch {
-                index,
-                found: found.clone(),
-                accepted: Withheld::one_of(accepted),
-            });
-        }
+        let accepted = rules.pcrs.accept_pcr(index, found, now);
+        accepted.map_err(|accepted| NitroTpmError::PcrMismatch {
+            index,
+            found: found.clone(),
+            accepted,
+        })?;
     }
     if rules.pcrs.is_only_while_booting() {
         // No event log comes with a document.

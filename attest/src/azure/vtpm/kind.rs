@@ -1,6 +1,7 @@
 //! The vTPM's quote as a kind of evidence.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
@@ -12,6 +13,7 @@ use crate::advice::Advice;
 use crate::azure::attested_document::AttestedDocument;
 use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
+use crate::reference_sets::ReferenceSets;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
@@ -103,13 +105,21 @@ impl Verifier for AzureVtpm {
         )
     }
 
+    fn wants_reference_sets(rules: &AzureVtpmRules) -> bool {
+        rules.reference_values().wants_sets()
+    }
+
+    fn use_reference_sets(rules: &mut AzureVtpmRules, sets: &Arc<ReferenceSets>) -> Result<(), String> {
+        rules.use_reference_sets(sets)
+    }
+
     fn appraise(
         verified: &VerifiedAzureVtpm,
         rules: &AzureVtpmRules,
         _: &BTreeSet<Kind>,
-        _: UnixTime,
+        now: UnixTime,
     ) -> Result<(), Refusal<AzureVtpmError>> {
-        Ok(super::appraise(verified, rules)?)
+        Ok(super::appraise(verified, rules, now)?)
     }
 }
 

@@ -1,13 +1,18 @@
 //! What a pool accepts of Azure's vTPMs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use super::{AzureVtpmError, VerifiedAzureVtpm, VmId};
 use crate::azure::attested_document::{AttestedDocumentError, Rule};
+use crate::reference_sets::ReferenceSets;
 use crate::tpm::pcr::{PcrSelection, SelectionError};
 use crate::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError, ReferenceValues};
+use crate::tpm::requirements::Quoted;
+use crate::tpm::rules::Check;
 use crate::tpm::wire::HashAlg;
 use crate::withheld::Withheld;
 
@@ -34,6 +39,8 @@ struct Raw {
     event_log: EventLogRule,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     only_while_booting: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    boot: Vec<Check>,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -64,7 +71,9 @@ impl TryFrom<Raw> for AzureVtpmRules {
             accept_any_subscription: raw.accept_any_subscription,
             reference_values: ReferenceValues::from_rules(raw.bank, raw.pcrs)?
                 .with_event_log(raw.event_log)
-                .only_while_booting(raw.only_while_booting),
+                .only_while_booting(raw.only_while_booting)
+                .with_boot(raw.boot)
+                .map_err(PcrRulesError::from)?,
         })
     }
 }
@@ -77,6 +86,7 @@ impl From<AzureVtpmRules> for Raw {
             bank: rules.reference_values.bank(),
             event_log: rules.reference_values.event_log(),
             only_while_booting: rules.reference_values.is_only_while_booting(),
+            boot: rules.reference_values.boot().to_vec(),
             pcrs: rules.reference_values.to_rules(),
         }
     }
@@ -94,6 +104,11 @@ impl AzureVtpmRules {
     #[must_use]
     pub const fn accepts_any_machine(&self) -> bool {
         self.vm_ids.is_none() && self.accept_any_subscription
+    }
+
+    /// Gives them the pool's sets.
+    pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
+        self.reference_values.use_sets(sets)
     }
 
     /// What is accepted in the PCRs.
@@ -115,7 +130,7 @@ impl AzureVtpmRules {
 ///
 /// # Errors
 /// [`AzureVtpmError::Machine`] and [`AzureVtpmError::Tpm`].
-pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Result<(), AzureVtpmError> {
+pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixTime) -> Result<(), AzureVtpmError> {
     if let Some(accepted) = rules.vm_ids.as_ref().filter(|accepted| !accepted.contains(verified.vm_id())) {
         return Err(AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
             rule: Rule::Vm,
@@ -124,6 +139,10 @@ pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Result<
         }));
     }
     let quoted = verified.quoted();
-    let event_log = quoted.event_log.as_ref();
-    Ok(rules.reference_values.appraise_quoted(quoted.pcr_bank, &quoted.pcrs, event_log)?)
+    let quoted = Quoted {
+        bank: quoted.pcr_bank,
+        pcrs: &quoted.pcrs,
+        event_log: quoted.event_log.as_ref(),
+    };
+    Ok(rules.reference_values.appraise(&quoted, now)?)
 }

@@ -1,0 +1,162 @@
+//! What reference values require, one after the other, and whether it holds.
+
+use std::collections::BTreeMap;
+
+use rustls_pki_types::UnixTime;
+
+use super::claims::EventLogClaims;
+use super::door::{self, DOOR_PCR};
+use super::error::TpmEvidenceError;
+use super::reference_values::{Accepted, EventLogRule, ReferenceValues};
+use super::rules::{self, Check};
+use super::wire::HashAlg;
+use crate::reference_sets::{Value, Wanted};
+use crate::values::HexDigest;
+use crate::withheld::Withheld;
+
+/// One thing that is required.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement {
+    /// That the PCRs are quoted that the values are about.
+    Selection,
+    Pcr(u8),
+    /// That the machine boots still.
+    OnlyWhileBooting,
+    EventLog,
+    Boot(Check),
+}
+
+/// What was quoted, whoever has vouched for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Quoted<'q> {
+    pub bank: HashAlg,
+    pub pcrs: &'q BTreeMap<u8, HexDigest>,
+    pub event_log: Option<&'q EventLogClaims>,
+}
+
+impl ReferenceValues {
+    /// All that is required, in the order in which it is looked at: PCRs before the log, and the log before what it says.
+    /// Whether the machine boots still is about a PCR.
+    pub fn requirements(&self) -> impl Iterator<Item = Requirement> {
+        let pcrs = self.pcrs().keys().copied().map(Requirement::Pcr);
+        let door = self.is_only_while_booting().then_some(Requirement::OnlyWhileBooting);
+        let boot = self.boot().iter().copied().map(Requirement::Boot);
+        [Requirement::Selection]
+            .into_iter()
+            .chain(pcrs)
+            .chain(door)
+            .chain([Requirement::EventLog])
+            .chain(boot)
+    }
+
+    /// Whether what was quoted is accepted: the first requirement that it does not meet.
+    pub(crate) fn appraise(&self, quoted: &Quoted<'_>, now: UnixTime) -> Result<(), TpmEvidenceError> {
+        self.requirements().try_for_each(|requirement| self.meets(requirement, quoted, now))
+    }
+
+    /// Whether a requirement is met.
+    ///
+    /// # Errors
+    /// The refusal that it is.
+    pub fn meets(&self, requirement: Requirement, quoted: &Quoted<'_>, now: UnixTime) -> Result<(), TpmEvidenceError> {
+        match requirement {
+            Requirement::Selection => self.is_quoted(quoted),
+            Requirement::Pcr(index) => {
+                let value = quoted.pcrs.get(&index).ok_or(TpmEvidenceError::PcrMissing { index })?;
+                self.accept_pcr(index, value, now)
+                    .map_err(|accepted| TpmEvidenceError::PcrMismatch {
+                        index,
+                        bank: quoted.bank,
+                        quoted: value.to_string(),
+                        accepted,
+                    })
+            }
+            Requirement::OnlyWhileBooting => {
+                let log = quoted.event_log.and_then(|log| log.door.as_ref());
+                Ok(door::check_open(quoted.bank, quoted.pcrs, log)?)
+            }
+            Requirement::EventLog => match (self.event_log(), quoted.event_log) {
+                (EventLogRule::Required, None) => Err(TpmEvidenceError::EventLogMissing),
+                (EventLogRule::Required | EventLogRule::Checked, Some(log)) => {
+                    log.problem.as_ref().map_or(Ok(()), |problem| Err(problem.refusal()))
+                }
+                (EventLogRule::Checked, None) | (EventLogRule::Recorded, _) => Ok(()),
+            },
+            Requirement::Boot(check) => {
+                let log = quoted.event_log.ok_or(TpmEvidenceError::EventLogMissing)?;
+                // Whatever else the pool makes of a log that explains nothing: nothing is known by it.
+                let refused = || {
+                    log.problem
+                        .as_ref()
+                        .map_or(TpmEvidenceError::EventLogMissing, |problem| problem.refusal())
+                };
+                let boot = log.boot.as_deref().ok_or_else(refused)?;
+                Ok(rules::judge(check, boot, self.sets(), now.as_secs())?)
+            }
+        }
+    }
+
+    fn is_quoted(&self, quoted: &Quoted<'_>) -> Result<(), TpmEvidenceError> {
+        let wanted = self.quoted();
+        if quoted.bank == self.bank() && quoted.pcrs.keys().eq(wanted.iter()) {
+            return Ok(());
+        }
+        let list = |bank: HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
+        Err(TpmEvidenceError::ReferenceSelection {
+            quoted: list(quoted.bank, quoted.pcrs.keys().map(u8::to_string).collect()),
+            accepted: Withheld::words(list(self.bank(), wanted.iter().map(u8::to_string).collect())),
+        })
+    }
+
+    /// Whether a PCR's value is accepted; what is, if not.
+    pub(crate) fn accept_pcr(&self, index: u8, value: &HexDigest, now: UnixTime) -> Result<(), Withheld> {
+        match self.pcrs().get(&index) {
+            None | Some(Accepted::NotChecked) => Ok(()),
+            Some(Accepted::AnyOf(digests)) if digests.contains(value) => Ok(()),
+            Some(Accepted::AnyOf(digests)) => Err(Withheld::one_of(digests)),
+            Some(Accepted::ReferenceValues) => {
+                let (wanted, now) = (Wanted::Pcr(index), now.as_secs());
+                let fits = |found: &Value<'_>| *found == Value::Digest(value);
+                match rules::is_accepted(self.sets(), wanted, self.bank(), fits, now) {
+                    true => Ok(()),
+                    false => Err(rules::accepted_words(self.sets(), wanted, self.bank(), fits, now)),
+                }
+            }
+        }
+    }
+
+    /// What a requirement is, for people.
+    #[must_use]
+    pub fn words(&self, requirement: Requirement) -> String {
+        let bank = self.bank();
+        match requirement {
+            Requirement::Selection => {
+                let pcrs: Vec<String> = self.quoted().iter().map(u8::to_string).collect();
+                format!("the PCRs {} of {bank} are quoted", pcrs.join(", "))
+            }
+            Requirement::Pcr(index) => match self.pcrs().get(&index) {
+                None | Some(Accepted::NotChecked) => format!("PCR {index}: not checked"),
+                Some(Accepted::AnyOf(digests)) => format!("PCR {index} has one of {} digests of pool.toml", digests.len()),
+                Some(Accepted::ReferenceValues) => {
+                    let listed = self.sets().listed(Wanted::Pcr(index), bank).count();
+                    format!("PCR {index} has one of the reference values ({listed})")
+                }
+            },
+            Requirement::OnlyWhileBooting => {
+                format!("the machine boots still: nothing was extended into PCR {DOOR_PCR} after its firmware")
+            }
+            Requirement::EventLog => match self.event_log() {
+                EventLogRule::Required => "there is an event log, and it leads to the quoted PCRs".to_owned(),
+                EventLogRule::Checked => "an event log, if there is one, leads to the quoted PCRs".to_owned(),
+                EventLogRule::Recorded => "an event log is kept, and nothing else depends on it".to_owned(),
+            },
+            Requirement::Boot(check) => match check.wanted() {
+                None => check.requirement().to_owned(),
+                Some(wanted) => {
+                    let listed = self.sets().listed(wanted, bank).count();
+                    format!("{} ({listed} reference values)", check.requirement())
+                }
+            },
+        }
+    }
+}

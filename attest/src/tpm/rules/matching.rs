@@ -1,0 +1,50 @@
+//! Which reference value something has, at a time.
+
+use std::cmp::Reverse;
+
+use crate::reference_sets::{Listed, ReferenceSets, Value, Wanted};
+use crate::tpm::wire::HashAlg;
+use crate::withheld::Withheld;
+
+/// Most values that a message names: the newest.
+const NAMED_LIMIT: usize = 3;
+
+/// Whether a value that is wanted fits, and is accepted at `now`, seconds since 1970.
+pub(crate) fn is_accepted(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> bool {
+    let mut listed = sets.listed(wanted, bank);
+    listed.any(|listed| listed.generation.is_accepted_at(now) && fits(&listed.value))
+}
+
+/// What is accepted in place of what does not fit, in words for the log: whether that was accepted once, and the newest that are.
+pub(crate) fn accepted_words(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> Withheld {
+    let (mut accepted, lapsed): (Vec<_>, Vec<_>) = sets.listed(wanted, bank).partition(|listed| listed.generation.is_accepted_at(now));
+    accepted.sort_by_key(|listed| Reverse(listed.generation.added));
+    let mut words = Vec::new();
+    let before = lapsed
+        .iter()
+        .filter(|listed| fits(&listed.value))
+        .max_by_key(|listed| listed.generation.expires);
+    if let Some((listed, expires)) = before.and_then(|listed| Some((listed, listed.generation.expires?))) {
+        words.push(format!("this, {:?}, until {expires}, when it lapsed", listed.generation.name));
+    }
+    words.extend(accepted.iter().take(NAMED_LIMIT).map(named));
+    match accepted.len().saturating_sub(NAMED_LIMIT) {
+        _ if accepted.is_empty() => words.push("nothing now".to_owned()),
+        0 => {}
+        more => words.push(format!("{more} more")),
+    }
+    Withheld::words(words.join("; "))
+}
+
+fn named(listed: &Listed<'_>) -> String {
+    let (since, generation) = (listed.generation.added, &listed.generation.name);
+    let name = match listed.name == generation {
+        true => String::new(),
+        false => format!(", {:?}", listed.name),
+    };
+    match listed.value {
+        Value::Digest(digest) => format!("since {since}: {generation:?}{name} ({digest})"),
+        Value::Section(section, digest) => format!("since {since}: {generation:?}{name} (.{section} {digest})"),
+        Value::Text(_) => format!("since {since}: {generation:?}{name}"),
+    }
+}

@@ -1,0 +1,104 @@
+//! Rules on what a machine has booted: each is about **all** events of a PCR, or about what a PCR has to begin with. So whoever extends something
+//! later, or has anything else loaded first, adds what is not accepted.
+//!
+//! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`].
+
+mod error;
+mod judge;
+mod matching;
+mod recorded;
+mod words;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::{ADVICE, BootRefusal};
+pub(crate) use judge::judge;
+pub(crate) use matching::{accepted_words, is_accepted};
+pub use recorded::recorded;
+
+use crate::reference_sets::Wanted;
+
+/// What a pool asks of the events of a boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    /// The firmware verified what it booted.
+    SecureBoot,
+    /// It did, and dbx has at least the hashes of one generation.
+    Dbx,
+    /// It did, and whatever authorised an image is accepted; there is one.
+    Authorities,
+    /// Every image of PCR 4 is accepted; there is one.
+    Images,
+    /// Every driver and option ROM of PCR 2 is.
+    Drivers,
+    /// Every text that GRUB has measured into PCR 8 is; there is one.
+    Grub,
+    /// Everything that was read into PCR 9 is; there is something.
+    Files,
+    /// Every section of PCR 11 is; there is one.
+    UkiSections,
+    /// Everything that a unified kernel image was given beside itself, PCR 12, is.
+    KernelConfig,
+    /// Every variable of shim's in PCR 14 is.
+    Mok,
+    /// The firmware's version is.
+    FirmwareVersion,
+}
+
+impl Check {
+    /// All there are.
+    pub const ALL: [Self; 11] = [
+        Self::SecureBoot,
+        Self::Dbx,
+        Self::Authorities,
+        Self::Images,
+        Self::Drivers,
+        Self::Grub,
+        Self::Files,
+        Self::UkiSections,
+        Self::KernelConfig,
+        Self::Mok,
+        Self::FirmwareVersion,
+    ];
+
+    /// The PCR whose events it is about: it has to be quoted.
+    #[must_use]
+    pub const fn pcr(self) -> u8 {
+        match self {
+            Self::FirmwareVersion => 0,
+            Self::Drivers => 2,
+            Self::Images => 4,
+            Self::SecureBoot | Self::Dbx | Self::Authorities => 7,
+            Self::Grub => 8,
+            Self::Files => 9,
+            Self::UkiSections => 11,
+            Self::KernelConfig => 12,
+            Self::Mok => 14,
+        }
+    }
+
+    /// The reference values that it looks for.
+    #[must_use]
+    pub const fn wanted(self) -> Option<Wanted> {
+        Some(match self {
+            Self::SecureBoot => return None,
+            Self::Dbx => Wanted::Dbx,
+            Self::Authorities => Wanted::Authorities,
+            Self::Images => Wanted::Images,
+            Self::Drivers => Wanted::Drivers,
+            Self::Grub => Wanted::Grub,
+            Self::Files => Wanted::Files,
+            Self::UkiSections => Wanted::UkiSections,
+            Self::KernelConfig => Wanted::KernelConfig,
+            Self::Mok => Wanted::Mok,
+            Self::FirmwareVersion => Wanted::FirmwareVersions,
+        })
+    }
+
+    /// Whether there may be none of it, and so no value for it: then it is that nothing of the kind was measured.
+    #[must_use]
+    pub const fn may_be_nothing(self) -> bool {
+        matches!(self, Self::SecureBoot | Self::Drivers | Self::KernelConfig | Self::Mok)
+    }
+}

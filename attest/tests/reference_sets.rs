@@ -1,5 +1,7 @@
 //! Files of reference values: what is read, and what is refused.
 
+mod corim;
+
 use attest::reference_sets::{
     GENERATIONS_LIMIT, Generation, NAME_LIMIT_BYTES, ReferenceSet, ReferenceSetError, SET_LIMIT_BYTES, Time, VALUES_LIMIT,
 };
@@ -126,7 +128,7 @@ fn what_is_wrong_with_a_set_is_named() {
     check(with("/values/dbx", json!(["22".repeat(48)])), "Digest");
     check(
         with("/values/uki_sections", json!([{"section": "", "digests": {"sha256": digest(1)}}])),
-        "section",
+        "Name",
     );
     check(with("/values/firmware_versions", json!([""])), "Name");
     check(with("/values/dbx", json!(vec![digest(1); VALUES_LIMIT + 1])), "TooManyValues");

@@ -5,6 +5,7 @@
 //!
 //! What is accepted is what **any** generation has that has not lapsed: values of several may be mixed.
 
+mod corim;
 mod error;
 mod generation;
 mod loaded;
@@ -13,6 +14,7 @@ mod values;
 
 use serde::{Deserialize, Serialize};
 
+pub use corim::{CorimError, from_corim, to_corim};
 pub use error::ReferenceSetError;
 pub use generation::{Generation, Origin};
 pub use loaded::{Listed, ReferenceSets, Value, Wanted};

@@ -79,6 +79,9 @@ pub struct SectionValue {
     pub digests: Digests,
 }
 
+/// Names of the lists of events, as files have them.
+const LISTS: [&str; 7] = ["images", "drivers", "authorities", "grub", "files", "kernel_config", "mok"];
+
 impl Values {
     /// The lists of events, all but those of sections.
     pub(super) fn lists(&self) -> [&[EventValue]; 7] {
@@ -91,6 +94,25 @@ impl Values {
             &self.kernel_config,
             &self.mok,
         ]
+    }
+
+    /// The same with their names.
+    pub(super) fn named_lists(&self) -> impl Iterator<Item = (&'static str, &[EventValue])> {
+        LISTS.into_iter().zip(self.lists())
+    }
+
+    /// The list of that name.
+    pub(super) fn list_named(&mut self, name: &str) -> Option<&mut Vec<EventValue>> {
+        Some(match name {
+            "images" => &mut self.images,
+            "drivers" => &mut self.drivers,
+            "authorities" => &mut self.authorities,
+            "grub" => &mut self.grub,
+            "files" => &mut self.files,
+            "kernel_config" => &mut self.kernel_config,
+            "mok" => &mut self.mok,
+            _ => return None,
+        })
     }
 
     /// How many values there are.

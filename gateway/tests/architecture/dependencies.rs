@@ -33,6 +33,7 @@ fn attest_depends_on_nothing_that_does_io() {
         "cel",
         // The type of openidconnect's times; its clock is not used.
         "chrono",
+        "ciborium",
         "ciborium-ll",
         "data-encoding",
         "der",

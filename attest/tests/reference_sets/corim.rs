@@ -1,0 +1,184 @@
+//! CoRIM: written and read again, and one by the draft's CDDL that somebody else could have written.
+
+use attest::HashAlg;
+use attest::reference_sets::{CorimError, ReferenceSet, SET_LIMIT_BYTES, Time, from_corim, to_corim};
+use ciborium::{Value, cbor};
+
+use super::good;
+
+const ADDED: Time = Time { at: 100 };
+
+fn read(value: &Value) -> Result<attest::reference_sets::Generation, CorimError> {
+    from_corim(&bytes(value), ADDED, "root", "vendor.corim")
+}
+
+fn bytes(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(value, &mut bytes).unwrap();
+    bytes
+}
+
+fn corim(members: Value) -> Value {
+    Value::Tag(501, Box::new(members))
+}
+
+fn comid(members: &Value) -> Value {
+    Value::Tag(506, Box::new(Value::Bytes(bytes(members))))
+}
+
+fn digest(algorithm: Value, length: usize) -> Value {
+    Value::Array(vec![algorithm, Value::Bytes(vec![7; length])])
+}
+
+/// One measurement of a firmware's vendor, of an environment that says which product it is.
+fn of_measurement(measurement: Value) -> Value {
+    let environment = cbor!({0 => {1 => "ACME Ltd.", 2 => "RoadRunner"}}).unwrap();
+    let triple = Value::Array(vec![environment, Value::Array(vec![measurement])]);
+    let comid_members = Value::Map(vec![
+        (0.into(), "en-GB".into()),
+        (1.into(), cbor!({0 => "43BB-E37F", 1 => 2}).unwrap()),
+        (4.into(), Value::Map(vec![(0.into(), Value::Array(vec![triple]))])),
+    ]);
+    corim(Value::Map(vec![
+        (0.into(), "5c57e8f4".into()),
+        (1.into(), Value::Array(vec![comid(&comid_members)])),
+    ]))
+}
+
+fn registers(key: Value, digests: Vec<Value>) -> Value {
+    let registers = Value::Map(vec![(key, Value::Array(digests))]);
+    Value::Map(vec![(1.into(), Value::Map(vec![(14.into(), registers)]))])
+}
+
+fn event(element: &str, digests: Vec<Value>) -> Value {
+    Value::Map(vec![
+        (0.into(), element.into()),
+        (
+            1.into(),
+            Value::Map(vec![(2.into(), Value::Array(digests)), (11.into(), "loader".into())]),
+        ),
+    ])
+}
+
+#[test]
+fn a_generation_comes_back_as_it_was() {
+    let set = ReferenceSet::parse(&good().to_string()).unwrap();
+    let generation = &set.generations[0];
+    let read = from_corim(&to_corim(generation).unwrap(), generation.added, &generation.by, "x").unwrap();
+    assert_eq!(
+        (&read.name, read.expires, &read.values),
+        (&generation.name, generation.expires, &generation.values)
+    );
+}
+
+#[test]
+fn what_others_have_written_is_read_as_far_as_it_is_known() {
+    let read_registers = read(&of_measurement(registers(
+        4.into(),
+        vec![digest(1.into(), 32), digest("sha-384".into(), 48)],
+    )))
+    .unwrap();
+    assert_eq!(
+        (read_registers.name.as_str(), read_registers.added, read_registers.expires),
+        ("5c57e8f4", ADDED, None)
+    );
+    let pcr = &read_registers.values.pcrs[0];
+    assert_eq!(pcr.pcr, 4);
+    assert_eq!(pcr.digests.keys().copied().collect::<Vec<_>>(), [HashAlg::Sha256, HashAlg::Sha384]);
+    let read_event = read(&of_measurement(event("images", vec![digest(8.into(), 64)]))).unwrap();
+    assert_eq!(read_event.values.images[0].name.as_deref(), Some("loader"));
+}
+
+#[test]
+fn anything_else_is_refused() {
+    let check = |value: &Value, expect: &str| {
+        let error = read(value).unwrap_err();
+        assert!(
+            format!("{error:?} {error}").contains(expect),
+            "{expect} is not in {error:?} {error}"
+        );
+    };
+    let good = || of_measurement(event("images", vec![digest(1.into(), 32)]));
+    assert!(read(&good()).is_ok());
+    let untagged = |value: Value| match value {
+        Value::Tag(_, inner) => *inner,
+        other => other,
+    };
+    check(&untagged(good()), "unsigned CoRIM");
+    check(&Value::Tag(18, Box::new(untagged(good()))), "unsigned CoRIM");
+    let with = |key: i32, value: Value| {
+        let Value::Map(mut members) = untagged(good()) else { panic!() };
+        members.push((key.into(), value));
+        corim(Value::Map(members))
+    };
+    check(&with(3, "a profile".into()), "profile");
+    check(&with(0, "twice".into()), "twice");
+    check(&with(4, cbor!({0 => 1}).unwrap()), "until when");
+    check(&corim(cbor!({0 => "n"}).unwrap()), "no tags");
+    check(&corim(cbor!({0 => "n", 1 => []}).unwrap()), "Empty");
+    check(&corim(cbor!({0 => "n", 1 => ["no tag"]}).unwrap()), "no CoMID");
+    check(&corim(cbor!({0 => 1, 1 => []}).unwrap()), "no name");
+    let swid = Value::Tag(505, Box::new(Value::Bytes(Vec::new())));
+    check(
+        &corim(Value::Map(vec![(0.into(), "n".into()), (1.into(), Value::Array(vec![swid]))])),
+        "no CoMID",
+    );
+    let links = comid(&cbor!({1 => {0 => "t"}, 3 => [], 4 => {0 => []}}).unwrap());
+    check(
+        &corim(Value::Map(vec![(0.into(), "n".into()), (1.into(), Value::Array(vec![links]))])),
+        "links",
+    );
+    let endorsed = comid(&cbor!({1 => {0 => "t"}, 4 => {1 => []}}).unwrap());
+    check(
+        &corim(Value::Map(vec![(0.into(), "n".into()), (1.into(), Value::Array(vec![endorsed]))])),
+        "other triples",
+    );
+    check(&of_measurement(event("kernels", vec![digest(1.into(), 32)])), "kernels");
+    check(&of_measurement(event("images", vec![digest(1.into(), 48)])), "Digest");
+    check(&of_measurement(event("images", vec![digest(1.into(), 31)])), "length");
+    check(&of_measurement(event("images", vec![digest(2.into(), 32)])), "another algorithm");
+    check(
+        &of_measurement(event("images", vec![digest("sha-1".into(), 32)])),
+        "another algorithm",
+    );
+    check(
+        &of_measurement(event("images", vec![digest(1.into(), 32), digest(1.into(), 32)])),
+        "two digests",
+    );
+    check(&of_measurement(event("images", Vec::new())), "NoDigest");
+    check(&of_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "no PCR");
+    check(&of_measurement(registers(24.into(), vec![digest(1.into(), 32)])), "NoSuchPcr");
+    check(&of_measurement(cbor!({1 => {4 => "raw"}}).unwrap()), "not read");
+    check(&of_measurement(cbor!({1 => {1 => 7}}).unwrap()), "not read");
+    check(&of_measurement(cbor!({0 => "images"}).unwrap()), "no values");
+
+    let whole = bytes(&good());
+    for end in 0..whole.len() {
+        assert!(from_corim(&whole[..end], ADDED, "root", "f").is_err(), "{end} bytes");
+    }
+    assert!(matches!(
+        from_corim(&[whole.as_slice(), &[0]].concat(), ADDED, "root", "f"),
+        Err(CorimError::Cbor(_))
+    ));
+    assert!(matches!(
+        from_corim(&vec![0; SET_LIMIT_BYTES + 1], ADDED, "root", "f"),
+        Err(CorimError::TooLarge { .. })
+    ));
+    assert!(from_corim(&[0x81; 1000], ADDED, "root", "f").is_err());
+}
+
+/// Any byte otherwise: refused, or read as something; never a panic.
+#[test]
+fn attack_23_a_corim_that_is_altered_anywhere_makes_nothing_panic() {
+    let set = ReferenceSet::parse(&good().to_string()).unwrap();
+    let whole = to_corim(&set.generations[0]).unwrap();
+    for place in 0..whole.len() {
+        for value in [0x00, 0x1b, 0x7f, 0x9f, 0xbf, 0xdb, 0xff, whole[place] ^ 1, whole[place] ^ 0x20] {
+            let mut altered = whole.clone();
+            altered[place] = value;
+            if let Ok(read) = from_corim(&altered, ADDED, "root", "f") {
+                assert!(ReferenceSet::new(vec![read]).is_ok());
+            }
+        }
+    }
+}

@@ -15,7 +15,7 @@ use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
 use crate::audit::{Basis, Blobs, CloudBasis, LargeParts, RecordedAnswer};
 use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};
-use crate::pools::PoolInventory;
+use crate::pools::{Pool, PoolInventory};
 
 /// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
 const RETRIES: usize = 2;
@@ -81,6 +81,12 @@ impl Anchors {
             })
             .collect();
         self.clouds.azure = (!basis.azure_certificates.is_empty()).then_some(in_use.trust);
+    }
+
+    /// Keeps the sets of reference values that the policy names by their digests.
+    pub(super) fn use_reference_sets(&mut self, pool: &Pool) {
+        let names = pool.policy.reference_sets().iter().map(ToString::to_string);
+        self.kept.extend(names.zip(pool.reference_sets.iter().cloned()));
     }
 
     /// Notes which machines may join: the pool's inventory, whole.

@@ -44,7 +44,7 @@ pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{Use, served_for, trusted_by};
 pub use record::{DecidedBy, Decision, NotAttested, Record, Shown, TicketTerms, Verdict, WAITED, decision_id};
-pub use replay::{ReplayError, replay, replay_kubelet};
+pub use replay::{ReplayError, VerifiedAgain, replay, replay_kubelet, verify};
 pub use retention::{Held, KEPT_NAME, KeptLines, LastLine, Past, Removal, Retention, RetentionError, Rule, Span, Tended, kept_file};
 pub use segments::{SegmentLimits, SegmentName, closed_segments, next_file};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};

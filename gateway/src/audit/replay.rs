@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use attest::aws::nitro_tpm::Shape;
-use attest::protocol::Blob;
+use attest::protocol::{Blob, HexDigest};
+use attest::reference_sets::ReferenceSets;
 use attest::{
-    AppraisalPolicy, AttestationResult, Endorsements, Inventory, Kind, Reject, StsCall, Submission, UnixTime, aws, machine_objects,
+    AppraisalPolicy, AttestationResult, Claims, Endorsements, Inventory, Kind, NamedMachine, Reject, StsCall, Submission, UnixTime, aws,
+    machine_objects,
 };
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
@@ -123,6 +125,35 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
 /// # Errors
 /// [`ReplayError::Reject`] if it is refused (again), [`ReplayError::NoLongerJudged`], the other variants if the record is not whole.
 pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayError> {
+    let VerifiedAgain {
+        claims,
+        policy,
+        now,
+        inventory,
+        machine,
+    } = verify(line, blobs)?;
+    let result = attest::appraise(claims, &policy, now)?;
+    machine_objects::admit(inventory.as_ref(), machine.as_ref(), result.claims())?;
+    Ok(result)
+}
+
+/// Recorded evidence, verified, and what it is to be held against.
+#[derive(Debug)]
+pub struct VerifiedAgain {
+    pub claims: Claims,
+    /// The pool's policy at that time.
+    pub policy: AppraisalPolicy,
+    /// The time of the decision.
+    pub now: UnixTime,
+    inventory: Option<Inventory>,
+    machine: Option<NamedMachine>,
+}
+
+/// Verifies recorded evidence with the recorded endorsements, keys and time, and appraises nothing.
+///
+/// # Errors
+/// As [`replay`].
+pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     let Line { at, basis } = serde_json::from_str(line)?;
     let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let challenge = challenge.challenge();
@@ -136,6 +167,7 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         .policy
         .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
         .ok_or(ReplayError::Missing("policy"))?;
+    let policy = with_reference_sets(policy, blobs)?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
     let log = |sha256: &Option<String>, difference: &Option<Difference>| {
         let content = sha256.as_ref().map(|sha256| likeness::content(blobs, sha256, difference.as_ref()));
@@ -182,10 +214,31 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
         ..Submission::new(challenge, &evidence, &basis.server_keys)
     };
     let claims = attest::verify(&submission, &endorsements, now)?;
-    let result = attest::appraise(claims, &policy, now)?;
-    let inventory = basis.inventory.map(|name| inventory(&blobs.get(&name)?)).transpose()?;
-    machine_objects::admit(inventory.as_ref(), basis.machine.as_ref(), result.claims())?;
-    Ok(result)
+    Ok(VerifiedAgain {
+        claims,
+        policy,
+        now,
+        inventory: basis.inventory.map(|name| inventory(&blobs.get(&name)?)).transpose()?,
+        machine: basis.machine,
+    })
+}
+
+/// Gives a recorded policy the sets of reference values that it names.
+fn with_reference_sets(policy: AppraisalPolicy, blobs: &Blobs) -> Result<AppraisalPolicy, ReplayError> {
+    if policy.reference_sets().is_empty() {
+        return Ok(policy);
+    }
+    let unusable = |problem: String| ReplayError::Anchor {
+        what: "set of reference values",
+        problem,
+    };
+    let read = |digest: &HexDigest| {
+        let content = blobs.get(&digest.to_string())?;
+        String::from_utf8(content).map_err(|error| unusable(error.to_string()))
+    };
+    let texts = policy.reference_sets().iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let sets = ReferenceSets::parse(texts.iter().map(String::as_str)).map_err(|(_, error)| unusable(error.to_string()))?;
+    policy.with_reference_sets(&Arc::new(sets)).map_err(unusable)
 }
 
 fn inventory(text: &[u8]) -> Result<Inventory, ReplayError> {

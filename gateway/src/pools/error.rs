@@ -34,6 +34,9 @@ pub enum PoolError {
     /// What is accepted does not fit together.
     #[error("{path}: [attestation]: {problem}")]
     Attestation { path: PathBuf, problem: String },
+    /// A set of reference values cannot be used, or the rules look for what no set has.
+    #[error("{}[reference_values]: {problem}", path.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display())))]
+    ReferenceValues { path: Option<PathBuf>, problem: String },
     /// It is not said which nodes belong to the pool.
     #[error("{path}: [kubelet]: {problem}")]
     Kubelet { path: PathBuf, problem: String },

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use attest::appraisal::{FirstUse, Rules};
 use attest::aws::identity_document::IdentityDocumentRules;
@@ -13,6 +14,7 @@ use attest::condition::Condition;
 use attest::machine_objects::{self, SetPattern};
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError};
+use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, MachineSets, ReferenceValues, gcp};
 use serde::Deserialize;
 
@@ -26,9 +28,10 @@ use crate::settings::misplaced;
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
 const BEFORE: [&str; 2] = ["grants", "attestation"];
-const AFTER: [&str; 7] = [
+const AFTER: [&str; 8] = [
     "kubelet",
     "inventory",
+    "reference_values",
     "source",
     "pre_approved",
     "second_stage",
@@ -58,6 +61,7 @@ struct File {
     #[serde(default)]
     kubelet: KubeletFile,
     inventory: Option<InventoryFile>,
+    reference_values: Option<ReferenceValuesFile>,
     #[serde(default)]
     source: SourceFile,
     #[serde(default)]
@@ -98,6 +102,12 @@ struct KubeletFile {
 struct InventoryFile {
     instances: Option<PathBuf>,
     machines: Option<MachinesFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReferenceValuesFile {
+    folder: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -178,6 +188,10 @@ pub(super) struct PoolFile {
     pub inventory: Option<PathBuf>,
     /// The Machine objects of the cluster whose machines may join.
     pub machines: Option<MachineRules>,
+    /// The folder with the pool's sets of reference values.
+    pub reference_values: Option<PathBuf>,
+    /// What is in them, in the order of the policy's digests; the policy has been given them. Empty until they were read.
+    pub reference_sets: Vec<Arc<[u8]>>,
     /// The folder with MachineConfigs; it need not be there.
     pub machine_configs: PathBuf,
     /// The kubelet's bootstrap kubeconfig.
@@ -230,6 +244,8 @@ struct Tpm {
     event_log: EventLogRule,
     #[serde(default)]
     only_while_booting: bool,
+    #[serde(default)]
+    boot: Vec<Check>,
     pcrs: BTreeMap<String, PcrRule>,
 }
 
@@ -246,17 +262,10 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     })?;
     let endorsement = file.tpm.as_ref().and_then(|tpm| tpm.endorsement);
     let rules = Rules {
-        tpm: file
-            .tpm
-            .map(|tpm| {
-                let values = ReferenceValues::from_rules(tpm.bank, tpm.pcrs)?.with_event_log(tpm.event_log);
-                Ok(values.only_while_booting(tpm.only_while_booting))
-            })
-            .transpose()
-            .map_err(|error: PcrRulesError| PoolError::Pcrs {
-                path: path.to_owned(),
-                problem: error.to_string(),
-            })?,
+        tpm: file.tpm.map(reference_values).transpose().map_err(|error| PoolError::Pcrs {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        })?,
         gcp: file.gcp,
         aws_identity_document: file.aws_identity_document,
         aws_nitro_tpm: file.aws_nitro_tpm,
@@ -314,6 +323,8 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         hold_seconds,
         inventory: inventory.map(|instances| folder.join(instances)),
         machines,
+        reference_values: file.reference_values.map(|section| folder.join(section.folder)),
+        reference_sets: Vec::new(),
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),
         extensions: file.source.extensions,
@@ -321,6 +332,11 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         second_stage: file.second_stage.machine_config_daemon,
         upstream: file.upstream.map(|upstream| upstream.in_folder(folder)),
     })
+}
+
+fn reference_values(tpm: Tpm) -> Result<ReferenceValues, PcrRulesError> {
+    let values = ReferenceValues::from_rules(tpm.bank, tpm.pcrs)?.with_event_log(tpm.event_log);
+    Ok(values.only_while_booting(tpm.only_while_booting).with_boot(tpm.boot)?)
 }
 
 /// The file, and the Machine objects, that say which machines may join.

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use attest::UnixTime;
+use attest::reference_sets::ReferenceSets;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
@@ -22,6 +24,8 @@ pub(super) const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 const POOL_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 /// Most files in a folder. A cluster has some hundred MachineConfigs.
 const FOLDER_LIMIT_FILES: usize = 10_000;
+/// Most sets of reference values of a pool: each is a blob that its records name.
+const SETS_LIMIT: usize = 16;
 /// How often a file that changes while it is read is read again.
 const READ_ATTEMPTS: usize = 3;
 
@@ -60,7 +64,8 @@ impl Reader {
 
     /// Reads a pool's folder.
     pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
-        let file = self.settings(folder)?;
+        let mut file = self.settings(folder)?;
+        self.reference_sets(&mut file)?;
         if file.upstream.is_some() {
             for other in [folder.join("full"), folder.join("pre-approved"), file.machine_configs.clone()] {
                 if other.exists() {
@@ -93,6 +98,46 @@ impl Reader {
     pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
         let path = folder.join("pool.toml");
         file::parse(&self.text(&path)?, &path, folder)
+    }
+
+    /// Gives the policy the pool's sets of reference values.
+    fn reference_sets(&mut self, file: &mut PoolFile) -> Result<(), PoolError> {
+        let folder = file.reference_values.clone();
+        let (mut paths, mut texts) = (Vec::new(), Vec::new());
+        for path in folder
+            .iter()
+            .map(|folder| self.files(folder))
+            .collect::<Result<Vec<_>, _>>()?
+            .concat()
+        {
+            if extension(&path) != "json" {
+                return Err(PoolError::Unexpected {
+                    path,
+                    expected: "*.json is read here",
+                });
+            }
+            texts.push(self.text(&path)?);
+            paths.push(path);
+        }
+        if paths.len() > SETS_LIMIT {
+            return Err(PoolError::TooMany {
+                path: folder.unwrap_or_default(),
+                limit: SETS_LIMIT,
+            });
+        }
+        let wrong = |path: Option<PathBuf>, problem: String| PoolError::ReferenceValues {
+            path: path.or_else(|| folder.clone()),
+            problem,
+        };
+        let sets = ReferenceSets::parse(texts.iter().map(String::as_str));
+        let sets = sets.map_err(|(place, error)| wrong(paths.get(place).cloned(), error.to_string()))?;
+        file.policy = file
+            .policy
+            .clone()
+            .with_reference_sets(&Arc::new(sets))
+            .map_err(|problem| wrong(None, problem))?;
+        file.reference_sets = texts.into_iter().map(|text| text.into_bytes().into()).collect();
+        Ok(())
     }
 
     /// The machines that may join.

@@ -297,6 +297,7 @@ impl Pool {
             endorsement: file.endorsement.unwrap_or_default(),
             endorsement_unsaid: file.endorsement.is_none(),
             policy: file.policy,
+            reference_sets: file.reference_sets,
             inventory,
             machines: file.machines,
             hold_seconds: file.hold_seconds,

@@ -22,6 +22,7 @@ mod warnings;
 pub(crate) mod watch;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use attest::AppraisalPolicy;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -52,6 +53,8 @@ pub struct Pool {
     pub endorsement: Endorsement,
     /// Which evidence is accepted.
     pub policy: AppraisalPolicy,
+    /// The sets of reference values that the policy looks in, in the order of its digests.
+    pub reference_sets: Vec<Arc<[u8]>>,
     /// Which machines may join, if not all that the policy accepts.
     pub inventory: Option<PoolInventory>,
     /// Which Machine objects of the cluster say so; either is enough.

@@ -50,8 +50,10 @@ impl Made {
             policy: Some(pool.policy.clone()),
             ..Basis::default()
         };
+        let mut anchors = Anchors::default();
+        anchors.use_reference_sets(pool);
         Self {
-            anchors: Anchors::default(),
+            anchors,
             basis,
             claimed: false,
         }

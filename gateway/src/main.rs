@@ -69,6 +69,12 @@ enum Command {
     /// The names of nodes, and the machines they belong to.
     #[command(subcommand)]
     Node(commands::node::Command),
+    /// What a pool requires, in words; and recorded evidence held against it.
+    #[command(subcommand)]
+    Policy(commands::policy::Command),
+    /// Reference values: what nodes may boot, in files with a history.
+    #[command(subcommand)]
+    ReferenceValues(commands::reference_values::Command),
     /// The seal of challenges and tickets.
     #[command(subcommand)]
     Seal(commands::seal::Command),
@@ -78,9 +84,6 @@ enum Command {
     /// The attestation log.
     #[command(subcommand)]
     Log(commands::log::Command),
-    /// What machines measure when they boot what they should.
-    #[command(subcommand)]
-    ReferenceValues(commands::reference_values::Command),
     /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.
     Certificates(commands::certificates::Arguments),
     /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
@@ -108,10 +111,11 @@ fn main() -> ExitCode {
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
+        Command::Policy(command) => commands::policy::run(&config, &command),
+        Command::ReferenceValues(command) => commands::reference_values::run(&config, &command),
         Command::Seal(command) => commands::seal::run(&config, &command),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
-        Command::ReferenceValues(command) => commands::reference_values::run(&command),
         Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Audit(arguments) => commands::audit::run(&config, &arguments),
         Command::Check(arguments) => commands::check::run(&config, &arguments),

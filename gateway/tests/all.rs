@@ -73,6 +73,7 @@ mod pointers;
 mod predictions;
 mod probe;
 mod recorded;
+mod reference_values;
 mod reload;
 mod reloaded;
 mod remote;

@@ -147,6 +147,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/errors.md",
         "docs/policy.md",
         "docs/pools.md",
+        "docs/reference-values.md",
         "docs/tokens.md",
         "docs/evidence/aws-identity-document.md",
         "docs/evidence/aws-nitrotpm.md",

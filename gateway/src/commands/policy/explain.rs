@@ -1,0 +1,90 @@
+//! `attest-gateway policy explain`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest::{AppraisalPolicy, ReferenceValues};
+use attest_gateway::settings::Settings;
+
+use crate::commands::{output, pool};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  attest-gateway policy explain worker")]
+pub struct Arguments {
+    /// The pool.
+    pool: String,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let pool = pool(&Settings::load(config)?, &arguments.pool)?;
+    output::print(words(&pool.policy))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The PCR values and boot rules of a policy, by its sections.
+fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &ReferenceValues)> {
+    let tpm = policy.reference_values().map(|values| ("tpm", values));
+    let azure = policy.azure_vtpm().map(|rules| ("azure_vtpm", rules.reference_values()));
+    let nitro = policy.aws_nitro_tpm().map(|rules| ("aws_nitro_tpm", rules.reference_values()));
+    [tpm, azure, nitro].into_iter().flatten()
+}
+
+/// Each rule in a line.
+fn words(policy: &AppraisalPolicy) -> String {
+    let accepts: Vec<String> = policy.accepts().iter().map(ToString::to_string).collect();
+    let mut text = format!("A node shows {}.\n", accepts.join(", or "));
+    for (section, values) in values(policy) {
+        text.push_str(&format!("[{section}]\n"));
+        for requirement in values.requirements() {
+            text.push_str(&format!("- {}\n", values.words(requirement)));
+        }
+    }
+    if let Some(condition) = policy.condition() {
+        text.push_str(&format!("And this is true of the claims:\n- {}\n", condition.source()));
+    }
+    text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use attest::HashAlg;
+    use attest::tpm::reference_values::{Accepted, EventLogRule};
+    use attest::tpm::rules::Check;
+
+    use super::*;
+
+    #[test]
+    fn each_rule_is_said() {
+        let pcrs: BTreeMap<u8, Accepted> = (0..8)
+            .map(|pcr| {
+                (
+                    pcr,
+                    if pcr == 4 {
+                        Accepted::AnyOf(vec![[1; 32].into()])
+                    } else {
+                        Accepted::NotChecked
+                    },
+                )
+            })
+            .collect();
+        let values = ReferenceValues::new(HashAlg::Sha256, pcrs)
+            .unwrap()
+            .with_event_log(EventLogRule::Required);
+        let policy = AppraisalPolicy::of_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
+        let words = words(&policy);
+        for expected in [
+            "A node shows tpm.",
+            "[tpm]",
+            "the PCRs 0, 1, 2, 3, 4, 5, 6, 7 of sha256 are quoted",
+            "PCR 0: not checked",
+            "PCR 4 has one of 1 digests of pool.toml",
+            "there is an event log",
+            "Secure Boot is on",
+        ] {
+            assert!(words.contains(expected), "{expected} is not in {words}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `attest-gateway policy test`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use attest::tpm::requirements::Quoted;
+use attest::{AppraisalPolicy, Claims, ReferenceValues, UnixTime, appraise};
+use attest_gateway::audit::{Blobs, verify};
+use attest_gateway::settings::Settings;
+
+use crate::commands::{output, pool, recorded, table};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: whether a machine that was accepted would still be\n  attest-gateway policy test worker --record 0123456789abcdef0123456789abcdef\n\nThe evidence is verified as it was recorded, at the time of its record, and held against the pool's rules as they are now: with the reference values\nthat are accepted now, or at the time of the record with --then. Exit code 1 if a rule refuses."
+)]
+pub struct Arguments {
+    /// The pool whose rules it is held against.
+    pool: String,
+    /// The id of a decision in the gateway's log.
+    #[arg(long, value_name = "ID", required_unless_present = "evidence")]
+    record: Option<String>,
+    /// A file with one record, as `log show ID` or `log export` prints it.
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    evidence: Option<PathBuf>,
+    /// Where the blobs are that it names [default: the gateway's own, state/evidence].
+    #[arg(long, value_name = "FOLDER")]
+    blobs: Option<PathBuf>,
+    /// Reference values lapse as of the time of the record.
+    #[arg(long)]
+    then: bool,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let pool = pool(&settings, &arguments.pool)?;
+    let line = match (&arguments.evidence, &arguments.record) {
+        (Some(file), _) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
+        (None, Some(id)) => recorded::by_id(&settings, id)?,
+        (None, None) => anyhow::bail!("say --record ID or --evidence FILE"),
+    };
+    let folder = arguments.blobs.clone().unwrap_or_else(|| settings.evidence());
+    let again = verify(&line, &Blobs::at(&folder))?;
+    let now = if arguments.then {
+        again.now
+    } else {
+        attest_gateway::clock::Clock::System.now()
+    };
+    let (rows, is_accepted) = judged(&again.claims, &pool.policy, now);
+    output::print(table(["rule", "holds", "why"], &rows))?;
+    Ok(if is_accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every rule, whether it holds, and why not; whether all of it is accepted.
+fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[String; 3]>, bool) {
+    let mut rows = Vec::new();
+    if let (Some(tpm), Some(values)) = (claims.tpm(), policy.reference_values()) {
+        rows.extend(of_values("tpm", values, &tpm.quoted(), now));
+    }
+    if let Some(condition) = policy.condition() {
+        let found = serde_json::to_value(claims).map_err(|error| error.to_string());
+        let (holds, why) = match found.and_then(|claims| condition.evaluate(&claims)) {
+            Ok(true) => ("yes", String::new()),
+            Ok(false) => ("NO", "it is false".to_owned()),
+            Err(problem) => ("NO", problem),
+        };
+        rows.push([format!("condition: {}", condition.source()), holds.to_owned(), why]);
+    }
+    // What the rules of clouds say, and all together.
+    let all = appraise(claims.clone(), policy, now);
+    let (holds, why) = match &all {
+        Ok(_) => ("yes", String::new()),
+        Err(reject) => ("NO", format!("{}: {}", reject.code(), reject.detail())),
+    };
+    rows.push(["all of the policy".to_owned(), holds.to_owned(), why]);
+    (rows, all.is_ok())
+}
+
+fn of_values(section: &str, values: &ReferenceValues, quoted: &Quoted<'_>, now: UnixTime) -> Vec<[String; 3]> {
+    let row = |requirement| {
+        let (holds, why) = match values.meets(requirement, quoted, now) {
+            Ok(()) => ("yes", String::new()),
+            Err(error) => {
+                let reject = attest::Reject::from(error);
+                ("NO", format!("{}: {}", reject.code(), reject.detail()))
+            }
+        };
+        [format!("{section}: {}", values.words(requirement)), holds.to_owned(), why]
+    };
+    values.requirements().map(row).collect()
+}

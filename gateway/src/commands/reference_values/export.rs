@@ -1,0 +1,37 @@
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use attest::reference_sets::{ReferenceSet, to_corim};
+
+use super::{now, read};
+use crate::commands::output;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  attest-gateway reference-values export pools/worker/reference-values/*.json > accepted.json\n  attest-gateway reference-values export recorded.json --corim 'kernel 6.12.43' > kernel.corim"
+)]
+pub struct Arguments {
+    /// The files.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// One generation as an unsigned CoRIM, CBOR, whether it has lapsed or not.
+    #[arg(long, value_name = "GENERATION")]
+    corim: Option<String>,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let mut generations = Vec::new();
+    for path in &arguments.files {
+        generations.extend(read(path)?.generations);
+    }
+    if let Some(name) = &arguments.corim {
+        let mut named = generations.iter().filter(|generation| generation.name == *name);
+        let generation = named.next().with_context(|| format!("no generation is named {name:?}"))?;
+        if named.next().is_some() {
+            bail!("two generations are named {name:?}: name one file");
+        }
+        return output::write(&to_corim(generation)?).map(drop);
+    }
+    generations.retain(|generation| generation.is_accepted_at(now().at));
+    output::print(ReferenceSet::new(generations)?.to_json()?)
+}

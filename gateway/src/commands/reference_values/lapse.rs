@@ -1,0 +1,33 @@
+use std::path::PathBuf;
+
+use attest::reference_sets::Time;
+
+use super::{generation, now, read, time, write};
+use crate::commands::output;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: when the nodes have rolled\n  attest-gateway reference-values lapse pools/worker/reference-values/recorded.json 'kernel 6.12.41' --at 2026-06-03T10:00:00Z"
+)]
+pub struct Arguments {
+    /// The file.
+    file: PathBuf,
+    /// The generation.
+    generation: String,
+    /// When [default: now].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at: Option<Time>,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let Arguments {
+        file,
+        generation: name,
+        at,
+    } = arguments;
+    let mut generations = read(file)?.generations;
+    let expires = at.unwrap_or_else(now);
+    generation(&mut generations, file, name)?.expires = Some(expires);
+    write(file, generations)?;
+    output::done(format_args!("{}: {name:?} is accepted until {expires}", file.display()))
+}

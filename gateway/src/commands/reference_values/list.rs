@@ -1,0 +1,47 @@
+use std::path::PathBuf;
+
+use attest::reference_sets::{Generation, Origin};
+
+use super::{now, read};
+use crate::commands::{output, table};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  attest-gateway reference-values list pools/worker/reference-values/*.json")]
+pub struct Arguments {
+    /// The files.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for path in &arguments.files {
+        for generation in read(path)?.generations {
+            rows.push(row(&path.display().to_string(), &generation));
+        }
+    }
+    output::print(table(["file", "generation", "added", "by", "from", "until", "values"], &rows))
+}
+
+fn row(file: &str, generation: &Generation) -> [String; 7] {
+    let from = match &generation.from {
+        Origin::Recorded { node, .. } => format!("recorded from {node}"),
+        Origin::Predicted { files } => format!("predicted from {}", files.join(", ")),
+        Origin::Imported { file } => format!("imported from {file}"),
+        Origin::ByHand => "by hand".to_owned(),
+    };
+    let until = match generation.expires {
+        None => "-".to_owned(),
+        Some(expires) if generation.is_accepted_at(now().at) => expires.to_string(),
+        Some(expires) => format!("lapsed {expires}"),
+    };
+    [
+        file.to_owned(),
+        generation.name.clone(),
+        generation.added.to_string(),
+        generation.by.clone(),
+        from,
+        until,
+        generation.values.count().to_string(),
+    ]
+}

@@ -1,0 +1,22 @@
+use std::path::PathBuf;
+
+use super::{generation, read, write};
+use crate::commands::output;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  attest-gateway reference-values remove pools/worker/reference-values/recorded.json 'kernel 6.12.41'")]
+pub struct Arguments {
+    /// The file.
+    file: PathBuf,
+    /// The generation.
+    generation: String,
+}
+
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let Arguments { file, generation: name } = arguments;
+    let mut generations = read(file)?.generations;
+    generation(&mut generations, file, name)?;
+    generations.retain(|generation| generation.name != *name);
+    write(file, generations)?;
+    output::done(format_args!("{}: {name:?} is removed", file.display()))
+}

@@ -1,0 +1,205 @@
+//! Reference values from the first recording to the last lapse, by the real program; and what records are decided by.
+
+use std::fs;
+
+use attest::{HashAlg, SpkiSha256};
+use serde_json::Value;
+
+use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
+use crate::support::node::Node;
+use crate::support::{Answer, Gateway, POOL};
+
+/// A gateway, a machine that it knows, and the machine's event log.
+struct Site {
+    gateway: Gateway,
+    node: Node,
+    log: LogBuilder,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (gateway, node) = (Gateway::init(), Node::new());
+        gateway.command(&["ek", "add", &node.ek()]);
+        Self {
+            gateway,
+            node,
+            log: LogBuilder::typical(&[SHA256]),
+        }
+    }
+
+    /// The pool checks images from now on.
+    fn check_images(&self) {
+        self.gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
+        let section = "\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
+        self.gateway.edit_pool(POOL, "\n[kubelet]\n", section);
+    }
+
+    fn file(&self) -> String {
+        let folder = self.gateway.path(&format!("pools/{POOL}/reference-values"));
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("recorded.json").display().to_string()
+    }
+
+    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+        let output = self.gateway.try_command(arguments);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
+        said
+    }
+
+    /// The machine boots by this log, and what becomes of it.
+    async fn boots(&mut self, log: &LogBuilder) -> Answer {
+        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
+        self.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
+        let challenged = Answer::of(self.node.challenge(&client, &url)).await;
+        assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
+        let evidence = self.node.evidence(&challenged, &key);
+        Answer::of(Node::send(&client, &url, &evidence)).await
+    }
+
+    fn restart(&mut self) {
+        self.gateway.terminate();
+        assert!(self.gateway.wait().success());
+        self.gateway.run();
+    }
+
+    fn last_evidence(&self) -> Value {
+        let records = self.gateway.records().into_iter();
+        records.filter(|record| record["decision"] == "evidence").next_back().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes_out_the_same() {
+    let mut site = Site::new();
+    let (log, file) = (site.log.clone(), site.file());
+    site.gateway.run();
+    assert_eq!(site.boots(&log).await.status, 200);
+    let identity = format!("tpm:{}", site.node.ek());
+    site.said(&["reference-values", "record", "nobody", "--name", "first", "--to", &file], false);
+    site.said(&["reference-values", "record", &identity, "--name", "first", "--to", &file], true);
+    site.check_images();
+    site.restart();
+    assert_eq!(site.boots(&log).await.status, 200);
+    let accepted = site.last_evidence();
+    let digests = &accepted["basis"]["policy"]["reference_sets"];
+    let name = digests[0].as_str().unwrap().to_owned();
+    assert!(site.gateway.path(&format!("state/evidence/{name}.gz")).exists(), "{digests}");
+
+    // Something more is booted: the record says what, and what is accepted; the machine is told its own.
+    let more = log.clone().event(4, EV_IPL, b"another loader");
+    let refused = site.boots(&more).await;
+    let told = String::from_utf8(refused.body.clone()).unwrap();
+    assert_eq!(refused.status, 403);
+    let record = site.last_evidence();
+    assert_eq!(record["code"], "boot-not-accepted");
+    let reason = record["reason"].as_str().unwrap();
+    let number = more.events.len();
+    assert!(
+        reason.contains(&format!("event {number}, PCR 4, boot loader or kernel: sha256 ")),
+        "{reason}"
+    );
+    assert!(
+        reason.contains("\"first\"") && !told.contains("\"first\"") && !told.contains("since"),
+        "{reason} {told}"
+    );
+
+    let copy = site.gateway.path("imported.json");
+    site.said(&["reference-values", "import", &file, "--to", copy.to_str().unwrap()], true);
+    assert!(fs::read_to_string(&copy).unwrap().contains("\"imported\""));
+    let corim = site
+        .gateway
+        .try_command(&["reference-values", "export", &file, "--corim", "first"])
+        .stdout;
+    let from = site.gateway.path("first.corim");
+    fs::write(&from, corim).unwrap();
+    let copy = site.gateway.path("from-corim.json");
+    site.said(
+        &["reference-values", "import", from.to_str().unwrap(), "--to", copy.to_str().unwrap()],
+        true,
+    );
+
+    // It lapses while the gateway serves.
+    let at = record["at"].as_u64().unwrap();
+    site.said(&["reference-values", "lapse", &file, "second"], false);
+    site.said(&["reference-values", "lapse", &file, "first"], true);
+    site.restart();
+    assert_eq!(site.boots(&log).await.status, 403);
+    let record = site.last_evidence();
+    assert!(
+        record["reason"].as_str().unwrap().contains("when it lapsed") && record["at"].as_u64() >= Some(at),
+        "{record}"
+    );
+
+    // By the rules as they are now, and as they were.
+    let id = accepted["id"].as_str().unwrap();
+    let now = site.said(&["policy", "test", POOL, "--record", id], false);
+    assert!(now.contains("NO") && now.contains("when it lapsed"), "{now}");
+    let evidence = site.gateway.path("evidence.json");
+    fs::write(&evidence, accepted.to_string()).unwrap();
+    let by_file = ["policy", "test", POOL, "--evidence", evidence.to_str().unwrap()];
+    assert_eq!(site.said(&by_file, false), now);
+    let words = site.said(&["policy", "explain", POOL], true);
+    assert!(
+        words.contains("every boot loader, kernel and unified kernel image (PCR 4) is accepted"),
+        "{words}"
+    );
+    let listed = site.said(&["reference-values", "list", &file], true);
+    assert!(listed.contains("first") && listed.contains("lapsed"), "{listed}");
+    assert!(
+        site.said(&["reference-values", "show", &file, "first"], true)
+            .contains("\"images\"")
+    );
+    assert!(!site.said(&["reference-values", "export", &file], true).contains("first"));
+    let copy = site.gateway.path("copy.json");
+    site.said(&["reference-values", "import", &file, "--to", copy.to_str().unwrap()], false);
+
+    // Nothing of that changes what was decided.
+    site.said(&["reference-values", "remove", &file, "first"], true);
+    site.gateway.terminate();
+    assert!(site.gateway.wait().success());
+    site.said(&["audit"], true);
+    let blob = site.gateway.path(&format!("state/evidence/{name}.gz"));
+    fs::remove_file(blob).unwrap();
+    assert!(site.said(&["audit"], false).contains(&name));
+}
+
+#[test]
+fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
+    let site = Site::new();
+    site.check_images();
+    let file = site.file();
+    let check = |content: Option<&str>, expect: &str| {
+        drop(fs::remove_file(&file));
+        if let Some(content) = content {
+            fs::write(&file, content).unwrap();
+        }
+        let said = site.said(&["check"], true);
+        assert!(
+            said.contains("DEGRADED pool worker") && said.contains(expect),
+            "{expect} is not in {said}"
+        );
+    };
+    check(None, "no generation has a value for images (sha256)");
+    check(Some("{}"), "recorded.json: [reference_values]: missing field `format`");
+    let generations = |values: &str| {
+        format!(
+            "{{\"format\": \"attest-reference-values/1\", \"generations\": [{{\"name\": \"n\", \"added\": \"2026-05-03T10:00:00Z\", \"by\": \"root\", \"from\": \"by_hand\", \"values\": {values}}}]}}"
+        )
+    };
+    let digest = "ab".repeat(32);
+    check(Some(&generations("{}")), "generation \"n\" has no values");
+    check(
+        Some(&generations(&format!("{{\"dbx\": [\"{digest}\"]}}"))),
+        "no generation has a value for images",
+    );
+    fs::write(
+        &file,
+        generations(&format!("{{\"images\": [{{\"digests\": {{\"sha256\": \"{digest}\"}}}}]}}")),
+    )
+    .unwrap();
+    assert!(!site.said(&["check"], true).contains("DEGRADED"));
+    fs::write(format!("{file}.txt"), "").unwrap();
+    assert!(site.said(&["check"], true).contains("*.json is read here"));
+}

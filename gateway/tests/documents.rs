@@ -52,7 +52,10 @@ fn every_code_of_the_gateway_is_explained() {
 
 #[test]
 fn every_code_of_refused_evidence_is_explained() {
-    check_section("Codes of refused evidence", &[ADVICE, tpm::ADVICE].concat());
+    check_section(
+        "Codes of refused evidence",
+        &[ADVICE, tpm::ADVICE, tpm::rules::ADVICE, attest::condition::ADVICE].concat(),
+    );
 }
 
 #[test]

@@ -73,6 +73,7 @@ struct Raw {
     event_log: EventLogRule,
     #[serde(default)]
     only_while_booting: bool,
+    #[serde(default)]
     boot: Vec<Check>,
 }
 

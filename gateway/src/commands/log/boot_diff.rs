@@ -11,7 +11,7 @@ use attest::HashAlg;
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::{EventLog, LOG_LIMIT_BYTES};
 use attest::tpm::measured_boot::{BootDifference, MeasuredBoot};
-use attest_gateway::audit::{Blobs, replay};
+use attest_gateway::audit::{Blobs, verify};
 use attest_gateway::settings::Settings;
 
 use super::row::visible;
@@ -24,7 +24,7 @@ const FILE_PCRS: std::ops::Range<u8> = 0..16;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what has changed between two boots of a machine, by their records\n  attest-gateway log boot-diff 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-gateway log boot-diff ./before.bin ./after.bin --html > boots.html\n\nWhat stands in “quotation marks” is the log's own word: no digest covers it. Of a file nobody has quoted anything: all of it is the log's word.\nA record is one of evidence that is accepted still, as by `audit`. Exit code 1 if the boots differ."
+    after_help = "Example: what has changed between two boots of a machine, by their records\n  attest-gateway log boot-diff 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-gateway log boot-diff ./before.bin ./after.bin --html > boots.html\n\nWhat stands in “quotation marks” is the log's own word: no digest covers it. Of a file nobody has quoted anything: all of it is the log's word.\nA record is one of evidence that was verified, whether the pool accepted what it proves or not. Exit code 1 if the boots differ."
 )]
 pub struct Arguments {
     /// A record, by its id, the beginning of it, or its number; or an event log's file, by a path with a / or a dot in it.
@@ -108,8 +108,9 @@ fn of_record(settings: &Settings, log: &[PathBuf], record: &Record) -> anyhow::R
     if more {
         bail!("several records of the log are that one: give more of the id");
     }
-    let result = replay(&String::from_utf8(line)?, &Blobs::open(&settings.evidence())?)?;
-    match result.claims().measured_boot() {
+    // What was refused because of what was booted is proven all the same.
+    let verified = verify(&String::from_utf8(line)?, &Blobs::open(&settings.evidence())?)?;
+    match verified.claims.measured_boot() {
         Some(boot) => Ok(boot.clone()),
         None => bail!("its evidence has no event log that explains what was quoted"),
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use attest::reference_sets::ReferenceSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -131,7 +132,10 @@ fn secure_boot_needs_to_know_whose_signatures_count() {
 #[test]
 fn a_set_has_one_generation_that_says_where_it_comes_from() {
     let files = Files::new();
-    let set = files.predicts("--secure-boot on --uki linux.efi --set linux-6.1");
+    let (code, said) = files.run("--secure-boot on --uki linux.efi --set linux-6.1");
+    assert_eq!(code, Some(0), "{said}");
+    ReferenceSet::parse(&said).unwrap();
+    let set: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(set["format"], "attest-reference-values/1");
     let generation = &set["generations"][0];
     assert_eq!(generation["name"], "linux-6.1");
@@ -161,6 +165,10 @@ fn what_is_wrong_with_the_arguments_or_the_files_is_said() {
     files.refuses("--secure-boot on --uki linux.efi --pk a", "--kek");
     files.refuses("--secure-boot on --uki linux.efi --bank sha1", "sha1");
     files.refuses("--secure-boot on --uki absent.efi", "absent.efi");
+    files.refuses(
+        &format!("--secure-boot on --uki linux.efi --set {}", "a".repeat(257)),
+        "name has to have",
+    );
     files.refuses("--secure-boot on --uki initrd.img", "initrd.img: it is no 64-bit PE image");
     files.refuses("--secure-boot on --uki vmlinuz", "vmlinuz: it is no unified kernel image");
     files.refuses("--secure-boot on --kernel vmlinuz --cmdline \u{e4}", "--cmdline: it has the byte");

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::HashAlg;
+use attest::reference_sets::Time;
 use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot, GrubConfig};
@@ -17,10 +18,9 @@ use attest::tpm::prediction::secure_boot::{SECURE_BOOT_PCR, VARIABLE_LIMIT_BYTES
 use attest::tpm::prediction::uki::Uki;
 use attest_gateway::audit::admin::By;
 use attest_gateway::certificates::source;
-use attest_gateway::clock::rfc3339;
 use attest_gateway::files;
 
-use super::set::{Generation, set};
+use super::set::set;
 use crate::commands::{clean, now, output};
 
 /// Of a file's name this much is told, so that it fits into a file of reference values.
@@ -143,19 +143,14 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     predict_keys(arguments, &files, &mut prediction)?;
     prediction.leave_out(&OF_THE_MACHINE, WHY_OF_THE_MACHINE);
     let said = match &arguments.set {
-        None => serde_json::to_string_pretty(&prediction)?,
+        None => serde_json::to_string_pretty(&prediction)? + "\n",
         Some(name) => {
             let by = By::this_process();
-            let generation = Generation {
-                name,
-                added: &rfc3339(now()),
-                by: &format!("{}@{}", by.user.unwrap_or_else(|| by.uid.to_string()), by.host),
-                files: &files.read.borrow(),
-            };
-            serde_json::to_string_pretty(&set(&prediction, &generation))?
+            let by = format!("{}@{}", by.user.unwrap_or_else(|| by.uid.to_string()), by.host);
+            set(&prediction, name, Time { at: now() }, by, files.read.take())?.to_json()?
         }
     };
-    output::line(said)?;
+    output::print(said)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,72 +1,75 @@
 //! A prediction as a set of reference values of one generation.
 
 use attest::HashAlg;
+use attest::reference_sets::{EventValue, Generation, Origin, PcrValue, ReferenceSet, ReferenceSetError, SectionValue, Time, Values};
 use attest::tpm::prediction::{Digests, Prediction, What};
-use serde_json::{Value, json};
 
 /// Longest name of a value, in characters: what a file of reference values takes in bytes is four times as much.
 const NAME_LIMIT_CHARACTERS: usize = 64;
 
-/// What a generation says of itself.
-pub struct Generation<'a> {
-    pub name: &'a str,
-    /// RFC 3339.
-    pub added: &'a str,
-    pub by: &'a str,
-    /// Each file that was read, with its SHA-256.
-    pub files: &'a [String],
-}
-
-/// The file. Of PCR 11 it has what is in it until systemd says that the initrd has begun, and right after: a node attests in its initrd, and what
-/// comes later is no boot any more.
-pub fn set(prediction: &Prediction, generation: &Generation<'_>) -> Value {
-    let digests = |digests: &Digests| {
-        let of_bank = |bank: &HashAlg| Some((bank.to_string(), json!(digests.get(*bank)?)));
-        Value::Object(prediction.banks().iter().filter_map(of_bank).collect())
-    };
-    let pcrs = prediction.pcrs().iter().filter(|value| !value.is_behind_the_initrd());
-    let pcrs: Vec<Value> = pcrs
-        .map(|value| json!({"pcr": value.pcr, "digests": digests(&value.values)}))
-        .collect();
-    let mut values = serde_json::Map::new();
-    values.insert("pcrs".to_owned(), json!(pcrs));
+/// A generation of this name, added now by somebody, from files: each with its SHA-256.
+///
+/// Of PCR 11 it has what is in it until systemd says that the initrd has begun, and right after: a node attests in its initrd, and what comes later
+/// is no boot any more.
+///
+/// # Errors
+/// [`ReferenceSetError`], if it is none that could be read again.
+pub fn set(prediction: &Prediction, name: &str, added: Time, by: String, files: Vec<String>) -> Result<ReferenceSet, ReferenceSetError> {
+    let banks = prediction.banks();
+    let mut values = Values::default();
+    for value in prediction.pcrs().iter().filter(|value| !value.is_behind_the_initrd()) {
+        values.pcrs.push(PcrValue {
+            pcr: value.pcr,
+            digests: of_banks(banks, &value.values),
+        });
+    }
     for event in prediction.events() {
-        let (list, value) = match &event.what {
-            What::Image(_) => ("images", json!({"name": name(&event.what), "digests": digests(&event.digests)})),
-            // A certificate has one digest, whatever the bank is.
-            What::Authority(certificate) => ("authorities", json!({"digests": {"sha256": certificate}})),
-            What::Command(_) | What::GrubCommandLine(_) => ("grub", json!({"name": name(&event.what), "digests": digests(&event.digests)})),
-            What::File(_) | What::Initrd | What::CommandLine(_) => {
-                ("files", json!({"name": name(&event.what), "digests": digests(&event.digests)}))
-            }
-            What::Section(section) => {
-                let section = section.to_string();
-                let section = section.trim_start_matches('.');
-                ("uki_sections", json!({"section": section, "digests": digests(&event.digests)}))
-            }
-            What::BootOption | What::Separator | What::Variable(_) | What::SectionName(_) | What::Phase(_) => continue,
+        let digests = of_banks(banks, &event.digests);
+        let named = EventValue {
+            digests: digests.clone(),
+            name: Some(short(&event.what)),
         };
-        let list = values.entry(list).or_insert_with(|| json!([]));
-        if let Some(list) = list.as_array_mut()
-            && !list.contains(&value)
-        {
-            list.push(value);
+        match &event.what {
+            What::Image(_) => put(&mut values.images, named),
+            // A certificate has one digest, whatever the bank is.
+            What::Authority(certificate) => put(
+                &mut values.authorities,
+                EventValue {
+                    digests: [(HashAlg::Sha256, certificate.clone())].into(),
+                    name: None,
+                },
+            ),
+            What::Command(_) | What::GrubCommandLine(_) => put(&mut values.grub, named),
+            What::File(_) | What::Initrd | What::CommandLine(_) => put(&mut values.files, named),
+            What::Section(section) => {
+                let section = section.to_string().trim_start_matches('.').to_owned();
+                put(&mut values.uki_sections, SectionValue { section, digests });
+            }
+            What::BootOption | What::Separator | What::Variable(_) | What::SectionName(_) | What::Phase(_) => {}
         }
     }
-    values.retain(|_, list| list.as_array().is_none_or(|list| !list.is_empty()));
-    json!({
-        "format": "attest-reference-values/1",
-        "generations": [{
-            "name": generation.name,
-            "added": generation.added,
-            "by": generation.by,
-            "from": {"predicted": {"files": generation.files}},
-            "values": values,
-        }],
-    })
+    ReferenceSet::new(vec![Generation {
+        name: name.to_owned(),
+        added,
+        by,
+        from: Origin::Predicted { files },
+        expires: None,
+        values,
+    }])
 }
 
-fn name(what: &What) -> String {
+/// One more, unless it is there: GRUB reads a file twice.
+fn put<T: PartialEq>(list: &mut Vec<T>, value: T) {
+    if !list.contains(&value) {
+        list.push(value);
+    }
+}
+
+fn of_banks(banks: &[HashAlg], digests: &Digests) -> attest::reference_sets::Digests {
+    banks.iter().filter_map(|&bank| Some((bank, digests.get(bank)?.clone()))).collect()
+}
+
+fn short(what: &What) -> String {
     let text = what.to_string();
     match text.char_indices().nth(NAME_LIMIT_CHARACTERS - 1) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

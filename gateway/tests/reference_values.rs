@@ -65,8 +65,8 @@ impl Site {
     }
 
     fn last_evidence(&self) -> Value {
-        let records = self.gateway.records().into_iter();
-        records.filter(|record| record["decision"] == "evidence").next_back().unwrap()
+        let mut records = self.gateway.records().into_iter();
+        records.rfind(|record| record["decision"] == "evidence").unwrap()
     }
 }
 

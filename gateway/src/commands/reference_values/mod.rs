@@ -28,7 +28,7 @@ pub enum Command {
     /// Print the values of a generation.
     Show(show::Arguments),
     /// Compute what machines will measure, from the files that they will boot. No gateway needs to be here.
-    Predict(predict::Arguments),
+    Predict(Box<predict::Arguments>),
     /// Add a generation from what a node had booted when it was trusted last.
     Record(record::Arguments),
     /// Add the generations of another file.

@@ -152,7 +152,7 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
 #[tokio::test]
 async fn what_is_too_much_is_so_with_the_log_that_is_written() {
     let site = Site::new();
-    let process = site.written().await;
+    let _process = site.written().await;
     let files = closed_segments(&site.log()).unwrap().into_iter().chain([site.log()]);
     let total: u64 = files.map(|file| fs::metadata(file).unwrap().len()).sum();
     for (bytes, count) in [(total, 0), (total - 1, 1)] {
@@ -177,7 +177,7 @@ async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
 #[tokio::test]
 async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
     let site = Site::new();
-    let process = site.written().await;
+    let _process = site.written().await;
     let zipped = closed_segments(&site.log()).unwrap().remove(0);
     let mut lines = Vec::new();
     each_line(&zipped, |line| lines.push(String::from_utf8(line.to_vec()).unwrap()));
@@ -195,7 +195,7 @@ async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
 #[tokio::test]
 async fn of_each_file_that_is_no_segment_its_own_reason_is_told() {
     let site = Site::new();
-    let process = site.written().await;
+    let _process = site.written().await;
     let name = |end: &str| site.path(&format!("attestation.jsonl.19700101T000000Z-0a0a0a0a-{end}"));
     let (damaged, other) = (name("000000000097.gz"), name("000000000098"));
     fs::write(&damaged, "no gzip\n").unwrap();

@@ -98,12 +98,10 @@ impl Claims {
         &self.identity
     }
 
-    /// What was booted, as far as a TPM's quote and an event log prove it: of the TPM, or else of Azure's vTPM.
+    /// What was booted, as far as a TPM's quote and its event log prove it.
     #[must_use]
     pub fn measured_boot(&self) -> Option<&MeasuredBoot> {
-        let of_tpm = self.tpm().and_then(|tpm| tpm.event_log.as_ref());
-        let log = of_tpm.or_else(|| self.azure_vtpm().and_then(|vtpm| vtpm.event_log()))?;
-        log.boot.as_deref()
+        self.tpm()?.event_log.as_ref()?.boot.as_deref()
     }
 
     /// Which instance of which cloud it is, if that is known. The same as [`Claims::identity`], if no TPM has attested.

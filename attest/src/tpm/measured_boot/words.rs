@@ -1,7 +1,5 @@
 //! The short words that firmware, boot loaders and systemd measure, with their digests in one bank.
 
-use std::sync::LazyLock;
-
 use aws_lc_rs::digest;
 
 use super::event::{Action, Meaning, Separator, UkiSection};
@@ -50,30 +48,21 @@ const SECTIONS: [(&[u8], UkiSection); 14] = [
 /// What a digest is the hash of, if it is one of the words.
 pub(super) struct Words {
     words: Vec<(digest::Digest, Meaning)>,
+    bank: HashAlg,
+    /// Hashed when PCR 11 has its first event: most machines have none.
     sections: Vec<(digest::Digest, UkiSection)>,
 }
 
 impl Words {
-    /// Those of a bank: hashed once, since this is done for each log.
-    pub(super) fn of(bank: HashAlg) -> &'static Self {
-        static SHA256: LazyLock<Words> = LazyLock::new(|| Words::new(HashAlg::Sha256));
-        static SHA384: LazyLock<Words> = LazyLock::new(|| Words::new(HashAlg::Sha384));
-        static SHA512: LazyLock<Words> = LazyLock::new(|| Words::new(HashAlg::Sha512));
-        match bank {
-            HashAlg::Sha256 => &SHA256,
-            HashAlg::Sha384 => &SHA384,
-            HashAlg::Sha512 => &SHA512,
-        }
-    }
-
-    fn new(bank: HashAlg) -> Self {
+    pub(super) fn new(bank: HashAlg) -> Self {
         let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
         let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));
         let actions = ACTIONS.map(|action| (hash(action.sentence().as_bytes()), Meaning::Action { action }));
         let os_separator = (hash(OS_SEPARATOR), Meaning::OsSeparator);
         Self {
             words: separators.into_iter().chain(actions).chain([os_separator]).collect(),
-            sections: SECTIONS.map(|(bytes, section)| (hash(bytes), section)).into(),
+            bank,
+            sections: Vec::new(),
         }
     }
 
@@ -94,7 +83,11 @@ impl Words {
     }
 
     /// The section whose name a digest is the hash of.
-    pub(super) fn section(&self, digest: &[u8]) -> Option<UkiSection> {
+    pub(super) fn section(&mut self, digest: &[u8]) -> Option<UkiSection> {
+        if self.sections.is_empty() {
+            let hash = |bytes: &[u8]| digest::digest(self.bank.algorithm(), bytes);
+            self.sections = SECTIONS.map(|(bytes, section)| (hash(bytes), section)).into();
+        }
         self.sections
             .iter()
             .find(|(name, _)| name.as_ref() == digest)

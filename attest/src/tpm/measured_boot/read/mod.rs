@@ -33,7 +33,7 @@ const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000
 /// Reads events one after the other, and knows where in each PCR it is.
 pub(super) struct Reading {
     bank: HashAlg,
-    words: &'static Words,
+    words: Words,
     /// How many of Secure Boot's variables PCR 7 has begun with.
     secure_boot: usize,
     /// How many of those that may follow.
@@ -50,7 +50,7 @@ impl Reading {
     pub(super) fn new(bank: HashAlg) -> Self {
         Self {
             bank,
-            words: Words::of(bank),
+            words: Words::new(bank),
             secure_boot: 0,
             optional: 0,
             authorities: false,

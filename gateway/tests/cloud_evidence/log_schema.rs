@@ -27,6 +27,22 @@ use crate::support::log_schema::{LOG, Schema};
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 
+/// PCR 0 has a value of a set (nothing, or that of a server), and the claims meet a condition.
+fn by_reference_values(gateway: &Gateway, pcr_0: &str) {
+    let set = json!({
+        "format": "attest-reference-values/1",
+        "generations": [{
+            "name": "firmware", "added": "2026-05-03T10:00:00Z", "by": "root", "from": "by_hand",
+            "values": {"pcrs": [{"pcr": 0, "digests": {"sha256": pcr_0}}, {"pcr": 0, "digests": {"sha256": "0".repeat(64)}}]},
+        }],
+    });
+    site::write(gateway, &format!("pools/{POOL}/reference-values/firmware.json"), set.to_string());
+    let values = "\n0 = \"reference values\"\n\"1-7\" = \"not checked\"\n";
+    gateway.edit_pool(POOL, "\n\"0-7\" = \"not checked\"\n", values);
+    let sections = "\n[attestation]\ncondition = \"has(claims.tpm)\"\n\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
+    gateway.edit_pool(POOL, "\n[kubelet]\n", sections);
+}
+
 /// Ways to a config, and refusals of those who prove nothing.
 async fn configs() -> Vec<Value> {
     let cluster = Cluster::new();
@@ -37,8 +53,9 @@ async fn configs() -> Vec<Value> {
     let by_maker = "endorsement = \"any-tpm-of-a-trusted-maker\"";
     gateway.edit_pool("infra", "endorsement = \"allowlist\"", by_maker);
     gateway.settings(&format!("{CLIENT_CA}\n[attestation_log]\nconfigs = \"redacted\""));
-    gateway.run();
     let (event_log, pcrs) = log_builder::like_a_server();
+    by_reference_values(&gateway, &data_encoding::HEXLOWER.encode(&pcrs[&0]));
+    gateway.run();
     let (case, stranger) = (tpm(), tpm());
     gateway.endorse(&case, &["--name", "worker-0"]);
     let measured = |event_log: Vec<u8>| {

@@ -240,7 +240,7 @@ async fn two_boots_stand_beside_one_another() {
     let wrong = [
         ("0123456789abcdef".to_owned(), "no record"),
         (path("none"), "No such file"),
-        (path("gateway.toml"), "not an event log"),
+        (path("gateway.toml"), "the header's"),
     ];
     for (wrong, expected) in wrong {
         let (code, text, said) = diff(&ids[0], &wrong, &[]);

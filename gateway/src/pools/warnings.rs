@@ -3,12 +3,17 @@
 use attest::appraisal::FirstUse;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::azure::vtpm::AzureVtpmRules;
+use attest::tpm::reference_values::Accepted;
+use attest::tpm::rules::Check;
 use attest::{Combination, Kind, ReferenceValues};
 
 use super::endorsement::{ANY_TPM, Endorsement};
 use super::file::anybodys_in_azure;
 use super::{Pool, PoolInventory};
 use crate::policy::Earns;
+
+/// What is beyond is extended by what the firmware starts.
+const LAST_PCR_OF_THE_FIRMWARE: u8 = 7;
 
 impl Pool {
     /// What an administrator should know about this pool; `roots` is whether there are EK roots, `client_ca`
@@ -55,6 +60,12 @@ impl Pool {
         if self.takes_machines_at_any_time() && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {} takes a machine at any time: whoever is root on one later gets what its boot got. Let each of the pool's sections with PCRs say only_while_booting = true",
+                self.name
+            ));
+        }
+        if let Some(checks) = self.of_what_is_measured_by_anybodys_loader() {
+            warnings.push(format!(
+                "pool {} checks what a boot loader measures ({checks}) and not which one it is: another one measures what it likes. Let boot have \"images\" or \"authorities\", too, or list what PCR 4 or 7 may be",
                 self.name
             ));
         }
@@ -126,6 +137,24 @@ impl Pool {
         };
         let kinds = self.policy.accepts().iter().flat_map(Combination::kinds);
         kinds.filter_map(of_tpm).any(|values| !values.is_only_while_booting())
+    }
+
+    /// Checks of PCRs that a boot loader extends, where nothing is asked of the loader itself.
+    fn of_what_is_measured_by_anybodys_loader(&self) -> Option<String> {
+        let of_azure = self.policy.azure_vtpm().map(AzureVtpmRules::reference_values);
+        let values = self.policy.reference_values().into_iter().chain(of_azure);
+        let is_by_a_loader = |check: &&Check| check.pcr() > LAST_PCR_OF_THE_FIRMWARE;
+        values
+            .filter(|values| {
+                let is_checked = |pcr| values.pcrs().get(pcr).is_some_and(|accepted| *accepted != Accepted::NotChecked);
+                let is_known = |check: &Check| matches!(check, Check::Images | Check::Authorities);
+                ![4, 7].iter().any(is_checked) && !values.boot().iter().any(is_known)
+            })
+            .map(|values| {
+                let checks = values.boot().iter().filter(is_by_a_loader);
+                checks.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            })
+            .find(|checks| !checks.is_empty())
     }
 
     /// Why machine-config-daemon might not do what `second_stage` says.

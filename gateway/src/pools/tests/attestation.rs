@@ -89,6 +89,35 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
 }
 
 #[test]
+fn what_a_loader_measures_is_worth_what_is_asked_of_the_loader() {
+    let check = |boot: &str, pcrs: &str, warned: bool| {
+        let tpm = format!("[tpm]\nbank = \"sha256\"\nendorsement = \"allowlist\"\nboot = {boot}\n[tpm.pcrs]\n{pcrs}\n");
+        let text = format!("[grants]\n[attestation]\naccepts = [[\"tpm\"]]\n{tpm}");
+        let said = load_text(&text).map(|pool| {
+            pool.warnings(false, false)
+                .iter()
+                .any(|warning| warning.contains("not which one it is"))
+        });
+        assert_eq!(said, Ok(warned), "{text}");
+    };
+    let any = "\"0-14\" = \"not checked\"";
+    let one = |pcr: u8| {
+        let digest = "ab".repeat(32);
+        format!("\"0-3\" = \"not checked\"\n\"8-14\" = \"not checked\"\n{pcr} = [\"{digest}\"]\n")
+    };
+    check("[\"secure-boot\"]", any, false);
+    check("[]", any, false);
+    for boot in ["kernel-config", "mok"] {
+        check(&format!("[\"{boot}\"]"), any, true);
+        check(&format!("[\"secure-boot\", \"{boot}\"]"), any, true);
+    }
+    let rest = |others: &[u8]| others.iter().map(|pcr| format!("{pcr} = \"not checked\"\n")).collect::<String>();
+    check("[\"mok\"]", &(one(4) + &rest(&[5, 6, 7])), false);
+    check("[\"mok\"]", &(one(7) + &rest(&[4, 5, 6])), false);
+    check("[\"mok\"]", &(one(5) + &rest(&[4, 6, 7])), true);
+}
+
+#[test]
 fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
     let says = |condition: &str| format!("[attestation]\ncondition = \"{condition}\"\n");
     check("", &[&says("claims.pool == 'worker'"), TPM], Ok("tpm"));

@@ -136,6 +136,23 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let id = accepted["id"].as_str().unwrap();
     let now = site.said(&["policy", "test", POOL, "--record", id], false);
     assert!(now.contains("NO") && now.contains("when it lapsed"), "{now}");
+    // Of all machines, before a file is the pool's: this one's last evidence was refused, and would be taken without the rule.
+    let simulated = site.said(&["policy", "simulate", POOL], true);
+    assert!(
+        simulated.contains("boot-not-accepted") && simulated.contains("images: sha256 "),
+        "{simulated}"
+    );
+    let ends = "1 machines: 0 would be accepted (0 of them were refused), 1 refused (0 of them were trusted)\n";
+    assert!(simulated.contains(&site.node.ek()) && simulated.ends_with(ends), "{simulated}");
+    let looser = site.gateway.path("looser.toml");
+    let pool = fs::read_to_string(site.gateway.path(&format!("pools/{POOL}/pool.toml"))).unwrap();
+    let section = "[reference_values]\nfolder = \"reference-values\"\n";
+    fs::write(&looser, pool.replace("boot = [\"images\"]", "").replace(section, "")).unwrap();
+    let simulated = site.said(&["policy", "simulate", POOL, looser.to_str().unwrap()], true);
+    assert_eq!(
+        simulated,
+        "1 machines: 1 would be accepted (1 of them were refused), 0 refused (0 of them were trusted)\n"
+    );
     let evidence = site.gateway.path("evidence.json");
     fs::write(&evidence, accepted.to_string()).unwrap();
     let by_file = ["policy", "test", POOL, "--evidence", evidence.to_str().unwrap()];
@@ -163,6 +180,13 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let blob = site.gateway.path(&format!("state/evidence/{name}.gz"));
     fs::remove_file(blob).unwrap();
     assert!(site.said(&["audit"], false).contains(&name));
+    let name = record["basis"]["policy"]["reference_sets"][0].as_str().unwrap();
+    fs::remove_file(site.gateway.path(&format!("state/evidence/{name}.gz"))).unwrap();
+    let simulated = site.said(&["policy", "simulate", POOL, looser.to_str().unwrap()], false);
+    assert!(
+        simulated.contains("cannot be verified again") && simulated.contains(name),
+        "{simulated}"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! One goes when no record names it any more. A record may come to name one at that very moment: so whoever writes a record holds [`Writing`] from its
 //! blobs to its line, and what was written since somebody began to look which are named ([`Sweep`]) stays.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -22,6 +22,9 @@ use super::unfinished::is_file;
 /// Largest evidence that is read back: larger was never accepted.
 pub(super) const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Most of what [`Blobs::remembering`] holds: the event logs of a thousand models, and the CAs of all makers.
+const READ_ONCE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
+
 /// What the name of a file ends with that is not whole yet.
 const UNFINISHED: &str = "gz.new";
 
@@ -33,6 +36,14 @@ const WHOLE_LIMIT: usize = 65_536;
 pub struct Blobs {
     folder: PathBuf,
     named: Arc<Mutex<Named>>,
+    read: Option<Arc<Mutex<ReadOnce>>>,
+}
+
+/// What was read, for whoever reads the same again and again.
+#[derive(Debug, Default)]
+struct ReadOnce {
+    contents: HashMap<String, Arc<[u8]>>,
+    bytes: usize,
 }
 
 /// What is not removed, whatever the log says.
@@ -90,6 +101,16 @@ impl Blobs {
         Self {
             folder: folder.to_owned(),
             named: Arc::default(),
+            read: None,
+        }
+    }
+
+    /// The same, for whoever reads records of many machines: what several of them name is read once, as far as it has room.
+    #[must_use]
+    pub fn remembering(self) -> Self {
+        Self {
+            read: Some(Arc::default()),
+            ..self
         }
     }
 
@@ -209,6 +230,11 @@ impl Blobs {
     /// # Errors
     /// [`BlobError`].
     pub fn get_up_to(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>, BlobError> {
+        let read = || self.read.as_ref().map(|read| read.lock().unwrap_or_else(PoisonError::into_inner));
+        let fits = |content: &&Arc<[u8]>| u64::try_from(content.len()).is_ok_and(|bytes| bytes < limit_bytes);
+        if let Some(content) = read().and_then(|read| read.contents.get(name).filter(fits).cloned()) {
+            return Ok(content.to_vec());
+        }
         let path = self.path(name);
         let mut content = Vec::new();
         File::open(&path)
@@ -218,6 +244,10 @@ impl Blobs {
                 source,
             })?;
         if Self::name(&content) == name {
+            if let Some(mut read) = read().filter(|read| read.bytes.saturating_add(content.len()) <= READ_ONCE_LIMIT_BYTES) {
+                read.bytes += content.len();
+                read.contents.insert(name.to_owned(), content.as_slice().into());
+            }
             Ok(content)
         } else {
             Err(BlobError::Altered(path))

@@ -25,6 +25,7 @@ mod record;
 mod replay;
 mod retention;
 mod segments;
+pub mod simulation;
 mod unfinished;
 mod unsigned;
 mod verification;

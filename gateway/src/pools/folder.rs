@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use attest::UnixTime;
 use attest::reference_sets::ReferenceSets;
+use attest::{AppraisalPolicy, UnixTime};
 
 use super::PoolError;
 use super::file::{self, PoolFile};
@@ -98,6 +98,13 @@ impl Reader {
     pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
         let path = folder.join("pool.toml");
         file::parse(&self.text(&path)?, &path, folder)
+    }
+
+    /// What a pool would accept by this file.
+    pub fn policy(&mut self, folder: &Path, path: &Path) -> Result<AppraisalPolicy, PoolError> {
+        let mut file = file::parse(&self.text(path)?, path, folder)?;
+        self.reference_sets(&mut file)?;
+        Ok(file.policy)
     }
 
     /// Gives the policy the pool's sets of reference values.

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use attest::AppraisalPolicy;
+
 use super::folder::{Folder, Reader};
 use super::needed::NeededState;
 use super::outline::Outlines;
@@ -64,6 +66,14 @@ pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
 /// [`PoolError`].
 pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
     Reader::default().settings(folder).map(|file| file.grants)
+}
+
+/// What a pool would accept by this file in the place of its `pool.toml`, with the reference values that it names.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn policy(folder: &Path, file: &Path) -> Result<AppraisalPolicy, PoolError> {
+    Reader::default().policy(folder, file)
 }
 
 /// Reads one pool, from its folder, or by it from another server; what its nodes need before they are approved may be the cluster's to say.

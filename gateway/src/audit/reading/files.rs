@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::ReadError;
 use super::begins::{Begins, Place};
-use super::lines::Lines;
+use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened, is_zipped};
 use crate::audit::segments::SegmentName;
 use crate::files::folder;
@@ -277,6 +277,23 @@ impl LogFile {
     /// The file's.
     pub fn lines(&self, offset: u64) -> io::Result<Lines<Bytes>> {
         Ok(Lines::new(self.opened()?.bytes(offset)?, offset))
+    }
+
+    /// Gives each of its lines.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn each_line(&self, mut each: impl FnMut(&[u8])) -> Result<(), ReadError> {
+        let mut read = || {
+            let mut lines = self.lines(0)?;
+            while let Some(found) = lines.read()? {
+                if let Found::Line(line) = found {
+                    each(line);
+                }
+            }
+            Ok(())
+        };
+        read().map_err(ReadError::at(&self.path))
     }
 }
 

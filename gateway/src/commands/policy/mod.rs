@@ -1,6 +1,7 @@
 //! `attest-gateway policy`.
 
 mod explain;
+mod simulate;
 mod test;
 
 use std::path::Path;
@@ -12,11 +13,14 @@ pub enum Command {
     Explain(explain::Arguments),
     /// Hold recorded evidence against a pool's rules as they are now: each rule, and what comes of it.
     Test(test::Arguments),
+    /// Hold the last evidence of each machine against a changed pool.toml: which would be refused, by what they share.
+    Simulate(simulate::Arguments),
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Explain(arguments) => explain::run(config, arguments),
         Command::Test(arguments) => test::run(config, arguments),
+        Command::Simulate(arguments) => simulate::run(config, arguments),
     }
 }

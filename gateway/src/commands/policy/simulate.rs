@@ -1,0 +1,94 @@
+//! `attest-gateway policy simulate`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use attest_gateway::audit::Blobs;
+use attest_gateway::audit::reading::{Listed, files_beside};
+use attest_gateway::audit::simulation::{Asked, Cause, Machines, Simulation, simulate};
+use attest_gateway::clock::Clock;
+use attest_gateway::pools;
+use attest_gateway::settings::Settings;
+
+use crate::commands::{output, pool_folder, table};
+
+/// How often somebody at a terminal is told how far it has come.
+const TOLD_EACH: Duration = Duration::from_secs(2);
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-gateway policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again."
+)]
+pub struct Arguments {
+    /// The pool whose machines are looked at.
+    pool: String,
+    /// A file in the place of its pool.toml; paths in it are relative to the pool's folder [default: the pool's own].
+    file: Option<PathBuf>,
+    /// Only what was shown in the last N days.
+    #[arg(long, value_name = "N")]
+    days: Option<u64>,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let folder = pool_folder(&settings, &arguments.pool)?;
+    let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));
+    let policy = pools::policy(&folder, &file)?;
+    let now = Clock::System.now();
+    let age = arguments.days.map(|days| days.saturating_mul(24 * 3600));
+    let asked = Asked {
+        pool: &arguments.pool,
+        since: age.map_or(0, |age| now.as_secs().saturating_sub(age)),
+        policy: &policy,
+        now,
+    };
+    let Listed { files, unreadable } = files_beside(&settings.attestation_log())?;
+    if let Some(error) = unreadable.into_iter().next() {
+        return Err(error.into());
+    }
+    let blobs = Blobs::at(&settings.evidence()).remembering();
+    let mut told = Instant::now();
+    let found = simulate(&files, &blobs, &asked, |of, done| {
+        if told.elapsed() >= TOLD_EACH {
+            told = Instant::now();
+            output::tell(format_args!("{done} of {of} machines"));
+        }
+    })?;
+    output::print(words(&found))?;
+    let sound = found.shut_out() == 0 && found.not_judged.is_empty();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn words(found: &Simulation) -> String {
+    let mut rows = rows(&found.refused);
+    rows.extend(self::rows(&found.not_judged));
+    let head = ["machines", "trusted before", "code", "what they share", "among them"];
+    let groups = if rows.is_empty() { String::new() } else { table(head, &rows) };
+    format!(
+        "{groups}{} machines: {} would be accepted ({} of them were refused), {} refused ({} of them were trusted)\n",
+        found.machines(),
+        found.accepted,
+        found.let_in,
+        found.refused.values().map(|machines| machines.count).sum::<usize>(),
+        found.shut_out(),
+    )
+}
+
+/// The largest group first.
+fn rows(groups: &BTreeMap<Cause, Machines>) -> Vec<[String; 5]> {
+    let mut groups: Vec<_> = groups.iter().collect();
+    groups.sort_by_key(|(_, machines)| std::cmp::Reverse(machines.count));
+    let row = |(cause, machines): (&Cause, &Machines)| {
+        let named: Vec<&str> = machines.named.iter().map(String::as_str).collect();
+        [
+            machines.count.to_string(),
+            machines.trusted.to_string(),
+            cause.code.clone(),
+            cause.value.clone(),
+            named.join(", "),
+        ]
+    };
+    groups.into_iter().map(row).collect()
+}

@@ -223,7 +223,29 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
         generations(&format!("{{\"images\": [{{\"digests\": {{\"sha256\": \"{digest}\"}}}}]}}")),
     )
     .unwrap();
-    assert!(!site.said(&["check"], true).contains("DEGRADED"));
+    let said = site.said(&["check"], true);
+    assert!(!said.contains("DEGRADED") && !said.contains("lapse"), "{said}");
+    // The last one lapses: in a month, in a week, now; and one of two.
+    let at = |days: i64| {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        attest::reference_sets::Time {
+            at: now.saturating_add_signed(days * 24 * 3600),
+        }
+    };
+    let lapses = |days: i64| site.said(&["reference-values", "lapse", &file, "n", "--at", &at(days).to_string()], true);
+    for (days, expect) in [
+        (30, ""),
+        (7, "warning  pool worker: the last reference values for images (sha256) lapse at "),
+        (0, "DEGRADED pool worker: the last reference values for images (sha256) lapse at "),
+    ] {
+        lapses(days);
+        let said = site.said(&["check"], true);
+        assert_eq!(said.contains("lapse"), !expect.is_empty(), "{said}");
+        assert!(said.contains(expect), "{expect} is not in {said}");
+    }
+    let another = generations(&format!("{{\"images\": [{{\"digests\": {{\"sha256\": \"{digest}\"}}}}]}}"));
+    fs::write(file.replace("recorded", "another"), another).unwrap();
+    assert!(!site.said(&["check"], true).contains("lapse"));
     fs::write(format!("{file}.txt"), "").unwrap();
     assert!(site.said(&["check"], true).contains("*.json is read here"));
 }

@@ -260,18 +260,30 @@ impl ReferenceValues {
     /// # Errors
     /// What it looks for in them, if they have nothing of the kind: nothing would ever be accepted.
     pub(crate) fn use_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        let pcrs = self.pcrs.iter().filter(|(_, accepted)| **accepted == Accepted::ReferenceValues);
-        let pcrs = pcrs.map(|(pcr, _)| (Wanted::Pcr(*pcr), format!("PCR {pcr} ({})", self.bank)));
-        let checks = self.boot.iter().filter(|check| !check.may_be_nothing());
-        let checks = checks.filter_map(|check| Some((check.wanted()?, format!("{check} ({})", self.bank))));
-        let missing = pcrs
-            .chain(checks)
-            .find(|(wanted, _)| sets.listed(*wanted, self.bank).next().is_none());
+        let missing = self.wanted().find(|(wanted, _)| sets.listed(*wanted, self.bank).next().is_none());
         if let Some((_, missing)) = missing {
             return Err(format!("no generation has a value for {missing}"));
         }
         self.sets = Arc::clone(sets);
         Ok(())
+    }
+
+    /// What it has to find in the pool's sets, with words for it.
+    fn wanted(&self) -> impl Iterator<Item = (Wanted, String)> {
+        let pcrs = self.pcrs.iter().filter(|(_, accepted)| **accepted == Accepted::ReferenceValues);
+        let pcrs = pcrs.map(|(pcr, _)| (Wanted::Pcr(*pcr), format!("PCR {pcr} ({})", self.bank)));
+        let checks = self.boot.iter().filter(|check| !check.may_be_nothing());
+        pcrs.chain(checks.filter_map(|check| Some((check.wanted()?, format!("{check} ({})", self.bank)))))
+    }
+
+    /// From when on nothing is accepted any more of something that it looks for, seconds since 1970, and of what, in words; `None` if that does not come.
+    #[must_use]
+    pub fn lapses(&self) -> Option<(u64, String)> {
+        let ends = |wanted| {
+            let mut listed = self.sets.listed(wanted, self.bank);
+            listed.try_fold(0, |latest, listed| Some(listed.generation.expires?.at.max(latest)))
+        };
+        self.wanted().filter_map(|(wanted, words)| Some((ends(wanted)?, words))).min()
     }
 
     /// Whether it looks for anything in the pool's sets.

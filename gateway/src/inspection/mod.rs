@@ -117,6 +117,7 @@ impl Inspection {
             bootstrap_tokens: &bootstrap_tokens.unwrap_or_default(),
             approved: settings.approval().map(|approval| &*approval.pools).unwrap_or_default(),
             depth,
+            now: clock.now().as_secs(),
         };
         #[cfg(feature = "cluster")]
         let needed = cluster::inspect(cluster.as_ref(), &mut findings).await;

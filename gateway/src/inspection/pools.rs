@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Depth, Finding, clouds};
+use crate::clock::rfc3339;
 use crate::cloud::Clouds;
 use crate::policy::{ConfigSet, Earns};
 use crate::pools::Pool;
@@ -23,7 +24,12 @@ pub(super) struct Known<'a> {
     /// The pools whose machines' CSRs are approved.
     pub approved: &'a [String],
     pub depth: Depth,
+    /// Seconds since 1970.
+    pub now: u64,
 }
+
+/// How long before the last reference values of something lapse it is worth a warning, in seconds: two weeks, in which nodes can be rolled.
+const LAPSE_WARNING_SECONDS: u64 = 14 * 24 * 3600;
 
 pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<Finding>) {
     let unserved = pools.unserved();
@@ -67,10 +73,28 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
                 pool.name()
             )));
         }
+        findings.extend(lapse(&pool, known.now));
         let warnings = pool.warnings(known.roots, known.client_ca);
         findings.extend(warnings.into_iter().map(Finding::Warning));
         let warnings = known.clouds.iter().flat_map(|known| clouds::warnings(known, &pool));
         findings.extend(warnings.map(Finding::Warning));
+    }
+}
+
+/// When nothing is accepted any more of what a rule looks for, if that is soon.
+fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
+    let (at, words) = pool.lapses()?;
+    let text = format!(
+        "pool {}: the last reference values for {words} lapse at {}",
+        pool.name(),
+        rfc3339(at)
+    );
+    match now {
+        now if now >= at => Some(Finding::Degraded(format!("{text}: its machines are refused"))),
+        now if now.saturating_add(LAPSE_WARNING_SECONDS) > at => Some(Finding::Warning(format!(
+            "{text}: from then on its machines are refused, unless a generation is added"
+        ))),
+        _ => None,
     }
 }
 

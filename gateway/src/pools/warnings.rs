@@ -127,6 +127,15 @@ impl Pool {
         warnings
     }
 
+    /// From when on nothing is accepted any more of something that a rule looks for in the reference values, seconds since 1970, and of what.
+    #[must_use]
+    pub fn lapses(&self) -> Option<(u64, String)> {
+        let of_azure = self.policy.azure_vtpm().map(AzureVtpmRules::reference_values);
+        let of_nitro = self.policy.aws_nitro_tpm().map(NitroTpmRules::reference_values);
+        let values = self.policy.reference_values().into_iter().chain(of_azure).chain(of_nitro);
+        values.filter_map(ReferenceValues::lapses).min()
+    }
+
     /// Whether something that quotes PCRs is accepted of a machine whose boot is over.
     fn takes_machines_at_any_time(&self) -> bool {
         let of_tpm = |kind: &Kind| match kind {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::cluster::second_stage::{Done, SecondStage};
@@ -313,16 +313,8 @@ async fn a_gateway_makes_what_its_pools_name_and_says_what_keeps_it_from_that() 
     assert!(served.contains(&name(&first)));
     // Another config, another object; and the one before stays.
     gateway.machine_configs(POOL, &[("all.yaml", &MANIFESTS.replace("FIRST", "second"))]);
-    let second = async {
-        loop {
-            let objects = api.all(KIND);
-            if objects.len() == 2 {
-                return objects;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let objects = tokio::time::timeout(crate::support::LIMIT, second).await.unwrap();
+    assert!(api.comes_to(crate::support::LIMIT, || api.all(KIND).len() == 2).await);
+    let objects = api.all(KIND);
     assert_ne!(name(&printed()), name(&first));
     assert!(objects.iter().any(|object| name(object) == name(&printed())));
     assert!(objects.iter().any(|object| name(object) == name(&first)));

@@ -1,5 +1,7 @@
 //! Azure's vTPM of a generated authority: what is accepted, and one refusal for each thing that can be wrong.
 
+mod while_booting;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -15,7 +17,6 @@ use attest::protocol::{Blob, HexDigest};
 use attest::tpm::ek_certificate::CaProblem;
 use attest::tpm::event_log::EventLogError;
 use attest::{HashAlg, PcrSelection, SpkiSha256, TpmEvidenceError, UnixTime, tpm};
-use attest_wire::tpm::door::{self, CLOSING_WORD, DOOR_PCR, OS_SEPARATOR};
 use cloud_fixtures::azure::vtpm::{AK_CERTIFICATE, EK_CERTIFICATE, Vtpm, VtpmCas, ak_params, common_name, extended, measured, nv_contents};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls_pki_types::CertificateDer;
@@ -524,47 +525,6 @@ fn pcrs_of_a_pool() {
 }
 
 /// The PCR that attest-node extends at the end of a boot.
-#[test]
-fn attack_47_a_vtpm_whose_machines_boot_is_over() {
-    let text = "only_while_booting = true\n[pcrs]\n\"0-7\" = \"not checked\"\n11 = \"not checked\"";
-    let judged = |words: &[&[u8]], text: &str| {
-        let value = words
-            .iter()
-            .fold(vec![0; 32], |value, word| door::extended(HashAlg::Sha256, &value, word));
-        let case = Case::new().but(|case| {
-            case.vtpm.pcrs.insert(DOOR_PCR, value);
-            case.quoted.push(DOOR_PCR);
-            case.asked.push(DOOR_PCR);
-        });
-        appraise(
-            &case.verify().unwrap(),
-            &rules(text).unwrap(),
-            UnixTime::since_unix_epoch(std::time::Duration::ZERO),
-        )
-        .map_err(|error| error.code())
-    };
-    assert_eq!(judged(&[], text), Ok(()));
-    assert_eq!(judged(&[OS_SEPARATOR], text), Ok(()));
-    for words in [&[CLOSING_WORD][..], &[OS_SEPARATOR, CLOSING_WORD], &[b"another"]] {
-        assert_eq!(judged(words, text), Err("tpm-boot-is-over"));
-    }
-    let unchecked = format!("{text}\n{DOOR_PCR} = \"not checked\"").replace("true", "false");
-    assert_eq!(judged(&[CLOSING_WORD], &unchecked), Ok(()));
-    let unasked = appraise(
-        &Case::new().verify().unwrap(),
-        &rules(text).unwrap(),
-        UnixTime::since_unix_epoch(std::time::Duration::ZERO),
-    )
-    .map_err(|error| error.code());
-    assert_eq!(unasked, Err("quote-selection"));
-    assert!(rules(text).unwrap().selection().unwrap().pcrs().contains(&DOOR_PCR));
-    let read = rules(text).unwrap();
-    let again: AzureVtpmRules = serde_json::from_value(serde_json::to_value(&read).unwrap()).unwrap();
-    assert_eq!(read, again);
-    let without = rules(&text.replace("only_while_booting = true\n", "")).unwrap();
-    assert!(serde_json::to_value(without).unwrap().get("only_while_booting").is_none());
-}
-
 #[test]
 fn rules_that_cannot_be_meant() {
     let refused = |text: &str, part: &str| {

@@ -1,4 +1,5 @@
 mod blobs;
+mod killed;
 mod order;
 
 use std::collections::BTreeMap;
@@ -243,55 +244,6 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
         assert_eq!(site.segments(), 0);
     }
     assert!(site.blobs(&["a", "b", "c"]).is_empty());
-}
-
-#[tokio::test]
-async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
-    for steps in 0..4 {
-        let site = Site::new();
-        let process = site.written().await;
-        let log = site.log();
-        let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
-        let due = survey.past(RULE, NOW).remove(0);
-        let mut going = Going::new(&process.retention, due, Past::Age);
-        for _ in 0..steps {
-            assert!(going.advance(&process.journal, NOW).await.unwrap());
-        }
-        assert_eq!(site.segments(), if steps < 3 { 3 } else { 2 }, "{steps}");
-        // Nothing is missing, whoever looks now.
-        assert_eq!(site.removed(), if steps < 3 { vec![] } else { vec![(1, 3)] }, "{steps}");
-        assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
-        drop(process);
-        site.open(RULE).tend(&site).await.unwrap();
-        assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]), "{steps}");
-        assert_eq!(site.blobs(&["a", "b"]), ["b"], "{steps}");
-        let mut kept = Vec::new();
-        each_line(&kept_file(&site.log()), |line| {
-            kept.push(super::super::chain::link_of(line).unwrap().unwrap())
-        });
-        let numbers: Vec<u64> = kept.iter().map(|link: &Link| link.number).collect();
-        assert_eq!(numbers, [1, 3], "{steps}: once");
-        // Said, and killed before it was done, it is said again.
-        assert_eq!(
-            said(&site).into_values().collect::<Vec<_>>(),
-            [if steps == 2 { 2 } else { 1 }],
-            "{steps}"
-        );
-        assert!(!site.path("attestation.unnamed").exists());
-    }
-}
-
-#[tokio::test]
-async fn killed_while_blobs_go_the_rest_goes_at_the_next_start_whatever_the_rule_is_then() {
-    let site = Site::new();
-    let process = site.written().await;
-    unnamed::note(&site.log(), ["a", "c", "gone"].map(|name| Blobs::name(name.as_bytes())).into()).unwrap();
-    drop(process);
-    fs::remove_file(&closed_segments(&site.log()).unwrap()[0]).unwrap();
-    site.open(Rule::default()).tend(&site).await.unwrap();
-    assert_eq!((site.blobs(&["a", "b", "c"]), site.segments()), (vec!["b", "c"], 2));
-    // By hand, and no line says so.
-    assert!(matches!(site.report().findings[..], [Finding::NoBeginning { first: 4, .. }]));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use cloud_fixtures::kubernetes::Mishap;
 use super::*;
 
 /// As long as nobody waits for more than what is answered at once.
-const SHORT: Duration = Duration::from_millis(600);
+const SHORT: Duration = Duration::from_secs(2);
 
 fn value(number: usize) -> String {
     format!("{number}-{}", "x".repeat(15_000))

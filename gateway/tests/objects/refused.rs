@@ -5,7 +5,7 @@ use cloud_fixtures::kubernetes::Disturbance;
 use super::*;
 
 /// As long as nobody waits for more than what is answered at once.
-const SHORT: Duration = Duration::from_millis(800);
+const SHORT: Duration = Duration::from_secs(2);
 
 /// How often a change of the head was refused.
 fn refusals(site: &Site) -> usize {

@@ -136,6 +136,20 @@ impl GrubConfig {
         }
     }
 
+    /// The paths of the kernel and of the files of the initrd, as the config has them.
+    #[must_use]
+    pub fn files(&self) -> (Option<&str>, Vec<&str>) {
+        let (mut kernel, mut initrds) = (None, Vec::new());
+        for command in &self.commands {
+            match command {
+                Command::Plain(_) => {}
+                Command::Linux { arguments, .. } => kernel = arguments.split(' ').next(),
+                Command::Initrd { text, .. } => initrds.extend(text.split(' ').skip(1)),
+            }
+        }
+        (kernel, initrds)
+    }
+
     /// How many files the initrd is made of.
     #[must_use]
     pub fn initrds(&self) -> usize {

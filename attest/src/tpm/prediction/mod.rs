@@ -275,12 +275,15 @@ impl Prediction {
         });
     }
 
-    /// PCRs of which nothing can be said.
+    /// PCRs of which nothing can be said; the same is said once.
     pub fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
-        self.not_predicted.push(NotPredicted {
+        let left_out = NotPredicted {
             pcrs: pcrs.to_vec(),
             why: why.into(),
-        });
+        };
+        if !self.not_predicted.contains(&left_out) {
+            self.not_predicted.push(left_out);
+        }
     }
 
     /// The words that systemd extends into PCR 11, and its value after each.

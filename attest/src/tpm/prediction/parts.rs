@@ -1,14 +1,33 @@
-//! Digests of a kernel, an initrd and a command line, by whichever boot loader they are started: for rules about what may be among a PCR's events.
+//! Digests of images, kernels, initrds and command lines, by whichever boot loader they are started: for rules about what may be among a PCR's events.
 //! The values of PCRs do not follow from these.
 
 use super::boot::IMAGES_PCR;
 use super::grub::{COMMANDS_PCR, FILES_PCR};
 use super::linux::{CommandLine, Kernel, STUB_PCR};
+use super::pe::PeImage;
 use super::{Digests, MeasuredBy, Prediction, What};
+
+/// Images of which not more is known than that they are started: boot loaders, by what they are called here.
+pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Prediction) {
+    for (name, image) in images {
+        let digests = image.authenticode(prediction.banks());
+        prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(name.clone()), digests);
+    }
+    leave_out(&[IMAGES_PCR], prediction);
+}
+
+fn leave_out(pcrs: &[u8], prediction: &mut Prediction) {
+    prediction.leave_out(
+        pcrs,
+        "which of these are measured, and beside what else, is the boot loader's to say",
+    );
+}
 
 /// What is started.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
+    /// What the kernel is called here.
+    pub name: &'a str,
     /// The kernel's file, as it is.
     pub kernel: (&'a [u8], &'a Kernel<'a>),
     pub initrds: &'a [&'a [u8]],
@@ -19,7 +38,7 @@ impl Parts<'_> {
     /// What any of the boot loaders may extend.
     pub fn predict(&self, prediction: &mut Prediction) {
         let digests = self.kernel.1.image().authenticode(prediction.banks());
-        prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image("kernel".to_owned()), digests);
+        prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(self.name.to_owned()), digests);
         prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("kernel"), &[self.kernel.0]);
         for initrd in self.initrds {
             prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("initrd"), &[initrd]);
@@ -43,9 +62,6 @@ impl Parts<'_> {
                 &[&line.load_options()],
             );
         }
-        prediction.leave_out(
-            &[IMAGES_PCR, COMMANDS_PCR, FILES_PCR],
-            "which of these are measured, and beside what else, is the boot loader's to say",
-        );
+        leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], prediction);
     }
 }

@@ -1,5 +1,8 @@
 //! `attest-gateway reference-values predict`: reads the files; what follows from them is computed by `attest::tpm::prediction`.
 
+mod disk;
+mod volume;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,6 +28,8 @@ use crate::commands::{clean, now, output};
 
 /// Of a file's name this much is told, so that it fits into a file of reference values.
 const FILE_NAME_LIMIT_CHARACTERS: usize = 40;
+/// Of a path's end on a disk, likewise.
+const PATH_LIMIT_CHARACTERS: usize = 40;
 
 /// PCRs of which nothing is predicted, and why.
 const OF_THE_MACHINE: [u8; 6] = [0, 1, 2, 3, 5, 6];
@@ -32,15 +37,18 @@ const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples: a unified kernel image, on machines with Secure Boot by keys of one's own\n  attest-gateway reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\nshim, GRUB, and what its config loads\n  attest-gateway reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\nthe digests of a kernel, an initrd and a command line, whatever starts them\n  attest-gateway reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nWhat is printed is JSON: each digest with what it is of, the values of those PCRs of which all digests are known, and which are not, with the reason."
+    after_help = "Examples: a unified kernel image, on machines with Secure Boot by keys of one's own\n  attest-gateway reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\nshim, GRUB, and what its config loads\n  attest-gateway reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\nwhat the image of a disk boots\n  attest-gateway reference-values predict --secure-boot on --disk disk.raw\nthe digests of a kernel, an initrd and a command line, whatever starts them\n  attest-gateway reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nWhat is printed is JSON: each digest with what it is of, the values of those PCRs of which all digests are known, and which are not, with the reason."
 )]
 pub struct Arguments {
     /// Whether the machines' firmware starts only what is signed: other things are measured then.
     #[arg(long, value_enum)]
     secure_boot: OnOff,
     /// A unified kernel image.
-    #[arg(long, value_name = "FILE", required_unless_present = "kernel", conflicts_with_all = ["kernel", "initrd", "grub", "shim", "cmdline"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["kernel", "disk"], conflicts_with_all = ["kernel", "initrd", "grub", "shim", "cmdline"])]
     uki: Option<PathBuf>,
+    /// The raw image of a disk from which firmware boots: what it boots is looked for there.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["uki", "kernel", "loader"])]
+    disk: Option<PathBuf>,
     /// What is started before the unified kernel image and has the firmware start it, as systemd-boot does; repeatable, in the order of the boot.
     #[arg(long, value_name = "FILE", requires = "uki")]
     loader: Vec<PathBuf>,
@@ -82,9 +90,23 @@ impl Files {
     fn read(&self, path: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
         let bytes = files::read(path, u64::try_from(limit_bytes)?).with_context(|| path.display().to_string())?;
         let name: String = clean(&name(path)).chars().take(FILE_NAME_LIMIT_CHARACTERS).collect();
-        let told = format!("{name} sha256:{:?}", HashAlg::Sha256.digest(&[&bytes]));
-        self.read.borrow_mut().push(told);
+        self.note(&name, &bytes);
         Ok(bytes)
+    }
+
+    /// A file of a disk's: by the end of its path.
+    fn read_on_disk(&self, path: &str, bytes: &[u8]) {
+        let path = clean(path);
+        let more = path.chars().count().saturating_sub(PATH_LIMIT_CHARACTERS);
+        self.note(&path.chars().skip(more).collect::<String>(), bytes);
+    }
+
+    fn note(&self, name: &str, bytes: &[u8]) {
+        let told = format!("{name} sha256:{:?}", HashAlg::Sha256.digest(&[bytes]));
+        let mut read = self.read.borrow_mut();
+        if !read.contains(&told) {
+            read.push(told);
+        }
     }
 
     fn image(&self, path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -135,12 +157,18 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let banks: Vec<HashAlg> = banks.into_iter().collect();
     let mut prediction = Prediction::new(&banks);
     let files = Files::default();
-    match (&arguments.uki, &arguments.kernel) {
-        (Some(uki), _) => predict_uki(arguments, &files, uki, &mut prediction)?,
-        (None, Some(kernel)) => predict_kernel(arguments, &files, kernel, &mut prediction)?,
-        (None, None) => bail!("there is nothing to predict: give --uki or --kernel"),
+    let mut has_shim = arguments.shim.is_some();
+    match (&arguments.uki, &arguments.kernel, &arguments.disk) {
+        (Some(uki), ..) => predict_uki(arguments, &files, uki, &mut prediction)?,
+        (None, Some(kernel), _) => predict_kernel(arguments, &files, kernel, &mut prediction)?,
+        (None, None, Some(path)) => {
+            let disk = disk::read(path).with_context(|| path.display().to_string())?;
+            has_shim = disk.has_shim();
+            disk.predict(arguments.secure_boot.into(), &files, &mut prediction)?;
+        }
+        (None, None, None) => bail!("there is nothing to predict: give --uki, --kernel or --disk"),
     }
-    predict_keys(arguments, &files, &mut prediction)?;
+    predict_keys(arguments, has_shim, &files, &mut prediction)?;
     prediction.leave_out(&OF_THE_MACHINE, WHY_OF_THE_MACHINE);
     let said = match &arguments.set {
         None => serde_json::to_string_pretty(&prediction)? + "\n",
@@ -187,6 +215,7 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
         let line = arguments.cmdline.as_deref().map(|line| CommandLine::parse(line.as_bytes()));
         let line = line.transpose().context("--cmdline")?;
         Parts {
+            name: "kernel",
             kernel: (&kernel_file, &kernel),
             initrds: &initrds,
             command_line: line.as_ref(),
@@ -216,13 +245,13 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
     Ok(())
 }
 
-fn predict_keys(arguments: &Arguments, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
+fn predict_keys(arguments: &Arguments, has_shim: bool, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
     let keys = &arguments.keys;
     let (Some(pk), Some(kek), Some(db)) = (&keys.pk, &keys.kek, &keys.db) else {
         prediction.leave_out(&[SECURE_BOOT_PCR], "the machine's PK, KEK, db and dbx were not given");
         return Ok(());
     };
-    if arguments.shim.is_some() {
+    if has_shim {
         prediction.leave_out(
             &[SECURE_BOOT_PCR],
             "shim measures its SBAT level, which the machine has, and by whom it accepts what it starts",

@@ -1,5 +1,7 @@
 //! `reference-values predict`: what it reads, prints, and refuses.
 
+mod disks;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,405 @@
+//! What the image of a disk boots: from the file that firmware starts where it knows of no boot option, on to the kernels.
+//!
+//! Where each step follows from files, the values of PCRs are predicted as if the files had been named. Where a boot loader chooses, or its config asks the machine,
+//! what is known are the digests of what it can start.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use attest::tpm::prediction::Prediction;
+use attest::tpm::prediction::boot::{IMAGES_PCR, SecureBoot, UkiBoot};
+use attest::tpm::prediction::grub::{COMMANDS_PCR, CONFIG_LIMIT_BYTES, FILES_PCR, GrubBoot, GrubConfig};
+use attest::tpm::prediction::linux::Kernel;
+use attest::tpm::prediction::parts::{Parts, predict_images};
+use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
+use attest::tpm::prediction::uki::Uki;
+
+use super::Files;
+use super::volume::{Disk, Volume};
+
+/// The folder and the files that firmware starts by itself (UEFI 2.10, 3.5.1.1), with what shim starts beside it.
+const FALLBACK: &str = "EFI/BOOT";
+const FIRST: [(&str, &str); 2] = [("bootx64.efi", "grubx64.efi"), ("bootaa64.efi", "grubaa64.efi")];
+
+/// Where boot loaders look for unified kernel images, and for entries (UAPI group, Boot Loader Specification).
+const UNIFIED: &str = "EFI/Linux";
+const ENTRIES: [&str; 2] = ["loader/entries", "boot/loader/entries"];
+/// Where kernels are that no entry names: Debian's, and Flatcar's.
+const KERNEL_FOLDERS: [&str; 3] = ["", "boot", "flatcar"];
+const KERNEL_PREFIX: &str = "vmlinuz";
+
+/// Most kernels and unified kernel images that are read: some hundred MiB each.
+const KERNELS_LIMIT: usize = 16;
+/// Largest entry of a boot loader.
+const ENTRY_LIMIT_BYTES: usize = 64 * 1024;
+
+/// A file on the disk.
+struct Found {
+    path: String,
+    bytes: Vec<u8>,
+}
+
+/// A kernel, with the initrds that an entry names beside it.
+struct FoundKernel {
+    kernel: Found,
+    initrds: Vec<Found>,
+}
+
+/// What kind of image it is, by what it says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Shim,
+    Grub,
+    SystemdBoot,
+    UnifiedKernelImage,
+    Other,
+}
+
+/// What a disk boots.
+pub struct BootDisk {
+    /// From what firmware starts on.
+    loaders: Vec<(Stage, Found)>,
+    unified: Vec<Found>,
+    kernels: Vec<FoundKernel>,
+    /// GRUB's config, and what is beside it on the same file system.
+    config: Option<(Found, Option<FoundKernel>)>,
+    /// Images that are there, and that nothing on the way from firmware to the kernel starts.
+    beside: Vec<String>,
+}
+
+/// Reads it.
+pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
+    let disk = Disk::open(path)?;
+    let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
+    let loaders = loaders(&disk.system)?;
+    let beside = beside(&disk.system, &loaders)?;
+    let (mut unified, mut kernels) = (Vec::new(), Vec::new());
+    for volume in volumes() {
+        for name in volume.names(UNIFIED)?.iter().filter(|name| is_image(name)) {
+            unified.push(wanted(volume, &format!("{UNIFIED}/{name}"))?);
+        }
+        kernels.extend(kernels_of(volume)?);
+        if unified.len() + kernels.len() > KERNELS_LIMIT {
+            bail!("there are more than {KERNELS_LIMIT} kernels: name the files of the one that is booted, instead of the disk");
+        }
+    }
+    let config = match loaders.last() {
+        Some((Stage::Grub, grub)) => config(&disk.system, &grub.path)?,
+        _ => None,
+    };
+    Ok(BootDisk {
+        loaders,
+        unified,
+        kernels,
+        config,
+        beside,
+    })
+}
+
+/// What firmware starts, and what that does, as far as it does not choose.
+fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found)>> {
+    let mut loaders = Vec::new();
+    for (first, second) in FIRST {
+        let Some(found) = find(system, FALLBACK, first)? else { continue };
+        let stage = Stage::of(&found)?;
+        loaders.push((stage, found));
+        if stage == Stage::Shim {
+            let found = find(system, FALLBACK, second)?.map_or_else(|| elsewhere(system, second), |found| Ok(Some(found)))?;
+            let found = found.with_context(|| format!("shim starts {second}, which is not on the EFI system partition"))?;
+            loaders.push((Stage::of(&found)?, found));
+        }
+        return Ok(loaders);
+    }
+    bail!("the EFI system partition has no {FALLBACK}/BOOTX64.EFI, which firmware starts where it knows of no boot option")
+}
+
+/// A file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
+fn elsewhere(system: &Volume, name: &str) -> anyhow::Result<Option<Found>> {
+    for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("BOOT")) {
+        if let Some(found) = find(system, &format!("EFI/{folder}"), name)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Images of the folders of boot loaders, as far as their content is none that was read.
+fn beside(system: &Volume, loaders: &[(Stage, Found)]) -> anyhow::Result<Vec<String>> {
+    let mut beside = Vec::new();
+    for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("Linux")) {
+        for name in system.names(&format!("EFI/{folder}"))?.iter().filter(|name| is_image(name)) {
+            let found = wanted(system, &format!("EFI/{folder}/{name}"))?;
+            if !loaders.iter().any(|(_, known)| known.bytes == found.bytes) {
+                beside.push(found.path);
+            }
+        }
+    }
+    Ok(beside)
+}
+
+/// Those that entries name; of a volume without entries those that are named as kernels are.
+fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel>> {
+    let mut kernels = Vec::new();
+    for folder in ENTRIES {
+        for name in volume.names(folder)?.iter().filter(|name| name.ends_with(".conf")) {
+            let path = format!("{folder}/{name}");
+            if let Some(text) = volume.read(&path, ENTRY_LIMIT_BYTES)? {
+                kernels.extend(entry(volume, &String::from_utf8_lossy(&text)).context(path)?);
+            }
+        }
+    }
+    if !kernels.is_empty() {
+        return Ok(kernels);
+    }
+    for folder in KERNEL_FOLDERS {
+        for name in volume.names(folder)?.iter().filter(|name| name.starts_with(KERNEL_PREFIX)) {
+            let path = format!("{folder}/{name}");
+            // A link to another, or a folder.
+            let Some(bytes) = volume.read(&path, IMAGE_LIMIT_BYTES)? else {
+                continue;
+            };
+            let is_known = |known: &FoundKernel| known.kernel.bytes == bytes;
+            if !kernels.iter().any(is_known) {
+                let kernel = Found { path, bytes };
+                kernels.push(FoundKernel {
+                    kernel,
+                    initrds: Vec::new(),
+                });
+            }
+        }
+    }
+    Ok(kernels)
+}
+
+/// What an entry boots, if that is a kernel.
+fn entry(volume: &Volume, text: &str) -> anyhow::Result<Option<FoundKernel>> {
+    let (mut kernel, mut initrds) = (None, Vec::new());
+    for (key, path) in text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace)) {
+        match key {
+            "linux" => kernel = Some(wanted(volume, path.trim())?),
+            "initrd" => initrds.push(wanted(volume, path.trim())?),
+            _ => {}
+        }
+    }
+    Ok(kernel.map(|kernel| FoundKernel { kernel, initrds }))
+}
+
+/// GRUB's config, if there is one in a place where it is looked for, and the kernel that it names.
+fn config(system: &Volume, grub: &str) -> anyhow::Result<Option<(Found, Option<FoundKernel>)>> {
+    let folder = grub.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut found = Vec::new();
+    for folder in [folder, "grub", "grub2", "boot/grub", "boot/grub2"] {
+        let path = format!("{folder}/grub.cfg");
+        found.extend(system.read(&path, CONFIG_LIMIT_BYTES)?.map(|bytes| Found { path, bytes }));
+    }
+    // Of several it is not known which one it reads.
+    let (Some(config), true) = (found.pop(), found.is_empty()) else {
+        return Ok(None);
+    };
+    let Ok(parsed) = GrubConfig::parse(&config.bytes) else {
+        return Ok(Some((config, None)));
+    };
+    let (kernel, initrds) = parsed.files();
+    let read = |path: &str| wanted(system, path);
+    let kernel = kernel.map(read).transpose();
+    let initrds = initrds.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>();
+    let kernel = match (kernel, initrds) {
+        (Ok(Some(kernel)), Ok(initrds)) => Some(FoundKernel { kernel, initrds }),
+        // On another file system.
+        _ => None,
+    };
+    Ok(Some((config, kernel)))
+}
+
+impl Stage {
+    fn of(found: &Found) -> anyhow::Result<Self> {
+        let image = image(found)?;
+        let section = |name: &[u8]| {
+            // Names of more than eight bytes are cut off.
+            image.sections().iter().find(|section| section.name.as_bytes() == name)
+        };
+        if section(b".linux").is_some() {
+            return Ok(Self::UnifiedKernelImage);
+        }
+        let sbat = section(b".sbat").and_then(|section| section.content()).unwrap_or_default();
+        let is = |component: &[u8]| sbat.split(|&byte| byte == b'\n').any(|line| line.starts_with(component));
+        Ok(match () {
+            () if is(b"shim,") || section(b".vendor_").is_some() => Self::Shim,
+            () if is(b"systemd-boot,") => Self::SystemdBoot,
+            () if is(b"grub,") => Self::Grub,
+            () => Self::Other,
+        })
+    }
+}
+
+impl BootDisk {
+    pub fn has_shim(&self) -> bool {
+        self.loaders.iter().any(|(stage, _)| *stage == Stage::Shim)
+    }
+
+    /// What it measures.
+    pub fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
+        if !self.beside.is_empty() {
+            let named = self.beside.join(", ");
+            prediction.leave_out(
+                &[IMAGES_PCR],
+                format!("these are on the disk too, and are not among the values: {named}"),
+            );
+        }
+        let stages: Vec<Stage> = self.loaders.iter().map(|(stage, _)| *stage).collect();
+        let follows = match (stages.as_slice(), self.unified.as_slice(), self.kernels.as_slice()) {
+            ([Stage::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
+            ([Stage::SystemdBoot], [_], []) => self.predict_unified(&self.loaders, secure_boot, files, prediction).map(|()| true)?,
+            ([Stage::Grub] | [Stage::Shim, Stage::Grub], ..) => self.predict_grub(secure_boot, files, prediction)?,
+            _ => false,
+        };
+        if follows {
+            return Ok(());
+        }
+        self.predict_parts(files, prediction)
+    }
+
+    /// By a unified kernel image that firmware starts, or a loader that has no other.
+    fn predict_unified(
+        &self,
+        loaders: &[(Stage, Found)],
+        secure_boot: SecureBoot,
+        files: &Files,
+        prediction: &mut Prediction,
+    ) -> anyhow::Result<()> {
+        let found = match (loaders, self.unified.as_slice(), self.loaders.first()) {
+            ([_], [only], _) => only,
+            (_, _, Some((_, first))) => first,
+            _ => bail!("there is no unified kernel image"),
+        };
+        let loaders = loaders.iter().map(|(_, found)| Ok((file_name(&found.path), noted(files, found)?)));
+        files.read_on_disk(&found.path, &found.bytes);
+        UkiBoot {
+            loaders: &loaders.collect::<anyhow::Result<Vec<_>>>()?,
+            uki: &Uki::parse(&found.bytes).with_context(|| found.path.clone())?,
+            secure_boot,
+        }
+        .predict(prediction);
+        Ok(())
+    }
+
+    /// Whether all follows from GRUB's config; why it does not, is said.
+    fn predict_grub(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<bool> {
+        let no = |prediction: &mut Prediction, why: String| {
+            prediction.leave_out(&[COMMANDS_PCR, FILES_PCR], why);
+            Ok(false)
+        };
+        let Some((config, kernel)) = &self.config else {
+            return no(prediction, "GRUB's config was not found beside it".to_owned());
+        };
+        let parsed = match GrubConfig::parse(&config.bytes) {
+            Ok(parsed) => parsed,
+            Err(error) => return no(prediction, format!("{}: {error}", config.path)),
+        };
+        let Some(FoundKernel { kernel, initrds }) = kernel else {
+            return no(prediction, format!("{}: what it loads is not on its file system", config.path));
+        };
+        let (grub, shim) = match self.loaders.as_slice() {
+            [(Stage::Grub, grub)] => (grub, None),
+            [(Stage::Shim, shim), (Stage::Grub, grub)] => (grub, Some(shim)),
+            _ => return Ok(false),
+        };
+        let shim = shim.map(image).transpose()?;
+        let initrd_bytes: Vec<&[u8]> = initrds.iter().map(|found| found.bytes.as_slice()).collect();
+        let parsed_kernel = Kernel::parse(&kernel.bytes).with_context(|| kernel.path.clone())?;
+        // What it says is taken only if it knows this release of GRUB, and that of shim beside it.
+        let mut all = Prediction::new(prediction.banks());
+        GrubBoot {
+            shim: shim.as_ref(),
+            grub: &image(grub)?,
+            config: (&config.bytes, &parsed),
+            kernel: (&kernel.bytes, &parsed_kernel),
+            initrds: &initrd_bytes,
+            secure_boot,
+        }
+        .predict(&mut all);
+        if all.events().is_empty() {
+            for left_out in all.not_predicted() {
+                prediction.leave_out(&left_out.pcrs, left_out.why.clone());
+            }
+            return Ok(false);
+        }
+        let loaders = self.loaders.iter().map(|(_, found)| found);
+        for found in loaders.chain([config, kernel]).chain(initrds) {
+            files.read_on_disk(&found.path, &found.bytes);
+        }
+        for left_out in prediction.not_predicted() {
+            all.leave_out(&left_out.pcrs, left_out.why.clone());
+        }
+        *prediction = all;
+        Ok(true)
+    }
+
+    /// The digests of all that is on the way.
+    fn predict_parts(&self, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
+        let images = self.loaders.iter().map(|(_, found)| found).chain(&self.unified);
+        let images = images.map(|found| Ok((file_name(&found.path), noted(files, found)?)));
+        predict_images(&images.collect::<anyhow::Result<Vec<_>>>()?, prediction);
+        for FoundKernel { kernel, initrds } in &self.kernels {
+            let parsed = match Kernel::parse(&kernel.bytes) {
+                Ok(parsed) => parsed,
+                Err(error) => {
+                    prediction.leave_out(&[IMAGES_PCR], format!("{}: {error}", kernel.path));
+                    continue;
+                }
+            };
+            for found in std::iter::once(kernel).chain(initrds) {
+                files.read_on_disk(&found.path, &found.bytes);
+            }
+            let initrds: Vec<&[u8]> = initrds.iter().map(|found| found.bytes.as_slice()).collect();
+            Parts {
+                name: &file_name(&kernel.path),
+                kernel: (&kernel.bytes, &parsed),
+                initrds: &initrds,
+                command_line: None,
+            }
+            .predict(prediction);
+        }
+        if self.kernels.is_empty() && self.unified.is_empty() {
+            prediction.leave_out(
+                &[IMAGES_PCR, FILES_PCR],
+                "no kernel was found on the disk's FAT and ext4 file systems",
+            );
+        }
+        prediction.leave_out(&[COMMANDS_PCR], "the command line is the boot loader's to put together");
+        Ok(())
+    }
+}
+
+fn image(found: &Found) -> anyhow::Result<PeImage<'_>> {
+    PeImage::parse(&found.bytes).with_context(|| found.path.clone())
+}
+
+fn noted<'f>(files: &Files, found: &'f Found) -> anyhow::Result<PeImage<'f>> {
+    files.read_on_disk(&found.path, &found.bytes);
+    image(found)
+}
+
+fn wanted(volume: &Volume, path: &str) -> anyhow::Result<Found> {
+    let bytes = volume.read(path, IMAGE_LIMIT_BYTES).with_context(|| path.to_owned())?;
+    let bytes = bytes.with_context(|| format!("{path} is not on this file system"))?;
+    Ok(Found {
+        path: path.trim_start_matches('/').to_owned(),
+        bytes,
+    })
+}
+
+fn find(volume: &Volume, folder: &str, name: &str) -> anyhow::Result<Option<Found>> {
+    let names = volume.names(folder)?;
+    let name = names.iter().find(|found| found.eq_ignore_ascii_case(name));
+    name.map(|name| wanted(volume, &format!("{folder}/{name}"))).transpose()
+}
+
+fn is_image(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|extension| extension.eq_ignore_ascii_case("efi"))
+}
+
+fn file_name(path: &str) -> String {
+    path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned()
+}

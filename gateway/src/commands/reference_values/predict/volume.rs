@@ -1,0 +1,240 @@
+//! The image of a disk: its partitions, and the files of those file systems that firmware and boot loaders read.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use ext4_view::{Ext4, Ext4Error, Ext4Read};
+use fatfs::{FileSystem, FsOptions};
+use gpt::GptConfig;
+use gpt::disk::LogicalBlockSize;
+
+/// Most partitions that are looked at. Images of operating systems have under a dozen.
+const PARTITIONS_LIMIT: usize = 64;
+/// Most names of a folder that are looked at.
+const NAMES_LIMIT: usize = 4096;
+/// How often all of a file system's bytes are read at most: folders several times, files once.
+const READ_LIMIT_TIMES: u64 = 4;
+
+/// The image of a disk.
+pub struct Disk {
+    /// From which firmware boots: the EFI system partition.
+    pub system: Volume,
+    /// The others whose file systems are read, with the names of the partitions.
+    pub others: Vec<(String, Volume)>,
+}
+
+/// A file system.
+pub enum Volume {
+    Fat(Box<FileSystem<Window>>),
+    Ext4(Box<Ext4>),
+}
+
+/// A part of a file, which nobody writes.
+pub struct Window {
+    file: Arc<File>,
+    start: u64,
+    length: u64,
+    at: u64,
+    /// How much may still be read of it: a chain of clusters that comes back to itself has no end.
+    left: u64,
+}
+
+impl Window {
+    fn of(file: &Arc<File>, start: u64, length: u64) -> Self {
+        Self {
+            file: Arc::clone(file),
+            start,
+            length,
+            at: 0,
+            left: length.saturating_mul(READ_LIMIT_TIMES),
+        }
+    }
+
+    fn read_at(&mut self, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let here = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
+        let length = bytes.len().min(here);
+        let left = self.left.checked_sub(u64::try_from(length).unwrap_or(u64::MAX));
+        self.left = left.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the file system comes back to itself"))?;
+        let start = self.start.checked_add(at).ok_or(ErrorKind::InvalidInput)?;
+        self.file.read_at(bytes.get_mut(..length).unwrap_or_default(), start)
+    }
+}
+
+impl Read for Window {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_at(self.at, bytes)?;
+        self.at = self.at.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        Ok(read)
+    }
+}
+
+impl Seek for Window {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.length.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
+/// What reads FAT wants to be able to.
+impl Write for Window {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Ext4Read for Window {
+    fn read(&mut self, start: u64, bytes: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync + 'static>> {
+        let mut filled = 0;
+        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let at = start
+                .checked_add(u64::try_from(filled)?)
+                .ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))?;
+            match self.read_at(at, rest)? {
+                0 => return Err(Box::new(io::Error::from(ErrorKind::UnexpectedEof))),
+                read => filled += read,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How the files begin in which images are kept that cannot be read as they are.
+const OTHER_FORMATS: [(&[u8], &str); 6] = [
+    (b"QFI\xfb", "qcow2"),
+    (b"KDMV", "VMDK"),
+    (b"conectix", "VHD"),
+    (b"\xfd7zXZ\0", "xz"),
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+];
+
+impl Disk {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let file = File::open(path)?;
+        let mut first = [0; 8];
+        let read = file.read_at(&mut first, 0)?;
+        let first = first.get(..read).unwrap_or_default();
+        if let Some((_, format)) = OTHER_FORMATS.iter().find(|(magic, _)| first.starts_with(magic)) {
+            bail!(
+                "this is {format}: only a raw image is read. Unpack it, or convert it: qemu-img convert -O raw {} disk.raw",
+                path.display()
+            );
+        }
+        let opened = |size| GptConfig::new().writable(false).logical_block_size(size).open(path);
+        let disk = opened(LogicalBlockSize::Lb512).or_else(|error| opened(LogicalBlockSize::Lb4096).map_err(|_| error));
+        let disk = disk.context("there is no partition table (GPT) that can be read")?;
+        let file = Arc::new(file);
+        let (mut system, mut others) = (None, Vec::new());
+        for (number, partition) in disk.partitions().iter().take(PARTITIONS_LIMIT) {
+            let size = *disk.logical_block_size();
+            let window = || Ok::<_, io::Error>(Window::of(&file, partition.bytes_start(size)?, partition.bytes_len(size)?));
+            if partition.part_type_guid == gpt::partition_types::EFI {
+                if system.is_some() {
+                    bail!("there is more than one EFI system partition: which of them firmware boots from is not known");
+                }
+                let fat = FileSystem::new(window()?, FsOptions::new()).context("the EFI system partition is no FAT that can be read")?;
+                system = Some(Volume::Fat(Box::new(fat)));
+            } else if let Some(volume) = Volume::find(&window)? {
+                let name = partition.name.chars().filter(|char| !char.is_control()).collect::<String>();
+                let name = if name.is_empty() { format!("partition {number}") } else { name };
+                others.push((name, volume));
+            }
+        }
+        Ok(Self {
+            system: system.context("there is no EFI system partition")?,
+            others,
+        })
+    }
+}
+
+impl Volume {
+    /// Nothing, if it is another file system.
+    fn find(window: &dyn Fn() -> io::Result<Window>) -> io::Result<Option<Self>> {
+        if let Ok(ext4) = Ext4::load(Box::new(window()?)) {
+            return Ok(Some(Self::Ext4(Box::new(ext4))));
+        }
+        let fat = FileSystem::new(window()?, FsOptions::new()).ok();
+        Ok(fat.map(|fat| Self::Fat(Box::new(fat))))
+    }
+
+    /// The names in a folder, sorted; none, if there is no such folder.
+    pub fn names(&self, folder: &str) -> anyhow::Result<Vec<String>> {
+        let mut names = match self {
+            Self::Fat(fat) => {
+                let root = fat.root_dir();
+                let folder = match folder.trim_matches('/') {
+                    "" => Ok(root),
+                    folder => root.open_dir(folder),
+                };
+                match folder {
+                    Ok(folder) => folder
+                        .iter()
+                        .take(NAMES_LIMIT)
+                        .map(|entry| entry.map(|entry| entry.file_name()))
+                        .collect::<Result<Vec<_>, _>>()?,
+                    Err(error) if is_absent(&error) => Vec::new(),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Self::Ext4(ext4) => match ext4.read_dir(&rooted(folder)[..]) {
+                Ok(entries) => {
+                    let mut names = Vec::new();
+                    for entry in entries.take(NAMES_LIMIT) {
+                        // A name that is no text is none that a boot loader is told of.
+                        names.extend(entry?.file_name().as_str().ok().map(str::to_owned));
+                    }
+                    names
+                }
+                Err(Ext4Error::NotFound | Ext4Error::NotADirectory) => Vec::new(),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        names.retain(|name| name != "." && name != "..");
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// A file's content; nothing, if it is not there.
+    pub fn read(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        let limit = u64::try_from(limit_bytes)?;
+        let mut bytes = Vec::new();
+        match self {
+            Self::Fat(fat) => match fat.root_dir().open_file(path.trim_matches('/')) {
+                Ok(file) => file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?,
+                Err(error) if is_absent(&error) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            },
+            Self::Ext4(ext4) => match ext4.open(&rooted(path)[..]) {
+                Ok(file) => file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?,
+                Err(Ext4Error::NotFound | Ext4Error::NotADirectory | Ext4Error::IsADirectory) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if bytes.len() > limit_bytes {
+            bail!("{path} has more than {limit_bytes} bytes");
+        }
+        Ok(Some(bytes))
+    }
+}
+
+/// There is no such thing, or it is a file where a folder is wanted, or the other way round.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Other)
+}
+
+fn rooted(path: &str) -> String {
+    format!("/{}", path.trim_matches('/'))
+}

@@ -1,0 +1,268 @@
+//! `--disk`: what is found on the image of a disk, and what is not.
+
+use std::fs::{self, File};
+use std::io::{Cursor, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::process::Command;
+
+use fatfs::{FileSystem, FormatVolumeOptions, FsOptions};
+use gpt::GptConfig;
+use gpt::partition_types::{EFI, LINUX_FS};
+
+use super::*;
+
+const MIB: usize = 1024 * 1024;
+const SYSTEM_BYTES: usize = 3 * MIB;
+const BOOT_BYTES: usize = 16 * MIB;
+
+/// A file system of FAT with these files.
+fn fat(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut bytes = Cursor::new(vec![0; SYSTEM_BYTES]);
+    fatfs::format_volume(&mut bytes, FormatVolumeOptions::new()).unwrap();
+    let system = FileSystem::new(&mut bytes, FsOptions::new()).unwrap();
+    for (path, content) in files {
+        let mut folder = system.root_dir();
+        let mut parts: Vec<&str> = path.split('/').collect();
+        let name = parts.pop().unwrap();
+        for part in parts {
+            folder = folder.create_dir(part).unwrap();
+        }
+        folder.create_file(name).unwrap().write_all(content).unwrap();
+    }
+    drop(system);
+    bytes.into_inner()
+}
+
+/// One of ext4.
+fn ext4(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let place = tempfile::tempdir().unwrap();
+    let (content, image) = (place.path().join("content"), place.path().join("image"));
+    fs::create_dir(&content).unwrap();
+    for (path, bytes) in files {
+        let path = content.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let mut make = Command::new("/sbin/mkfs.ext4");
+    let made = make.arg("-q").arg("-d").arg(&content).arg(&image).arg("16M").output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    fs::read(image).unwrap()
+}
+
+impl Files {
+    /// A disk with an EFI system partition, and perhaps one that is called boot.
+    fn disk(&self, system: &[u8], boot: Option<&[u8]>) {
+        let path = self.path("disk.raw");
+        let file = File::create(&path).unwrap();
+        file.set_len(u64::try_from(SYSTEM_BYTES + BOOT_BYTES + 4 * MIB).unwrap()).unwrap();
+        let mut disk = GptConfig::new().writable(true).create(&path).unwrap();
+        let size = *disk.logical_block_size();
+        let mut put = |name, kind, bytes: &[u8]| {
+            let id = disk.add_partition(name, bytes.len().try_into().unwrap(), kind, 0, None).unwrap();
+            file.write_all_at(bytes, disk.partitions()[&id].bytes_start(size).unwrap()).unwrap();
+        };
+        put("EFI-SYSTEM", EFI, system);
+        if let Some(boot) = boot {
+            put("boot", LINUX_FS, boot);
+        }
+        disk.write().unwrap();
+    }
+
+    /// That a disk with these files measures what is predicted of the files by `arguments`, names aside.
+    #[track_caller]
+    fn is_as(&self, system: &[(&str, &[u8])], secure_boot: &str, arguments: &str) {
+        self.disk(&fat(system), None);
+        let of_disk = self.predicts(&format!("--secure-boot {secure_boot} --disk disk.raw"));
+        let of_files = self.predicts(&format!("--secure-boot {secure_boot} {arguments}"));
+        assert_eq!(digests(&of_disk), digests(&of_files));
+        assert_eq!(of_disk["pcrs"], of_files["pcrs"]);
+        assert_eq!(of_disk["not_predicted"], of_files["not_predicted"]);
+        assert!(!of_disk["pcrs"].as_array().unwrap().is_empty());
+    }
+
+    fn file(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+}
+
+fn digests(prediction: &Value) -> Vec<(Value, Value)> {
+    let events = prediction["events"].as_array().unwrap().iter();
+    events.map(|event| (event["pcr"].clone(), event["sha256"].clone())).collect()
+}
+
+/// The images that are named, and why values of these PCRs are not known.
+fn named(prediction: &Value, pcr: u64) -> (Vec<String>, Vec<String>) {
+    let events = prediction["events"].as_array().unwrap().iter().filter(|event| event["pcr"] == pcr);
+    let events = events.map(|event| event["what"].as_str().unwrap().to_owned());
+    let left_out = prediction["not_predicted"].as_array().unwrap().iter();
+    let left_out = left_out.filter(|left_out| left_out["pcrs"].as_array().unwrap().contains(&pcr.into()));
+    let why = left_out.map(|left_out| left_out["why"].as_str().unwrap().to_owned());
+    (events.collect(), why.collect())
+}
+
+#[test]
+fn a_disk_whose_boot_follows_from_its_files_is_as_the_files() {
+    let files = Files::new();
+    let (uki, loader) = (files.file("linux.efi"), systemd_boot());
+    files.put("loader.efi", &loader);
+    for secure_boot in ["on", "off"] {
+        files.is_as(&[("EFI/BOOT/BOOTX64.EFI", &uki)], secure_boot, "--uki linux.efi");
+        files.is_as(
+            &[
+                ("EFI/BOOT/BOOTX64.EFI", &loader),
+                ("EFI/systemd/systemd-bootx64.efi", &loader),
+                ("EFI/Linux/linux.efi", &uki),
+            ],
+            secure_boot,
+            "--uki linux.efi --loader loader.efi",
+        );
+    }
+    let (grub, kernel, config) = (files.file("grubx64.efi"), files.file("vmlinuz"), files.file("grub.cfg"));
+    let mut system: Vec<(&str, &[u8])> = vec![
+        ("EFI/boot/bootx64.efi", &grub),
+        ("grub/grub.cfg", &config),
+        ("vmlinuz", &kernel),
+        ("initrd.img", b"initrd"),
+    ];
+    let boot = "--grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img";
+    files.is_as(&system, "off", boot);
+    let shim = shim();
+    files.put("shimx64.efi", &shim);
+    system[0] = ("EFI/BOOT/BOOTX64.EFI", &shim);
+    system.push(("EFI/debian/shimx64.efi", &shim));
+    system.push(("EFI/debian/grubx64.efi", &grub));
+    files.is_as(&system, "on", &format!("--shim shimx64.efi {boot}"));
+}
+
+fn systemd_boot() -> Vec<u8> {
+    let sbat = b"sbat,1,x\nsystemd-boot,1,x\n";
+    Image::new().section(".text", b"loader").section(".sbat", sbat).build()
+}
+
+fn shim() -> Vec<u8> {
+    Image::new()
+        .section(".text", b"shim")
+        .section(".sbat", b"sbat,1,x\nshim,4,UEFI shim\n")
+        .build()
+}
+
+/// As Fedora CoreOS is laid out: GRUB's config asks the machine, and kernels are on a file system of their own.
+#[test]
+fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
+    let files = Files::new();
+    let grub = Image::new()
+        .section(".sbat", b"sbat,1,x\ngrub,5,FSF,grub,2.12,x\ngrub.rh,2,Red Hat,grub2,2.12,x\n")
+        .build();
+    let (shim, mok, kernel) = (shim(), Image::new().section(".text", b"mok").build(), files.file("vmlinuz"));
+    let config = b"search --label boot --set prefix --no-floppy\n";
+    let system = fat(&[
+        ("EFI/BOOT/BOOTX64.EFI", &shim),
+        ("EFI/fedora/shimx64.efi", &shim),
+        ("EFI/fedora/grubx64.efi", &grub),
+        ("EFI/fedora/mmx64.efi", &mok),
+        ("EFI/fedora/grub.cfg", config),
+    ]);
+    let boot = ext4(&[
+        (
+            "loader/entries/ostree-1.conf",
+            b"title Fedora CoreOS\nlinux /ostree/a/vmlinuz-6\ninitrd /ostree/a/initramfs-6\noptions quiet\n",
+        ),
+        ("ostree/a/vmlinuz-6", &kernel),
+        ("ostree/a/initramfs-6", b"initramfs"),
+    ]);
+    files.disk(&system, Some(&boot));
+    let prediction = files.predicts("--secure-boot on --disk disk.raw");
+    let (images, why) = named(&prediction, 4);
+    assert_eq!(images, ["image BOOTX64.EFI", "image grubx64.efi", "image vmlinuz-6"]);
+    assert!(
+        why.iter()
+            .any(|why| why.contains("EFI/fedora/mmx64.efi") && !why.contains("shimx64")),
+        "{why:?}"
+    );
+    let (_, why) = named(&prediction, 8);
+    assert!(
+        why.iter()
+            .any(|why| why.contains("EFI/fedora/grub.cfg: line 1: the command search")),
+        "{why:?}"
+    );
+    assert_eq!(named(&prediction, 9).0, ["file kernel", "file initrd", "initrd"]);
+    assert_eq!(prediction["pcrs"], Value::Array(Vec::new()));
+    let (code, said) = files.run("--secure-boot on --disk disk.raw --set fcos");
+    assert_eq!(code, Some(0), "{said}");
+    let set: Value = serde_json::from_str(&said).unwrap();
+    ReferenceSet::parse(&said).unwrap();
+    assert_eq!(set["generations"][0]["values"]["images"].as_array().unwrap().len(), 3);
+    let from = set["generations"][0]["from"]["predicted"]["files"].as_array().unwrap();
+    assert!(
+        from.iter()
+            .any(|file| file.as_str().unwrap().starts_with("ostree/a/vmlinuz-6 sha256:")),
+        "{from:?}"
+    );
+}
+
+/// As Flatcar is laid out: all on one file system, and kernels without entries.
+#[test]
+fn kernels_without_entries_are_found_by_their_names() {
+    let files = Files::new();
+    let (grub, kernel) = (files.file("grubx64.efi"), files.file("vmlinuz"));
+    files.disk(
+        &fat(&[
+            ("EFI/boot/bootx64.efi", &shim()),
+            ("EFI/boot/grubx64.efi", &grub),
+            ("flatcar/vmlinuz-a", &kernel),
+            ("flatcar/vmlinuz-b", &kernel),
+            ("flatcar/vmlinuz-c", b"no kernel"),
+        ]),
+        None,
+    );
+    let (images, why) = named(&files.predicts("--secure-boot on --disk disk.raw"), 4);
+    assert_eq!(images, ["image bootx64.efi", "image grubx64.efi", "image vmlinuz-a"]);
+    assert!(why.iter().any(|why| why.starts_with("flatcar/vmlinuz-c: ")), "{why:?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_said() {
+    let files = Files::new();
+    let refuses = |expected: &str| files.refuses("--secure-boot on --disk disk.raw", expected);
+    refuses("disk.raw: No such file");
+    files.put("disk.raw", b"QFI\xfb and more");
+    refuses("this is qcow2: only a raw image is read");
+    files.put("disk.raw", &[0; 4096]);
+    refuses("there is no partition table (GPT) that can be read");
+    files.disk(&fat(&[]), None);
+    refuses("has no EFI/BOOT/BOOTX64.EFI");
+    files.disk(&vec![0; SYSTEM_BYTES], None);
+    refuses("the EFI system partition is no FAT");
+    files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", b"no image")]), None);
+    refuses("EFI/BOOT/BOOTX64.EFI: it is no 64-bit PE image");
+    files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &shim())]), None);
+    refuses("shim starts grubx64.efi, which is not on the EFI system partition");
+    let entry: (&str, &[u8]) = ("loader/entries/a.conf", b"linux /absent\n");
+    files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &systemd_boot()), entry]), None);
+    refuses("loader/entries/a.conf: /absent is not on this file system");
+    files.refuses("--secure-boot on --disk disk.raw --uki linux.efi", "cannot be used with");
+}
+
+/// A folder whose clusters come back to the first, and whose end is never reached.
+#[test]
+fn a_file_system_that_comes_back_to_itself_is_refused() {
+    let files = Files::new();
+    let mut system = fat(&[("EFI/BOOT/BOOTX64.EFI", &shim())]);
+    let of = |at: usize| usize::from(u16::from_le_bytes([system[at], system[at + 1]]));
+    let (sector, reserved, roots, table) = (of(11), of(14), of(17), of(22));
+    let (cluster, tables) = (usize::from(system[13]) * sector, usize::from(system[16]));
+    let (first_table, data) = (reserved * sector, (reserved + tables * table) * sector + roots * 32);
+    // The first cluster is that of the first folder, and is number 2. FAT has 12 bits for each of so few clusters: three bytes for two of them.
+    assert!((SYSTEM_BYTES - data) / cluster < 4085);
+    for copy in 0..tables {
+        let at = first_table + copy * table * sector + 3;
+        system[at] = 2;
+        system[at + 1] &= 0xf0;
+    }
+    // Entries of files that are gone.
+    for entry in system[data..data + cluster].chunks_mut(32) {
+        entry[0] = 0xe5;
+    }
+    files.disk(&system, None);
+    files.refuses("--secure-boot on --disk disk.raw", "the file system comes back to itself");
+}

@@ -170,6 +170,11 @@ pub(crate) trait Verifier: EvidenceKind {
     fn claimant_proven(_: &Self::Proof) -> Option<&HexDigest> {
         None
     }
+
+    /// What the rules require of PCRs and of the events in them, one after the other, in words; and whether it holds of what was proven.
+    fn by_requirement(_: &Self::Proof, _: &Self::Rules, _now: UnixTime) -> Vec<(String, Result<(), Self::Error>)> {
+        Vec::new()
+    }
 }
 
 /// What a kind makes of others that stand beside it. Which ones it looks at, its bounds say: [`Proofs`] and [`Rulebook`] of those kinds.

@@ -138,6 +138,10 @@ impl Verifier for Tpm {
     fn appraise(claims: &TpmClaims, values: &ReferenceValues, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
         Ok(values.appraise(&claims.quoted(), now)?)
     }
+
+    fn by_requirement(claims: &TpmClaims, values: &ReferenceValues, now: UnixTime) -> Vec<(String, Result<(), TpmEvidenceError>)> {
+        values.by_requirement(&claims.quoted(), now)
+    }
 }
 
 /// The certificate of an instance's vTPM is Google's word, as its identity token is.

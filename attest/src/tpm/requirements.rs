@@ -54,6 +54,12 @@ impl ReferenceValues {
         self.requirements().try_for_each(|requirement| self.meets(requirement, quoted, now))
     }
 
+    /// Each requirement in words, and whether it is met.
+    pub(crate) fn by_requirement<E: From<TpmEvidenceError>>(&self, quoted: &Quoted<'_>, now: UnixTime) -> Vec<(String, Result<(), E>)> {
+        let one = |requirement| (self.words(requirement), self.meets(requirement, quoted, now).map_err(E::from));
+        self.requirements().map(one).collect()
+    }
+
     /// Whether a requirement is met.
     ///
     /// # Errors
@@ -135,6 +141,9 @@ impl ReferenceValues {
                 format!("the PCRs {} of {bank} are quoted", pcrs.join(", "))
             }
             Requirement::Pcr(index) => match self.pcrs().get(&index) {
+                None | Some(Accepted::NotChecked) if self.boot().iter().any(|check| check.pcr() == index) => {
+                    format!("PCR {index}: not compared as a whole; its events are")
+                }
                 None | Some(Accepted::NotChecked) => format!("PCR {index}: not checked"),
                 Some(Accepted::AnyOf(digests)) => format!("PCR {index} has one of {} digests of pool.toml", digests.len()),
                 Some(Accepted::ReferenceValues) => {

@@ -1,6 +1,8 @@
 //! Records of evidence in the gateway's log, found again.
 
 use anyhow::bail;
+use attest::Claims;
+use attest::tpm::measured_boot::MeasuredBoot;
 use attest_gateway::audit::reading::{Found, Listed, files_beside};
 use attest_gateway::settings::Settings;
 use serde::Deserialize;
@@ -60,4 +62,10 @@ fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result
         }
     }
     Ok(found)
+}
+
+/// What was booted, as far as a TPM's quote or that of Azure's vTPM prove it with an event log.
+pub fn booted(claims: &Claims) -> Option<&MeasuredBoot> {
+    let of_azure = || claims.azure_vtpm()?.event_log()?.boot.as_deref();
+    claims.measured_boot().or_else(of_azure)
 }

@@ -14,14 +14,14 @@ use crate::log_builder::{EV_SEPARATOR, LogBuilder, SHA256};
 use crate::support::log_schema::LOG;
 use crate::support::{Case, Gateway, SoftKey, digest};
 
-const VM_ID: &str = "b1310a36-d400-46f6-82cb-6217df846586";
-const VTPM: [Kind; 1] = [Kind::AzureVtpm];
+pub const VM_ID: &str = "b1310a36-d400-46f6-82cb-6217df846586";
+pub const VTPM: [Kind; 1] = [Kind::AzureVtpm];
 const BOTH: [Kind; 2] = [Kind::Tpm, Kind::AzureVtpm];
-const REQUIRED: &str = "[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\nevent_log = \"required\"\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
+pub const REQUIRED: &str = "[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\nevent_log = \"required\"\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
 const ALTERED: [&str; 2] = ["event_log_sha256", "azure_vtpm_event_log_sha256"];
 
 /// The log of firmware that measures more than is known, after the vmId: it is needed for that to be seen.
-fn log(later: &str) -> LogBuilder {
+pub fn log(later: &str) -> LogBuilder {
     let mut log = LogBuilder::new(&[SHA256]);
     for pcr in 0..8 {
         if pcr == 6 {
@@ -34,7 +34,7 @@ fn log(later: &str) -> LogBuilder {
 }
 
 /// A machine whose firmware has written this log.
-fn machine() -> Machine {
+pub fn machine() -> Machine {
     let pcrs = log("more").pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr < 8);
     let pcrs: BTreeMap<u8, Vec<u8>> = pcrs.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
     let mut vtpm = Vtpm::new(VM_ID);
@@ -60,7 +60,7 @@ fn alone() -> Gateway {
     site::start(r#"[["azure-vtpm"]]"#, &[REQUIRED])
 }
 
-fn with_log(evidence: &mut Evidence, log: Option<Vec<u8>>) {
+pub fn with_log(evidence: &mut Evidence, log: Option<Vec<u8>>) {
     evidence.azure_vtpm.as_mut().unwrap().event_log = log.map(Blob);
 }
 

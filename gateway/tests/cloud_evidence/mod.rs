@@ -21,5 +21,6 @@ mod microsoft;
 mod outage;
 mod own_tpm;
 mod policy;
+mod row_by_row;
 mod site;
 mod sts;

@@ -106,6 +106,10 @@ impl Verifier for NitroTpm {
     ) -> Result<(), Refusal<NitroTpmError>> {
         Ok(super::appraise(verified, rules, now)?)
     }
+
+    fn by_requirement(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Vec<(String, Result<(), NitroTpmError>)> {
+        super::rules::by_requirement(verified, rules, now)
+    }
 }
 
 /// Its document says no account; what stands beside it may.

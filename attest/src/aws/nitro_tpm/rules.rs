@@ -13,6 +13,7 @@ use crate::aws::names::{is_account, is_instance, is_region};
 use crate::reference_sets::ReferenceSets;
 use crate::tpm::door;
 use crate::tpm::reference_values::{NotChecked, PcrRule, PcrRulesError, ReferenceValues};
+use crate::tpm::requirements::Requirement;
 use crate::withheld::Withheld;
 
 /// The rules. Every one that is given must hold.
@@ -171,20 +172,40 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
             });
         }
     }
-    for &index in rules.pcrs.pcrs().keys() {
-        let found = document.pcrs.get(&index).ok_or(NitroTpmError::PcrMissing { index })?;
-        let accepted = rules.pcrs.accept_pcr(index, found, now);
-        accepted.map_err(|accepted| NitroTpmError::PcrMismatch {
-            index,
-            found: found.clone(),
-            accepted,
-        })?;
+    requirements(rules).try_for_each(|requirement| meets(requirement, verified, rules, now))
+}
+
+/// What is required of the PCRs. A document has all of them, and no event log comes with it.
+fn requirements(rules: &NitroTpmRules) -> impl Iterator<Item = Requirement> {
+    let of_pcrs = |requirement: &Requirement| matches!(requirement, Requirement::Pcr(_) | Requirement::OnlyWhileBooting);
+    rules.pcrs.requirements().filter(of_pcrs)
+}
+
+fn meets(requirement: Requirement, verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
+    let pcrs = &verified.document.pcrs;
+    match requirement {
+        Requirement::Pcr(index) => {
+            let found = pcrs.get(&index).ok_or(NitroTpmError::PcrMissing { index })?;
+            let accepted = rules.pcrs.accept_pcr(index, found, now);
+            accepted.map_err(|accepted| NitroTpmError::PcrMismatch {
+                index,
+                found: found.clone(),
+                accepted,
+            })
+        }
+        Requirement::OnlyWhileBooting => Ok(door::check_open(rules.pcrs.bank(), pcrs, None)?),
+        Requirement::Selection | Requirement::EventLog | Requirement::Boot(_) => Ok(()),
     }
-    if rules.pcrs.is_only_while_booting() {
-        // No event log comes with a document.
-        door::check_open(rules.pcrs.bank(), &document.pcrs, None)?;
-    }
-    Ok(())
+}
+
+/// Each requirement in words, and whether it is met.
+pub(super) fn by_requirement(
+    verified: &VerifiedNitroTpm,
+    rules: &NitroTpmRules,
+    now: UnixTime,
+) -> Vec<(String, Result<(), NitroTpmError>)> {
+    let one = |requirement| (rules.pcrs.words(requirement), meets(requirement, verified, rules, now));
+    requirements(rules).map(one).collect()
 }
 
 fn one_of(found: &str, accepted: &[String], refusal: impl FnOnce(String, Withheld) -> NitroTpmError) -> Result<(), NitroTpmError> {

@@ -18,6 +18,7 @@ use super::row::visible;
 use super::show::Record;
 use super::source::Source;
 use crate::commands::output::{self, Reader};
+use crate::commands::recorded;
 
 /// The PCRs that a log's file is read for: those that only a reset of the machine clears.
 const FILE_PCRS: std::ops::Range<u8> = 0..16;
@@ -110,7 +111,7 @@ fn of_record(settings: &Settings, log: &[PathBuf], record: &Record) -> anyhow::R
     }
     // What was refused because of what was booted is proven all the same.
     let verified = verify(&String::from_utf8(line)?, &Blobs::open(&settings.evidence())?)?;
-    match verified.claims.measured_boot() {
+    match recorded::booted(&verified.claims) {
         Some(boot) => Ok(boot.clone()),
         None => bail!("its evidence has no event log that explains what was quoted"),
     }

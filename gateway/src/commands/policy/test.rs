@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use attest::tpm::requirements::Quoted;
-use attest::{AppraisalPolicy, Claims, ReferenceValues, UnixTime, appraise};
+use attest::{AppraisalPolicy, Claims, Reject, UnixTime, appraise};
 use attest_gateway::audit::{Blobs, verify};
 use attest_gateway::settings::Settings;
 
@@ -56,8 +55,10 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// Every rule, whether it holds, and why not; whether all of it is accepted.
 fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[String; 3]>, bool) {
     let mut rows = Vec::new();
-    if let (Some(tpm), Some(values)) = (claims.tpm(), policy.reference_values()) {
-        rows.extend(of_values("tpm", values, &tpm.quoted(), now));
+    for judged in policy.judged(claims, now) {
+        let (holds, why) = said(&judged.holds);
+        let requirement = format!("{}: {}", judged.kind.section(), judged.requirement);
+        rows.push([requirement, holds.to_owned(), why]);
     }
     if let Some(condition) = policy.condition() {
         let found = serde_json::to_value(claims).map_err(|error| error.to_string());
@@ -70,24 +71,15 @@ fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[Str
     }
     // What the rules of clouds say, and all together.
     let all = appraise(claims.clone(), policy, now);
-    let (holds, why) = match &all {
-        Ok(_) => ("yes", String::new()),
-        Err(reject) => ("NO", format!("{}: {}", reject.code(), reject.detail())),
-    };
+    let (holds, why) = said(&all);
     rows.push(["all of the policy".to_owned(), holds.to_owned(), why]);
     (rows, all.is_ok())
 }
 
-fn of_values(section: &str, values: &ReferenceValues, quoted: &Quoted<'_>, now: UnixTime) -> Vec<[String; 3]> {
-    let row = |requirement| {
-        let (holds, why) = match values.meets(requirement, quoted, now) {
-            Ok(()) => ("yes", String::new()),
-            Err(error) => {
-                let reject = attest::Reject::from(error);
-                ("NO", format!("{}: {}", reject.code(), reject.detail()))
-            }
-        };
-        [format!("{section}: {}", values.words(requirement)), holds.to_owned(), why]
-    };
-    values.requirements().map(row).collect()
+/// Whether it holds, and why not.
+fn said<T>(holds: &Result<T, Reject>) -> (&'static str, String) {
+    match holds {
+        Ok(_) => ("yes", String::new()),
+        Err(reject) => ("NO", format!("{}: {}", reject.code(), reject.detail())),
+    }
 }

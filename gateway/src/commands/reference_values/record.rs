@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use attest::azure::vtpm::VerifiedAzureVtpm;
 use attest::reference_sets::{Generation, Origin, Time};
 use attest::tpm::rules::recorded as values_of;
 use attest_gateway::audit::{Blobs, verify};
@@ -34,12 +35,13 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let (id, line) = recorded::of_node(&settings, &arguments.node)?;
     let again = verify(&line, &Blobs::at(&settings.evidence())).with_context(|| format!("decision {id}"))?;
-    let tpm = again.claims.tpm().context("the node has shown no TPM")?;
-    let log = tpm.event_log.as_ref().context("the node has sent no event log")?;
-    let Some(boot) = &log.boot else {
-        bail!("the node's event log explains none of the quoted PCRs");
-    };
-    let pcrs = if arguments.pcrs { tpm.pcrs.clone() } else { Default::default() };
+    let claims = &again.claims;
+    let boot = recorded::booted(claims).context("the node has sent no event log that explains what its TPM quoted")?;
+    let quoted = claims
+        .tpm()
+        .map(|tpm| &tpm.pcrs)
+        .or_else(|| claims.azure_vtpm().map(VerifiedAzureVtpm::pcrs));
+    let pcrs = quoted.filter(|_| arguments.pcrs).cloned().unwrap_or_default();
     let generation = Generation {
         name: arguments.name.clone(),
         added: now(),

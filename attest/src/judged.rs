@@ -1,0 +1,42 @@
+//! Appraisal for people: what the rules require of PCRs and of what was booted, one after the other.
+
+use rustls_pki_types::UnixTime;
+
+use crate::appraisal::AppraisalPolicy;
+use crate::claims::Claims;
+use crate::kinds::{Kind, Rulebook, Verifier, each_kind};
+use crate::reject::Reject;
+
+/// One requirement, held against claims.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// By which kind's rules.
+    pub kind: Kind,
+    /// What is required, in words.
+    pub requirement: String,
+    /// Whether it holds, and why not.
+    pub holds: Result<(), Reject>,
+}
+
+impl AppraisalPolicy {
+    /// Each requirement on PCRs and on what was booted, of the kinds that have proven something, in the order in which [`crate::appraise`] looks at them. A
+    /// policy requires more than these: which kinds are shown, what clouds say, a condition.
+    #[must_use]
+    pub fn judged(&self, claims: &Claims, now: UnixTime) -> Vec<Judged> {
+        let mut all = Vec::new();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if let (Some(proof), Some(rules)) = (&claims.proven.$member, Rulebook::<$room>::rules(self)) {
+                    let judged = <$room>::by_requirement(proof, rules, now).into_iter();
+                    all.extend(judged.map(|(requirement, holds)| Judged {
+                        kind: Kind::$kind,
+                        requirement,
+                        holds: holds.map_err(Reject::from),
+                    }));
+                }
+            };
+        }
+        each_kind!(one);
+        all
+    }
+}

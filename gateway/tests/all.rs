@@ -19,6 +19,9 @@ mod authentication;
 mod authorities;
 mod balancers;
 mod bench_report;
+#[path = "../../attest/tests/measured_boot/machine.rs"]
+#[allow(dead_code, reason = "the tests of the library use the rest")]
+mod booted;
 mod certificates;
 mod cli;
 mod clock;
@@ -38,6 +41,7 @@ mod examples;
 #[path = "../benches/firmware/mod.rs"]
 mod firmware;
 mod first_boot;
+mod fleets;
 mod given_back;
 mod handshakes;
 mod hold;
@@ -93,3 +97,5 @@ mod torn;
 mod transport;
 mod undecided;
 mod unfinished;
+#[path = "../../attest/tests/vectors/mod.rs"]
+mod vectors;

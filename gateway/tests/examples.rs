@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Gateway, program};
 
-fn examples() -> PathBuf {
+pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let target = to.join(entry.file_name());
@@ -23,20 +24,20 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn each_example_is_a_configuration_that_holds() {
-    let readme = fs::read_to_string(examples().join("README.md")).unwrap();
+    let readme = fs::read_to_string(folder().join("README.md")).unwrap();
     let mut names = Vec::new();
-    for entry in fs::read_dir(examples()).unwrap() {
-        let folder = entry.unwrap().path();
-        if !folder.is_dir() {
+    for entry in fs::read_dir(folder()).unwrap() {
+        let example = entry.unwrap().path();
+        if !example.is_dir() {
             continue;
         }
-        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let name = example.file_name().unwrap().to_str().unwrap().to_owned();
         assert!(
             readme.contains(&format!("| [{name}]({name}) |")),
             "examples/README.md does not name {name}"
         );
         let gateway = Gateway::init();
-        copy(&folder, &gateway.path(""));
+        copy(&example, &gateway.path(""));
         let checked = gateway.try_command(&["check"]);
         let said = String::from_utf8([checked.stdout, checked.stderr].concat()).unwrap();
         assert!(checked.status.success(), "{name}: {said}");
@@ -44,7 +45,10 @@ fn each_example_is_a_configuration_that_holds() {
         names.push(name);
     }
     names.sort();
-    assert_eq!(names, ["bare-metal", "google-cloud", "tokens"]);
+    assert_eq!(
+        names,
+        ["bare-metal", "fedora-coreos", "flatcar", "google-cloud", "rhel-coreos", "tokens"]
+    );
     // What the page says to type first.
     let init = readme
         .lines()

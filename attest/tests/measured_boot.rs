@@ -6,6 +6,7 @@ mod limits;
 mod loaders;
 pub mod machine;
 mod mutations;
+mod said;
 mod secure_boot;
 
 use crate::log_builder::{EV_IPL, LogBuilder};

@@ -290,3 +290,28 @@ fn certificates_have_their_subjects() {
         ]
     );
 }
+
+/// No machine boots twice among the vectors. But machines of which a PCR has the same value say the same of it: nothing that is each boot's own is looked at.
+#[test]
+fn logs_of_real_machines_say_the_same_of_the_same_value() {
+    let Some(vectors) = vectors() else { return };
+    let mut all: BTreeMap<(u8, String), (String, String)> = BTreeMap::new();
+    let mut compared = 0;
+    let folders = ["", "qemu", "go-attestation", "ibmtss", "tpm2-tools"].map(|folder| vectors.join("eventlogs").join(folder));
+    for path in folders.iter().flat_map(|folder| files_under(folder, "")) {
+        let bytes = std::fs::read(&path).unwrap();
+        let Ok(log) = EventLog::parse(&bytes) else { continue };
+        let Ok(replayed) = log.replay(HashAlg::Sha256, 0..16) else {
+            continue;
+        };
+        let boot = read(&bytes);
+        for pcr in 0..16 {
+            let value = HexDigest::new(replayed.value(pcr).unwrap()).unwrap().to_string();
+            let found = (boot.said(pcr).unwrap(), path.display().to_string());
+            let first = all.entry((pcr, value)).or_insert_with(|| found.clone());
+            assert_eq!(first.0, found.0, "PCR {pcr}: {} {}", first.1, found.1);
+            compared += usize::from(first.1 != found.1);
+        }
+    }
+    assert!(compared > 20, "{compared}");
+}

@@ -44,6 +44,7 @@ mod first_boot;
 mod fleets;
 mod given_back;
 mod handshakes;
+mod history;
 mod hold;
 #[path = "../../attest/tests/prediction/image.rs"]
 mod image;

@@ -328,6 +328,7 @@ fn every_help_shows_an_example() {
         "ek list",
         "node list",
         "node forget",
+        "node forget-history",
         "node release",
         "reference-values predict",
         "check",

@@ -19,8 +19,8 @@ use crate::support::{Answer, Gateway, POOL};
 /// Machines of the model, and how many of them come at once.
 const MACHINES: usize = 40;
 const TOGETHER: usize = 8;
-/// What a boot may take of the disk.
-const BOOT_BYTES: u64 = 8 * 1024;
+/// What the first boot of a machine may take of the disk: a kilobyte of it is what is kept of each machine, whatever it boots later.
+const BOOT_BYTES: u64 = 9 * 1024;
 /// What a file takes at least, and is rounded to.
 const BLOCK_BYTES: u64 = 4096;
 
@@ -112,7 +112,7 @@ fn by_document(site: &Site, record: &Value) -> Output {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_boot_of_a_model_takes_8_kilobytes_of_the_disk_and_each_is_decided_again() {
+async fn a_first_boot_of_a_model_takes_9_kilobytes_of_the_disk_and_each_is_decided_again() {
     let mut site = Site::new();
     site.gateway.run();
     site.stop();

@@ -5,7 +5,7 @@ use crate::tpm::door::DoorError;
 use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
-use crate::tpm::rules::BootRefusal;
+use crate::tpm::rules::{BootRefusal, Place};
 use crate::tpm::vtpm::VtpmError;
 use crate::tpm::wire::{HashAlg, WireError};
 use crate::withheld::Withheld;
@@ -246,6 +246,16 @@ impl TpmEvidenceError {
             Self::PcrMismatch { accepted, .. } | Self::ReferenceSelection { accepted, .. } => Some(accepted),
             Self::Boot(refusal) => refusal.withheld(),
             Self::Vtpm(VtpmError::Instance(error)) => error.withheld(),
+            _ => None,
+        }
+    }
+
+    /// What of a boot it is about, if it is about one.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        match self {
+            Self::PcrMismatch { index, .. } => Some(Place::Pcr(*index)),
+            Self::Boot(refusal) => Some(refusal.place()),
             _ => None,
         }
     }

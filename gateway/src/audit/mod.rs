@@ -43,7 +43,7 @@ pub use kept::{Keeping, Kept, give_up, keep, kept, missing, of_other_keys, stand
 pub use likeness::{Difference, Likened, LikenessError, Likenesses};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use pending::{Resolved, resolve_pending};
-pub use reason::{Use, served_for, trusted_by};
+pub use reason::{NEXT_STEP, Use, served_for, trusted_by, with_before};
 pub use record::{DecidedBy, Decision, NotAttested, Record, Shown, TicketTerms, Verdict, WAITED, decision_id};
 pub use replay::{ReplayError, VerifiedAgain, replay, replay_kubelet, verify};
 pub use retention::{Held, KEPT_NAME, KeptLines, LastLine, Past, Removal, Retention, RetentionError, Rule, Span, Tended, kept_file};

@@ -42,3 +42,16 @@ pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
 pub fn trusted_by(claims: &Claims) -> String {
     claims.reasons().join("; ")
 }
+
+/// What stands between a refusal's reason and what to do.
+pub const NEXT_STEP: &str = "; next: ";
+
+/// The reason of a refusal with what the machine had before, which goes before the next step.
+#[must_use]
+pub fn with_before(reason: &str, before: Option<&str>) -> String {
+    match (before, reason.rsplit_once(NEXT_STEP)) {
+        (None, _) => reason.to_owned(),
+        (Some(before), Some((why, next))) => format!("{why}; {before}{NEXT_STEP}{next}"),
+        (Some(before), None) => format!("{reason}; {before}"),
+    }
+}

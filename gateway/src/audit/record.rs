@@ -184,6 +184,10 @@ pub struct Record {
     /// Unverified; not there if the pointer says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer_authorities: Option<Vec<String>>,
+    /// Of a refusal for what was booted: what the machine had in that place when it was trusted last, and until when. The store's word: it decides
+    /// nothing, and no replay gives it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub booted_before: Option<String>,
     /// What an administrator should look into although it was not refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,
@@ -270,6 +274,7 @@ impl Record {
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,
+            booted_before: None,
             alerts: Vec::new(),
             claims: None,
             basis: None,

@@ -9,6 +9,7 @@ use attest::challenge::is_node_name;
 use attest_gateway::audit::admin::Verb;
 use attest_gateway::clock::rfc3339;
 use attest_gateway::machines::enrolment;
+use attest_gateway::machines::history;
 use attest_gateway::machines::instances::{self, InstanceRecord};
 use attest_gateway::machines::revocations::{self, Machine, Revocation};
 
@@ -29,6 +30,15 @@ pub enum Command {
     Forget {
         /// The name.
         name: String,
+    },
+    /// Take a machine's TPM as it is now: forget how far its counters had come, which firmware it had, and what it had booted.
+    #[command(
+        after_help = "Examples:\n  attest-gateway node forget-history worker-7\n  attest-gateway node forget-history tpm:0f3c…64 digits…9a\n\nFor after its TPM was cleared, or a virtual machine was set back. A pool refuses such a machine if its pool.toml says so in [history];\nwhat it attests next is then compared with nothing. Its name and its instance stay its own."
+    )]
+    ForgetHistory {
+        /// The node's name, the digest of its EK, or its instance, as the log and the lists have it.
+        #[arg(value_name = "WHAT")]
+        what: String,
     },
     /// Let an instance of a cloud be claimed anew: by the node after it was provisioned again, or with another TPM.
     #[command(
@@ -101,6 +111,15 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
                 })
             })?;
             output::done(format_args!("forgotten: {name}"))?;
+        }
+        Command::ForgetHistory { what } => {
+            let who = named(what)?;
+            change_store(config, Verb::NodeForgetHistory, |store| async move {
+                found(history::forget(&*store, &who).await?, || {
+                    format!("nothing is known of {who} from before; `attest-gateway node list` shows which machines have attested")
+                })
+            })?;
+            output::done(format_args!("history forgotten: {what}"))?;
         }
         Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
         Command::Restore { what, only } => {

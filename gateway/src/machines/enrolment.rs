@@ -1,15 +1,14 @@
-//! Who is known: allowlisted EKs, the names of nodes, and how far each TPM's counters have come.
+//! Who is known: allowlisted EKs, the names of nodes, and which TPMs have attested.
 //!
 //! A name belongs to one identity, from its first use (or from `ek add --name`) until an administrator says otherwise: another TPM
 //! cannot take over a node's name.
 
 use std::collections::BTreeSet;
 
-use attest::{Counters, EkDigest, NodeIdentity};
+use attest::{EkDigest, NodeIdentity};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::instances::by_its_own_tpm;
 use crate::store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
@@ -68,6 +67,19 @@ pub enum EnrolmentError {
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl EnrolmentError {
+    /// What the administrator has to look into: a node that is known comes with another key than it had.
+    #[must_use]
+    pub fn alert(&self) -> Option<String> {
+        match self {
+            Self::NameTaken { name, owner, claimant } => Some(format!(
+                "{claimant} attests, and asks to be {name}, which is {owner}: the machine was replaced, or its TPM was, or another machine wants its name"
+            )),
+            Self::OtherName { .. } | Self::Undecided { .. } | Self::Store(_) => None,
+        }
+    }
 }
 
 fn read<T: DeserializeOwned>(kind: EntryKind, entry: Entry) -> Result<T, StoreError> {
@@ -408,61 +420,6 @@ pub async fn forget_name_of(store: &dyn Store, name: &str, identity: Option<&str
 pub async fn attested_tpms(store: &dyn Store) -> Result<BTreeSet<String>, StoreError> {
     let entries = store.list(EntryKind::Clock).await?;
     Ok(entries.into_iter().map(|entry| entry.id).filter(|id| id.starts_with(TPM)).collect())
-}
-
-/// How far a TPM's counters had come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KnownCounters {
-    reset_count: u32,
-    restart_count: u32,
-    clock_ms: u64,
-}
-
-impl From<Counters> for KnownCounters {
-    fn from(counters: Counters) -> Self {
-        Self {
-            reset_count: counters.reset_count,
-            restart_count: counters.restart_count,
-            clock_ms: counters.clock_ms,
-        }
-    }
-}
-
-/// By which identity a TPM's counters are kept: an instance's own TPM is the same one, whoever's the instance is said to be.
-pub(super) fn kept_by(identity: &NodeIdentity) -> String {
-    by_its_own_tpm(identity.as_str()).unwrap_or_else(|| identity.to_string())
-}
-
-/// Remembers the counters of a TPM that has attested.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn note_counters(store: &dyn Store, identity: &NodeIdentity, counters: Counters) -> Result<(), StoreError> {
-    let entry = write(EntryKind::Clock, kept_by(identity), &KnownCounters::from(counters))?;
-    store.note(EntryKind::Clock, entry).await
-}
-
-/// Gives a line for the administrator if a TPM's counters ran backwards since it has attested, which happens when a TPM is cleared, and when
-/// something else answers in its place.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn compare_counters(store: &dyn Store, identity: &NodeIdentity, now: Counters) -> Result<Option<String>, StoreError> {
-    let before: Option<KnownCounters> = store
-        .get(EntryKind::Clock, &kept_by(identity))
-        .await?
-        .map(|entry| read(EntryKind::Clock, entry))
-        .transpose()?;
-    let Some(before) = before else { return Ok(None) };
-    let backwards = (now.reset_count, now.restart_count) < (before.reset_count, before.restart_count)
-        || (now.clock_safe && now.clock_ms < before.clock_ms);
-    Ok(backwards.then(|| {
-        format!(
-            "the TPM's counters ran backwards: resets {} to {}, restarts {} to {}, clock {} to {} ms; the TPM was cleared, or this is not the TPM it was",
-            before.reset_count, now.reset_count, before.restart_count, now.restart_count, before.clock_ms, now.clock_ms
-        )
-    }))
 }
 
 #[cfg(test)]

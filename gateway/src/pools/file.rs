@@ -21,6 +21,7 @@ use serde::Deserialize;
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError};
 use crate::credentials::kubelet::NamePatterns;
+use crate::machines::history::HistoryRules;
 use crate::machines::objects::MachineRules;
 use crate::policy::{Earns, Grants};
 use crate::settings::misplaced;
@@ -28,7 +29,8 @@ use crate::settings::misplaced;
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
 const BEFORE: [&str; 2] = ["grants", "attestation"];
-const AFTER: [&str; 8] = [
+const AFTER: [&str; 9] = [
+    "history",
     "kubelet",
     "inventory",
     "reference_values",
@@ -58,6 +60,8 @@ struct File {
     aws_sts: Option<StsRules>,
     azure: Option<AttestedDocumentRules>,
     azure_vtpm: Option<AzureVtpmRules>,
+    #[serde(default)]
+    history: HistoryRules,
     #[serde(default)]
     kubelet: KubeletFile,
     inventory: Option<InventoryFile>,
@@ -180,6 +184,8 @@ pub(super) struct PoolFile {
     /// Whose endorsement of a TPM is taken, if it says so.
     pub endorsement: Option<Endorsement>,
     pub policy: AppraisalPolicy,
+    /// What becomes of a TPM that is not what it was.
+    pub history: HistoryRules,
     /// How long a node of the pool waits when it is told to come again.
     pub hold_seconds: u64,
     /// The names of the nodes that belong to the pool, for those that show a kubelet's certificate.
@@ -320,6 +326,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         kubelet_names,
         endorsement,
         policy,
+        history: file.history,
         hold_seconds,
         inventory: inventory.map(|instances| folder.join(instances)),
         machines,

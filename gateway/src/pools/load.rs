@@ -310,6 +310,7 @@ impl Pool {
             reference_sets: file.reference_sets,
             inventory,
             machines: file.machines,
+            history: file.history,
             hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),

@@ -39,6 +39,7 @@ pub use versions::{RenderedConfig, Versions};
 use crate::credentials::kubelet::NamePatterns;
 use crate::ignition::{Inexpressible, SpecVersion};
 use crate::machine_config::second_stage::{Object, SecondStageError};
+use crate::machines::history::HistoryRules;
 use crate::machines::objects::MachineRules;
 use crate::policy::{ConfigSet, Grant, Grants};
 
@@ -53,6 +54,8 @@ pub struct Pool {
     pub endorsement: Endorsement,
     /// Which evidence is accepted.
     pub policy: AppraisalPolicy,
+    /// What becomes of a TPM that is not what it was.
+    pub history: HistoryRules,
     /// The sets of reference values that the policy looks in, in the order of its digests.
     pub reference_sets: Vec<Arc<[u8]>>,
     /// Which machines may join, if not all that the policy accepts.
@@ -185,6 +188,9 @@ impl Pool {
         if let (Some(rules), Some(members)) = (&self.machines, standing.as_object_mut()) {
             members.insert("machines".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
         }
+        if let (true, Some(members)) = (self.history != HistoryRules::default(), standing.as_object_mut()) {
+            members.insert("history".to_owned(), json!(self.history));
+        }
         standing
     }
 
@@ -194,6 +200,7 @@ impl Pool {
         self.grants == other.grants
             && self.endorsement == other.endorsement
             && self.policy == other.policy
+            && self.history == other.history
             && self.inventory == other.inventory
             && self.machines == other.machines
             && self.hold_seconds == other.hold_seconds

@@ -278,8 +278,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`Store::remove`] has written stays, whatever becomes of decisions that have written the same, or something else, before.
     async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError>;
 
-    /// As [`Store::put`], of what a decision that is about to be recorded was about.
-    async fn note(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError>;
+    /// As [`Store::put`], all of them at once, of what a decision that is about to be recorded was about.
+    async fn note(&self, kind: EntryKind, entries: Vec<Entry>) -> Result<(), StoreError>;
 
     /// Writes an entry, whatever was there.
     async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError>;

@@ -200,8 +200,11 @@ impl<E: Engine + 'static> Store for E {
         run(self, move |transaction| held::put(transaction, kind, &entry)).await
     }
 
-    async fn note(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
-        run_as(As::ForRecord, self, move |transaction| held::put(transaction, kind, &entry)).await
+    async fn note(&self, kind: EntryKind, entries: Vec<Entry>) -> Result<(), StoreError> {
+        run_as(As::ForRecord, self, move |transaction| {
+            entries.iter().try_for_each(|entry| held::put(transaction, kind, entry))
+        })
+        .await
     }
 
     async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {

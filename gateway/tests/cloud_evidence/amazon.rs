@@ -340,6 +340,25 @@ async fn attack_11_what_is_altered_in_a_nitro_tpm_document_after_it_was_signed_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_says_what_the_instance_had_booted_before() {
+    let gateway = nitro();
+    let show = async |pcr_7: u8| {
+        let make = |mut document: NitroDocument, _: &Asked| {
+            document.set_pcr(7, Some(vec![pcr_7; 48]));
+            document.document()
+        };
+        show_nitro(&gateway, make).await
+    };
+    drop(show(7).await.ticket());
+    let record = site::refused(&gateway, &show(9).await, "nitro-tpm-pcr-mismatch");
+    let before = record["booted_before"].as_str().unwrap();
+    assert!(
+        before.starts_with(&format!("PCR 7 of this machine was {}… until ", "07".repeat(8))),
+        "{before}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_nitro_tpm_document_must_say_is_compared() {
     let gateway = nitro();
     let signed = async |field: &str, value: Option<Cbor>, code: &str| {

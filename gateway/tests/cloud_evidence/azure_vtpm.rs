@@ -153,6 +153,30 @@ async fn attack_07_a_vtpms_counters_that_run_backwards_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_says_what_the_machine_had_booted_before() {
+    let gateway = both();
+    let booted_other = || {
+        reset(2).but(|machine| {
+            let mut vtpm = Vtpm::new(VM_ID);
+            vtpm.pcrs.insert(4, vec![5; 32]);
+            machine.vtpm = vtpm.into();
+        })
+    };
+    let answer = booted_other().attest(&gateway, &BOTH).await;
+    let record = site::refused(&gateway, &answer, "pcr-mismatch");
+    assert!(record["booted_before"].is_null(), "it was never trusted");
+    let answer = reset(2).attest(&gateway, &BOTH).await;
+    site::trusted(&gateway, &answer, WITH_DOCUMENT, &BOTH);
+    let answer = booted_other().attest(&gateway, &BOTH).await;
+    let record = site::refused(&gateway, &answer, "pcr-mismatch");
+    let before = record["booted_before"].as_str().unwrap();
+    assert!(
+        before.starts_with(&format!("PCR 4 of this machine was {}… until ", "04".repeat(8))),
+        "{before}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_ak_that_azure_has_not_certified_is_refused() {
     let gateway = alone();
     let machine = Machine::new();

@@ -104,8 +104,8 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.put(kind, entry).await
     }
 
-    async fn note(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
-        self.store.note(kind, entry).await
+    async fn note(&self, kind: EntryKind, entries: Vec<Entry>) -> Result<(), StoreError> {
+        self.store.note(kind, entries).await
     }
 
     fn sync(&self) -> Result<(), StoreError> {

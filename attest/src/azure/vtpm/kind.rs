@@ -17,7 +17,6 @@ use crate::reference_sets::ReferenceSets;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
-use crate::tpm::requirements::Quoted;
 use crate::values::Blob;
 
 impl EvidenceKind for AzureVtpm {
@@ -124,12 +123,7 @@ impl Verifier for AzureVtpm {
     }
 
     fn by_requirement(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixTime) -> Vec<(String, Result<(), AzureVtpmError>)> {
-        let quoted = Quoted {
-            bank: verified.quoted().pcr_bank,
-            pcrs: verified.pcrs(),
-            event_log: verified.event_log(),
-        };
-        rules.reference_values().by_requirement(&quoted, now)
+        rules.reference_values().by_requirement(&verified.quoted(), now)
     }
 }
 

@@ -11,7 +11,6 @@ use crate::azure::attested_document::{AttestedDocumentError, Rule};
 use crate::reference_sets::ReferenceSets;
 use crate::tpm::pcr::{PcrSelection, SelectionError};
 use crate::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError, ReferenceValues};
-use crate::tpm::requirements::Quoted;
 use crate::tpm::rules::Check;
 use crate::tpm::wire::HashAlg;
 use crate::withheld::Withheld;
@@ -138,11 +137,5 @@ pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixT
             accepted: Withheld::one_of(accepted),
         }));
     }
-    let quoted = verified.quoted();
-    let quoted = Quoted {
-        bank: quoted.pcr_bank,
-        pcrs: &quoted.pcrs,
-        event_log: quoted.event_log.as_ref(),
-    };
-    Ok(rules.reference_values.appraise(&quoted, now)?)
+    Ok(rules.reference_values.appraise(&verified.quoted(), now)?)
 }

@@ -11,6 +11,7 @@ use crate::azure::attested_document::VerifiedAttestedDocument;
 use crate::kinds::Counters;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::tpm::EventLogClaims;
+use crate::tpm::requirements::Quoted;
 use crate::tpm::verifier::{self, ShownQuote};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
@@ -117,8 +118,14 @@ impl VerifiedAzureVtpm {
         }
     }
 
-    pub(super) const fn quoted(&self) -> &QuotedState {
-        &self.quoted
+    /// What reference values are compared with.
+    #[must_use]
+    pub const fn quoted(&self) -> Quoted<'_> {
+        Quoted {
+            bank: self.quoted.pcr_bank,
+            pcrs: &self.quoted.pcrs,
+            event_log: self.quoted.event_log.as_ref(),
+        }
     }
 
     /// Takes the subscription from an attested document of the same machine. From one of another machine it takes nothing: the two then have

@@ -24,6 +24,7 @@ mod gpt;
 mod manifest;
 mod read;
 mod reader;
+mod said;
 mod signatures;
 mod subject;
 mod summary;
@@ -42,6 +43,7 @@ pub use event::{
 };
 pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven};
 pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
+pub use said::SAID_FORM;
 pub use signatures::{
     AuthorisedBy, Authority, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, SECURITY_VERSIONS_LIMIT, SecurityVersion, Sha256,
     SignatureDatabase,

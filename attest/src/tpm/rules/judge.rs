@@ -8,7 +8,7 @@ use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
 
 /// Longest text of an event that a message has, in characters.
-const SAID_LIMIT_CHARS: usize = 120;
+pub(super) const SAID_LIMIT_CHARS: usize = 120;
 
 /// Whether `check` holds of what was booted, by the values that are accepted at `now`, seconds since 1970.
 pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now: u64) -> Result<(), BootRefusal> {

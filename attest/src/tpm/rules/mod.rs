@@ -1,11 +1,13 @@
 //! Rules on what a machine has booted: each is about **all** events of a PCR, or about what a PCR has to begin with. So whoever extends something
 //! later, or has anything else loaded first, adds what is not accepted.
 //!
-//! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`].
+//! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`], [`Place`] (what of a boot
+//! it is about).
 
 mod error;
 mod judge;
 mod matching;
+mod place;
 mod recorded;
 mod words;
 
@@ -14,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use error::{ADVICE, BootRefusal};
 pub(crate) use judge::judge;
 pub(crate) use matching::{accepted_words, is_accepted};
+pub use place::{Place, values};
 pub use recorded::recorded;
 
 use crate::reference_sets::Wanted;

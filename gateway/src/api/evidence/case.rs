@@ -18,7 +18,7 @@ use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, Reco
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
-use crate::machines::history::Firmware;
+use crate::machines::history::History;
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
 use crate::pools::live::LivePools;
@@ -81,8 +81,8 @@ pub(super) struct EvidenceCase<'r> {
     record: Record,
     made: Made,
     held: Held,
-    /// Of each TPM that it is about, in the order of the claims.
-    firmware: Vec<Firmware>,
+    /// Of the TPMs that it is about.
+    history: History,
 }
 
 /// A decision that was made, and what it was made from.
@@ -102,7 +102,7 @@ impl<'r> EvidenceCase<'r> {
             record,
             made,
             held: Held::default(),
-            firmware: Vec::new(),
+            history: History::default(),
         }
     }
 
@@ -190,12 +190,16 @@ impl<'r> EvidenceCase<'r> {
         let (vouched, claims) = self.verify(reading).await?;
         self.refuse_revoked(reading, &vouched, &claims).await?;
         let EvidenceAsked { pool, now, .. } = self.asked.clone();
-        let result = attest::appraise(claims, &pool.policy, now)?;
+        let appraised = attest::appraise(claims, &pool.policy, now);
+        let result = appraised.inspect_err(|reject| self.record.booted_before = self.history.before(reject))?;
         let object = self.admit(&pool, result.claims())?;
         let grant = pool
             .grants
             .for_attested(&result)
             .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
+        if let Some(refused) = self.history.refused(pool.history, reading) {
+            return Err(refused.into());
+        }
         // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
         let holder = self.join(&vouched, &result, reading).await?;
         let record = &mut self.record;
@@ -291,21 +295,15 @@ impl<'r> EvidenceCase<'r> {
         Ok((vouched, claims))
     }
 
-    /// Refuses whoever gets nothing any more, and notes if a TPM's counters say that it is not what it was.
+    /// Refuses whoever gets nothing any more, and notes if a TPM is not what it was.
     async fn refuse_revoked(&mut self, reading: &mut Reading<'_>, vouched: &Vouched, claims: &Claims) -> Result<(), Refusal> {
         let given = vouched.allowlisted.as_ref().and_then(|record| record.name.as_deref());
         let names: Vec<&str> = given.into_iter().chain(claims.name()).collect();
         let identities: Vec<&str> = identities(claims).map(NodeIdentity::as_str).collect();
         revocations::refuse(reading, &names, &identities).await?;
-        self.firmware.clear();
-        for (known_by, counters) in claims.counters() {
-            // At once: a store may be at the end of a network.
-            let compared = enrolment::compare_counters(reading.store, known_by, counters);
-            let (alert, firmware) = tokio::try_join!(compared, Firmware::seen(reading.store, known_by, counters.firmware_version))
-                .map_err(|error| Refusal::because(&error))?;
-            self.record.alerts.extend(alert.into_iter().chain(firmware.alert()));
-            self.firmware.push(firmware);
-        }
+        let history = History::of(reading.store, claims, &self.asked.pool.policy).await;
+        self.history = history.map_err(|error| Refusal::because(&error))?;
+        self.record.alerts.extend(self.history.alerts());
         Ok(())
     }
 
@@ -340,7 +338,8 @@ impl<'r> EvidenceCase<'r> {
         self.held.superseded = alert.or(self.held.superseded.take());
         record.alerts.extend(self.held.superseded.clone());
         let (name, identity) = (claims.name(), claims.identity());
-        record.name = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await?;
+        let settled = enrolment::settle_name(reading, vouched.allowlisted.as_ref(), name, identity, &decision).await;
+        record.name = settled.inspect_err(|error| record.alerts.extend(error.alert()))?;
         if !self.endpoint.pools.is_current(&pool) {
             return Err(Refusal::outdated());
         }
@@ -363,14 +362,8 @@ impl<'r> EvidenceCase<'r> {
             }
         }
         // Not of a machine that is refused, or judged anew: it has not attested, and who it is now is compared with when it last did.
-        for (known_by, counters) in claims.counters() {
-            let noted = enrolment::note_counters(store, known_by, counters).await;
-            noted.map_err(|error| Refusal::because(&error))?;
-        }
-        for ((known_by, _), firmware) in claims.counters().into_iter().zip(&self.firmware) {
-            let noted = firmware.note(store, known_by).await;
-            noted.map_err(|error| Refusal::because(&error))?;
-        }
+        let noted = self.history.note(store, record.at, &record.id).await;
+        noted.map_err(|error| Refusal::because(&error))?;
         Ok(holder)
     }
 

@@ -10,7 +10,7 @@ use super::codes::{
     BY_REQUEST, CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
     KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNKNOWN, NODE_NAME_TAKEN, NODE_REVOKED,
     SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
-    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL,
+    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_ANOTHER_LOG, TPM_COUNTERS_BACK, TPM_FIRMWARE_BACK,
 };
 use crate::admission::TooBusy;
 use crate::audit::DecidedBy;
@@ -21,6 +21,7 @@ use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
 use crate::ignition::Inexpressible;
 use crate::machines::enrolment::EnrolmentError;
+use crate::machines::history::{Finding, HistoryRefusal};
 use crate::machines::instances::InstanceError;
 use crate::machines::objects::MachinesUnknown;
 use crate::machines::revocations::RevocationError;
@@ -86,6 +87,33 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::Undecided { .. } => Self::undecided(&error),
             EnrolmentError::Store(error) => Self::because(error),
         }
+    }
+}
+
+impl From<HistoryRefusal> for Refusal {
+    fn from(refusal: HistoryRefusal) -> Self {
+        let HistoryRefusal { tpm, finding } = &refusal;
+        let (code, told, if_meant) = match finding {
+            Finding::CountersBack { .. } => (
+                TPM_COUNTERS_BACK,
+                "this TPM's counters are behind what they were",
+                "the TPM was cleared, or this virtual machine was set back",
+            ),
+            Finding::FirmwareBack { .. } => (
+                TPM_FIRMWARE_BACK,
+                "this TPM's firmware is older than it was",
+                "the TPM's firmware was set back on purpose",
+            ),
+            Finding::AnotherLog { .. } => (
+                TPM_ANOTHER_LOG,
+                "the event log is another one than before, and the PCR values are the same",
+                "the machine boots the same files from another place",
+            ),
+        };
+        // How far it had come, and when, is for the administrator to know.
+        Self::guarded(code, told, &refusal).with_command(format!(
+            "If {if_meant}: `attest-gateway node forget-history {tpm}`, then boot again; if not, look into it first."
+        ))
     }
 }
 

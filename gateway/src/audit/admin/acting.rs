@@ -63,7 +63,9 @@ impl Witness for Acting {
 fn is_told(verb: Verb, change: &Change) -> bool {
     // What a chain had come to is forgotten by nobody else.
     let is_given_up = verb == Verb::LogGiveUp && change.kind == EntryKind::Checkpoint.as_str();
-    is_given_up || OF_ITSELF.iter().all(|kind| kind.as_str() != change.kind)
+    // What a machine's TPM was is forgotten by nobody else, either.
+    let is_forgotten = verb == Verb::NodeForgetHistory && change.kind == EntryKind::Clock.as_str();
+    is_given_up || is_forgotten || OF_ITSELF.iter().all(|kind| kind.as_str() != change.kind)
 }
 
 fn text(act: &Act) -> Result<String, StoreError> {

@@ -47,6 +47,8 @@ verbs! {
     EkForget = "ek.forget";
     /// A node's name was freed.
     NodeForget = "node.forget";
+    /// What is known of a machine's TPMs from before was forgotten.
+    NodeForgetHistory = "node.forget-history";
     /// An instance of a cloud was freed.
     NodeRelease = "node.release";
     /// A machine was revoked.

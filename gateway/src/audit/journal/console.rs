@@ -1,6 +1,6 @@
 //! The console's lines: the same decisions, for people.
 
-use super::super::reason::late;
+use super::super::reason::{late, with_before};
 use super::super::record::{Decision, NotAttested, Record, Shown, Verdict};
 
 /// Longest text that one part of a console line has, in characters; the record has all of it.
@@ -38,13 +38,14 @@ pub(super) fn show(record: &Record) {
         name,
         code,
         reason,
+        booted_before,
         grant,
         ..
     } = record;
     // Some of this comes from the node as it is, and nothing of it may look like another line.
     let who = printable(identity.as_deref().unwrap_or("unknown node"));
     let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
-    let (pool, reason) = (printable(pool), printable(reason));
+    let (pool, reason) = (printable(pool), printable(&with_before(reason, booted_before.as_deref())));
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
     let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
     match (verdict, decision) {

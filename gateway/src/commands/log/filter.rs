@@ -67,6 +67,7 @@ pub struct Fields {
     pub earned_by: Option<String>,
     pub use_number: Option<u64>,
     pub not_attested: Option<Said>,
+    pub booted_before: Option<String>,
     #[serde(default)]
     pub alerts: Vec<String>,
     /// Decisions that were not recorded one by one.

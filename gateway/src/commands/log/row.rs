@@ -2,6 +2,7 @@
 
 pub use super::super::visible::{visible, visible_json};
 use super::filter::Fields;
+use attest_gateway::audit::NEXT_STEP;
 
 /// How wide columns are, in characters; what is longer is cut, but for the last one's with `--wide`.
 const NODE: usize = 28;
@@ -11,8 +12,6 @@ const CODE: usize = 24;
 const NEXT: usize = 80;
 /// Digits of an id, which are enough to ask for the record.
 const ID: usize = 12;
-/// What stands between a refusal's reason and what to do.
-const NEXT_STEP: &str = "; next: ";
 
 /// What the columns are called.
 pub fn head() -> String {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use attest_gateway::audit::with_before;
 use attest_gateway::settings::Settings;
 use serde_json::Value;
 
@@ -106,7 +107,8 @@ fn show_record(settings: &Settings, Arguments { source, .. }: &Arguments, record
 fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &Fields) -> anyhow::Result<Reader> {
     output.put(row(fields, true).as_bytes())?;
     if !fields.reason.is_empty() {
-        output.put(format!("{}\n", visible(&fields.reason)).as_bytes())?;
+        let reason = with_before(&fields.reason, fields.booted_before.as_deref());
+        output.put(format!("{}\n", visible(&reason)).as_bytes())?;
     }
     for alert in &fields.alerts {
         output.put(format!("ALERT: {}\n", visible(alert)).as_bytes())?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest::{AppraisalPolicy, ReferenceValues};
+use attest_gateway::machines::history::HistoryRules;
 use attest_gateway::settings::Settings;
 
 use crate::commands::{output, pool};
@@ -17,7 +18,7 @@ pub struct Arguments {
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
-    output::print(words(&pool.policy))?;
+    output::print(format_args!("{}{}", words(&pool.policy), of_history(pool.history)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -45,6 +46,15 @@ fn words(policy: &AppraisalPolicy) -> String {
     text
 }
 
+/// What is refused although all of that holds.
+fn of_history(rules: HistoryRules) -> String {
+    let lines: String = rules.words().map(|words| format!("- {words}\n")).collect();
+    match lines.as_str() {
+        "" => lines,
+        lines => format!("[history], since it was trusted last\n{lines}"),
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
@@ -53,6 +63,7 @@ mod tests {
     use attest::HashAlg;
     use attest::tpm::reference_values::{Accepted, EventLogRule};
     use attest::tpm::rules::Check;
+    use attest_gateway::machines::history::Answer;
 
     use super::*;
 
@@ -86,5 +97,19 @@ mod tests {
         ] {
             assert!(words.contains(expected), "{expected} is not in {words}");
         }
+    }
+
+    #[test]
+    fn what_is_refused_by_a_tpms_history_is_said_and_nothing_where_nothing_is() {
+        assert_eq!(of_history(HistoryRules::default()), "");
+        let rules = HistoryRules {
+            firmware_back: Answer::Refuse,
+            ..HistoryRules::default()
+        };
+        let words = of_history(rules);
+        assert!(
+            words.contains("[history]") && words.contains("firmware is not older") && !words.contains("counters"),
+            "{words}"
+        );
     }
 }

@@ -21,7 +21,7 @@ async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_
     store.sync().unwrap();
     let spent = store.spend(thing("a", 1, 10)).await.unwrap();
     assert_eq!(spent, Spend::Granted { use_number: 1 });
-    store.note(EntryKind::Clock, entry("a", "1")).await.unwrap();
+    store.note(EntryKind::Clock, vec![entry("a", "1")]).await.unwrap();
     store.sync().unwrap_err();
     // Nor is anything after it, though the file is there again: what was not written then is taken for written.
     fs::rename(folder.path().join("away"), &log).unwrap();

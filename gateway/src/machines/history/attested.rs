@@ -1,0 +1,62 @@
+//! The TPMs that have attested, by each kind of evidence that quotes PCRs, and what of a boot a refusal of one is about.
+
+use attest::aws::nitro_tpm::NitroTpmError;
+use attest::azure::vtpm::{AzureVtpmError, AzureVtpmRules};
+use attest::tpm::requirements::Quoted;
+use attest::tpm::rules::{Check, Place};
+use attest::{AppraisalPolicy, Claims, Counters, HashAlg, Kind, NodeIdentity, ReferenceValues, Reject};
+
+/// One of them.
+pub(super) struct AttestedTpm<'c> {
+    pub kind: Kind,
+    /// Its own identity, or that of its instance.
+    pub identity: &'c NodeIdentity,
+    pub quoted: Quoted<'c>,
+    /// How far it has come, where it says so.
+    pub counters: Option<Counters>,
+    /// What the pool asks of the events of its boot.
+    pub checks: &'c [Check],
+}
+
+pub(super) fn tpms<'c>(claims: &'c Claims, policy: &'c AppraisalPolicy) -> Vec<AttestedTpm<'c>> {
+    let instance = claims.instance().unwrap_or_else(|| claims.identity());
+    let of_azure = policy.azure_vtpm().map(AzureVtpmRules::reference_values);
+    let tpm = claims
+        .tpm()
+        .map(|tpm| (Kind::Tpm, claims.identity(), tpm.quoted(), policy.reference_values()));
+    let vtpm = claims.azure_vtpm().map(|vtpm| (Kind::AzureVtpm, instance, vtpm.quoted(), of_azure));
+    let nitro = claims.aws_nitro_tpm().map(|nitro| {
+        // Of the one bank that its documents have; there is no event log.
+        let quoted = Quoted {
+            bank: HashAlg::Sha384,
+            pcrs: &nitro.document.pcrs,
+            event_log: None,
+        };
+        (Kind::AwsNitroTpm, instance, quoted, None)
+    });
+    let counters = claims.counters();
+    let attested = [tpm, vtpm, nitro].into_iter().flatten();
+    attested
+        .map(|(kind, identity, quoted, values)| AttestedTpm {
+            kind,
+            identity,
+            quoted,
+            // A NitroTPM says none, whoever's stand beside it.
+            counters: counters
+                .iter()
+                .find(|(of, _)| kind != Kind::AwsNitroTpm && *of == identity)
+                .map(|(_, counters)| *counters),
+            checks: values.map_or(&[], ReferenceValues::boot),
+        })
+        .collect()
+}
+
+/// What of a boot a refusal is about, and which kind's evidence has proven that.
+pub(super) fn place(reject: &Reject) -> Option<(Kind, Place)> {
+    match reject {
+        Reject::Tpm(error) => error.place().map(|place| (Kind::Tpm, place)),
+        Reject::AzureVtpm(AzureVtpmError::Tpm(error)) => error.place().map(|place| (Kind::AzureVtpm, place)),
+        Reject::AwsNitroTpm(NitroTpmError::PcrMismatch { index, .. }) => Some((Kind::AwsNitroTpm, Place::Pcr(*index))),
+        _ => None,
+    }
+}

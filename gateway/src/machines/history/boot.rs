@@ -1,0 +1,178 @@
+//! What a machine had booted when it was trusted last.
+
+use std::collections::BTreeMap;
+
+use attest::HashAlg;
+use attest::tpm::measured_boot::SAID_FORM;
+use attest::tpm::requirements::Quoted;
+use attest::tpm::rules::{self, Check, Place};
+use serde::{Deserialize, Serialize};
+
+use super::Finding;
+use crate::clock::rfc3339;
+use crate::store::{Entry, EntryKind, StoreError};
+
+/// Most values that are kept of one machine, over all checks: a boot has three images, as many certificates, a handful of sections. GRUB's texts are
+/// more, and then a PCR's value says whether they were the same.
+const VALUES_LIMIT: usize = 24;
+
+/// Of a digest so many hexadecimal digits are kept, in an entry of each machine: 64 bits tell values apart that nobody has made to be taken for one another.
+/// Who has spent 2^64 hashes on two that begin alike gains a wrong word in a message, or is not told of; no rule goes by it.
+const DIGITS: usize = 16;
+
+/// How many values a text names that were there before.
+const NAMED_LIMIT: usize = 3;
+
+/// How coarse the time is of when a machine was trusted last: a machine that boots again the same day writes nothing new.
+const DAY_SECONDS: u64 = 86_400;
+
+/// A boot, as far as another one is compared with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Boot {
+    bank: HashAlg,
+    /// How the values of the PCRs begin that were quoted.
+    pcrs: BTreeMap<u8, String>,
+    /// Which form the next have.
+    said_form: u32,
+    /// How digests begin: of each PCR that the log explains, what the log says of its events beside their digests.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    said: BTreeMap<u8, String>,
+    /// Of each check of the pool's the values that it looked at, as far as they are few.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    values: BTreeMap<Check, Vec<String>>,
+}
+
+/// One by which its machine was trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TrustedBoot {
+    /// When, seconds since 1970: on which day it was so last.
+    at: u64,
+    /// By which decision that was noted.
+    decision: String,
+    boot: Boot,
+}
+
+/// The day, in UTC.
+pub(super) fn date(at: u64) -> String {
+    let mut text = rfc3339(at);
+    if let Some(end) = text.find('T') {
+        text.truncate(end);
+    }
+    text
+}
+
+/// How a digest begins.
+fn begin(digest: &impl ToString) -> String {
+    let mut text = digest.to_string();
+    text.truncate(DIGITS);
+    text
+}
+
+/// A value of a check as it is kept: the firmware's version is no digest.
+fn kept(check: Check, value: &String) -> String {
+    match check {
+        Check::FirmwareVersion => value.clone(),
+        _ => begin(value),
+    }
+}
+
+impl Boot {
+    pub(super) fn of(quoted: &Quoted<'_>, checks: &[Check]) -> Self {
+        let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
+        let said = boot.iter().flat_map(|boot| {
+            let explained = boot.explained_pcrs.iter().filter(|pcr| quoted.pcrs.contains_key(pcr));
+            explained.filter_map(|pcr| Some((*pcr, begin(&boot.said(*pcr)?))))
+        });
+        let mut values = BTreeMap::new();
+        let mut room = VALUES_LIMIT;
+        for (check, found) in checks.iter().filter_map(|check| Some((*check, rules::values(*check, boot?)?))) {
+            if let Some(left) = room.checked_sub(found.len()) {
+                room = left;
+                values.insert(check, found.iter().map(|value| kept(check, value)).collect());
+            }
+        }
+        Self {
+            bank: quoted.bank,
+            pcrs: quoted.pcrs.iter().map(|(pcr, value)| (*pcr, begin(value))).collect(),
+            said_form: SAID_FORM,
+            said: said.collect(),
+            values,
+        }
+    }
+}
+
+impl TrustedBoot {
+    pub(super) fn new(boot: Boot, at: u64, decision: &str) -> Self {
+        let decision = decision.to_owned();
+        Self { at, decision, boot }
+    }
+
+    pub(super) fn entry(&self, id: String) -> Result<Entry, StoreError> {
+        match serde_json::to_string(self) {
+            Ok(value) => Ok(Entry { id, value }),
+            Err(source) => {
+                let kind = EntryKind::Clock.as_str();
+                Err(StoreError::Entry { kind, id, source })
+            }
+        }
+    }
+
+    /// Whether it says all that this boot at this time would.
+    pub(super) fn says(&self, boot: &Boot, at: u64) -> bool {
+        self.boot == *boot && self.at / DAY_SECONDS == at / DAY_SECONDS
+    }
+
+    /// The first PCR that has the value that it had, of which the log says something else.
+    pub(super) fn another_log(&self, now: &Boot) -> Option<Finding> {
+        let then = &self.boot;
+        if then.bank != now.bank || then.said_form != now.said_form {
+            return None;
+        }
+        let is_other = |pcr: &&u8| {
+            let same_value = then.pcrs.get(pcr).is_some_and(|value| now.pcrs.get(pcr) == Some(value));
+            let [then, now] = [then, now].map(|boot| boot.said.get(pcr));
+            same_value && then.zip(now).is_some_and(|(then, now)| then != now)
+        };
+        let pcr = *now.said.keys().find(is_other)?;
+        let (at, decision) = (self.at, self.decision.clone());
+        Some(Finding::AnotherLog { pcr, at, decision })
+    }
+
+    /// What it had in the place that `now` is refused for, in words.
+    pub(super) fn beside(&self, now: &Boot, place: &Place) -> Option<String> {
+        let (then, until) = (&self.boot, date(self.at));
+        if then.bank != now.bank {
+            return None;
+        }
+        let pcr = match place {
+            Place::Pcr(pcr) => *pcr,
+            Place::Value { check, value } => match then.values.get(check) {
+                Some(values) if values.contains(&kept(*check, value)) => return Some(format!("this machine booted that until {until}")),
+                Some(values) => {
+                    let stayed = now.values.get(check);
+                    let is_gone = |value: &&String| stayed.is_none_or(|stayed| !stayed.contains(value));
+                    return Some(match named(*check, values.iter().filter(is_gone)) {
+                        Some(gone) => format!("this machine booted {gone} until {until}"),
+                        None => format!("this machine booted without that until {until}"),
+                    });
+                }
+                None => check.pcr(),
+            },
+        };
+        let (then, now) = (then.pcrs.get(&pcr)?, now.pcrs.get(&pcr)?);
+        Some(match then == now {
+            true => format!("this machine booted that until {until}"),
+            false => format!("PCR {pcr} of this machine was {then}… until {until}"),
+        })
+    }
+}
+
+/// These values of a check, of many some; of digests how they begin.
+fn named<'v>(check: Check, values: impl Iterator<Item = &'v String>) -> Option<String> {
+    let end = if check == Check::FirmwareVersion { "" } else { "…" };
+    let values: Vec<String> = values.map(|value| format!("{value}{end}")).collect();
+    let first = values.get(..NAMED_LIMIT).unwrap_or(&values);
+    let more = values.len().saturating_sub(first.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!values.is_empty()).then(|| format!("{}{more}", first.join(", ")))
+}

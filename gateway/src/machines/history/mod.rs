@@ -1,0 +1,198 @@
+//! What is known of each TPM from when it was trusted last: how far its counters had come ([`counters`]), which firmware it had, and what its machine had
+//! booted ([`boot`]). What comes is held against that: a pool is told of what went backwards, or refuses it ([`HistoryRules`]).
+//!
+//! The counters are in the entries that earlier releases know. All else is in entries of their own beside them, because two releases may serve one store.
+
+mod attested;
+mod boot;
+mod counters;
+mod finding;
+mod rules;
+
+use std::collections::BTreeSet;
+
+use attest::{AppraisalPolicy, Claims, Counters, Kind, Reject};
+use boot::{Boot, TrustedBoot};
+use counters::KnownCounters;
+pub use finding::{Finding, HistoryRefusal};
+pub use rules::{Answer, HistoryRules};
+
+use super::instances::by_its_own_tpm;
+use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
+
+/// How the id begins under which the version of a TPM's firmware is kept, among the counters.
+const FIRMWARE: &str = "firmware:";
+/// Likewise, what its machine had booted.
+const BOOT: &str = "booted:";
+
+/// By which identity a TPM's history is kept: an instance's own TPM is the same one, whoever's the instance is said to be.
+fn kept_by(identity: &str) -> String {
+    by_its_own_tpm(identity).unwrap_or_else(|| identity.to_owned())
+}
+
+/// The history of the TPMs that attest, beside what they are now.
+#[derive(Debug, Default)]
+pub struct History(Vec<Past>);
+
+/// That of one of them.
+#[derive(Debug)]
+struct Past {
+    id: String,
+    kind: Kind,
+    /// What was read: what is refused is refused for this.
+    read: Vec<Entry>,
+    counters: Option<(Option<KnownCounters>, Counters)>,
+    firmware: Option<u64>,
+    trusted: Option<TrustedBoot>,
+    boot: Boot,
+}
+
+impl History {
+    /// Of the TPMs that these claims are of; of their boots, what this policy asks about.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn of(store: &dyn Store, claims: &Claims, policy: &AppraisalPolicy) -> Result<Self, StoreError> {
+        let mut all = Vec::new();
+        for tpm in attested::tpms(claims, policy) {
+            let id = kept_by(tpm.identity.as_str());
+            // At once: a store may be at the end of a network.
+            let wanted = ids(&id).map(|id| (EntryKind::Clock, id));
+            let mut found = store.get_all(wanted.to_vec()).await?.into_iter();
+            let found = [found.next(), found.next(), found.next()].map(Option::flatten);
+            let boot = Boot::of(&tpm.quoted, tpm.checks);
+            all.push(Past::new(id, tpm.kind, tpm.counters, boot, found)?);
+        }
+        Ok(Self(all))
+    }
+
+    /// A line for the administrator for each thing that is not as it should be.
+    pub fn alerts(&self) -> impl Iterator<Item = String> {
+        self.0.iter().flat_map(Past::findings).map(|finding| finding.to_string())
+    }
+
+    /// What a pool with these rules refuses. What it is refused for is noted as read: it has to stand there.
+    #[must_use]
+    pub fn refused(&self, rules: HistoryRules, reading: &mut Reading<'_>) -> Option<HistoryRefusal> {
+        self.0.iter().find_map(|past| {
+            let finding = past.findings().into_iter().find(|finding| rules.refuse(finding))?;
+            for entry in &past.read {
+                reading.note(EntryKind::Clock, entry);
+            }
+            let tpm = past.id.clone();
+            Some(HistoryRefusal { tpm, finding })
+        })
+    }
+
+    /// What the machine had in the place that it is refused for, when it was trusted last, in words; `None` if that is not known.
+    #[must_use]
+    pub fn before(&self, reject: &Reject) -> Option<String> {
+        let (kind, place) = attested::place(reject)?;
+        let past = self.0.iter().find(|past| past.kind == kind)?;
+        past.trusted.as_ref()?.beside(&past.boot, &place)
+    }
+
+    /// Remembers what they are now, by a decision at this time, seconds since 1970, by which they are trusted. Of most boots that is the counters alone.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn note(&self, store: &dyn Store, at: u64, decision: &str) -> Result<(), StoreError> {
+        let mut entries = Vec::new();
+        for past in &self.0 {
+            let [id, of_firmware, of_boot] = ids(&past.id);
+            if let Some((_, now)) = past.counters {
+                entries.push(KnownCounters::from(now).entry(id)?);
+                if past.firmware != Some(now.firmware_version) {
+                    let value = now.firmware_version.to_string();
+                    entries.push(Entry { id: of_firmware, value });
+                }
+            }
+            let is_noted = past.trusted.as_ref().is_some_and(|trusted| trusted.says(&past.boot, at));
+            if !is_noted {
+                entries.push(TrustedBoot::new(past.boot.clone(), at, decision).entry(of_boot)?);
+            }
+        }
+        match entries.is_empty() {
+            true => Ok(()),
+            false => store.note(EntryKind::Clock, entries).await,
+        }
+    }
+}
+
+impl Past {
+    /// Of what was found under its [`ids`].
+    fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<Entry>; 3]) -> Result<Self, StoreError> {
+        let read = found.iter().flatten().cloned().collect();
+        let [counters, firmware, trusted] = found;
+        let known = counters.map(KnownCounters::read).transpose()?;
+        Ok(Self {
+            id,
+            kind,
+            read,
+            counters: now.map(|now| (known, now)),
+            // What cannot be read, as that of a later release, is not known.
+            firmware: firmware.and_then(|entry| entry.value.parse().ok()),
+            trusted: trusted.and_then(|entry| serde_json::from_str(&entry.value).ok()),
+            boot,
+        })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let counters = self.counters.and_then(|(known, now)| known?.behind(now));
+        let firmware = self.counters.zip(self.firmware).and_then(|((_, now), before)| {
+            let now = now.firmware_version;
+            (now < before).then_some(Finding::FirmwareBack { before, now })
+        });
+        let log = self.trusted.as_ref().and_then(|trusted| trusted.another_log(&self.boot));
+        [counters, firmware, log].into_iter().flatten().collect()
+    }
+}
+
+/// The ids of its entries: counters, firmware, boot.
+fn ids(kept_by: &str) -> [String; 3] {
+    [kept_by.to_owned(), format!("{FIRMWARE}{kept_by}"), format!("{BOOT}{kept_by}")]
+}
+
+/// Forgets the history of a machine's TPMs, named as [`super::revocations::named`] gives it: what each is next is compared with nothing. That they have
+/// attested stays known. Says whether there was anything.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn forget(store: &dyn Store, who: &str) -> Result<bool, StoreError> {
+    let mut anew = Anew::default();
+    loop {
+        let mut reading = Reading::of(store);
+        let named = reading.get(EntryKind::Name, who).await?.map(|entry| entry.value);
+        let tpms: BTreeSet<String> = named.iter().map(String::as_str).chain([who]).map(kept_by).collect();
+        let mut rewrites = Vec::new();
+        for tpm in tpms {
+            let [counters, firmware, boot] = ids(&tpm);
+            if reading.get(EntryKind::Clock, &counters).await?.is_some() {
+                // Nothing is behind these; that there are none would say that it has never attested.
+                let Entry { id, value } = KnownCounters::default().entry(counters)?;
+                rewrites.push(rewrite(id, Some(value)));
+            }
+            for id in [firmware, boot] {
+                if reading.get(EntryKind::Clock, &id).await?.is_some() {
+                    rewrites.push(rewrite(id, None));
+                }
+            }
+        }
+        if rewrites.is_empty() {
+            return Ok(false);
+        }
+        match store.rewrite(reading.seen().clone(), rewrites).await {
+            Ok(()) => return Ok(true),
+            Err(error) => anew.again(error)?,
+        }
+    }
+}
+
+const fn rewrite(id: String, value: Option<String>) -> Rewrite {
+    let kind = EntryKind::Clock;
+    Rewrite { kind, id, value }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests;

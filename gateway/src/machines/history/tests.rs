@@ -1,0 +1,326 @@
+use std::collections::BTreeMap;
+
+use attest::protocol::HexDigest;
+use attest::tpm::event_log::EventLogError;
+use attest::tpm::rules::{BootRefusal, Check};
+use attest::{Counters, HashAlg, NodeIdentity, TpmEvidenceError, Withheld};
+
+use super::*;
+use crate::machines::enrolment::attested_tpms;
+use crate::machines::revocations::named;
+use crate::store::Embedded;
+
+/// 26 November 2026, at ten in the morning.
+const NOW: u64 = 1_795_687_200;
+const DAY: u64 = 86_400;
+
+fn store() -> (tempfile::TempDir, Embedded) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+    (folder, store)
+}
+
+fn identity(byte: u8) -> String {
+    NodeIdentity::of_tpm(HexDigest::from([byte; 32]).try_into().unwrap()).to_string()
+}
+
+fn counters((reset_count, restart_count, clock_ms): (u32, u32, u64), clock_safe: bool, firmware_version: u64) -> Counters {
+    Counters {
+        reset_count,
+        restart_count,
+        clock_ms,
+        clock_safe,
+        firmware_version,
+    }
+}
+
+fn hex(byte: u8) -> String {
+    HexDigest::from([byte; 32]).to_string()
+}
+
+/// As it is kept.
+fn short(byte: u8) -> String {
+    hex(byte)[..16].to_owned()
+}
+
+/// A boot with these values of PCRs 4 and 7, this said of PCR 4, and these images.
+fn boot(pcr_4: u8, said: &str, images: Option<&[u8]>) -> Boot {
+    let images = images.map(|images| (Check::Images.word(), images.iter().map(|byte| short(*byte)).collect::<Vec<_>>()));
+    let text = serde_json::json!({
+        "bank": HashAlg::Sha256,
+        "pcrs": {"4": short(pcr_4), "7": short(7)},
+        "said_form": 1,
+        "said": {"4": said, "7": "07"},
+        "values": images.into_iter().collect::<BTreeMap<_, _>>(),
+    });
+    serde_json::from_str(&text.to_string()).unwrap()
+}
+
+/// What is known of a TPM that is this now, as [`History::of`] reads it.
+async fn history(store: &dyn Store, id: &str, counters: Option<Counters>, boot: Boot) -> History {
+    let get = async |id: &String| store.get(EntryKind::Clock, id).await.unwrap();
+    let [of_counters, of_firmware, of_boot] = ids(id);
+    let (known, firmware, trusted) = (get(&of_counters).await, get(&of_firmware).await, get(&of_boot).await);
+    let read: Vec<Entry> = [&known, &firmware, &trusted].into_iter().flatten().cloned().collect();
+    let past = Past::new(id.to_owned(), Kind::Tpm, counters, boot, [known, firmware, trusted]).unwrap();
+    assert_eq!(past.read, read, "all that was read can be wanted unchanged");
+    History(vec![past])
+}
+
+fn refuses(counters_back: Answer, firmware_back: Answer, another_log: Answer) -> HistoryRules {
+    HistoryRules {
+        counters_back,
+        firmware_back,
+        another_log,
+    }
+}
+
+#[tokio::test]
+async fn counters_and_a_clock_that_run_backwards_are_told_and_those_that_run_on_are_not() {
+    let told = async |before: (u32, u32, u64), now: (u32, u32, u64), clock_safe: bool| {
+        let (_folder, store) = store();
+        let (known, now) = (counters(before, true, 1), counters(now, clock_safe, 1));
+        let first = history(&store, &identity(1), Some(known), boot(4, "a", None)).await;
+        assert_eq!(first.alerts().count(), 0, "nothing is known yet");
+        assert!(attested_tpms(&store).await.unwrap().is_empty(), "it has not attested yet");
+        first.note(&store, NOW, "d1").await.unwrap();
+        assert_eq!(attested_tpms(&store).await.unwrap(), [identity(1)].into());
+        let other = history(&store, &identity(2), Some(counters((0, 0, 0), true, 0)), boot(4, "b", None)).await;
+        assert_eq!(other.alerts().count(), 0, "another TPM");
+        let second = history(&store, &identity(1), Some(now), boot(4, "a", None)).await;
+        second.alerts().count() == 1
+    };
+    let before = (5, 5, 5);
+    for (now, clock_safe, backwards) in [
+        ((5, 5, 5), true, false),
+        ((5, 5, 6), true, false),
+        ((5, 6, 6), true, false),
+        ((6, 0, 6), true, false),
+        ((5, 5, 4), true, true),
+        ((6, 0, 4), true, true),
+        // The TPM says itself that it may have reported a later time.
+        ((5, 5, 4), false, false),
+        ((5, 4, 6), true, true),
+        ((4, 9, 6), false, true),
+    ] {
+        assert_eq!(told(before, now, clock_safe).await, backwards, "{now:?} {clock_safe}");
+    }
+}
+
+#[tokio::test]
+async fn a_firmware_that_goes_back_is_told_and_one_that_goes_on_is_not() {
+    let (_folder, store) = store();
+    let told = async |version| {
+        let now = counters((1, 1, 1), true, version);
+        let history = history(&store, &identity(1), Some(now), boot(4, "a", None)).await;
+        history.note(&store, NOW, "d").await.unwrap();
+        history.alerts().next().is_some()
+    };
+    for (version, back) in [
+        (5, false),
+        (5, false),
+        (7, false),
+        (6, true),
+        (6, false),
+        (u64::MAX, false),
+        (0, true),
+    ] {
+        assert_eq!(told(version).await, back, "{version}");
+    }
+    // What is no version is none: it may be a later release's.
+    let [_, id, _] = ids(&identity(1));
+    let value = "no version".to_owned();
+    store.note(EntryKind::Clock, vec![Entry { id, value }]).await.unwrap();
+    assert!(!told(3).await && told(2).await);
+}
+
+#[tokio::test]
+async fn another_log_is_one_that_says_something_else_of_the_same_value() {
+    let (_folder, store) = store();
+    let told = async |boot: Boot| {
+        let history = history(&store, &identity(1), None, boot).await;
+        history.alerts().next()
+    };
+    let first = history(&store, &identity(1), None, boot(4, "a", None)).await;
+    first.note(&store, NOW, "0123456789abcdef").await.unwrap();
+    let said = told(boot(4, "b", None)).await.unwrap();
+    for part in ["PCR 4", "2026-11-26", "0123456789abcdef"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert_eq!(told(boot(4, "a", None)).await, None, "the same");
+    // What is said of another value is another boot's.
+    assert_eq!(told(boot(5, "b", None)).await, None);
+    // Another release reads logs otherwise: nothing can be compared.
+    let text = serde_json::to_string(&boot(4, "b", None)).unwrap();
+    let of_another_form: Boot = serde_json::from_str(&text.replace("\"said_form\":1", "\"said_form\":2")).unwrap();
+    assert_eq!(told(of_another_form).await, None);
+    let of_another_bank: Boot = serde_json::from_str(&text.replace("\"sha256\"", "\"sha384\"")).unwrap();
+    assert_eq!(told(of_another_bank).await, None);
+    // Whether there has to be a log is another rule's to say.
+    let without_a_log: Boot = serde_json::from_str(&text.replace("\"4\":\"b\",", "")).unwrap();
+    assert_eq!(told(without_a_log).await, None);
+}
+
+#[tokio::test]
+async fn a_boot_is_written_once_a_day_and_when_it_is_another() {
+    let (_folder, store) = store();
+    let [_, _, id] = ids(&identity(1));
+    let written = async |boot: Boot, at: u64, decision: &str| {
+        let history = history(&store, &identity(1), Some(counters((1, 1, 1), true, 1)), boot).await;
+        history.note(&store, at, decision).await.unwrap();
+        let entry = store.get(EntryKind::Clock, &id).await.unwrap().unwrap();
+        entry.value.contains(&format!("\"{decision}\""))
+    };
+    for (number, (made, at, expected)) in [
+        (boot(4, "a", None), NOW, true),
+        (boot(4, "a", None), NOW + 3600, false),
+        (boot(5, "a", None), NOW + 3600, true),
+        (boot(5, "b", None), NOW + 3600, true),
+        (boot(5, "b", Some(&[1])), NOW + 3600, true),
+        (boot(5, "b", Some(&[1])), NOW + DAY, true),
+        // A clock that was set back.
+        (boot(5, "b", Some(&[1])), NOW, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(written(made, at, &format!("d{number}")).await, expected, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_says_what_the_machine_had_there_before() {
+    let (_folder, store) = store();
+    let first = history(&store, &identity(1), None, boot(4, "a", Some(&[1, 2, 3]))).await;
+    let pcr = |index| {
+        let (bank, quoted, accepted) = (HashAlg::Sha256, String::new(), Withheld::words("nothing"));
+        TpmEvidenceError::PcrMismatch {
+            index,
+            bank,
+            quoted,
+            accepted,
+        }
+    };
+    let event = |check, digest: u8| {
+        TpmEvidenceError::Boot(BootRefusal::NotAccepted {
+            check,
+            event: 17,
+            bank: HashAlg::Sha256,
+            digest: hex(digest),
+            said: String::new(),
+            accepted: Withheld::words("nothing"),
+        })
+    };
+    assert_eq!(first.before(&pcr(4).into()), None, "nothing is known yet");
+    first.note(&store, NOW - 2 * DAY, "d").await.unwrap();
+    let said = async |boot: Boot, error: TpmEvidenceError| {
+        let history = history(&store, &identity(1), None, boot).await;
+        history.before(&error.into()).unwrap_or_default()
+    };
+    let that = "this machine booted that until 2026-11-24";
+    let then = |byte: u8| format!("this machine booted {}… until 2026-11-24", short(byte));
+    let another = || boot(5, "a", Some(&[1, 2, 9]));
+    // It lapsed, or was taken out of what is accepted.
+    assert_eq!(said(another(), event(Check::Images, 2)).await, that);
+    assert_eq!(said(boot(4, "a", None), pcr(4)).await, that);
+    // Another stands in its place.
+    assert_eq!(said(another(), event(Check::Images, 9)).await, then(3));
+    assert_eq!(
+        said(another(), pcr(4)).await,
+        format!("PCR 4 of this machine was {}… until 2026-11-24", short(4))
+    );
+    // It is there beside all others.
+    let more = boot(5, "a", Some(&[1, 2, 3, 9]));
+    assert_eq!(
+        said(more, event(Check::Images, 9)).await,
+        "this machine booted without that until 2026-11-24"
+    );
+    let others = boot(5, "a", Some(&[9]));
+    let all = said(others, event(Check::Images, 9)).await;
+    assert!(all.contains(&format!("{}…, {}…, {}…", short(1), short(2), short(3))), "{all}");
+    // Nothing is kept of what a check saw: the PCR says whether it was the same.
+    assert_eq!(said(another(), event(Check::Authorities, 9)).await, that);
+    assert_eq!(said(another(), event(Check::Grub, 9)).await, "", "that PCR was not quoted");
+    let off = TpmEvidenceError::Boot(BootRefusal::SecureBootOff { check: Check::SecureBoot });
+    assert_eq!(said(another(), off).await, that);
+    // Refusals that are about no boot.
+    for other in [
+        TpmEvidenceError::Signature,
+        TpmEvidenceError::EventLogMissing,
+        TpmEvidenceError::EventLog(EventLogError::TooLarge { bytes: 1 }),
+    ] {
+        assert_eq!(said(another(), other).await, "");
+    }
+}
+
+#[tokio::test]
+async fn what_a_pool_refuses_stays_refused_until_it_is_forgotten_and_each_by_itself() {
+    let bad = [
+        (counters((4, 0, 9), true, 9), boot(4, "a", None)),
+        (counters((9, 0, 9), true, 2), boot(4, "a", None)),
+        (counters((9, 0, 9), true, 9), boot(4, "b", None)),
+    ];
+    for (which, (now, boot_now)) in bad.into_iter().enumerate() {
+        let (_folder, store) = store();
+        let known = counters((5, 0, 5), true, 5);
+        let first = history(&store, &identity(1), Some(known), boot(4, "a", None)).await;
+        first.note(&store, NOW, "d").await.unwrap();
+        let found = async |rules: HistoryRules| {
+            let history = history(&store, &identity(1), Some(now), boot_now.clone()).await;
+            let mut reading = Reading::of(&store);
+            let refused = history.refused(rules, &mut reading);
+            // What it is refused for has to stand there.
+            assert_eq!(*reading.seen() == crate::store::Seen::default(), refused.is_none());
+            refused
+        };
+        assert_eq!(found(HistoryRules::default()).await, None);
+        for (rule, answers) in [
+            (0, refuses(Answer::Refuse, Answer::Alert, Answer::Alert)),
+            (1, refuses(Answer::Alert, Answer::Refuse, Answer::Alert)),
+            (2, refuses(Answer::Alert, Answer::Alert, Answer::Refuse)),
+        ] {
+            let refused = found(answers).await;
+            assert_eq!(refused.is_some(), rule == which, "{which}: {refused:?}");
+            assert!(refused.is_none_or(|refused| refused.tpm == identity(1)));
+        }
+        let all = refuses(Answer::Refuse, Answer::Refuse, Answer::Refuse);
+        assert!(
+            found(all).await.is_some() && found(all).await.is_some(),
+            "it does not get better by itself"
+        );
+        assert!(forget(&store, &identity(1)).await.unwrap());
+        assert_eq!(found(all).await, None);
+        assert_eq!(attested_tpms(&store).await.unwrap(), [identity(1)].into(), "it has attested");
+    }
+}
+
+#[tokio::test]
+async fn history_is_forgotten_by_name_by_digest_and_by_instance_and_nobody_elses() {
+    let (_folder, store) = store();
+    let of_instance = "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586";
+    let with_subscription = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
+    assert_eq!(kept_by(with_subscription), of_instance);
+    let digest = identity(1).trim_start_matches("tpm:").to_owned();
+    for (id, who) in [
+        (identity(1), named(&digest).unwrap()),
+        (identity(1), named("worker-7").unwrap()),
+        (of_instance.to_owned(), named(with_subscription).unwrap()),
+        (of_instance.to_owned(), named(of_instance).unwrap()),
+    ] {
+        let value = identity(1);
+        let id_of_name = "worker-7".to_owned();
+        store.put(EntryKind::Name, Entry { id: id_of_name, value }).await.unwrap();
+        for id in [&id, &identity(9)] {
+            let first = history(&store, id, Some(counters((5, 5, 5), true, 5)), boot(4, "a", None)).await;
+            first.note(&store, NOW, "d").await.unwrap();
+        }
+        assert!(forget(&store, &who).await.unwrap(), "{who}");
+        let back = async |id: &str| {
+            let now = history(&store, id, Some(counters((0, 0, 0), true, 0)), boot(4, "b", None)).await;
+            now.alerts().count()
+        };
+        assert_eq!((back(&id).await, back(&identity(9)).await), (0, 3), "{who}");
+    }
+    assert!(!forget(&store, &identity(3)).await.unwrap());
+    assert!(!forget(&store, "worker-8").await.unwrap());
+}

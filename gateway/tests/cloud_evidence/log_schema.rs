@@ -116,6 +116,26 @@ async fn configs() -> Vec<Value> {
     gateway.records()
 }
 
+/// A machine that boots something else than it did, which its pool does not take.
+async fn booted_something_else() -> Vec<Value> {
+    let mut gateway = Gateway::init();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    gateway.run();
+    gateway.attest(next_boot(&case), None).await.ticket();
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let other = "7".repeat(64);
+    gateway.edit_pool(
+        POOL,
+        "\"0-7\" = \"not checked\"",
+        &format!("\"0-6\" = \"not checked\"\n7 = \"{other}\""),
+    );
+    gateway.run();
+    gateway.attest(next_boot(&case), None).await.refused(403, "pcr-mismatch");
+    gateway.records()
+}
+
 /// What so many ask for nothing that it is counted.
 async fn counted() -> Vec<Value> {
     let gateway = Gateway::init();
@@ -299,6 +319,7 @@ async fn what_is_written_is_the_schema() {
         machines::records().await,
         administered().await,
         removed().await,
+        booted_something_else().await,
     ]
     .concat();
     for record in &records {

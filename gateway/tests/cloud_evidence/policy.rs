@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::machine::{Machine, gcp_evidence};
 use super::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
-use crate::support::{Gateway, tpm};
+use crate::support::{Answer, Gateway, tpm};
 
 /// A machine with a TPM, endorsed or not.
 fn with_tpm(gateway: &Gateway, endorsed: bool) -> Machine {
@@ -162,5 +162,6 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
     let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
     let mut evidence = machine.evidence(&asked);
     evidence.gcp = Some(large);
-    asked.show(&gateway, evidence).await.refused(413, "body-too-large");
+    let large = gateway.client.post(gateway.url("/v1/attest/evidence")).json(&asked.body(evidence));
+    Answer::of_large(large).await.refused(413, "body-too-large");
 }

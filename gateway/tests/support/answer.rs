@@ -3,6 +3,9 @@
 use attest::protocol::{EvidenceResponse, Problem};
 use reqwest::StatusCode;
 
+/// How often a request with a large body is sent.
+const LARGE_LIMIT: usize = 20;
+
 /// What the gateway answered.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -22,6 +25,17 @@ impl Answer {
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await?.to_vec();
         Ok(Self { status, headers, body })
+    }
+
+    /// To a request that has more of a body than is taken: the gateway answers before all of it was sent, and closes. Whoever still writes then may not come to
+    /// read the answer.
+    pub async fn of_large(request: reqwest::RequestBuilder) -> Self {
+        for _ in 0..LARGE_LIMIT {
+            if let Ok(answer) = Self::of_any(request.try_clone().unwrap()).await {
+                return answer;
+            }
+        }
+        panic!("no answer to {LARGE_LIMIT} requests");
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

@@ -9,6 +9,9 @@
     reason = "a test may panic"
 )]
 
+// Tests are run in the order of their names: these take longest, and are not to be alone at the end.
+#[path = "whole_boot.rs"]
+mod a_whole_boot;
 mod apply;
 mod approval;
 mod clouds;
@@ -31,6 +34,5 @@ mod reboots;
 mod replicas;
 mod tokens;
 mod twice;
-mod whole_boot;
 #[path = "../../gateway/benches/worker/mod.rs"]
 mod worker;

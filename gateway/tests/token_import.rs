@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Output, Stdio};
 
+use crate::support::served::serve;
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, program};
 use data_encoding::BASE64;
 
@@ -154,21 +155,23 @@ async fn a_token_of_another_gateway_is_taken_and_a_text_that_is_none_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bootstrap_token_of_kubernetes_is_good_until_it_expires_there() {
-    let gateway = accepting();
+    let gateway = Gateway::init();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    let now = time::OffsetDateTime::now_utc();
     let secret = |expires: i64, usage: &str| {
-        let time = time::OffsetDateTime::now_utc() + time::Duration::seconds(expires);
+        let time = now + time::Duration::seconds(expires);
         let time = time.format(&time::format_description::well_known::Rfc3339).unwrap();
         format!(
             "apiVersion: v1\nkind: Secret\ntype: bootstrap.kubernetes.io/token\nstringData:\n  token-id: 4hq7wz\n  token-secret: k2v9x0t8r1m5n3c6\n  expiration: \"{time}\"\n  usage-bootstrap-authentication: \"{usage}\"\n"
         )
     };
     refused(&import(&gateway, &secret(-5, "true"), &[]), "it has expired, at 20");
-    refused(&import(&gateway, &secret(60, "false"), &[]), "not for authentication");
+    refused(&import(&gateway, &secret(3600, "false"), &[]), "not for authentication");
     let into = gateway.path("into");
     fs::create_dir(&into).unwrap();
     let rotating = ["--name", "fleet", "--rotate-every", "1h", "--into", into.to_str().unwrap()];
     refused(&import(&gateway, &secret(3600, "true"), &rotating), "the cluster makes others");
-    let output = import(&gateway, &secret(5, "true"), &["--ttl", "9d", "--name", "joining"]);
+    let output = import(&gateway, &secret(3600, "true"), &["--ttl", "9d", "--name", "joining"]);
     assert!(
         output.status.success() && output.stdout.is_empty(),
         "{}",
@@ -176,10 +179,14 @@ async fn a_bootstrap_token_of_kubernetes_is_good_until_it_expires_there() {
     );
     let path = format!("/config/{POOL}");
     let token = bearer("4hq7wz.k2v9x0t8r1m5n3c6");
-    gateway.config(&path, &[&token]).await.is_config(&gateway.rendered(POOL, "full"));
+    let expires = u64::try_from(now.unix_timestamp()).unwrap() + 3600;
     // Its last second counts.
-    tokio::time::sleep(std::time::Duration::from_secs(7)).await;
+    let served = serve(&gateway, expires).await;
+    gateway.config(&path, &[&token]).await.is_config(&gateway.rendered(POOL, "full"));
+    served.stop().await;
+    let served = serve(&gateway, expires + 1).await;
     gateway.config(&path, &[&token]).await.refused(403, "token-expired");
     let half = bearer("4hq7wz.k2v9x0t8r1m5n3c");
     gateway.config(&path, &[&half]).await.refused(403, "token-invalid");
+    served.stop().await;
 }

@@ -68,8 +68,9 @@ pub enum Endorsement<'a> {
 
 /// A TPM for a VM, at a socket that QEMU takes; killed on drop.
 pub struct Swtpm {
+    state: PathBuf,
     socket: PathBuf,
-    _process: Process,
+    process: Process,
 }
 
 /// A TPM for a program on this machine, at a TCP port, which prints each command that it gets; killed on drop.
@@ -103,7 +104,11 @@ impl Swtpm {
             format!("--ctrl=type=unixio,path={}", socket.display()),
         ];
         match listening(state, &arguments)? {
-            Some(process) => Ok(Self { socket, _process: process }),
+            Some(process) => Ok(Self {
+                state: state.to_path_buf(),
+                socket,
+                process,
+            }),
             None => bail!("swtpm ended at once; see {}", state.join("swtpm.log").display()),
         }
     }
@@ -113,14 +118,26 @@ impl Swtpm {
     pub fn socket(&self) -> &Path {
         &self.socket
     }
+
+    /// The same TPM for programs on this machine, with what was measured into it. Its VM is gone, and has not switched itself off: a TPM that is
+    /// switched off forgets its PCRs.
+    pub fn taken_out(mut self) -> Result<TpmServer> {
+        run(Command::new("swtpm_ioctl").arg("--unix").arg(&self.socket).arg("-v")).context("keeping what the TPM holds")?;
+        // The next one finds the state locked otherwise.
+        self.process.kill()?;
+        TpmServer::switch_on(&self.state, "not-need-init")
+    }
 }
 
 impl TpmServer {
     /// Manufactures a TPM in `folder` and switches it on.
     pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
-        let state = manufacture(folder, endorsement)?;
+        Self::switch_on(&manufacture(folder, endorsement)?, "not-need-init,startup-clear")
+    }
+
+    fn switch_on(state: &Path, flags: &str) -> Result<Self> {
         for _ in 0..PORTS_ATTEMPTS {
-            if let Some(server) = Self::try_start(&state)? {
+            if let Some(server) = Self::try_start(state, flags)? {
                 return Ok(server);
             }
         }
@@ -146,7 +163,7 @@ impl TpmServer {
     }
 
     /// The swtpm TCTI expects the control channel one port above the commands. `None` if somebody else took the ports.
-    fn try_start(state: &Path) -> Result<Option<Self>> {
+    fn try_start(state: &Path, flags: &str) -> Result<Option<Self>> {
         let port = free_port()?;
         let Some(control) = port
             .checked_add(1)
@@ -160,7 +177,7 @@ impl TpmServer {
             format!("--tpmstate=dir={}", state.display()),
             format!("--server=type=tcp,bindaddr=127.0.0.1,port={port}"),
             format!("--ctrl=type=tcp,bindaddr=127.0.0.1,port={control}"),
-            "--flags=not-need-init,startup-clear".to_owned(),
+            format!("--flags={flags}"),
             // From 5 on libtpms tells much more.
             "--log=fd=1,level=4".to_owned(),
         ];

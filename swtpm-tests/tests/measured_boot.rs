@@ -1,4 +1,9 @@
-//! Boots by real firmware: what is predicted from the files is what the machine then measures, digest by digest, in both banks.
+//! Boots by real firmware: what is predicted from the files is what the machine then measures, digest by digest, in both banks; and what a gateway
+//! makes of it that accepts these files, or others.
+#[path = "measured_boot/grub.rs"]
+mod grub;
+#[path = "measured_boot/verdicts.rs"]
+mod verdicts;
 
 use std::env;
 use std::fs;
@@ -9,16 +14,14 @@ use std::time::Duration;
 use attest::HashAlg;
 use attest::tpm::event_log::EventLog;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
-use attest::tpm::prediction::grub::{GrubBoot, GrubConfig};
-use attest::tpm::prediction::linux::Kernel;
-use attest::tpm::prediction::pe::PeImage;
 use attest::tpm::prediction::secure_boot::Variables;
 use attest::tpm::prediction::uki::Uki;
 use attest::tpm::prediction::{Prediction, What, When};
-use swtpm_tests::firmware::boot_disk::{GrubFiles, make_grub, make_shim, make_uki};
+use swtpm_tests::firmware::boot_disk::make_uki;
 use swtpm_tests::firmware::{BootDisk, Firmware, Measured, SecureBootKeys};
 use swtpm_tests::scenario::Site;
-use swtpm_tests::{Accelerator, Endorsement, Folder, Images, Release, Swtpm, Vm, VmBuilder, command_line, run};
+use swtpm_tests::{Accelerator, EkAuthority, Endorsement, Folder, Images, Release, Swtpm, TpmServer, Vm, VmBuilder, command_line, run};
+use verdicts::{Case, Expect, IMAGE, Judge, SECTION, not_accepted, not_by, secure_boot_off, signed_by};
 
 /// Firmware, a kernel and little else: some 30 s on a machine that does nothing else.
 const VM_LIMIT: Duration = Duration::from_secs(180);
@@ -30,13 +33,22 @@ struct Place {
     folder: Folder,
     images: Images,
     accelerator: Accelerator,
+    authority: EkAuthority,
+}
+
+/// A machine that has booted: what it told, and its TPM as it left it.
+struct Booted {
+    measured: Measured,
+    tpm: TpmServer,
 }
 
 impl Place {
     fn new() -> Self {
         let images = Images::firmware(Release::Bookworm).unwrap();
+        let folder = Folder::new().unwrap();
         Self {
-            folder: Folder::new().unwrap(),
+            authority: EkAuthority::new(&folder.path().join("manufacturer")).unwrap(),
+            folder,
             accelerator: Accelerator::detect(&Images::fast().unwrap()),
             images,
         }
@@ -57,20 +69,22 @@ impl Place {
     }
 
     fn vm(&self, firmware: &Firmware, disk: &BootDisk) -> (VmBuilder, Swtpm) {
-        let tpm = Swtpm::start_with_banks(self.path(), Endorsement::None, "sha256,sha384").unwrap();
+        let tpm = Swtpm::start_with_banks(self.path(), Endorsement::By(&self.authority), "sha256,sha384").unwrap();
         (Vm::with_firmware(firmware, disk).accelerator(self.accelerator).tpm(&tpm), tpm)
     }
 
     /// Boots a machine until its kernel has told what was measured.
-    fn boot(&self, name: &str, firmware: &Firmware, disk: &BootDisk) -> Measured {
-        let (vm, _tpm) = self.vm(firmware, disk);
-        let mut vm = vm.start(self.path()).unwrap();
-        vm.wait_off(VM_LIMIT).unwrap();
+    fn boot(&self, name: &str, firmware: &Firmware, disk: &BootDisk) -> Booted {
+        let (vm, tpm) = self.vm(firmware, disk);
+        let vm = vm.start(self.path()).unwrap();
+        vm.console().wait_line(VM_LIMIT, |line| line == "@@ end").unwrap();
         let measured = Measured::parse(&vm.console().lines()).unwrap();
+        drop(vm);
         if let Some(folder) = record() {
             measured.record(&folder, name).unwrap();
         }
-        measured
+        let tpm = tpm.taken_out().unwrap();
+        Booted { measured, tpm }
     }
 }
 
@@ -166,9 +180,9 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
     with_keys(&keys, &mut prediction);
 
     let firmware = Firmware::with_secure_boot(&keys, place.path()).unwrap();
-    let measured = place.boot("uki-252-secure-boot", &firmware, &BootDisk::uki(&signed, place.path()).unwrap());
+    let booted = place.boot("uki-252-secure-boot", &firmware, &BootDisk::uki(&signed, place.path()).unwrap());
     record_keys(&keys);
-    equal(&prediction, &measured, &[4, 7, 9, 11, 12, 13]);
+    equal(&prediction, &booted.measured, &[4, 7, 9, 11, 12, 13]);
 
     // What is changed in the image is seen in the digest of that part, and in the image's. (That differs anyway: objcopy writes the time into it.)
     let changed = |kernel: &Path, initrd: &Path, line: &str, expected: &[(u8, &str)]| {
@@ -194,6 +208,77 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
         &format!("{line} debug"),
         &[image, (11, "section .cmdline"), (9, &before)],
     );
+    uki_verdicts(&place, &keys, &signed, &prediction, &booted);
+}
+
+/// Pools that accept the image that was booted, or the same but for one thing.
+fn uki_verdicts(place: &Place, keys: &SecureBootKeys, signed: &Path, prediction: &Prediction, booted: &Booted) {
+    let judge = Judge::new(&place.authority);
+    let folder = place.path().join("keys");
+    let mut lists = Vec::new();
+    for (name, list) in keys.signature_lists() {
+        lists.push(folder.join(format!("{name}.esl")));
+        fs::write(lists.last().unwrap(), list).unwrap();
+    }
+    let [pk, kek, db] = lists.as_slice() else { unreachable!() };
+    let signer = folder.join("db.pem");
+    let values = |name: &str, image: &Path| {
+        let keys = [("--pk", pk.as_path()), ("--kek", kek), ("--db", db), ("--signed-by", &signer)];
+        judge.predicted(name, &[&[("--uki", image)], keys.as_slice()].concat(), "on")
+    };
+    // Another image, and its values.
+    let other = |name: &str, kernel: &Path, initrd: &Path, line: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let image = make_uki(Release::Bookworm, kernel, initrd, line, folder.path()).unwrap();
+        values(name, &image)
+    };
+    let (kernel, initrd, line) = (place.images.kernel(), place.images.measured_initrd(), place.command_line());
+    let other_kernel = Images::firmware(Release::Trixie).unwrap().kernel();
+    let (by_image, by_section): (&[&str], &[&str]) = (
+        &["secure-boot", "authorities", "images", "uki-sections", "files"],
+        &["secure-boot", "authorities", "uki-sections", "files"],
+    );
+    let case = |pool, rules, values, expect| Case {
+        pool,
+        rules,
+        values: Some(values),
+        expect,
+    };
+    let another_kernel = other("a kernel", &other_kernel, &initrd, &line);
+    let cases = [
+        case("same", by_image, values("same", signed), Expect::Trusted),
+        case(
+            "image",
+            by_image,
+            another_kernel.clone(),
+            not_accepted(prediction, 4, "image unified", [IMAGE, ""], "a kernel"),
+        ),
+        case(
+            "kernel",
+            by_section,
+            another_kernel,
+            not_accepted(prediction, 11, "section .linux", [SECTION, " (.linux)"], "a kernel"),
+        ),
+        case(
+            "initrd",
+            by_section,
+            other("an initrd", &kernel, &other_kernel, &line),
+            not_accepted(prediction, 11, "section .initrd", [SECTION, " (.initrd)"], "an initrd"),
+        ),
+        case(
+            "line",
+            by_section,
+            other("a line", &kernel, &initrd, &format!("{line} debug")),
+            not_accepted(prediction, 11, "section .cmdline", [SECTION, " (.cmdline)"], "a line"),
+        ),
+        case(
+            "key",
+            by_section,
+            signed_by(values("a key", signed), &[keys.other().certificate()], &[]),
+            not_by(keys.accepted(), "a key"),
+        ),
+    ];
+    judge.judge(booted, &cases);
 }
 
 /// The value of a PCR at the kernel's start.
@@ -302,85 +387,19 @@ fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
     let mut prediction = predict_uki(&file, SecureBoot::Off);
     Variables::default().predict(SecureBoot::Off, &[], &mut prediction).unwrap();
     let firmware = Firmware::without_secure_boot(place.path()).unwrap();
-    let measured = place.boot("uki-257", &firmware, &BootDisk::uki(&image, place.path()).unwrap());
-    equal(&prediction, &measured, &[4, 7, 9, 11, 12, 13]);
-}
-
-/// GRUB's config, with the kernel's command line.
-fn config(line: &str) -> String {
-    format!("# one way, and no menu\nset timeout=0\n\nlinux /vmlinuz {line}\ninitrd /initrd.img\nboot\n")
-}
-
-/// A boot by GRUB, and what was predicted of it.
-fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (Prediction, Measured) {
-    let built = make_grub(release, keys.is_some(), place.path()).unwrap();
-    let (shim, grub, kernel) = match keys {
-        Some(keys) => {
-            let signer = keys.accepted();
-            let (grub, kernel) = (place.path().join("grub-signed.efi"), place.path().join("vmlinuz-signed"));
-            signer.sign(&built, &grub).unwrap();
-            signer.sign(&place.images.kernel(), &kernel).unwrap();
-            (Some(make_shim(signer, place.path()).unwrap()), grub, kernel)
-        }
-        None => (None, built, place.images.kernel()),
+    let booted = place.boot("uki-257", &firmware, &BootDisk::uki(&image, place.path()).unwrap());
+    equal(&prediction, &booted.measured, &[4, 7, 9, 11, 12, 13]);
+    let judge = Judge::new(&place.authority);
+    let values = judge.predicted("this image", &[("--uki", &image)], "off");
+    let case = |pool, rules, expect| Case {
+        pool,
+        rules,
+        values: Some(values.clone()),
+        expect,
     };
-    let files = GrubFiles {
-        shim: shim.as_deref(),
-        grub: &grub,
-        config: &config(&place.command_line()),
-        kernel: &kernel,
-        initrd: &place.images.measured_initrd(),
-    };
-    let read = |path: &Path| fs::read(path).unwrap();
-    let (kernel, initrd, grub) = (read(files.kernel), read(files.initrd), read(files.grub));
-    let shim = files.shim.map(read);
-    let mut prediction = Prediction::new(&BANKS);
-    GrubBoot {
-        shim: shim.as_ref().map(|shim| PeImage::parse(shim).unwrap()).as_ref(),
-        grub: &PeImage::parse(&grub).unwrap(),
-        config: (files.config.as_bytes(), &GrubConfig::parse(files.config.as_bytes()).unwrap()),
-        kernel: (&kernel, &Kernel::parse(&kernel).unwrap()),
-        initrds: &[&initrd],
-        secure_boot: if keys.is_some() { SecureBoot::On } else { SecureBoot::Off },
-    }
-    .predict(&mut prediction);
-
-    let firmware = match keys {
-        Some(keys) => Firmware::with_secure_boot(keys, place.path()),
-        None => Firmware::without_secure_boot(place.path()),
-    };
-    let disk = BootDisk::grub(&files, place.path()).unwrap();
-    let name = match (release, keys) {
-        (_, Some(_)) => "grub-2.06-shim",
-        (Release::Bookworm, None) => "grub-2.06",
-        (Release::Trixie, None) => "grub-2.12",
-    };
-    let measured = place.boot(name, &firmware.unwrap(), &disk);
-    (prediction, measured)
-}
-
-#[test]
-fn grub_behind_shim_measures_what_was_predicted() {
-    let place = Place::new();
-    let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
-    let (prediction, measured) = by_grub(&place, Release::Bookworm, Some(&keys));
-    assert!(measured.log.is_some());
-    equal(&prediction, &measured, &[4, 8, 9]);
-}
-
-#[test]
-fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
-    let place = Place::new();
-    let (prediction, measured) = by_grub(&place, Release::Bookworm, None);
-    // The kernel never sees the firmware, and so gets no event log from it.
-    assert!(measured.log.is_none());
-    equal(&prediction, &measured, &[4, 8, 9]);
-}
-
-#[test]
-fn grub_2_12_has_the_firmware_start_the_kernel() {
-    let place = Place::new();
-    let (prediction, measured) = by_grub(&place, Release::Trixie, None);
-    assert!(measured.log.is_some());
-    equal(&prediction, &measured, &[4, 8, 9]);
+    let cases = [
+        case("any-key", &["images", "uki-sections", "files"], Expect::Trusted),
+        case("secure-boot", &["secure-boot", "images"], secure_boot_off()),
+    ];
+    judge.judge(&booted, &cases);
 }

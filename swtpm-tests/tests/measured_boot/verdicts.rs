@@ -1,0 +1,204 @@
+//! What a gateway says of a machine that has booted, when its pools accept what the machine has booted, or the same but for one thing. The machine's TPM is the
+//! one that its firmware has measured into, and what attests is `attest-node`, outside of the VM: an emulated one would be at it for minutes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use attest::HashAlg;
+use attest::tpm::prediction::Prediction;
+use serde_json::{Value, json};
+use swtpm_tests::firmware::Signer;
+use swtpm_tests::{EkAuthority, Folder, Gateway, POOL, Programs};
+
+use super::Booted;
+
+/// A line is written in milliseconds; a loaded machine may need seconds.
+const LINE_LIMIT: Duration = Duration::from_secs(60);
+/// All PCRs that a rule may be about.
+const QUOTED: &str = "\"0-12\" = \"not checked\"";
+
+/// As the gateway names what it does not accept.
+pub const IMAGE: &str = "boot loader or kernel";
+pub const SECTION: &str = "section of the unified kernel image";
+
+/// A pool, and what becomes of the machine there.
+pub struct Case<'c> {
+    pub pool: &'c str,
+    /// `boot`.
+    pub rules: &'c [&'c str],
+    /// The file of reference values, if it has one.
+    pub values: Option<Value>,
+    pub expect: Expect,
+}
+
+pub enum Expect {
+    Trusted,
+    Refused {
+        code: &'static str,
+        /// What the node's console, the log and the record say.
+        said: String,
+        /// What the node is not told: which generation is accepted.
+        accepted: Option<&'static str>,
+    },
+}
+
+/// A gateway that endorses the machine's TPM.
+pub struct Judge {
+    folder: Folder,
+    gateway: Gateway,
+}
+
+impl Judge {
+    pub fn new(authority: &EkAuthority) -> Self {
+        let folder = Folder::new().unwrap();
+        let gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+        gateway.trust(authority).unwrap();
+        Self { folder, gateway }
+    }
+
+    /// A file of reference values by `reference-values predict`, with one generation of this name.
+    pub fn predicted(&self, name: &str, arguments: &[(&str, &Path)], secure_boot: &str) -> Value {
+        let mut words = vec!["reference-values", "predict", "--set", name, "--secure-boot", secure_boot];
+        words.extend(arguments.iter().flat_map(|(option, path)| [*option, path.to_str().unwrap()]));
+        serde_json::from_str(&self.gateway.command(&words).unwrap()).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn add(&self, case: &Case<'_>) {
+        let pools = self.gateway.folder().join("pools");
+        let folder = pools.join(case.pool);
+        swtpm_tests::run(Command::new("cp").arg("-r").args([&pools.join(POOL), &folder])).unwrap();
+        let file = folder.join("pool.toml");
+        let mut text = fs::read_to_string(&file).unwrap();
+        for (from, to) in [
+            ("#: boot = []", format!("boot = {:?}", case.rules)),
+            ("\"0-7\" = \"not checked\"", QUOTED.to_owned()),
+        ] {
+            assert!(text.contains(from), "{from}");
+            text = text.replacen(from, &to, 1);
+        }
+        if let Some(values) = &case.values {
+            text.push_str("\n[reference_values]\nfolder = \"reference-values\"\n");
+            fs::create_dir(folder.join("reference-values")).unwrap();
+            fs::write(folder.join("reference-values/values.json"), values.to_string()).unwrap();
+        }
+        fs::write(file, text).unwrap();
+    }
+
+    /// Has the machine attest to each of these pools.
+    #[track_caller]
+    pub fn judge(mut self, machine: &Booted, cases: &[Case<'_>]) {
+        cases.iter().for_each(|case| self.add(case));
+        self.gateway.start(None).unwrap();
+        for case in cases {
+            let console = self.attest(machine, case.pool);
+            let records = self.gateway.records().unwrap();
+            let record = records.iter().rfind(|record| record.decision() == "evidence").unwrap();
+            let context = format!("{}: {console}\n{:#}", case.pool, record.json());
+            assert_eq!(record.text("/pool"), Some(case.pool), "{context}");
+            match &case.expect {
+                Expect::Trusted => {
+                    assert_eq!((record.verdict(), record.grant()), ("trusted", Some("full")), "{context}");
+                    assert!(console.contains("attest-node: attested as tpm:"), "{context}");
+                }
+                Expect::Refused { code, said, accepted } => {
+                    assert_eq!(
+                        (record.verdict(), record.code(), record.grant()),
+                        ("refused", Some(*code), None),
+                        "{context}"
+                    );
+                    for text in [&console, record.reason()] {
+                        assert!(text.contains(said), "{said:?} is not in {text}\n{context}");
+                    }
+                    // Its line follows the answer. Quotation marks in a text are written with a backslash.
+                    let of_pool = format!(" pool={} ", case.pool);
+                    let tells = |line: &str| {
+                        let line = line.replace("\\\"", "\"");
+                        line.contains(&of_pool) && line.contains(said) && accepted.is_none_or(|accepted| line.contains(accepted))
+                    };
+                    self.gateway.process().unwrap().wait_line(LINE_LIMIT, tells).unwrap();
+                    assert!(console.contains(&format!("[{code}]; next: ")), "{context}");
+                    if let Some(accepted) = *accepted {
+                        assert!(record.reason().contains(accepted), "{accepted:?}: {context}");
+                        assert!(!console.contains(accepted), "{accepted:?}: {context}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the node says.
+    fn attest(&self, machine: &Booted, pool: &str) -> String {
+        let pointer = self.gateway.pointer_to("127.0.0.1", self.gateway.port(), None).unwrap();
+        let pointer = pointer.replace(&format!("/config/{POOL}"), &format!("/config/{pool}"));
+        fs::write(self.path("pointer.ign"), pointer).unwrap();
+        fs::write(self.path("cmdline"), "quiet\n").unwrap();
+        // There is none in what did not get one from the firmware.
+        if let Some(log) = &machine.measured.log {
+            fs::write(self.path("event-log"), log).unwrap();
+        }
+        let mut node = Command::new(&Programs::build().unwrap().node);
+        for (name, file) in [
+            ("--pointer", "pointer.ign"),
+            ("--output", "user.ign"),
+            ("--cmdline", "cmdline"),
+            ("--event-log", "event-log"),
+            ("--state", "state"),
+            ("--kept", "kept"),
+        ] {
+            node.arg(name).arg(self.path(file));
+        }
+        let output = node.args(["--tcti", &machine.tpm.tcti()]).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+/// The file of reference values, with these authorities in the place of its own: certificates, and the SHA-256 of others.
+pub fn signed_by(mut values: Value, certificates: &[&[u8]], digests_of_others: &[&str]) -> Value {
+    let digests = certificates.iter().map(|certificate| sha256(certificate));
+    let digests = digests.chain(digests_of_others.iter().map(|digest| (*digest).to_owned()));
+    let authorities: Vec<_> = digests.map(|digest| json!({"digests": {"sha256": digest}})).collect();
+    values["generations"][0]["values"]["authorities"] = json!(authorities);
+    values
+}
+
+/// Hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
+}
+
+pub fn secure_boot_off() -> Expect {
+    Expect::Refused {
+        code: "secure-boot-off",
+        said: "secure-boot: Secure Boot is off".to_owned(),
+        accepted: None,
+    }
+}
+
+/// The event that differs is of this PCR, and what was predicted as `what` from the files that were booted; the gateway names it in these words, and
+/// the generation that is accepted.
+pub fn not_accepted(prediction: &Prediction, pcr: u8, what: &str, words: [&str; 2], accepted: &'static str) -> Expect {
+    let mut events = prediction.events().iter();
+    let event = events.find(|event| event.pcr == pcr && event.what.to_string().starts_with(what));
+    let event = event.unwrap_or_else(|| panic!("{what:?} in {:#?}", prediction.events()));
+    refused(pcr, &event.digests.get(HashAlg::Sha256).unwrap().to_string(), words, accepted)
+}
+
+/// The authority that differs is this one.
+pub fn not_by(signer: &Signer, accepted: &'static str) -> Expect {
+    let words = ["certificate that authorised an image", " (\"CN=Tests db\")"];
+    refused(7, &sha256(signer.certificate()), words, accepted)
+}
+
+fn refused(pcr: u8, digest: &str, [what, more]: [&str; 2], accepted: &'static str) -> Expect {
+    Expect::Refused {
+        code: "boot-not-accepted",
+        said: format!("PCR {pcr}, {what}: sha256 {digest} is not accepted{more}"),
+        accepted: Some(accepted),
+    }
+}

@@ -47,9 +47,10 @@ impl Accelerator {
         match self {
             Self::Kvm => "",
             // Emulated, clearing memory costs most where a page held code, because each store looks for it: so it is done in large pieces,
-            // and not for what is written anyway. By the third, the clock is read without leaving the guest; by the last, a program and its
-            // libraries are at the same addresses each time, so that what was translated once is found again: a quarter of a boot with systemd.
-            Self::Tcg => "clearcpuid=rep_good init_on_alloc=0 tsc=reliable norandmaps",
+            // and not for what is written anyway. A program and its libraries are at the same addresses each time, so that what was
+            // translated once is found again: a quarter of a boot with systemd. And the clock is not the TSC: the kernel finds out how fast
+            // that is in some milliseconds, in which a loaded host may not run the guest at all; then all its time runs ten times too fast.
+            Self::Tcg => "clearcpuid=rep_good init_on_alloc=0 norandmaps tsc=reliable clocksource=acpi_pm",
         }
     }
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::claims::{Claims, Proven};
 use crate::combination::Combination;
 use crate::condition::Condition;
-use crate::kinds::{Beside, EvidenceKind, Kind, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
+use crate::kinds::{Beside, EvidenceKind, Kind, Pcrs, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::reject::Reject;
 use crate::token::Token;
@@ -30,6 +31,9 @@ members! {
         first_use: FirstUse,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         condition: Option<Condition>,
+        /// Left out where it is not asked for, as in records of before one could.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        observe: bool,
         /// SHA-256 of the files of the pool's sets of reference values. What is in them is given to the rules: [`AppraisalPolicy::with_reference_sets`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reference_sets: Vec<HexDigest>,
@@ -65,6 +69,8 @@ members! {
         pub first_use: FirstUse,
         /// What has to hold of the claims besides.
         pub condition: Option<Condition>,
+        /// Whether what was booted is observed: what the pool does not accept of it is recorded, and refuses nobody.
+        pub observe: bool,
     }
 }
 
@@ -124,8 +130,8 @@ impl AppraisalPolicy {
     }
 
     fn unchecked(accepts: Vec<Combination>, rules: Rules) -> Self {
-        let (first_use, condition, reference_sets) = (rules.first_use, rules.condition, Vec::new());
-        moved! { Self { accepts, ..rules, first_use, condition, reference_sets } }
+        let (first_use, condition, observe, reference_sets) = (rules.first_use, rules.condition, rules.observe, Vec::new());
+        moved! { Self { accepts, ..rules, first_use, condition, observe, reference_sets } }
     }
 
     fn check(&self) -> Result<(), PolicyError> {
@@ -241,6 +247,27 @@ impl AppraisalPolicy {
         self.condition.as_ref()
     }
 
+    /// Whether what was booted is observed: what the pool does not accept of it is recorded, and refuses nobody.
+    #[must_use]
+    pub const fn observes(&self) -> bool {
+        self.observe
+    }
+
+    /// Whether the condition is observed with it: it is if it speaks of nothing but what was booted. Any other may say which machines may join.
+    #[must_use]
+    pub fn observes_condition(&self) -> bool {
+        self.observe && self.condition.as_ref().is_some_and(Condition::is_on_what_was_booted)
+    }
+
+    /// The same, refusing what it would only record.
+    #[must_use]
+    pub fn strict(&self) -> Self {
+        Self {
+            observe: false,
+            ..self.clone()
+        }
+    }
+
     /// Whether the first to show these kinds has the instance from then on: where no TPM of the machine's stands for who shows them. What
     /// a copy would prove as well binds always.
     #[must_use]
@@ -267,10 +294,12 @@ impl AppraisalPolicy {
 }
 
 /// Claims that a pool's policy accepts. Only [`appraise`] makes one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct AttestationResult {
     claims: Claims,
+    #[serde(skip)]
+    would_refuse: Vec<Reject>,
 }
 
 impl AttestationResult {
@@ -278,6 +307,22 @@ impl AttestationResult {
     #[must_use]
     pub const fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    /// What would have been refused if the pool did not observe: each thing once, in the order in which it was looked at. The first is what the refusal would
+    /// have been.
+    #[must_use]
+    pub fn would_refuse(&self) -> &[Reject] {
+        &self.would_refuse
+    }
+
+    /// By what the node was trusted, for a person.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        self.claims.reasons(match self.would_refuse.is_empty() {
+            true => Pcrs::Accepted,
+            false => Pcrs::Observed,
+        })
     }
 }
 
@@ -288,7 +333,8 @@ impl AttestationResult {
 /// if their first use binds, and nobody says who uses them,
 /// [`TpmEvidenceError::ReferenceSelection`](crate::tpm::TpmEvidenceError::ReferenceSelection) if the quote covers other PCRs than the pool's values speak of (likewise), `PcrMismatch`
 /// for the first PCR whose value is not accepted, then `EventLogMissing`, `EventLog` and `EventLogMismatch`, as far as
-/// the pool asks for an event log, and what the rules of the clouds refuse; [`Reject::Condition`] last.
+/// the pool asks for an event log, and what the rules of the clouds refuse; [`Reject::Condition`] last. Where the pool observes, what was booted is no error:
+/// [`AttestationResult::would_refuse`].
 pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
         return Err(Reject::KindsAccepted {
@@ -299,21 +345,39 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
     if claims.claimant_sha256().is_none() && policy.first_use_binds(claims.kinds()) {
         return Err(Reject::ClaimantMissing);
     }
+    let mut would_refuse = Vec::new();
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
             if let Some(proof) = &claims.proven.$member {
-                appraise_one::<$room>(Kind::$kind, proof, &claims, policy, now)?;
+                would_refuse.extend(appraise_one::<$room>(Kind::$kind, proof, &claims, policy, now)?);
             }
         };
     }
     each_kind!(one);
     if let Some(condition) = &policy.condition {
-        condition.appraise(&claims)?;
+        let mut observation = Observation::of(policy.observes_condition());
+        observation.heed(condition.appraise(&claims).map_err(Reject::from))?;
+        would_refuse.extend(observation.unmet());
     }
-    Ok(AttestationResult { claims })
+    Ok(AttestationResult {
+        claims,
+        would_refuse: each_once(would_refuse),
+    })
 }
 
-fn appraise_one<K>(kind: Kind, proof: &K::Proof, claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<(), Reject>
+/// Without an event log, each check of its events fails for the same reason.
+fn each_once(all: Vec<Reject>) -> Vec<Reject> {
+    let mut once: Vec<Reject> = Vec::new();
+    for reject in all {
+        if !once.contains(&reject) {
+            once.push(reject);
+        }
+    }
+    once
+}
+
+/// What the pool does not accept of this kind's, where it observes.
+fn appraise_one<K>(kind: Kind, proof: &K::Proof, claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<Vec<Reject>, Reject>
 where
     K: Beside<Proven, AppraisalPolicy>,
     AppraisalPolicy: Rulebook<K>,
@@ -321,8 +385,10 @@ where
 {
     let rules = Rulebook::<K>::rules(policy).ok_or(Reject::NothingToHoldAgainst { kind })?;
     K::appraise(proof, rules, claims.kinds(), now)?;
+    let mut observation = Observation::of(policy.observe);
+    K::appraise_boot(proof, rules, now, &mut observation)?;
     K::appraise_beside(proof, &claims.proven, policy)?;
-    Ok(())
+    Ok(observation.unmet().into_iter().map(Reject::from).collect())
 }
 
 /// Whether a copy of what is shown would prove as much.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::{Counters, EvidenceKind, Kind, Proofs, Verifier, each_kind, each_machine, members};
+use crate::kinds::{Counters, EvidenceKind, Kind, Pcrs, Proofs, Verifier, each_kind, each_machine, members};
 use crate::nonce::SpkiSha256;
 use crate::tpm::ek::EkDigest;
 use crate::tpm::measured_boot::MeasuredBoot;
@@ -154,13 +154,13 @@ impl Claims {
         claimant
     }
 
-    /// By what the node was trusted, for a person: what each kind has proven.
+    /// By what the node was trusted, for a person: what each kind has proven, and what became of the PCRs.
     #[must_use]
-    pub fn reasons(&self) -> Vec<String> {
+    pub fn reasons(&self, pcrs: Pcrs) -> Vec<String> {
         let mut reasons = Vec::new();
         macro_rules! one {
             ($kind:ident, $member:ident, $room:ty) => {
-                reasons.extend(self.proven.$member.as_ref().map(<$room>::reason));
+                reasons.extend(self.proven.$member.as_ref().map(|proof| <$room>::reason(proof, pcrs)));
             };
         }
         each_kind!(one);
@@ -213,4 +213,17 @@ impl Claims {
     pub fn token(&self) -> Option<&str> {
         self.proven.token.as_deref()
     }
+}
+
+/// Whether `claims.<kind>.<field>`, as records have it, is what was booted.
+pub(crate) fn is_what_was_booted(kind: &str, field: &str) -> bool {
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            if kind == stringify!($member) {
+                return <$room>::BOOTED.contains(&field);
+            }
+        };
+    }
+    each_machine!(one);
+    false
 }

@@ -6,7 +6,7 @@ pub use attest_wire::token::{Token, TokenEvidence};
 use rustls_pki_types::UnixTime;
 
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::Nothing;
 
@@ -43,7 +43,7 @@ impl Verifier for Token {
         None
     }
 
-    fn reason(name: &String) -> String {
+    fn reason(name: &String, _: Pcrs) -> String {
         format!("provisioning token {name:?}")
     }
 

@@ -39,6 +39,7 @@ mod measured_boot_vectors;
 mod nitro_authority;
 mod nitro_tpm;
 mod nitro_tpm_vectors;
+mod observe;
 mod pkcs7;
 mod prediction;
 mod recorded_boots;

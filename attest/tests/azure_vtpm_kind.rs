@@ -207,3 +207,39 @@ fn a_pool_says_whose_machines_it_means() {
         "azure-subscription-not-accepted",
     );
 }
+
+#[test]
+fn what_was_booted_is_observed_and_whose_machine_it_is_is_not() {
+    let other = format!("7 = [\"{}\"]", "ab".repeat(32));
+    let judged = |document: Option<Machine>, accepts: &str, rules: &str, pcrs: &str, observe: bool| {
+        let rules = Rules {
+            azure: accepts
+                .contains("\"azure\"")
+                .then(|| toml::from_str("subscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]").unwrap()),
+            azure_vtpm: Some(toml::from_str(&format!("{rules}\n[pcrs]\n\"0-6\" = \"not checked\"\n{pcrs}")).unwrap()),
+            observe,
+            ..Rules::default()
+        };
+        let policy = AppraisalPolicy::new(serde_json::from_str(accepts).unwrap(), rules).unwrap();
+        appraise(Shown::new(document).verify().unwrap(), &policy, at(NOW))
+    };
+    let (alone, both) = (r#"[["azure-vtpm"]]"#, r#"[["azure-vtpm", "azure"]]"#);
+    let (any, named) = ("accept_any_subscription = true", format!("vm_ids = [\"{OTHER_VM_ID}\"]"));
+    let of_others = || Machine {
+        subscription_id: "00000000-0000-0000-0000-000000000001".to_owned(),
+        ..Machine::default()
+    };
+    for observe in [false, true] {
+        refused(judged(None, alone, &named, "7 = \"not checked\"", observe), "azure-vm-not-accepted");
+        refused(judged(None, alone, &named, &other, observe), "azure-vm-not-accepted");
+        refused(
+            judged(Some(of_others()), both, "", "7 = \"not checked\"", observe),
+            "azure-subscription-not-accepted",
+        );
+        refused(judged(None, both, any, "7 = \"not checked\"", observe), "evidence-not-accepted");
+    }
+    refused(judged(None, alone, any, &other, false), "pcr-mismatch");
+    let result = judged(None, alone, &format!("{any}\nevent_log = \"required\""), &other, true).unwrap();
+    let codes: Vec<&str> = result.would_refuse().iter().map(Reject::code).collect();
+    assert_eq!(codes, ["pcr-mismatch", "event-log-missing"]);
+}

@@ -1,5 +1,7 @@
 //! Evidence of several kinds in one submission: what has to be about the same machine, and what has to be there.
 
+mod observe;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 

@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
+    would_refuse: Family<WouldRefuseLabels, Counter>,
     pool_broken: Family<PoolLabels, Gauge>,
     pool_reloads: Family<ReloadLabels, Counter>,
     guesses_ignored: Counter,
@@ -41,6 +42,12 @@ pub struct Metrics {
 struct DecisionLabels {
     decision: String,
     verdict: String,
+    code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WouldRefuseLabels {
+    pool: String,
     code: String,
 }
 
@@ -96,6 +103,12 @@ impl Default for Metrics {
             "decisions",
             "Recorded decisions, by kind, verdict and the code of a refusal",
             decisions.clone(),
+        );
+        let would_refuse = Family::default();
+        registry.register(
+            "would_refuse",
+            "Attestations that a pool that observes has accepted, and would have refused, by each code",
+            would_refuse.clone(),
         );
         let pool_broken = Family::default();
         registry.register(
@@ -242,6 +255,7 @@ impl Default for Metrics {
             attested_nodes_waiting,
             registry,
             decisions,
+            would_refuse,
             pool_broken,
             pool_reloads,
             guesses_ignored,
@@ -273,6 +287,12 @@ impl Metrics {
             code: code.unwrap_or_default().to_owned(),
         };
         self.decisions.get_or_create(&labels).inc();
+    }
+
+    /// Counts an attestation that was accepted because its pool observes, by a code that it would have been refused with.
+    pub fn would_refuse(&self, pool: &str, code: &str) {
+        let (pool, code) = (pool.to_owned(), code.to_owned());
+        self.would_refuse.get_or_create(&WouldRefuseLabels { pool, code }).inc();
     }
 
     /// Says whether a pool's source can be read.
@@ -447,6 +467,7 @@ mod tests {
         decided("refused", Some("token-invalid"));
         decided("served", None);
         decided("served", None);
+        metrics.would_refuse("worker", "pcr-mismatch");
         metrics.pool_broken("worker", true);
         metrics.pool_broken("infra", false);
         metrics.pool_reloaded("worker", false);
@@ -472,6 +493,7 @@ mod tests {
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
             r#"attest_gateway_decisions_total{decision="config",verdict="served",code=""} 2"#,
+            r#"attest_gateway_would_refuse_total{pool="worker",code="pcr-mismatch"} 1"#,
             r#"attest_gateway_pool_source_broken{pool="worker"} 1"#,
             r#"attest_gateway_pool_source_broken{pool="infra"} 0"#,
             r#"attest_gateway_pool_reloads_total{pool="worker",result="broken"} 1"#,

@@ -71,6 +71,7 @@ mod newer_release;
 mod newer_seal;
 #[cfg(feature = "cluster")]
 mod objects;
+mod observe;
 mod older_release;
 mod output;
 mod owner;

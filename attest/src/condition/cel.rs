@@ -14,6 +14,7 @@ use cel::{Context, Env, Value};
 use super::ConditionError;
 use super::source::OPENINGS_LIMIT;
 use super::values::{LIST_LIMIT, VALUES_LIMIT};
+use crate::claims::is_what_was_booted;
 
 /// Most nodes of an expression, those of macros too.
 pub const NODES_LIMIT: usize = 768;
@@ -44,6 +45,8 @@ const PROBLEM_LIMIT_BYTES: usize = 200;
 pub(super) struct Parsed {
     expression: IdedExpr,
     steps: usize,
+    /// Whether it speaks of nothing but what was booted.
+    on_what_was_booted: bool,
     /// The functions of the standard.
     functions: Arc<Env>,
 }
@@ -80,10 +83,15 @@ impl Parsed {
             return Err(ConditionError::TooManySteps { found: steps });
         }
         Ok(Self {
+            on_what_was_booted: is_on_what_was_booted(&expression),
             expression,
             steps,
             functions: Arc::new(Env::stdlib()),
         })
+    }
+
+    pub(super) const fn is_on_what_was_booted(&self) -> bool {
+        self.on_what_was_booted
     }
 
     pub(super) const fn steps(&self) -> usize {
@@ -241,4 +249,43 @@ fn comparison_steps(left: &IdedExpr, right: &IdedExpr) -> usize {
 
 fn makes_a_list(over: &ComprehensionExpr) -> bool {
     !matches!(over.accu_init.expr, Expr::Literal(_))
+}
+
+/// Whether each mention of the claims is of what was booted, and there is one.
+fn is_on_what_was_booted(expression: &IdedExpr) -> bool {
+    let mut found = Mentions::default();
+    found.look(expression);
+    found.booted && !found.others
+}
+
+#[derive(Default)]
+struct Mentions {
+    booted: bool,
+    others: bool,
+}
+
+impl Mentions {
+    fn look(&mut self, node: &IdedExpr) {
+        match &node.expr {
+            Expr::Ident(name) if name == CLAIMS => self.others = true,
+            Expr::Select(select) if is_booted(&select.operand, &select.field) => self.booted = true,
+            Expr::Select(select) => self.look(&select.operand),
+            Expr::List(list) => list.elements.iter().for_each(|element| self.look(element)),
+            Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).for_each(|part| self.look(part)),
+            Expr::Comprehension(over) => {
+                let parts = [&over.iter_range, &over.accu_init, &over.loop_cond, &over.loop_step, &over.result];
+                parts.into_iter().for_each(|part| self.look(part));
+            }
+            Expr::Ident(_) | Expr::Literal(_) => {}
+            // Conditions have none.
+            Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => self.others = true,
+        }
+    }
+}
+
+/// Whether `claims.<kind>.<field>` is one of them; `operand` is `claims.<kind>`.
+fn is_booted(operand: &IdedExpr, field: &str) -> bool {
+    let Expr::Select(kind) = &operand.expr else { return false };
+    let of_claims = matches!(&kind.operand.expr, Expr::Ident(name) if name == CLAIMS);
+    of_claims && is_what_was_booted(&kind.field, field)
 }

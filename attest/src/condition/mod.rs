@@ -125,6 +125,12 @@ impl Condition {
         self.parsed.steps()
     }
 
+    /// Whether it speaks of nothing but what was booted: PCRs, and what the event log has shown.
+    #[must_use]
+    pub fn is_on_what_was_booted(&self) -> bool {
+        self.parsed.is_on_what_was_booted()
+    }
+
     /// Whether it holds of `claims`, which it sees as a record has them.
     pub(crate) fn appraise(&self, claims: &Claims) -> Result<(), ConditionRefusal> {
         let claims = serde_json::to_value(claims).map_err(|error| self.undecided(&error.to_string()))?;

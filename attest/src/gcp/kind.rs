@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 
 use super::{Audience, Gcp, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::Nothing;
 
@@ -47,7 +47,7 @@ impl Verifier for Gcp {
         Some(identity.identity())
     }
 
-    fn reason(identity: &VerifiedIdentity) -> String {
+    fn reason(identity: &VerifiedIdentity, _: Pcrs) -> String {
         let (instance, account) = (&identity.instance, &identity.service_account);
         format!(
             "identity token of Google: instance {} in {}, service account {}",

@@ -1,6 +1,7 @@
 //! What a kind of evidence says of itself, in its own room.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use attest_wire::kinds::Messages;
@@ -10,6 +11,7 @@ use zeroize::Zeroizing;
 use super::Kind;
 use crate::advice::Advice;
 use crate::nonce::{Binding, SpkiSha256};
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::values::{Blob, HexDigest};
 
@@ -58,6 +60,24 @@ pub struct Counters {
     pub firmware_version: u64,
 }
 
+/// What became of the PCRs of a node that was trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pcrs {
+    /// The pool accepts them, and what was booted.
+    Accepted,
+    /// The pool observes, and does not accept all that was booted.
+    Observed,
+}
+
+impl fmt::Display for Pcrs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accepted => "accepted",
+            Self::Observed => "observed",
+        })
+    }
+}
+
 /// What a node is asked for: one half for the seal, one for the node.
 pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as Messages>::Task), Refusal<<K as EvidenceKind>::Error>>;
 
@@ -78,6 +98,9 @@ pub(crate) trait Verifier: EvidenceKind {
     const IDENTITIES: &'static [IdentityForm];
     /// The identities that it gave machines in earlier releases, and gives none any more.
     const IDENTITIES_OF_BEFORE: &'static [IdentityForm] = &[];
+
+    /// The members of its proof, as records have them, that are what was booted.
+    const BOOTED: &'static [&'static str] = &[];
 
     /// Whether what a node offers is within its bounds, before anything else is looked at.
     fn check_offer(_: &Self::Offer) -> Result<(), Refusal<Self::Error>> {
@@ -125,8 +148,9 @@ pub(crate) trait Verifier: EvidenceKind {
     /// The stable identity of the instance of a cloud that it is about.
     fn instance(proof: &Self::Proof) -> Option<String>;
 
-    /// By what the node was trusted, for a person. Auditors compare it with that of older records, so it says only what follows from the proof.
-    fn reason(proof: &Self::Proof) -> String;
+    /// By what the node was trusted, for a person; `pcrs` is what became of its PCRs. Auditors compare it with that of older records, so it says only what
+    /// follows from the proof, and from that.
+    fn reason(proof: &Self::Proof, pcrs: Pcrs) -> String;
 
     /// How far the TPM has come that has signed, where it says so.
     fn counters(_: &Self::Proof) -> Option<Counters> {
@@ -158,8 +182,13 @@ pub(crate) trait Verifier: EvidenceKind {
         false
     }
 
-    /// Compares what was proven, by these kinds together, with what the pool accepts.
+    /// Compares what was proven of the machine, by these kinds together, with what the pool accepts.
     fn appraise(proof: &Self::Proof, rules: &Self::Rules, together: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<Self::Error>>;
+
+    /// Compares what was proven of its boot with what the pool accepts. What was booted is `observation`'s to weigh, and nothing else is.
+    fn appraise_boot(_: &Self::Proof, _: &Self::Rules, _now: UnixTime, _: &mut Observation<Self::Error>) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// What challenges of before say of who claims the instance. Today it stands beside all kinds.
     fn claimant_asked(_: &Self::Subject) -> Option<&HexDigest> {

@@ -15,8 +15,11 @@ use super::vtpm::{VerifiedInstance, VtpmError};
 use super::{Tpm, TpmAttester, TpmEvidence, TpmSubject, ek, task, verifier};
 use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
-use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Rulebook, Verified, Verifier};
+use crate::kinds::{
+    Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Rulebook, Verified, Verifier,
+};
 use crate::nonce::Binding;
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::values::Blob;
 
@@ -32,6 +35,7 @@ impl Verifier for Tpm {
 
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::rules::ADVICE, super::vtpm::ADVICE];
+    const BOOTED: &'static [&'static str] = &["pcrs", "event_log"];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "tpm",
         form: "tpm:<64 hexadecimal digits>",
@@ -93,7 +97,7 @@ impl Verifier for Tpm {
         claims.instance().map(VerifiedInstance::identity)
     }
 
-    fn reason(claims: &TpmClaims) -> String {
+    fn reason(claims: &TpmClaims, pcrs: Pcrs) -> String {
         let by = match &claims.endorsed_by {
             EndorsedBy::Allowlist => "the allowlist".to_owned(),
             EndorsedBy::Root { root_subject, .. } => format!("{root_subject:?}"),
@@ -111,7 +115,7 @@ impl Verifier for Tpm {
             ),
         };
         format!(
-            "EK endorsed by {by}; AK in the same TPM; {} PCRs of {} quoted and accepted, {log}",
+            "EK endorsed by {by}; AK in the same TPM; {} PCRs of {} quoted and {pcrs}, {log}",
             claims.pcrs.len(),
             claims.pcr_bank
         )
@@ -135,8 +139,18 @@ impl Verifier for Tpm {
         })
     }
 
-    fn appraise(claims: &TpmClaims, values: &ReferenceValues, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
-        Ok(values.appraise(&claims.quoted(), now)?)
+    /// Which machine it is, its endorsement says.
+    fn appraise(_: &TpmClaims, _: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
+        Ok(())
+    }
+
+    fn appraise_boot(
+        claims: &TpmClaims,
+        values: &ReferenceValues,
+        now: UnixTime,
+        observation: &mut Observation<TpmEvidenceError>,
+    ) -> Result<(), TpmEvidenceError> {
+        values.appraise(&claims.quoted(), now, observation)
     }
 
     fn by_requirement(claims: &TpmClaims, values: &ReferenceValues, now: UnixTime) -> Vec<(String, Result<(), TpmEvidenceError>)> {

@@ -10,6 +10,7 @@ use super::error::TpmEvidenceError;
 use super::reference_values::{Accepted, EventLogRule, ReferenceValues};
 use super::rules::{self, Check};
 use super::wire::HashAlg;
+use crate::observation::Observation;
 use crate::reference_sets::{Value, Wanted};
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
@@ -24,6 +25,18 @@ pub enum Requirement {
     OnlyWhileBooting,
     EventLog,
     Boot(Check),
+}
+
+impl Requirement {
+    /// Whether it is about what was booted, which a pool may observe. Without the PCRs that it speaks of there is nothing to observe; and whether the machine
+    /// boots still is about who asks: on a machine that has booted that is whoever is root there.
+    #[must_use]
+    pub const fn is_on_what_was_booted(self) -> bool {
+        match self {
+            Self::Pcr(_) | Self::EventLog | Self::Boot(_) => true,
+            Self::Selection | Self::OnlyWhileBooting => false,
+        }
+    }
 }
 
 /// What was quoted, whoever has vouched for it.
@@ -49,9 +62,20 @@ impl ReferenceValues {
             .chain(boot)
     }
 
-    /// Whether what was quoted is accepted: the first requirement that it does not meet.
-    pub(crate) fn appraise(&self, quoted: &Quoted<'_>, now: UnixTime) -> Result<(), TpmEvidenceError> {
-        self.requirements().try_for_each(|requirement| self.meets(requirement, quoted, now))
+    /// Whether what was quoted is accepted: the first requirement that it does not meet, and that refuses.
+    pub(crate) fn appraise<E: From<TpmEvidenceError>>(
+        &self,
+        quoted: &Quoted<'_>,
+        now: UnixTime,
+        observation: &mut Observation<E>,
+    ) -> Result<(), E> {
+        self.requirements().try_for_each(|requirement| {
+            let found = self.meets(requirement, quoted, now).map_err(E::from);
+            match requirement.is_on_what_was_booted() {
+                true => observation.heed(found),
+                false => found,
+            }
+        })
     }
 
     /// Each requirement in words, and whether it is met.

@@ -108,4 +108,5 @@ pub(super) fn refuse(record: &mut Record, refusal: &Refusal) {
     record.reason = refusal.reason();
     record.grant = None;
     record.grants = None;
+    record.would_refuse.clear();
 }

@@ -30,6 +30,7 @@ use super::retention::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
 use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;
+use super::would_refuse::WouldRefuse;
 use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
@@ -352,6 +353,9 @@ impl Journal {
         };
         self.metrics
             .decided(word(&record.decision), word(&record.verdict), record.code.as_deref());
+        for code in WouldRefuse::codes(&record.would_refuse) {
+            self.metrics.would_refuse(&record.pool, code);
+        }
         Ok(Recorded { outcome, line })
     }
 

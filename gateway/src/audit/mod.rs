@@ -29,6 +29,7 @@ pub mod simulation;
 mod unfinished;
 mod unsigned;
 mod verification;
+mod would_refuse;
 mod writer_lock;
 
 pub use basis::{Basis, CloudBasis, RecordedAnswer};
@@ -49,4 +50,5 @@ pub use replay::{ReplayError, VerifiedAgain, replay, replay_kubelet, verify};
 pub use retention::{Held, KEPT_NAME, KeptLines, LastLine, Past, Removal, Retention, RetentionError, Rule, Span, Tended, kept_file};
 pub use segments::{SegmentLimits, SegmentName, closed_segments, next_file};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};
+pub use would_refuse::WouldRefuse;
 pub use writer_lock::{is_written, lock_file};

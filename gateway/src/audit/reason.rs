@@ -1,6 +1,6 @@
 //! Why a node was trusted, or served, for a person.
 
-use attest::Claims;
+use attest::AttestationResult;
 
 use super::record::Shown;
 
@@ -37,10 +37,10 @@ pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
 }
 
 /// By what a node was trusted. `audit` compares it: a text that is changed makes older records come out differently, so it says only
-/// what follows from the claims.
+/// what follows from the claims, and from what the pool observed.
 #[must_use]
-pub fn trusted_by(claims: &Claims) -> String {
-    claims.reasons().join("; ")
+pub fn trusted_by(result: &AttestationResult) -> String {
+    result.reasons().join("; ")
 }
 
 /// What stands between a refusal's reason and what to do.

@@ -12,6 +12,7 @@ use super::checkpoint::Checkpoint;
 use super::configs::ConfigCopy;
 use super::reason::Use;
 use super::retention::Removal;
+use super::would_refuse::WouldRefuse;
 use crate::ignition::SpecVersion;
 use crate::policy::{ConfigSet, Grants};
 use crate::store::{Pending, Replacement, StoreMark};
@@ -191,6 +192,9 @@ pub struct Record {
     /// What an administrator should look into although it was not refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,
+    /// Of evidence that is trusted by a pool that observes: what would have been refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub would_refuse: Vec<WouldRefuse>,
     /// What was proven.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claims: Option<Claims>,
@@ -276,6 +280,7 @@ impl Record {
             pointer_authorities: None,
             booted_before: None,
             alerts: Vec::new(),
+            would_refuse: Vec::new(),
             claims: None,
             basis: None,
             known: false,

@@ -1,7 +1,7 @@
 //! What would become of recorded evidence by another policy: of each machine the last that it has shown.
 //!
 //! Evidence is verified as it was recorded, and appraised by the policy that is asked about. What else decides stays out: whose name it is, who is revoked,
-//! which machines an inventory has.
+//! which machines an inventory has. Of a policy that observes, what it would refuse is refused here: to know that is what this is for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::num::NonZero;
@@ -186,6 +186,9 @@ pub fn simulate(
     asked: &Asked<'_>,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Simulation, ReadError> {
+    // A policy that observes is asked for what it would refuse.
+    let strict = asked.policy.strict();
+    let asked = &Asked { policy: &strict, ..*asked };
     // Lines are some 10 KB each, and may be many: which are the last is found out first.
     let mut last: HashMap<String, u64> = HashMap::new();
     each_line(files, |number, line| {

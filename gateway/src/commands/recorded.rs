@@ -3,6 +3,7 @@
 use anyhow::bail;
 use attest::Claims;
 use attest::tpm::measured_boot::MeasuredBoot;
+use attest_gateway::audit::WouldRefuse;
 use attest_gateway::audit::reading::{Found, Listed, files_beside};
 use attest_gateway::settings::Settings;
 use serde::Deserialize;
@@ -41,6 +42,18 @@ pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(String, Strin
         Some(found) => Ok(found),
         None => bail!("{}: no evidence of {node:?} was trusted", settings.attestation_log().display()),
     }
+}
+
+/// What a pool that observes would have refused in this line, in words.
+pub fn would_refuse(line: &str) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Observed {
+        #[serde(default)]
+        would_refuse: Vec<WouldRefuse>,
+    }
+    let observed = serde_json::from_str::<Observed>(line).map(|observed| observed.would_refuse);
+    let words = |one: WouldRefuse| format!("{}: {}", one.code, one.reason);
+    observed.unwrap_or_default().into_iter().map(words).collect()
 }
 
 fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result<Option<(String, String)>> {

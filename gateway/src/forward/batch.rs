@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::watch;
 
 use super::kept::Place;
@@ -40,6 +41,7 @@ pub(crate) struct About {
     pub decision: String,
     pub verdict: String,
     pub alerts: Vec<String>,
+    pub would_refuse: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]

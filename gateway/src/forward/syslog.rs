@@ -195,7 +195,8 @@ fn is_too_large(error: &std::io::Error) -> bool {
 fn priority(record: &Sent) -> u8 {
     // Other lines refuse nobody, whatever their verdict says.
     let is_about_a_node = ["challenge", "evidence", "config"].contains(&record.about.decision.as_str());
-    let worth_a_look = record.about.verdict == "refused" && is_about_a_node || !record.about.alerts.is_empty();
+    let worth_a_look =
+        record.about.verdict == "refused" && is_about_a_node || !record.about.alerts.is_empty() || !record.about.would_refuse.is_empty();
     FACILITY + if worth_a_look { WARNING } else { INFORMATIONAL }
 }
 

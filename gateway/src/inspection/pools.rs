@@ -90,6 +90,7 @@ fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
         rfc3339(at)
     );
     match now {
+        _ if pool.policy.observes() => None,
         now if now >= at => Some(Finding::Degraded(format!("{text}: its machines are refused"))),
         now if now.saturating_add(LAPSE_WARNING_SECONDS) > at => Some(Finding::Warning(format!(
             "{text}: from then on its machines are refused, unless a generation is added"

@@ -19,7 +19,7 @@ use attest::{AppraisalPolicy, Combination, HashAlg, Kind, MachineSets, Reference
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
-use super::{Endorsement, PoolError};
+use super::{Endorsement, PoolError, observed};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
 use crate::machines::objects::MachineRules;
@@ -50,6 +50,8 @@ fn sections() -> Vec<&'static str> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    #[serde(default)]
+    observe: bool,
     grants: GrantsFile,
     #[serde(default)]
     attestation: Attestation,
@@ -280,6 +282,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         azure_vtpm: file.azure_vtpm,
         first_use: file.attestation.first_use,
         condition: file.attestation.condition,
+        observe: file.observe,
     };
     let wrong = |problem: String| PoolError::Attestation {
         path: path.to_owned(),
@@ -296,6 +299,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     })?;
     joined(&policy, endorsement.unwrap_or_default(), inventory.is_some()).map_err(wrong)?;
     somebodys(&policy, inventory.is_some()).map_err(wrong)?;
+    observed::somebodys(&policy, inventory.is_some() || machines.is_some()).map_err(wrong)?;
     if machines.is_some() && inventory.is_none() {
         nameable(&policy, endorsement.unwrap_or_default()).map_err(wrong)?;
     }
@@ -491,6 +495,10 @@ mod tests {
             ("[grants]\naccepts = [[\"tpm\"]]", "accepts belongs under [attestation]"),
             ("[grants]\n[upstream]\nunits = []", "units belongs under [upstream.include]"),
             ("[grants]\nendorsement = \"allowlist\"", "endorsement belongs under [tpm]"),
+            (
+                "[grants]\n[tpm]\nobserve = true",
+                "observe belongs under the top, before any heading",
+            ),
         ] {
             let said = error(text);
             assert!(said.contains(expected) && said.contains("line"), "{text}: {said}");

@@ -12,6 +12,7 @@ mod inventory;
 pub mod live;
 mod load;
 pub mod needed;
+mod observed;
 mod outline;
 mod packed;
 mod seen;
@@ -190,6 +191,9 @@ impl Pool {
         }
         if let (true, Some(members)) = (self.history != HistoryRules::default(), standing.as_object_mut()) {
             members.insert("history".to_owned(), json!(self.history));
+        }
+        if let (true, Some(members)) = (self.policy.observes(), standing.as_object_mut()) {
+            members.insert("observe".to_owned(), true.into());
         }
         standing
     }

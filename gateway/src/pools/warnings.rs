@@ -51,6 +51,18 @@ impl Pool {
                 self.name
             ));
         }
+        if self.policy.observes() {
+            warnings.push(format!(
+                "pool {} observes (observe = true): what a machine has booted refuses nobody, and is recorded; whoever attests gets what an attestation earns",
+                self.name
+            ));
+            if self.policy.condition().is_some() && !self.policy.observes_condition() {
+                warnings.push(format!(
+                    "pool {}: its condition refuses although the pool observes: it speaks of more than what was booted, so it may say which machines may join",
+                    self.name
+                ));
+            }
+        }
         if any_boot && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {} accepts any measured boot: an attestation proves which machine it is, not what it runs",

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::advice::Advice;
 use crate::aws::names::{is_account, is_any_instance};
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::{HexDigest, Nothing};
 
@@ -52,7 +52,7 @@ impl Verifier for IdentityDocument {
         Some(claimed.document().replayable().node_identity())
     }
 
-    fn reason(claimed: &ClaimedDocument) -> String {
+    fn reason(claimed: &ClaimedDocument, _: Pcrs) -> String {
         let document = claimed.document().replayable();
         format!(
             "identity document of AWS: image {} in {}",

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
+use super::rules::{appraise_boot, appraise_machine};
 use super::{NitroRoots, NitroTpm, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, Shape, VerifiedNitroTpm};
 use crate::advice::Advice;
 use crate::aws::identity_document::IdentityDocument;
 use crate::aws::names::is_any_instance;
 use crate::aws::sts::Sts;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::values::Nothing;
 
@@ -26,6 +28,7 @@ impl Verifier for NitroTpm {
     type HeldAgainst<'a> = &'a NitroRoots;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const BOOTED: &'static [&'static str] = &["pcrs"];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "aws-nitrotpm",
         form: "aws-nitrotpm:<instance>",
@@ -62,10 +65,10 @@ impl Verifier for NitroTpm {
         Some(verified.identity())
     }
 
-    fn reason(verified: &VerifiedNitroTpm) -> String {
+    fn reason(verified: &VerifiedNitroTpm, pcrs: Pcrs) -> String {
         let document = &verified.document;
         format!(
-            "NitroTPM document of AWS: {} PCRs accepted, in {}",
+            "NitroTPM document of AWS: {} PCRs {pcrs}, in {}",
             document.pcrs.len(),
             document.region.as_str()
         )
@@ -104,7 +107,16 @@ impl Verifier for NitroTpm {
         _: &BTreeSet<Kind>,
         now: UnixTime,
     ) -> Result<(), Refusal<NitroTpmError>> {
-        Ok(super::appraise(verified, rules, now)?)
+        Ok(appraise_machine(verified, rules, now)?)
+    }
+
+    fn appraise_boot(
+        verified: &VerifiedNitroTpm,
+        rules: &NitroTpmRules,
+        now: UnixTime,
+        observation: &mut Observation<NitroTpmError>,
+    ) -> Result<(), NitroTpmError> {
+        appraise_boot(verified, rules, now, observation)
     }
 
     fn by_requirement(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Vec<(String, Result<(), NitroTpmError>)> {

@@ -10,6 +10,7 @@ use super::document::{Shape, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::tpm::door;
 use crate::tpm::reference_values::{NotChecked, PcrRule, PcrRulesError, ReferenceValues};
@@ -118,6 +119,12 @@ impl NitroTpmRules {
         self.accounts.is_some()
     }
 
+    /// Whether they alone tell no instance of AWS's from another's: any account will do, and none is named.
+    #[must_use]
+    pub const fn accepts_any_instance(&self) -> bool {
+        self.accounts.is_none() && self.instances.is_none()
+    }
+
     /// What a document has to be of.
     #[must_use]
     pub const fn shape(&self) -> Shape {
@@ -141,6 +148,12 @@ impl NitroTpmRules {
 /// # Errors
 /// [`NitroTpmError`] with both values, for the first rule that does not hold.
 pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
+    appraise_machine(verified, rules, now)?;
+    appraise_boot(verified, rules, now, &mut Observation::off())
+}
+
+/// Which machine it is, and how old what is said of it.
+pub(super) fn appraise_machine(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
     rules.shape.check()?;
     let document = &verified.document;
     if let Some(accepted) = &rules.accounts {
@@ -172,7 +185,21 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
             });
         }
     }
-    requirements(rules).try_for_each(|requirement| meets(requirement, verified, rules, now))
+    Ok(())
+}
+
+/// What it has booted, and whether it boots still.
+pub(super) fn appraise_boot(
+    verified: &VerifiedNitroTpm,
+    rules: &NitroTpmRules,
+    now: UnixTime,
+    observation: &mut Observation<NitroTpmError>,
+) -> Result<(), NitroTpmError> {
+    requirements(rules).try_for_each(|requirement| match meets(requirement, verified, rules, now) {
+        // A PCR that is not there is nothing that could be observed.
+        found @ Err(NitroTpmError::PcrMismatch { .. }) => observation.heed(found),
+        found => found,
+    })
 }
 
 /// What is required of the PCRs. A document has all of them, and no event log comes with it.

@@ -6,7 +6,7 @@ use rustls_pki_types::UnixTime;
 
 use super::{Sts, StsError, StsEvidence, StsResponse, StsRules, VerifiedSts};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::values::Nothing;
 
@@ -48,7 +48,7 @@ impl Verifier for Sts {
         Some(caller.identity())
     }
 
-    fn reason(caller: &VerifiedSts) -> String {
+    fn reason(caller: &VerifiedSts, _: Pcrs) -> String {
         format!("AWS STS in {}: role {}", caller.region.as_str(), caller.role.as_str())
     }
 

@@ -9,7 +9,7 @@ use super::{
     VerifiedAttestedDocument,
 };
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::{Binding, qualifying_data};
 use crate::values::Nothing;
 
@@ -64,7 +64,7 @@ impl Verifier for AttestedDocument {
         Some(document.node_identity())
     }
 
-    fn reason(document: &VerifiedAttestedDocument) -> String {
+    fn reason(document: &VerifiedAttestedDocument, _: Pcrs) -> String {
         let place = document.location.as_deref().unwrap_or("an unnamed region");
         format!("attested document of Azure, signed in {place}")
     }

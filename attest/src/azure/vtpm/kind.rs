@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use rustls_pki_types::UnixTime;
 
+use super::rules::{appraise_boot, appraise_machine};
 use super::{
     AkRoots, AzureVtpm, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, AzureVtpmTask,
     VerifiedAzureVtpm, VmId,
 };
 use crate::advice::Advice;
 use crate::azure::attested_document::AttestedDocument;
-use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Proofs, Refusal, Verified, Verifier};
+use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
@@ -30,6 +32,7 @@ impl Verifier for AzureVtpm {
     type HeldAgainst<'a> = &'a AkRoots;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
+    const BOOTED: &'static [&'static str] = &["pcrs", "event_log"];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "azure-vtpm",
         form: "azure-vtpm:<vmId> in lower case",
@@ -80,9 +83,9 @@ impl Verifier for AzureVtpm {
         Some(verified.identity())
     }
 
-    fn reason(vtpm: &VerifiedAzureVtpm) -> String {
+    fn reason(vtpm: &VerifiedAzureVtpm, pcrs: Pcrs) -> String {
         format!(
-            "vTPM of Azure: AK certified as {}, {} PCRs accepted",
+            "vTPM of Azure: AK certified as {}, {} PCRs {pcrs}",
             vtpm.certificate().name(),
             vtpm.pcrs().len()
         )
@@ -117,9 +120,18 @@ impl Verifier for AzureVtpm {
         verified: &VerifiedAzureVtpm,
         rules: &AzureVtpmRules,
         _: &BTreeSet<Kind>,
-        now: UnixTime,
+        _: UnixTime,
     ) -> Result<(), Refusal<AzureVtpmError>> {
-        Ok(super::appraise(verified, rules, now)?)
+        Ok(appraise_machine(verified, rules)?)
+    }
+
+    fn appraise_boot(
+        verified: &VerifiedAzureVtpm,
+        rules: &AzureVtpmRules,
+        now: UnixTime,
+        observation: &mut Observation<AzureVtpmError>,
+    ) -> Result<(), AzureVtpmError> {
+        appraise_boot(verified, rules, now, observation)
     }
 
     fn by_requirement(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixTime) -> Vec<(String, Result<(), AzureVtpmError>)> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AzureVtpmError, VerifiedAzureVtpm, VmId};
 use crate::azure::attested_document::{AttestedDocumentError, Rule};
+use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::tpm::pcr::{PcrSelection, SelectionError};
 use crate::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError, ReferenceValues};
@@ -130,6 +131,12 @@ impl AzureVtpmRules {
 /// # Errors
 /// [`AzureVtpmError::Machine`] and [`AzureVtpmError::Tpm`].
 pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixTime) -> Result<(), AzureVtpmError> {
+    appraise_machine(verified, rules)?;
+    appraise_boot(verified, rules, now, &mut Observation::off())
+}
+
+/// Which machine it is.
+pub(super) fn appraise_machine(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Result<(), AzureVtpmError> {
     if let Some(accepted) = rules.vm_ids.as_ref().filter(|accepted| !accepted.contains(verified.vm_id())) {
         return Err(AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
             rule: Rule::Vm,
@@ -137,5 +144,15 @@ pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixT
             accepted: Withheld::one_of(accepted),
         }));
     }
-    Ok(rules.reference_values.appraise(&verified.quoted(), now)?)
+    Ok(())
+}
+
+/// What it has booted.
+pub(super) fn appraise_boot(
+    verified: &VerifiedAzureVtpm,
+    rules: &AzureVtpmRules,
+    now: UnixTime,
+    observation: &mut Observation<AzureVtpmError>,
+) -> Result<(), AzureVtpmError> {
+    rules.reference_values.appraise(&verified.quoted(), now, observation)
 }

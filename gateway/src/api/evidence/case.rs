@@ -14,7 +14,7 @@ use super::super::endorsers::Vouched;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
-use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, RecordedAnswer, Verdict, trusted_by};
+use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
 use crate::credentials::challenges::Spent;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
@@ -206,7 +206,8 @@ impl<'r> EvidenceCase<'r> {
         record.verdict = Verdict::Trusted;
         record.grant = Some(grant.set());
         record.grants = Some(pool.grants);
-        record.reason = trusted_by(result.claims());
+        record.reason = trusted_by(&result);
+        record.would_refuse = WouldRefuse::all_of(&result);
         if let Some(object) = &object {
             record.reason = format!("{}; the cluster's Machine object {} names it", record.reason, object.name);
         }

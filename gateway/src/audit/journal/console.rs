@@ -2,6 +2,7 @@
 
 use super::super::reason::{late, with_before};
 use super::super::record::{Decision, NotAttested, Record, Shown, Verdict};
+use super::super::would_refuse::WouldRefuse;
 
 /// Longest text that one part of a console line has, in characters; the record has all of it.
 const SHOWN_LIMIT_CHARACTERS: usize = 1000;
@@ -74,6 +75,10 @@ pub(super) fn show(record: &Record) {
             let code = code.as_deref().unwrap_or_default();
             tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}");
         }
+    }
+    if let Some(words) = WouldRefuse::words(&record.would_refuse) {
+        let words = printable(&words);
+        tracing::warn!(target: "attestation", "WOULD REFUSE {who}{name} pool={pool} peer={peer} {words}");
     }
     let who = if *shown == Shown::Token { "token".into() } else { who };
     for alert in &record.alerts {

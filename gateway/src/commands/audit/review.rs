@@ -15,7 +15,9 @@ use attest::Kind;
 use attest_gateway::api::decided_by;
 use attest_gateway::audit::admin::Act;
 use attest_gateway::audit::configs::ConfigCopy;
-use attest_gateway::audit::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict};
+use attest_gateway::audit::{
+    Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict, WouldRefuse,
+};
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
 use attest_gateway::store::Replacement;
@@ -71,6 +73,8 @@ struct Line {
     admin: Option<Act>,
     removed: Option<Removal>,
     not_attested: Option<NotAttested>,
+    #[serde(default)]
+    would_refuse: Vec<WouldRefuse>,
     claims: Option<Value>,
     basis: Option<Basis>,
 }
@@ -266,6 +270,7 @@ impl Line {
                 }
                 differences.absent("config_sha256", self.config_sha256.as_ref());
                 differences.absent("ticket", self.ticket.as_ref());
+                differences.absent("would_refuse", self.would_refuse.first());
             }
             Verdict::Trusted | Verdict::Served => {
                 differences.absent("code", self.code.as_ref());

@@ -25,7 +25,7 @@ pub struct Filter {
     /// A pool.
     #[arg(long)]
     pool: Option<String>,
-    /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by.
+    /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by, or that a pool that observes would have refused with.
     #[arg(long, value_parser = code)]
     code: Option<String>,
     /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
@@ -70,9 +70,20 @@ pub struct Fields {
     pub booted_before: Option<String>,
     #[serde(default)]
     pub alerts: Vec<String>,
+    /// What a pool that observes would have refused.
+    #[serde(default)]
+    pub would_refuse: Vec<WouldRefuse>,
     /// Decisions that were not recorded one by one.
     pub counted: Option<u64>,
     pub chain: Option<Place>,
+}
+
+/// What would have been refused.
+#[derive(Debug, Clone, Deserialize)]
+pub struct WouldRefuse {
+    pub code: String,
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// Why a node says that it shows nothing.
@@ -169,10 +180,14 @@ impl Filter {
         let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
         let said = fields.not_attested.as_ref().map(|said| said.code.as_str());
         let codes = [fields.code.as_deref(), said];
+        let would_refuse = |code: &str| fields.would_refuse.iter().any(|one| one.code == code);
         is(&self.pool, &fields.pool)
             && is(&self.decision, &fields.decision)
             && (self.verdict.is_none() || fields.decides() && is(&self.verdict, &fields.verdict))
-            && self.code.as_deref().is_none_or(|code| codes.contains(&Some(code)))
+            && self
+                .code
+                .as_deref()
+                .is_none_or(|code| codes.contains(&Some(code)) || would_refuse(code))
             && self.is_in_time(fields.at)
             && self.node.as_deref().is_none_or(|node| is_of(node, fields, line))
     }

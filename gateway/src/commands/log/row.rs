@@ -60,6 +60,9 @@ fn next_step(fields: &Fields) -> String {
     if let Some(alert) = fields.alerts.first() {
         return format!("ALERT: {}", visible(alert));
     }
+    if let Some(first) = fields.would_refuse.first() {
+        return format!("WOULD REFUSE {}: {}", visible(&first.code), visible(&first.reason));
+    }
     let next = fields.reason.rsplit_once(NEXT_STEP).map(|(_, next)| next);
     match (next, fields.decision.as_str()) {
         (Some(next), _) => visible(next),
@@ -80,6 +83,7 @@ fn cut(text: &str, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::super::visible::is_command;
+    use super::super::filter::WouldRefuse;
     use super::*;
 
     fn fields() -> Fields {
@@ -135,6 +139,20 @@ mod tests {
             ..served
         };
         assert!(row(&alerted, false).ends_with("ALERT: the TPM's counters ran backwards\n"));
+        let observed = Fields {
+            decision: "evidence".to_owned(),
+            verdict: "trusted".to_owned(),
+            would_refuse: vec![WouldRefuse {
+                code: "pcr-mismatch".to_owned(),
+                reason: "PCR 4 is ab".to_owned(),
+            }],
+            ..fields()
+        };
+        assert!(
+            row(&observed, false).ends_with("evidence trusted                               WOULD REFUSE pcr-mismatch: PCR 4 is ab\n"),
+            "{}",
+            row(&observed, false)
+        );
     }
 
     #[test]
@@ -161,6 +179,10 @@ mod tests {
             code: Some(text.to_owned()),
             reason: format!("{text}; next: {text}"),
             grant: Some(text.to_owned()),
+            would_refuse: vec![WouldRefuse {
+                code: text.to_owned(),
+                reason: text.to_owned(),
+            }],
             ..Fields::default()
         };
         for wide in [false, true] {

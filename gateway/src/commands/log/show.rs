@@ -113,6 +113,9 @@ fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &
     for alert in &fields.alerts {
         output.put(format!("ALERT: {}\n", visible(alert)).as_bytes())?;
     }
+    for one in &fields.would_refuse {
+        output.put(format!("WOULD REFUSE {}: {}\n", visible(&one.code), visible(&one.reason)).as_bytes())?;
+    }
     let value: Value = serde_json::from_slice(line)?;
     let lines = serde_json::to_string_pretty(&value)?;
     // Each line of it by itself: what ends a line is JSON's own, never a record's.

@@ -34,14 +34,22 @@ fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &Refe
 fn words(policy: &AppraisalPolicy) -> String {
     let accepts: Vec<String> = policy.accepts().iter().map(ToString::to_string).collect();
     let mut text = format!("A node shows {}.\n", accepts.join(", or "));
+    if policy.observes() {
+        text.push_str(
+            "The pool observes: what is marked \"observed\" refuses nobody. What does not hold of it is recorded (would_refuse).\n",
+        );
+    }
+    let observed = |is: bool| if is { "observed: " } else { "" };
     for (section, values) in values(policy) {
         text.push_str(&format!("[{section}]\n"));
         for requirement in values.requirements() {
-            text.push_str(&format!("- {}\n", values.words(requirement)));
+            let observed = observed(policy.observes() && requirement.is_on_what_was_booted());
+            text.push_str(&format!("- {observed}{}\n", values.words(requirement)));
         }
     }
     if let Some(condition) = policy.condition() {
-        text.push_str(&format!("And this is true of the claims:\n- {}\n", condition.source()));
+        let observed = observed(policy.observes_condition());
+        text.push_str(&format!("And this is true of the claims:\n- {observed}{}\n", condition.source()));
     }
     text
 }
@@ -60,9 +68,11 @@ fn of_history(rules: HistoryRules) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use attest::HashAlg;
+    use attest::appraisal::Rules;
+    use attest::condition::Condition;
     use attest::tpm::reference_values::{Accepted, EventLogRule};
     use attest::tpm::rules::Check;
+    use attest::{HashAlg, Kind};
     use attest_gateway::machines::history::Answer;
 
     use super::*;
@@ -97,6 +107,34 @@ mod tests {
         ] {
             assert!(words.contains(expected), "{expected} is not in {words}");
         }
+        assert!(!words.contains("observed"), "{words}");
+    }
+
+    #[test]
+    fn what_is_observed_is_marked() {
+        let pcrs = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).collect();
+        let values = ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().only_while_booting(true);
+        let words = |condition: &str| {
+            let rules = Rules {
+                tpm: Some(values.clone()),
+                condition: Some(Condition::parse(condition).unwrap()),
+                observe: true,
+                ..Rules::default()
+            };
+            super::words(&AppraisalPolicy::new(vec![Kind::Tpm.into()], rules).unwrap())
+        };
+        let of_boot = words("claims.tpm.pcrs['7'] == 'ab'");
+        for expected in [
+            "The pool observes",
+            "- the PCRs 0, 1",
+            "- observed: PCR 7: not checked",
+            "- the machine boots still",
+            "- observed: an event log",
+            "- observed: claims.tpm.pcrs",
+        ] {
+            assert!(of_boot.contains(expected), "{expected} is not in {of_boot}");
+        }
+        assert!(words("claims.tpm.clock_safe").contains("- claims.tpm.clock_safe"));
     }
 
     #[test]

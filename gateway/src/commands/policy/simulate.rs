@@ -19,7 +19,7 @@ const TOLD_EACH: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-gateway policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again."
+    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-gateway policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. Of a file with observe = true, what it would record is refused here. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again."
 )]
 pub struct Arguments {
     /// The pool whose machines are looked at.
@@ -56,6 +56,9 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
             output::tell(format_args!("{done} of {of} machines"));
         }
     })?;
+    if policy.observes() {
+        output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
+    }
     output::print(words(&found))?;
     let sound = found.shut_out() == 0 && found.not_judged.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })

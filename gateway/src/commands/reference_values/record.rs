@@ -8,7 +8,7 @@ use attest_gateway::audit::{Blobs, verify};
 use attest_gateway::settings::Settings;
 
 use super::{now, read_or_new, time, who, write};
-use crate::commands::{output, recorded};
+use crate::commands::{clean, output, recorded};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -34,6 +34,12 @@ pub struct Arguments {
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let (id, line) = recorded::of_node(&settings, &arguments.node)?;
+    for words in recorded::would_refuse(&line) {
+        output::tell(format_args!(
+            "the pool observed, and would have refused this machine's boot: {}",
+            clean(&words)
+        ));
+    }
     let again = verify(&line, &Blobs::at(&settings.evidence())).with_context(|| format!("decision {id}"))?;
     let claims = &again.claims;
     let boot = recorded::booted(claims).context("the node has sent no event log that explains what its TPM quoted")?;

@@ -253,7 +253,14 @@ impl LivePools {
         // What was rendered for a state stays rendered if the next one is the same.
         let new = read.filter(|read| old.as_ref().is_none_or(|old| !old.same(read)));
         if let Some(pool) = &new {
-            news.push(Said::Good(format!("pool {name}: a new state is served; {}", pool.summary())));
+            let observes = match pool.policy.observes() {
+                true => "; it observes: what a machine has booted refuses nobody",
+                false => "",
+            };
+            news.push(Said::Good(format!(
+                "pool {name}: a new state is served; {}{observes}",
+                pool.summary()
+            )));
             self.metrics.pool_reloaded(name, true);
         } else if error.is_none() && was_broken.is_some() {
             news.push(Said::Good(format!(

@@ -473,3 +473,75 @@ fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() 
     );
     check(r#"[["tpm", "gcp"]]"#, &[ALLOWLIST, TPM, GCP, objects], Ok("tpm + gcp"));
 }
+
+/// Of a cloud whose machines anybody can rent, something beside the boot has to say which are meant.
+#[test]
+fn a_pool_that_observes_knows_whose_machines_it_means() {
+    let observing = |accepts: &str, sections: &[&str], expect: Result<&str, &str>| {
+        // The sections stand before what it loads: observe is before any of them.
+        let text = format!(
+            "observe = true\n[grants]\n[attestation]\naccepts = {accepts}\n{}",
+            sections.concat()
+        );
+        let loaded = load_with(|pool| {
+            fs::write(pool.join("pool.toml"), &text).unwrap();
+            fs::write(pool.join("instances.txt"), "").unwrap();
+        });
+        match (loaded, expect) {
+            (Ok(pool), Ok(_)) => assert!(pool.policy.observes() && pool.warnings(false, true).iter().any(|said| said.contains("observes"))),
+            (Err(error), Err(expect)) => assert!(error.contains(expect), "{expect:?} is not in {error:?}\n{text}"),
+            (loaded, expect) => panic!("{loaded:?} instead of {expect:?}\n{text}"),
+        }
+    };
+    let checked = |section: &str| {
+        section.replacen(
+            "\"0-7\" = \"not checked\"",
+            &format!(
+                "\"0-6\" = \"not checked\"\n7 = [\"{}\"]",
+                "ab".repeat(if section.contains("nitro") { 48 } else { 32 })
+            ),
+            1,
+        )
+    };
+    let vtpm = |rest: &str| checked(&format!("[azure_vtpm]\n{rest}\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n"));
+    let (any, named) = (
+        "accept_any_subscription = true",
+        "vm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]",
+    );
+    let everybody = Err("every customer of that cloud");
+    let azure = r#"[["azure-vtpm"]]"#;
+    check(azure, &[&vtpm(any)], Ok("azure-vtpm"));
+    observing(azure, &[&vtpm(any)], everybody);
+    observing(azure, &[&vtpm(any), INVENTORY], Ok(""));
+    observing(azure, &[&vtpm(named)], Ok(""));
+    observing(r#"[["azure-vtpm", "azure"]]"#, &[AZURE, &vtpm("")], Ok(""));
+    observing(r#"[["azure-vtpm", "azure"], ["azure-vtpm"]]"#, &[AZURE, &vtpm(any)], everybody);
+    let aws = r#"[["aws-nitro-tpm"]]"#;
+    let any_account = checked(ANY_ACCOUNT);
+    check(aws, &[&any_account], Ok("aws-nitro-tpm"));
+    observing(aws, &[&any_account], everybody);
+    observing(aws, &[&any_account, INVENTORY], Ok(""));
+    let instances = any_account.replace("not checked\"\n", "not checked\"\ninstances = [\"i-0123456789abcdef0\"]\n");
+    observing(
+        aws,
+        &[&instances.replacen("instances = [\"i-0123456789abcdef0\"]\n7", "7", 1)],
+        Ok(""),
+    );
+    observing(r#"[["aws-nitro-tpm", "aws-identity-document"]]"#, &[&any_account, DOCUMENT], Ok(""));
+    observing(r#"[["aws-nitro-tpm", "token"]]"#, &[&any_account], Ok(""));
+    observing(r#"[["tpm"]]"#, &[ALLOWLIST, TPM], Ok(""));
+    observing(r#"[["gcp"]]"#, &[GCP], Ok(""));
+}
+
+#[test]
+fn a_condition_that_a_pool_does_not_observe_is_warned_of() {
+    let warned = |condition: &str| {
+        let text = format!("observe = true\n[grants]\n[attestation]\ncondition = \"{condition}\"\n{ALLOWLIST}{TPM}");
+        let warnings = load_text(&text).unwrap().warnings(false, true);
+        warnings
+            .iter()
+            .any(|said| said.contains("its condition refuses although the pool observes"))
+    };
+    assert!(!warned("claims.tpm.pcrs['7'] == 'ab'"));
+    assert!(warned("claims.tpm.clock_safe"));
+}

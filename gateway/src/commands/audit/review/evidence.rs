@@ -1,8 +1,8 @@
 //! What was decided about evidence, decided again.
 
-use attest::{Kind, NodeIdentity, Reject};
+use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, replay, trusted_by};
+use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, WouldRefuse, replay, trusted_by};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
 use serde_json::Value;
 
@@ -56,8 +56,7 @@ impl Line {
         }
         let (again, holds) = match replay(text, blobs) {
             Ok(result) => {
-                let claims = result.claims();
-                self.check_claims(claims, differences);
+                self.check_result(&result, differences);
                 (
                     "trusted".to_owned(),
                     refused_by_others(self.by()) || self.verdict == Verdict::Trusted,
@@ -133,7 +132,8 @@ impl Line {
     }
 
     /// What the record says was proven is what the evidence proves.
-    fn check_claims(&self, claims: &attest::Claims, differences: &mut Differences) {
+    fn check_result(&self, result: &AttestationResult, differences: &mut Differences) {
+        let claims = result.claims();
         let identity = claims.identity();
         differences.same("identity", &self.identity, &Some(identity.to_string()));
         let instance = claims.instance().filter(|instance| *instance != identity);
@@ -147,8 +147,11 @@ impl Line {
         if !same {
             differences.say("claims are not what the evidence proves");
         }
+        if self.verdict == Verdict::Trusted {
+            differences.same("would_refuse", &self.would_refuse, &WouldRefuse::all_of(result));
+        }
         if self.verdict == Verdict::Trusted && self.is_new() {
-            differences.same("reason", &self.reason, &trusted_by(claims));
+            differences.same("reason", &self.reason, &trusted_by(result));
             self.check_ticket(differences);
         }
     }

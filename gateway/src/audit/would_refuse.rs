@@ -1,0 +1,51 @@
+//! What a pool that observes would have refused, as a record has it.
+
+use attest::AttestationResult;
+use serde::{Deserialize, Serialize};
+
+/// Most things that are recorded of one decision: every PCR and every check of a TPM and of a cloud's, the event log, and the condition are not more.
+const RECORDED_LIMIT: usize = 64;
+/// Longest reason, in characters: a check's has an event, its digest, and the accepted ones with their names.
+const REASON_LIMIT_CHARACTERS: usize = 2000;
+
+/// One thing that would have been refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WouldRefuse {
+    /// The stable code that the refusal would have had.
+    pub code: String,
+    /// Why, for a person.
+    pub reason: String,
+}
+
+impl WouldRefuse {
+    /// All of it, in the order in which it was looked at. `audit` compares it.
+    #[must_use]
+    pub fn all_of(result: &AttestationResult) -> Vec<Self> {
+        let rejects = result.would_refuse().iter().take(RECORDED_LIMIT);
+        rejects
+            .map(|reject| Self {
+                code: reject.code().to_owned(),
+                reason: reject.detail().chars().take(REASON_LIMIT_CHARACTERS).collect(),
+            })
+            .collect()
+    }
+
+    /// The codes, each once.
+    pub(super) fn codes(all: &[Self]) -> Vec<&str> {
+        let mut codes: Vec<&str> = all.iter().map(|one| one.code.as_str()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        codes
+    }
+
+    /// The first, and how many more, in words.
+    pub(super) fn words(all: &[Self]) -> Option<String> {
+        let first = all.first()?;
+        let more = match all.len() - 1 {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        Some(format!("code={}: {}{more}", first.code, first.reason))
+    }
+}

@@ -1,0 +1,27 @@
+//! What a pool has to know of its machines before it may observe what they boot.
+
+use attest::{AppraisalPolicy, Combination, Kind};
+
+use super::file::anybodys_in_azure;
+
+/// Whether, in each combination, something beside what was booted tells the pool's machines from those of any customer of a cloud's: while the pool observes,
+/// what was booted tells nobody from anybody. `listed` is whether an inventory names them.
+pub(super) fn somebodys(policy: &AppraisalPolicy, listed: bool) -> Result<(), String> {
+    if !policy.observes() || listed {
+        return Ok(());
+    }
+    match anybodys_in_azure(policy).or_else(|| anybodys_in_aws(policy)) {
+        None => Ok(()),
+        Some(kinds) => Err(format!(
+            "{kinds}: with observe = true, what was booted refuses nobody, so every customer of that cloud would get what an attestation earns: say whose machines are meant, or name them in an [inventory]"
+        )),
+    }
+}
+
+/// The combination that any instance of AWS can show, whoever's it is.
+fn anybodys_in_aws(policy: &AppraisalPolicy) -> Option<&Combination> {
+    policy.aws_nitro_tpm().filter(|rules| rules.accepts_any_instance())?;
+    let others = [Kind::AwsIdentityDocument, Kind::AwsSts, Kind::Tpm, Kind::Token];
+    let alone = |kinds: &&Combination| kinds.has(Kind::AwsNitroTpm) && !others.iter().any(|other| kinds.has(*other));
+    policy.accepts().iter().find(alone)
+}

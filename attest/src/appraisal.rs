@@ -268,6 +268,15 @@ impl AppraisalPolicy {
         }
     }
 
+    /// The same, refusing nothing for what was booted.
+    #[must_use]
+    pub fn observing(&self) -> Self {
+        Self {
+            observe: true,
+            ..self.clone()
+        }
+    }
+
     /// Whether the first to show these kinds has the instance from then on: where no TPM of the machine's stands for who shows them. What
     /// a copy would prove as well binds always.
     #[must_use]

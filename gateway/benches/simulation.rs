@@ -88,7 +88,7 @@ async fn main() {
     let log = gateway.path("state/attestation.jsonl");
     write_log(&log, &boots, machines);
     let folder = gateway.path("pools").join(POOL);
-    let policy = pools::policy(&folder, &folder.join("pool.toml")).unwrap();
+    let policy = pools::policy(&folder, &folder.join("pool.toml"), &[]).unwrap();
     let asked = Asked {
         pool: POOL,
         since: 0,

@@ -54,6 +54,7 @@ pub mod pointers;
 pub mod policy;
 pub mod pools;
 pub mod probe;
+pub mod proposal;
 pub mod secret_manifest;
 pub mod server;
 pub mod settings;

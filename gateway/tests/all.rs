@@ -78,6 +78,7 @@ mod owner;
 mod pointers;
 mod predictions;
 mod probe;
+mod proposal;
 mod recorded;
 mod reference_values;
 mod reload;

@@ -28,6 +28,8 @@ pub enum Origin {
     Recorded { node: String, record: String },
     /// Files, from which they were predicted: names, with SHA-256 of what is in them.
     Predicted { files: Vec<String> },
+    /// So many machines of a pool, by what the attestation log has of them since then: `policy propose`.
+    Proposed { machines: usize, since: Time },
     /// Somebody's file.
     Imported { file: String },
     /// Somebody's word.
@@ -59,7 +61,7 @@ impl Generation {
             }
             Origin::Predicted { files } => files.iter().try_for_each(|file| named("file", file))?,
             Origin::Imported { file } => named("file", file)?,
-            Origin::ByHand => {}
+            Origin::Proposed { .. } | Origin::ByHand => {}
         }
         if self.expires.is_some_and(|expires| expires < self.added) {
             return Err(ReferenceSetError::Expires { generation: generation() });

@@ -6,7 +6,7 @@ use attest_wire::HashAlg;
 use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
-use super::{Generation, ReferenceSet, ReferenceSetError};
+use super::{Generation, Origin, ReferenceSet, ReferenceSetError, Time, Values};
 use crate::values::HexDigest;
 
 /// The sets of a pool, each with the SHA-256 of its file.
@@ -72,6 +72,23 @@ impl ReferenceSets {
             Ok((HexDigest::from(sha256), Arc::new(set)))
         };
         texts.into_iter().enumerate().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Values that are in no file, and accepted at any time.
+    pub(crate) fn of_values(values: Values) -> Self {
+        let generation = Generation {
+            name: String::new(),
+            added: Time { at: 0 },
+            by: String::new(),
+            from: Origin::ByHand,
+            expires: None,
+            values,
+        };
+        let set = ReferenceSet {
+            generations: vec![generation],
+            ..ReferenceSet::default()
+        };
+        Self(vec![(HexDigest::from([0; 32]), Arc::new(set))])
     }
 
     /// SHA-256 of each file: what a record names them by.

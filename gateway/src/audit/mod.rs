@@ -17,6 +17,7 @@ mod likeness;
 mod log_end;
 mod log_file;
 mod log_key;
+pub mod past;
 mod pending;
 mod reach;
 pub mod reading;

@@ -3,26 +3,20 @@
 //! Evidence is verified as it was recorded, and appraised by the policy that is asked about. What else decides stays out: whose name it is, who is revoked,
 //! which machines an inventory has. Of a policy that observes, what it would refuse is refused here: to know that is what this is for.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::num::NonZero;
-use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attest::azure::vtpm::AzureVtpmError;
 use attest::tpm::TpmEvidenceError;
 use attest::tpm::rules::BootRefusal;
 use attest::{AppraisalPolicy, Reject, UnixTime, appraise};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::blobs::Blobs;
+use super::past::{self, Past, Sought};
 use super::reading::{LogFile, ReadError};
 use super::replay::verify;
 
 /// Machines that are named where several share a cause.
 pub const NAMED_LIMIT: usize = 3;
-/// Lines that wait for a processor: each has some 10 KB.
-const WAITING_LIMIT: usize = 64;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
@@ -65,32 +59,6 @@ pub struct Machines {
     pub named: BTreeSet<String>,
 }
 
-/// What is looked at in a line.
-#[derive(Deserialize)]
-struct Fields {
-    at: u64,
-    decision: String,
-    #[serde(default)]
-    verdict: String,
-    #[serde(default)]
-    pool: String,
-    identity: Option<String>,
-    instance: Option<String>,
-    name: Option<String>,
-    /// There if the evidence was verified, whatever came of it then.
-    claims: Option<IgnoredAny>,
-}
-
-impl Fields {
-    /// Of evidence of this pool that was verified; whose it is.
-    fn of_evidence(line: &[u8], asked: &Asked<'_>) -> Option<(Self, String)> {
-        let fields: Self = serde_json::from_slice(line).ok()?;
-        let wanted = fields.decision == "evidence" && fields.pool == asked.pool && fields.at >= asked.since && fields.claims.is_some();
-        let machine = fields.identity.clone().or_else(|| fields.instance.clone()).filter(|_| wanted)?;
-        Some((fields, machine))
-    }
-}
-
 impl Machines {
     fn add(&mut self, trusted: bool, name: String) {
         self.count += 1;
@@ -125,14 +93,13 @@ impl Simulation {
         self.refused.values().map(|machines| machines.trusted).sum()
     }
 
-    fn judge(&mut self, line: &[u8], fields: Fields, machine: String, blobs: &Blobs, asked: &Asked<'_>) {
-        let trusted = fields.verdict == "trusted";
-        let verified = std::str::from_utf8(line).map_err(|error| error.to_string());
+    fn judge(&mut self, past: &Past, blobs: &Blobs, asked: &Asked<'_>) {
+        let verified = std::str::from_utf8(&past.line).map_err(|error| error.to_string());
         let verified = verified.and_then(|line| verify(line, blobs).map_err(|error| error.to_string()));
         let (groups, cause) = match verified.map(|again| appraise(again.claims, asked.policy, asked.now)) {
             Ok(Ok(_)) => {
                 self.accepted += 1;
-                self.let_in += usize::from(!trusted);
+                self.let_in += usize::from(!past.trusted);
                 return;
             }
             Ok(Err(reject)) => (
@@ -150,7 +117,7 @@ impl Simulation {
                 },
             ),
         };
-        groups.entry(cause).or_default().add(trusted, fields.name.unwrap_or(machine));
+        groups.entry(cause).or_default().add(past.trusted, past.name.clone());
     }
 
     fn merge(&mut self, other: Self) {
@@ -180,66 +147,20 @@ fn shared(reject: &Reject) -> String {
 ///
 /// # Errors
 /// [`ReadError`], if a file cannot be read.
-pub fn simulate(
-    files: &[LogFile],
-    blobs: &Blobs,
-    asked: &Asked<'_>,
-    mut progress: impl FnMut(usize, usize),
-) -> Result<Simulation, ReadError> {
+pub fn simulate(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: impl FnMut(usize, usize)) -> Result<Simulation, ReadError> {
     // A policy that observes is asked for what it would refuse.
     let strict = asked.policy.strict();
     let asked = &Asked { policy: &strict, ..*asked };
-    // Lines are some 10 KB each, and may be many: which are the last is found out first.
-    let mut last: HashMap<String, u64> = HashMap::new();
-    each_line(files, |number, line| {
-        if let Some((_, machine)) = Fields::of_evidence(line, asked) {
-            last.insert(machine, number);
-        }
-    })?;
-    let wanted: HashSet<u64> = last.into_values().collect();
-    let (lines, waiting) = mpsc::sync_channel::<Vec<u8>>(WAITING_LIMIT);
-    let waiting = Mutex::new(waiting);
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
-    let work = || {
-        let mut found = Simulation::default();
-        while let Some(line) = next() {
-            if let Some((fields, machine)) = Fields::of_evidence(&line, asked) {
-                found.judge(&line, fields, machine, blobs, asked);
-            }
-        }
-        found
+    let sought = Sought {
+        pool: asked.pool,
+        since: asked.since,
+        each: 1,
+        trusted: false,
+        without: &[],
     };
-    thread::scope(|scope| {
-        let workers = thread::available_parallelism().map_or(1, NonZero::get);
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let mut done = 0;
-        let read = each_line(files, |number, line| {
-            if wanted.contains(&number) {
-                // Whoever takes them ends after this.
-                let _ = lines.send(line.to_vec());
-                done += 1;
-                progress(wanted.len(), done);
-            }
-        });
-        drop(lines);
-        let mut all = Simulation::default();
-        // None of them panics.
-        workers
-            .into_iter()
-            .filter_map(|worker| worker.join().ok())
-            .for_each(|found| all.merge(found));
-        read.map(|()| all)
-    })
-}
-
-/// Each line with its number, counted over all files.
-fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
-    let mut number = 0;
-    for file in files {
-        file.each_line(|line| {
-            each(number, line);
-            number += 1;
-        })?;
-    }
-    Ok(())
+    let judge = |found: &mut Simulation, past: &Past| found.judge(past, blobs, asked);
+    let (parts, _) = past::each(files, &sought, judge, progress)?;
+    let mut all = Simulation::default();
+    parts.into_iter().for_each(|part| all.merge(part));
+    Ok(all)
 }

@@ -65,7 +65,7 @@ impl Reader {
     /// Reads a pool's folder.
     pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
         let mut file = self.settings(folder)?;
-        self.reference_sets(&mut file)?;
+        self.reference_sets(&mut file, Vec::new())?;
         if file.upstream.is_some() {
             for other in [folder.join("full"), folder.join("pre-approved"), file.machine_configs.clone()] {
                 if other.exists() {
@@ -100,15 +100,22 @@ impl Reader {
         file::parse(&self.text(&path)?, &path, folder)
     }
 
-    /// What a pool would accept by this file.
-    pub fn policy(&mut self, folder: &Path, path: &Path) -> Result<AppraisalPolicy, PoolError> {
-        let mut file = file::parse(&self.text(path)?, path, folder)?;
-        self.reference_sets(&mut file)?;
+    /// What a pool would accept by this file, with these files of reference values besides.
+    pub fn policy(&mut self, folder: &Path, path: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
+        let text = self.text(path)?;
+        let more = more.iter().map(|path| self.text(path)).collect::<Result<_, _>>()?;
+        self.policy_of(folder, path, &text, more)
+    }
+
+    /// The same of a file that is none yet.
+    pub fn policy_of(&mut self, folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
+        let mut file = file::parse(text, path, folder)?;
+        self.reference_sets(&mut file, more)?;
         Ok(file.policy)
     }
 
-    /// Gives the policy the pool's sets of reference values.
-    fn reference_sets(&mut self, file: &mut PoolFile) -> Result<(), PoolError> {
+    /// Gives the policy the pool's sets of reference values, and `more`.
+    fn reference_sets(&mut self, file: &mut PoolFile, more: Vec<String>) -> Result<(), PoolError> {
         let folder = file.reference_values.clone();
         let (mut paths, mut texts) = (Vec::new(), Vec::new());
         for path in folder
@@ -126,7 +133,8 @@ impl Reader {
             texts.push(self.text(&path)?);
             paths.push(path);
         }
-        if paths.len() > SETS_LIMIT {
+        texts.extend(more);
+        if texts.len() > SETS_LIMIT {
             return Err(PoolError::TooMany {
                 path: folder.unwrap_or_default(),
                 limit: SETS_LIMIT,

@@ -68,12 +68,20 @@ pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
     Reader::default().settings(folder).map(|file| file.grants)
 }
 
-/// What a pool would accept by this file in the place of its `pool.toml`, with the reference values that it names.
+/// What a pool would accept by this file in the place of its `pool.toml`, with the reference values that it names, and with those of more files.
 ///
 /// # Errors
 /// [`PoolError`].
-pub fn policy(folder: &Path, file: &Path) -> Result<AppraisalPolicy, PoolError> {
-    Reader::default().policy(folder, file)
+pub fn policy(folder: &Path, file: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
+    Reader::default().policy(folder, file, more)
+}
+
+/// What a pool would accept if its file, which is at `path`, had this text; with the reference values that it names, and with more of them.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn policy_of(folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
+    Reader::default().policy_of(folder, path, text, more)
 }
 
 /// Reads one pool, from its folder, or by it from another server; what its nodes need before they are approved may be the cluster's to say.

@@ -56,6 +56,15 @@ impl Node {
         self.case.event_log = Some(log);
     }
 
+    /// Its TPM quotes these PCRs from now on, which have these values.
+    pub fn quotes(&mut self, pcrs: &BTreeMap<u8, HexDigest>) {
+        let values = pcrs.iter().map(|(pcr, value)| (*pcr, value.as_bytes().to_vec()));
+        let Case { selection, quoted, .. } = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, values.clone().collect());
+        (self.case.selection, self.case.quoted.selection) = (selection, quoted.selection);
+        self.case.pcrs = pcrs.clone();
+        self.case.quoted.pcr_digest = pcr_digest(&self.case.ak, &values.collect());
+    }
+
     /// What `ek add` takes.
     pub fn ek(&self) -> String {
         digest(&self.case)

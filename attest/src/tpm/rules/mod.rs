@@ -17,7 +17,7 @@ pub use error::{ADVICE, BootRefusal};
 pub(crate) use judge::judge;
 pub(crate) use matching::{accepted_words, is_accepted};
 pub use place::{Place, values};
-pub use recorded::recorded;
+pub use recorded::{could_hold, recorded};
 
 use crate::reference_sets::Wanted;
 

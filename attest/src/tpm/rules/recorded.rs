@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::judge::{said_name, section_name};
-use crate::reference_sets::{Digests, EventValue, NAME_LIMIT_BYTES, PcrValue, SectionValue, Values};
+use super::judge::{judge, said_name, section_name};
+use super::{BootRefusal, Check};
+use crate::reference_sets::{Digests, EventValue, NAME_LIMIT_BYTES, PcrValue, ReferenceSets, SectionValue, Values};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot};
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
@@ -74,4 +75,12 @@ pub fn recorded(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>) -> Values {
             .map(|version| vec![printable(version, NAME_LIMIT_CHARS)])
             .unwrap_or_default(),
     }
+}
+
+/// Whether each check can hold of this boot at all: by its own values, as [`recorded`] gives them. Why not, where none could make it.
+#[must_use]
+pub fn could_hold(boot: &MeasuredBoot, own: &Values) -> BTreeMap<Check, Result<(), BootRefusal>> {
+    let sets = ReferenceSets::of_values(own.clone());
+    let judged = |check| (check, judge(check, boot, &sets, 0));
+    Check::ALL.into_iter().map(judged).collect()
 }

@@ -1,6 +1,7 @@
 //! `attest-gateway policy`.
 
 mod explain;
+mod propose;
 mod simulate;
 mod test;
 
@@ -15,6 +16,8 @@ pub enum Command {
     Test(test::Arguments),
     /// Hold the last evidence of each machine against a changed pool.toml: which would be refused, by what they share.
     Simulate(simulate::Arguments),
+    /// Write the strictest rules that fit what machines have booted, as a diff of pool.toml to review, and say what no rule was made of.
+    Propose(propose::Arguments),
 }
 
 pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
@@ -22,5 +25,6 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Explain(arguments) => explain::run(config, arguments),
         Command::Test(arguments) => test::run(config, arguments),
         Command::Simulate(arguments) => simulate::run(config, arguments),
+        Command::Propose(arguments) => propose::run(config, arguments),
     }
 }

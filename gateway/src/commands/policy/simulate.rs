@@ -26,6 +26,9 @@ pub struct Arguments {
     pool: String,
     /// A file in the place of its pool.toml; paths in it are relative to the pool's folder [default: the pool's own].
     file: Option<PathBuf>,
+    /// Files of reference values besides those of the pool's folder.
+    #[arg(long, value_name = "SET", num_args = 1..)]
+    with: Vec<PathBuf>,
     /// Only what was shown in the last N days.
     #[arg(long, value_name = "N")]
     days: Option<u64>,
@@ -35,7 +38,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let folder = pool_folder(&settings, &arguments.pool)?;
     let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));
-    let policy = pools::policy(&folder, &file)?;
+    let policy = pools::policy(&folder, &file, &arguments.with)?;
     let now = Clock::System.now();
     let age = arguments.days.map(|days| days.saturating_mul(24 * 3600));
     let asked = Asked {

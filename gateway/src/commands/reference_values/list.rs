@@ -28,6 +28,7 @@ fn row(file: &str, generation: &Generation) -> [String; 7] {
         Origin::Recorded { node, .. } => format!("recorded from {node}"),
         Origin::Predicted { files } => format!("predicted from {}", files.join(", ")),
         Origin::Imported { file } => format!("imported from {file}"),
+        Origin::Proposed { machines, since } => format!("proposed from {machines} machines of the log since {since}"),
         Origin::ByHand => "by hand".to_owned(),
     };
     let until = match generation.expires {

@@ -94,7 +94,7 @@ fn generation<'s>(generations: &'s mut [Generation], path: &Path, name: &str) ->
 }
 
 /// Who runs this, as files say it.
-fn who() -> String {
+pub(super) fn who() -> String {
     ["SUDO_USER", "USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()))

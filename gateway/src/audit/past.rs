@@ -1,0 +1,155 @@
+//! What machines have shown, as the log has it: of each the last, given to several threads.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::reading::{LogFile, ReadError};
+
+/// Lines that wait for a processor: each has some 10 KB.
+const WAITING_LIMIT: usize = 64;
+
+/// Which evidence is looked for: of those whose evidence was verified, whatever came of it then.
+#[derive(Debug, Clone, Copy)]
+pub struct Sought<'a> {
+    pub pool: &'a str,
+    /// What was shown before is not looked at; seconds since 1970.
+    pub since: u64,
+    /// How much of each machine, the last of it.
+    pub each: usize,
+    /// Only what was trusted.
+    pub trusted: bool,
+    /// Machines that are left out, by name, identity or instance.
+    pub without: &'a [String],
+}
+
+/// Evidence that was found.
+#[derive(Debug)]
+pub struct Past {
+    /// Which machine: they are counted in the order in which they come.
+    pub machine: u32,
+    /// Its name, or its identity.
+    pub name: String,
+    pub trusted: bool,
+    /// When it was shown, seconds since 1970.
+    pub at: u64,
+    /// The record.
+    pub line: Vec<u8>,
+}
+
+/// What is looked at in a line.
+#[derive(Deserialize)]
+struct Fields {
+    at: u64,
+    decision: String,
+    #[serde(default)]
+    verdict: String,
+    #[serde(default)]
+    pool: String,
+    identity: Option<String>,
+    instance: Option<String>,
+    name: Option<String>,
+    /// There if the evidence was verified, whatever came of it then.
+    claims: Option<IgnoredAny>,
+}
+
+impl Fields {
+    /// Of evidence that is sought; whose it is.
+    fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Self, String)> {
+        let fields: Self = serde_json::from_slice(line).ok()?;
+        let wanted = fields.decision == "evidence"
+            && fields.pool == sought.pool
+            && fields.at >= sought.since
+            && fields.claims.is_some()
+            && (!sought.trusted || fields.is_trusted());
+        let known = [&fields.name, &fields.identity, &fields.instance];
+        let left_out = known.into_iter().flatten().any(|known| sought.without.contains(known));
+        let machine = fields.identity.clone().or_else(|| fields.instance.clone());
+        let machine = machine.filter(|_| wanted && !left_out)?;
+        Some((fields, machine))
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.verdict == "trusted"
+    }
+}
+
+/// Looks for the evidence in these files, and has it worked on by several threads, each of which has a `T` of its own; gives these, and how many pieces of
+/// evidence were older than what is sought of each machine. `progress` is told how many there are, and how many were given out.
+///
+/// # Errors
+/// [`ReadError`], if a file cannot be read.
+pub fn each<T: Default + Send>(
+    files: &[LogFile],
+    sought: &Sought<'_>,
+    work: impl Fn(&mut T, &Past) + Sync,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<(Vec<T>, usize), ReadError> {
+    // Lines are some 10 KB each, and may be many: which are the last is found out first.
+    let (mut last, mut machines, mut older) = (HashMap::<String, VecDeque<u64>>::new(), HashMap::<String, u32>::new(), 0);
+    each_line(files, |number, line| {
+        let Some((_, machine)) = Fields::of_evidence(line, sought) else {
+            return;
+        };
+        let next = u32::try_from(machines.len()).unwrap_or(u32::MAX);
+        machines.entry(machine.clone()).or_insert(next);
+        let of_machine = last.entry(machine).or_default();
+        of_machine.push_back(number);
+        if of_machine.len() > sought.each {
+            of_machine.pop_front();
+            older += 1;
+        }
+    })?;
+    let wanted: HashSet<u64> = last.into_values().flatten().collect();
+    let (pieces, waiting) = mpsc::sync_channel::<Past>(WAITING_LIMIT);
+    let waiting = Mutex::new(waiting);
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+    let work = || {
+        let mut found = T::default();
+        while let Some(past) = next() {
+            work(&mut found, &past);
+        }
+        found
+    };
+    thread::scope(|scope| {
+        let workers = thread::available_parallelism().map_or(1, NonZero::get);
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let mut done = 0;
+        let read = each_line(files, |number, line| {
+            let Some((fields, machine)) = wanted.contains(&number).then(|| Fields::of_evidence(line, sought)).flatten() else {
+                return;
+            };
+            let past = Past {
+                machine: machines.get(&machine).copied().unwrap_or(u32::MAX),
+                trusted: fields.is_trusted(),
+                at: fields.at,
+                name: fields.name.unwrap_or(machine),
+                line: line.to_vec(),
+            };
+            // Whoever takes them ends after this.
+            let _ = pieces.send(past);
+            done += 1;
+            progress(wanted.len(), done);
+        });
+        drop(pieces);
+        // None of them panics.
+        let all = workers.into_iter().filter_map(|worker| worker.join().ok()).collect();
+        read.map(|()| (all, older))
+    })
+}
+
+/// Each line with its number, counted over all files.
+fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
+    let mut number = 0;
+    for file in files {
+        file.each_line(|line| {
+            each(number, line);
+            number += 1;
+        })?;
+    }
+    Ok(())
+}

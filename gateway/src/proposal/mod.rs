@@ -1,0 +1,193 @@
+//! The strictest rules on what was booted that accept what a pool's machines have booted lately, by the attestation log; and what of it no rule says.
+//!
+//! What counts is evidence that was trusted: so a machine that was refused widens nothing, and one that a pool only observed is in what is proposed, and shown as
+//! one that few are like. Nothing is changed: what comes of it is text.
+//!
+//! In reading order: [`Seen`] (what was booted), [`Rules`] (what follows from that), `file` (pool.toml with it), [`unified`] (the difference).
+
+mod diff;
+mod file;
+mod rules;
+mod seen;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use attest::reference_sets::{Generation, Origin, ReferenceSet, ReferenceSetError, Time, Values};
+use attest::{AppraisalPolicy, UnixTime};
+
+pub use diff::unified;
+pub use file::FileError;
+use rules::Proposer;
+pub use rules::{NotGeneralised, Rare, Rules, Wanted};
+pub use seen::{Section, Seen};
+
+use crate::audit::Blobs;
+use crate::audit::past::{self, Sought};
+use crate::audit::reading::{LogFile, ReadError};
+use crate::pools::{self, PoolError};
+
+/// Evidence of one machine that is looked at, the last of it: what it has booted since its last few updates.
+pub const EACH_LIMIT: usize = 16;
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Asked<'a> {
+    pub pool: &'a str,
+    /// The pool's folder.
+    pub folder: &'a Path,
+    /// What was shown before is not looked at; seconds since 1970.
+    pub since: u64,
+    /// Machines that are left out, by name, identity or instance.
+    pub without: &'a [String],
+    pub wanted: Wanted,
+    pub now: UnixTime,
+    /// Who asks, as a generation says it.
+    pub by: &'a str,
+}
+
+/// What is proposed.
+#[derive(Debug)]
+pub struct Proposal {
+    /// The pool's file, and what it says now.
+    pub path: PathBuf,
+    pub before: String,
+    /// What it is to say.
+    pub after: String,
+    /// The file of reference values that this needs, and what is in it; none if it needs none.
+    pub set: Option<(PathBuf, String)>,
+    /// The policy that it is.
+    pub policy: AppraisalPolicy,
+    pub not_generalised: Vec<NotGeneralised>,
+    pub rare: Vec<Rare>,
+    /// Machines whose boots count, and pieces of evidence of theirs that are older than what is looked at of each.
+    pub machines: usize,
+    pub older: usize,
+}
+
+/// Why there is no proposal.
+#[derive(Debug, thiserror::Error)]
+pub enum ProposalError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    /// More values than a generation may have.
+    #[error("what was seen cannot be a generation of reference values: {0}; ask for what more machines share (--least)")]
+    Set(#[from] ReferenceSetError),
+    #[error("no evidence of pool {pool} was trusted in that time, so nothing is known of what its machines boot")]
+    Nothing { pool: String },
+    #[error("pool {pool} accepts no evidence of what was booted")]
+    NoSection { pool: String },
+}
+
+/// Reads the log, and makes a proposal of what it has. `progress` is told how much evidence there is, and how much was given out.
+///
+/// # Errors
+/// [`ProposalError`].
+pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: impl FnMut(usize, usize)) -> Result<Proposal, ProposalError> {
+    let path = asked.folder.join("pool.toml");
+    let policy = pools::policy(asked.folder, &path, &[])?;
+    if Section::all_of(&policy).next().is_none() {
+        return Err(ProposalError::NoSection {
+            pool: asked.pool.to_owned(),
+        });
+    }
+    let io = |source| ProposalError::Io {
+        path: path.clone(),
+        source,
+    };
+    let before = fs::read_to_string(&path).map_err(io)?;
+    let observing = policy.observing();
+    let sought = Sought {
+        pool: asked.pool,
+        since: asked.since,
+        each: EACH_LIMIT,
+        trusted: true,
+        without: asked.without,
+    };
+    let add = |seen: &mut Seen, past: &past::Past| seen.add(past, blobs, &observing, asked.now);
+    let (parts, older) = past::each(files, &sought, add, progress)?;
+    let mut seen = Seen::default();
+    parts.into_iter().for_each(|part| seen.merge(part));
+    let machines = seen.machines();
+    if machines == 0 {
+        return Err(ProposalError::Nothing {
+            pool: asked.pool.to_owned(),
+        });
+    }
+    let (mut values, mut rules) = (Values::default(), BTreeMap::new());
+    let (mut not_generalised, mut rare) = (not_counted(&seen), Vec::new());
+    for (section, now) in Section::all_of(&policy) {
+        let Some(of) = seen.sections.get(&section) else { continue };
+        let proposer = Proposer {
+            section,
+            now,
+            of,
+            seen: &seen,
+            wanted: asked.wanted,
+            values: &mut values,
+            out: rules::OfRules::default(),
+        };
+        let out = proposer.propose();
+        rules.insert(section, out.rules);
+        not_generalised.extend(out.not_generalised);
+        rare.extend(out.rare);
+    }
+    let with_values = values != Values::default();
+    let (after, folder) = file::edited(&before, &rules, with_values)?;
+    let since = seen.since.unwrap_or(asked.since);
+    let set = with_values.then(|| set(values, machines, since, asked)).transpose()?;
+    let texts: Vec<String> = set.iter().cloned().collect();
+    let policy = pools::policy_of(asked.folder, &path, &after, texts)?;
+    let name = format!(
+        "proposed-{}.json",
+        Time { at: asked.now.as_secs() }.to_string().replace([':', '-'], "")
+    );
+    let set = set.map(|text| (asked.folder.join(folder).join(name), text));
+    Ok(Proposal {
+        path,
+        before,
+        after,
+        set,
+        policy,
+        not_generalised,
+        rare,
+        machines,
+        older,
+    })
+}
+
+/// What is looked at, and counts for nothing.
+fn not_counted(seen: &Seen) -> Vec<NotGeneralised> {
+    let row = |(why, machines): (&String, &seen::Machines)| NotGeneralised {
+        rule: "not counted".to_owned(),
+        why: why.clone(),
+        machines: machines.len(),
+        named: seen.named(machines),
+    };
+    seen.not_counted.iter().map(row).collect()
+}
+
+/// One generation of all values.
+fn set(values: Values, machines: usize, since: u64, asked: &Asked<'_>) -> Result<String, ReferenceSetError> {
+    let added = Time { at: asked.now.as_secs() };
+    let generation = Generation {
+        name: format!("proposed {added}"),
+        added,
+        by: asked.by.to_owned(),
+        from: Origin::Proposed {
+            machines,
+            since: Time { at: since },
+        },
+        expires: None,
+        values,
+    };
+    ReferenceSet::new(vec![generation])?.to_json()
+}

@@ -1,0 +1,319 @@
+//! The strictest rules that accept what was seen, and what no rule can be made of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attest::ReferenceValues;
+use attest::reference_sets::Values;
+use attest::tpm::door::DOOR_PCR;
+use attest::tpm::reference_values::{Accepted, EventLogRule};
+use attest::tpm::rules::Check;
+
+use super::seen::{Machines, OfSection, Section, Seen, Thing, Variants};
+use super::values::{self, Value};
+
+/// As many variants as this are few, however many machines there are, if there are more of these.
+const FEW_VARIANTS: usize = 3;
+/// Otherwise each is to be shared by so many machines on average: what differs on each is no rule.
+const SHARED_BY_LEAST: usize = 2;
+/// A value that no more than one machine in so many has is shown to whoever reviews.
+const RARE_ONE_IN: usize = 4;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// What fewer machines share is left out.
+    pub least: usize,
+    /// Whole PCRs also where a check is about all of their events.
+    pub pcrs: bool,
+}
+
+/// What the file is to say of a PCR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PcrSays {
+    ReferenceValues,
+    NotChecked,
+}
+
+/// What the file is to say in one section, as far as it is to say something else.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    pub event_log: Option<EventLogRule>,
+    pub only_while_booting: bool,
+    pub boot: Option<Vec<Check>>,
+    pub pcrs: BTreeMap<u8, PcrSays>,
+}
+
+/// What no rule was made of, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotGeneralised {
+    pub rule: String,
+    pub why: String,
+    pub machines: usize,
+    pub named: String,
+}
+
+/// A value that is proposed, and that few machines have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rare {
+    pub rule: String,
+    pub value: String,
+    pub machines: usize,
+    pub of: usize,
+    pub named: String,
+}
+
+/// What is proposed of one section.
+#[derive(Debug, Default)]
+pub struct OfRules {
+    pub rules: Rules,
+    pub not_generalised: Vec<NotGeneralised>,
+    pub rare: Vec<Rare>,
+}
+
+/// A section, as it is and as it was seen.
+pub(super) struct Proposer<'p> {
+    pub section: Section,
+    /// What the pool says now.
+    pub now: &'p ReferenceValues,
+    pub of: &'p OfSection,
+    pub seen: &'p Seen,
+    pub wanted: Wanted,
+    /// Where values go that the rules are to accept.
+    pub values: &'p mut Values,
+    pub out: OfRules,
+}
+
+impl Proposer<'_> {
+    pub fn propose(mut self) -> OfRules {
+        if self.section.has_events() {
+            self.event_log();
+            self.boot();
+        }
+        self.pcrs();
+        self.door();
+        self.out
+    }
+
+    fn not_generalised(&mut self, rule: &str, why: String, machines: &Machines) {
+        self.out.not_generalised.push(NotGeneralised {
+            rule: format!("{}: {rule}", self.section.key()),
+            why,
+            machines: machines.len(),
+            named: self.seen.named(machines),
+        });
+    }
+
+    fn event_log(&mut self) {
+        let of = self.of;
+        if !of.without_log.is_empty() {
+            self.not_generalised("event_log = \"required\"", "no event log was sent".to_owned(), &of.without_log);
+        }
+        for (code, machines) in &of.log_problems {
+            self.not_generalised("event_log", format!("the event log explains nothing: {code}"), machines);
+        }
+        let strictest = match (of.log_problems.is_empty(), of.without_log.is_empty()) {
+            (true, true) => EventLogRule::Required,
+            (true, false) => EventLogRule::Checked,
+            (false, _) => EventLogRule::Recorded,
+        };
+        self.out.rules.event_log = (self.now.event_log() != strictest).then_some(strictest);
+    }
+
+    /// Checks that are there already, in their order, and then all others that hold.
+    fn boot(&mut self) {
+        let before = self.now.boot();
+        let named = |check: &Check| self.now.pcrs().contains_key(&check.pcr());
+        let new = Check::ALL.into_iter().filter(|check| !before.contains(check) && named(check));
+        let all: Vec<Check> = before.iter().copied().chain(new).collect();
+        let mut boot = Vec::new();
+        for check in all {
+            let holds_already = before.contains(&check) && !self.of.refused_now.contains_key(&Thing::Boot(check));
+            if holds_already || self.accept(Thing::Boot(check)) {
+                boot.push(check);
+            }
+        }
+        let unquoted: Vec<String> = Check::ALL
+            .into_iter()
+            .filter(|check| !self.now.pcrs().contains_key(&check.pcr()))
+            .map(|check| format!("{check} ({})", check.pcr()))
+            .collect();
+        if !unquoted.is_empty() {
+            let why = "its PCR is not named in pool.toml, so it is not quoted: name it as \"not checked\" to see it";
+            self.not_generalised(&format!("boot: {}", unquoted.join(", ")), why.to_owned(), &Machines::new());
+        }
+        self.out.rules.boot = (boot != before).then_some(boot);
+    }
+
+    fn pcrs(&mut self) {
+        let boot = self.out.rules.boot.clone();
+        let boot = boot.as_deref().unwrap_or_else(|| self.now.boot());
+        let covered: BTreeSet<u8> = boot
+            .iter()
+            .filter(|check| is_about_all_of_its_pcr(**check))
+            .map(|check| check.pcr())
+            .collect();
+        for (&pcr, accepted) in self.now.pcrs() {
+            let refuses = self.of.refused_now.contains_key(&Thing::Pcr(pcr));
+            if *accepted != Accepted::NotChecked && !refuses {
+                continue;
+            }
+            let is_covered = covered.contains(&pcr) && !self.wanted.pcrs;
+            let says = match !is_covered && self.accept(Thing::Pcr(pcr)) {
+                true => PcrSays::ReferenceValues,
+                false => PcrSays::NotChecked,
+            };
+            let as_it_is = match says {
+                PcrSays::ReferenceValues => *accepted == Accepted::ReferenceValues,
+                PcrSays::NotChecked => *accepted == Accepted::NotChecked,
+            };
+            if !as_it_is {
+                self.out.rules.pcrs.insert(pcr, says);
+            }
+        }
+    }
+
+    fn door(&mut self) {
+        let rule = "only_while_booting";
+        if self.now.is_only_while_booting() {
+            return;
+        }
+        if !self.now.pcrs().contains_key(&DOOR_PCR) {
+            let why = format!("PCR {DOOR_PCR} is not quoted: name it as \"not checked\" to see it, or say only_while_booting = true");
+            return self.not_generalised(rule, why, &Machines::new());
+        }
+        if self.of.closed.is_empty() {
+            self.out.rules.only_while_booting = true;
+            return;
+        }
+        let why = format!("PCR {DOOR_PCR} is not as their firmware has left it");
+        self.not_generalised(rule, why, &self.of.closed);
+    }
+
+    /// Whether a rule about it can be made; then what it has to accept is put into the generation.
+    fn accept(&mut self, thing: Thing) -> bool {
+        let Some(variants) = self.of.things.get(&thing) else { return false };
+        let rule = words(thing);
+        let mut may_be = true;
+        for (why, machines) in &variants.never {
+            if machines.len() >= self.wanted.least {
+                self.not_generalised(&rule, why.clone(), machines);
+                may_be = false;
+            } else {
+                self.not_generalised(
+                    &rule,
+                    format!("left out, fewer than {} machines: {why}", self.wanted.least),
+                    machines,
+                );
+            }
+        }
+        let (kept, rare): (Vec<_>, Vec<_>) = variants.seen.iter().partition(|(_, machines)| machines.len() >= self.wanted.least);
+        for (values, machines) in rare {
+            let why = format!("left out, fewer than {} machines: {}", self.wanted.least, summary(values));
+            self.not_generalised(&rule, why, machines);
+        }
+        if !may_be {
+            return false;
+        }
+        let on: Machines = kept.iter().flat_map(|(_, machines)| machines.iter().copied()).collect();
+        if !variants.others.is_empty() || !generalises(kept.len(), on.len()) {
+            let more = if variants.others.is_empty() { "" } else { "more than " };
+            let on: Machines = on.union(&variants.others).copied().collect();
+            let why = format!("{more}{} different values on {} machines", kept.len(), on.len());
+            self.not_generalised(&rule, why, &on);
+            return false;
+        }
+        let accepted = match thing {
+            Thing::Boot(Check::Dbx) => {
+                let common = in_all(kept.iter().map(|(values, _)| values.as_slice()));
+                if common.is_empty() {
+                    self.not_generalised(&rule, "no hash is in all of their lists".to_owned(), &on);
+                    return false;
+                }
+                common
+            }
+            _ => kept.iter().flat_map(|(values, _)| values.iter().cloned()).collect(),
+        };
+        if thing != Thing::Boot(Check::Dbx) {
+            self.note_rare(&rule, &accepted, variants, on.len());
+        }
+        values::put(self.values, thing, self.now.bank(), &accepted, |value| {
+            variants.names.get(value).cloned()
+        });
+        true
+    }
+
+    fn note_rare(&mut self, rule: &str, accepted: &BTreeSet<Value>, variants: &Variants, of: usize) {
+        for value in accepted {
+            let having = variants.seen.iter().filter(|(values, _)| values.contains(value));
+            let machines: Machines = having.flat_map(|(_, machines)| machines.iter().copied()).collect();
+            if of > 1 && (machines.len() == 1 || machines.len() * RARE_ONE_IN <= of) {
+                let name = variants.names.get(value).map(|name| format!(" {name:?}")).unwrap_or_default();
+                self.out.rare.push(Rare {
+                    rule: format!("{}: {rule}", self.section.key()),
+                    value: format!("{value}{name}"),
+                    machines: machines.len(),
+                    of,
+                    named: self.seen.named(&machines),
+                });
+            }
+        }
+    }
+}
+
+/// Whether so many variants on so many machines are what machines share, and not what each has of its own.
+const fn generalises(variants: usize, machines: usize) -> bool {
+    variants == 1 || (variants < machines && variants <= FEW_VARIANTS) || (variants > 0 && variants * SHARED_BY_LEAST <= machines)
+}
+
+/// Checks that leave no event of their PCR out: what else would be said of that PCR is in which order they came, and how often.
+const fn is_about_all_of_its_pcr(check: Check) -> bool {
+    match check {
+        Check::Images | Check::Drivers | Check::Grub | Check::Files | Check::UkiSections | Check::KernelConfig | Check::Mok => true,
+        Check::SecureBoot | Check::Dbx | Check::Authorities | Check::FirmwareVersion => false,
+    }
+}
+
+fn in_all<'v>(mut lists: impl Iterator<Item = &'v [Value]>) -> BTreeSet<Value> {
+    let first: BTreeSet<Value> = lists.next().unwrap_or_default().iter().cloned().collect();
+    lists.fold(first, |common, list| {
+        common.into_iter().filter(|value| list.contains(value)).collect()
+    })
+}
+
+fn words(thing: Thing) -> String {
+    match thing {
+        Thing::Pcr(pcr) => format!("PCR {pcr}"),
+        Thing::Boot(check) => format!("boot: {check}"),
+    }
+}
+
+/// The first value, and how many more there are.
+fn summary(values: &[Value]) -> String {
+    match values {
+        [] => "nothing of it was measured".to_owned(),
+        [only] => only.to_string(),
+        [first, more @ ..] => format!("{first} and {} more", more.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_machine_has_of_its_own_is_no_rule() {
+        let check = |variants, machines, expect| assert_eq!(generalises(variants, machines), expect, "{variants} on {machines}");
+        check(0, 0, false);
+        check(1, 1, true);
+        check(1, 100, true);
+        check(2, 2, false);
+        check(2, 3, true);
+        check(3, 3, false);
+        check(3, 4, true);
+        check(4, 5, false);
+        check(4, 8, true);
+        check(50, 100, true);
+        check(51, 100, false);
+        check(100, 100, false);
+    }
+}

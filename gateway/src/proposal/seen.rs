@@ -1,0 +1,300 @@
+//! What the machines of a pool have booted, by what rules could be about: PCRs, checks of events, the event log, the door.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use attest::tpm::reference_values::Accepted;
+use attest::tpm::requirements::{Quoted, Requirement};
+use attest::tpm::rules::{Check, could_hold, recorded};
+use attest::{AppraisalPolicy, Claims, HashAlg, ReferenceValues, UnixTime, appraise};
+
+use super::values::{self, Value};
+use crate::audit::past::Past;
+use crate::audit::{Blobs, verify};
+
+/// Most variants of one thing that are told apart: what has more is different on each machine, or no rule could list it.
+pub const VARIANTS_LIMIT: usize = 256;
+/// Machines that are named where several share something.
+pub const NAMED_LIMIT: usize = 3;
+/// Longest reason why a check cannot hold, in characters.
+const REASON_LIMIT_CHARACTERS: usize = 200;
+
+/// A section of `pool.toml` with rules on what was booted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Section {
+    Tpm,
+    AzureVtpm,
+    AwsNitroTpm,
+}
+
+impl Section {
+    /// As `pool.toml` calls it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Tpm => "tpm",
+            Self::AzureVtpm => "azure_vtpm",
+            Self::AwsNitroTpm => "aws_nitro_tpm",
+        }
+    }
+
+    /// Whether an event log comes with this evidence, and so rules on it are there.
+    #[must_use]
+    pub const fn has_events(self) -> bool {
+        !matches!(self, Self::AwsNitroTpm)
+    }
+
+    /// The rules of a pool.
+    pub fn all_of(policy: &AppraisalPolicy) -> impl Iterator<Item = (Self, &ReferenceValues)> {
+        let tpm = policy.reference_values().map(|values| (Self::Tpm, values));
+        let azure = policy.azure_vtpm().map(|rules| (Self::AzureVtpm, rules.reference_values()));
+        let nitro = policy.aws_nitro_tpm().map(|rules| (Self::AwsNitroTpm, rules.reference_values()));
+        [tpm, azure, nitro].into_iter().flatten()
+    }
+
+    /// What was quoted, if evidence of this kind was shown.
+    fn quoted(self, claims: &Claims) -> Option<Quoted<'_>> {
+        match self {
+            Self::Tpm => claims.tpm().map(attest::TpmClaims::quoted),
+            Self::AzureVtpm => claims.azure_vtpm().map(|vtpm| Quoted {
+                bank: HashAlg::Sha256,
+                pcrs: vtpm.pcrs(),
+                event_log: vtpm.event_log(),
+            }),
+            Self::AwsNitroTpm => claims.aws_nitro_tpm().map(|nitro| Quoted {
+                bank: HashAlg::Sha384,
+                pcrs: &nitro.document.pcrs,
+                event_log: None,
+            }),
+        }
+    }
+}
+
+/// What a rule could be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Thing {
+    Pcr(u8),
+    Boot(Check),
+}
+
+/// Which machines, by their numbers.
+pub type Machines = BTreeSet<u32>;
+
+/// What was seen of one thing.
+#[derive(Debug, Default)]
+pub struct Variants {
+    /// What a boot had of it, all together, and on which machines.
+    pub seen: HashMap<Vec<Value>, Machines>,
+    /// On which machines no rule about it can hold, and why.
+    pub never: BTreeMap<String, Machines>,
+    /// What values are called: the nodes' own words where no digest covers them.
+    pub names: HashMap<Value, String>,
+    /// Machines whose variant is not told apart any more.
+    pub others: Machines,
+}
+
+/// What was seen of the things of one section.
+#[derive(Debug, Default)]
+pub struct OfSection {
+    pub machines: Machines,
+    pub things: BTreeMap<Thing, Variants>,
+    /// Whose boots the rule refuses that stands there now.
+    pub refused_now: BTreeMap<Thing, Machines>,
+    /// Who has sent no event log; and whose explains nothing, by the code of the refusal.
+    pub without_log: Machines,
+    pub log_problems: BTreeMap<String, Machines>,
+    /// Whose door was closed.
+    pub closed: Machines,
+}
+
+/// All that was seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub sections: BTreeMap<Section, OfSection>,
+    /// What counts for nothing, because the pool would refuse it whatever was booted, or because it cannot be verified again.
+    pub not_counted: BTreeMap<String, Machines>,
+    /// What machines are called.
+    pub names: BTreeMap<u32, String>,
+    /// When the first of what counts was shown, seconds since 1970.
+    pub since: Option<u64>,
+}
+
+impl Variants {
+    fn add(&mut self, machine: u32, found: Result<Vec<(Value, Option<String>)>, String>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                self.never.entry(why).or_default().insert(machine);
+                return;
+            }
+        };
+        let (mut values, mut names) = (Vec::new(), Vec::new());
+        for (value, name) in found {
+            names.extend(name.map(|name| (value.clone(), name)));
+            values.push(value);
+        }
+        values.sort();
+        values.dedup();
+        if self.seen.len() >= VARIANTS_LIMIT && !self.seen.contains_key(&values) {
+            self.others.insert(machine);
+            return;
+        }
+        self.seen.entry(values).or_default().insert(machine);
+        for (value, name) in names {
+            self.names.entry(value).or_insert(name);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (values, machines) in other.seen {
+            if self.seen.len() >= VARIANTS_LIMIT && !self.seen.contains_key(&values) {
+                self.others.extend(machines);
+            } else {
+                self.seen.entry(values).or_default().extend(machines);
+            }
+        }
+        merge(&mut self.never, other.never);
+        self.others.extend(other.others);
+        for (value, name) in other.names {
+            self.names.entry(value).or_insert(name);
+        }
+    }
+}
+
+fn merge<K: Ord>(into: &mut BTreeMap<K, Machines>, from: BTreeMap<K, Machines>) {
+    for (key, machines) in from {
+        into.entry(key).or_default().extend(machines);
+    }
+}
+
+impl Seen {
+    /// Adds what a record shows, verified again. `policy` is the pool's, observing: what it refuses it would refuse whatever was booted.
+    pub fn add(&mut self, past: &Past, blobs: &Blobs, policy: &AppraisalPolicy, now: UnixTime) {
+        self.names.entry(past.machine).or_insert_with(|| past.name.clone());
+        let mut not_counted = |why: String| {
+            self.not_counted.entry(short(&why)).or_default().insert(past.machine);
+        };
+        let verified = std::str::from_utf8(&past.line).map_err(|error| error.to_string());
+        let verified = verified.and_then(|line| verify(line, blobs).map_err(|error| error.to_string()));
+        let claims = match verified {
+            Ok(again) => again.claims,
+            Err(why) => return not_counted(format!("it cannot be verified again: {why}")),
+        };
+        let claims = match appraise(claims, policy, now) {
+            Ok(result) => result.claims().clone(),
+            Err(reject) => return not_counted(format!("{}: {reject}", reject.code())),
+        };
+        self.since = Some(self.since.map_or(past.at, |since| since.min(past.at)));
+        for (section, values) in Section::all_of(policy) {
+            if let Some(quoted) = section.quoted(&claims) {
+                self.sections
+                    .entry(section)
+                    .or_default()
+                    .add(past.machine, section, values, &quoted, now);
+            }
+        }
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        for (section, found) in other.sections {
+            self.sections.entry(section).or_default().merge(found);
+        }
+        merge(&mut self.not_counted, other.not_counted);
+        self.names.extend(other.names);
+        self.since = [self.since, other.since].into_iter().flatten().min();
+    }
+
+    /// How many machines count.
+    #[must_use]
+    pub fn machines(&self) -> usize {
+        let all: Machines = self.sections.values().flat_map(|of| of.machines.iter().copied()).collect();
+        all.len()
+    }
+
+    /// Some of these machines, by name, and how many more there are.
+    #[must_use]
+    pub fn named(&self, machines: &Machines) -> String {
+        let names = machines.iter().filter_map(|machine| self.names.get(machine));
+        let names: Vec<&str> = names.take(NAMED_LIMIT).map(String::as_str).collect();
+        match machines.len().saturating_sub(NAMED_LIMIT) {
+            0 => names.join(", "),
+            more => format!("{} and {more} more", names.join(", ")),
+        }
+    }
+}
+
+impl OfSection {
+    fn add(&mut self, machine: u32, section: Section, values: &ReferenceValues, quoted: &Quoted<'_>, now: UnixTime) {
+        self.machines.insert(machine);
+        let refuses = |requirement| values.meets(requirement, quoted, now).is_err();
+        for &pcr in values.pcrs().keys() {
+            let found = quoted.pcrs.get(&pcr).ok_or_else(|| "it was not quoted".to_owned());
+            let found = found.map(|digest| vec![(Value::Digest(digest.clone()), None)]);
+            self.things.entry(Thing::Pcr(pcr)).or_default().add(machine, found);
+            if refuses_pcr(values, pcr, quoted, now) {
+                self.refused_now.entry(Thing::Pcr(pcr)).or_default().insert(machine);
+            }
+        }
+        let door = values.clone().only_while_booting(true);
+        if door.meets(Requirement::OnlyWhileBooting, quoted, now).is_err() {
+            self.closed.insert(machine);
+        }
+        if !section.has_events() {
+            return;
+        }
+        match quoted.event_log.map(|log| log.problem.as_ref()) {
+            None => drop(self.without_log.insert(machine)),
+            Some(None) => {}
+            Some(Some(problem)) => {
+                let code = problem.refusal().code().to_owned();
+                self.log_problems.entry(code).or_default().insert(machine);
+            }
+        }
+        for &check in values.boot() {
+            if refuses(Requirement::Boot(check)) {
+                self.refused_now.entry(Thing::Boot(check)).or_default().insert(machine);
+            }
+        }
+        let found = of_checks(quoted);
+        for check in Check::ALL.into_iter().filter(|check| values.pcrs().contains_key(&check.pcr())) {
+            self.things.entry(Thing::Boot(check)).or_default().add(machine, found(check));
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.machines.extend(other.machines);
+        for (thing, variants) in other.things {
+            self.things.entry(thing).or_default().merge(variants);
+        }
+        merge(&mut self.refused_now, other.refused_now);
+        self.without_log.extend(other.without_log);
+        merge(&mut self.log_problems, other.log_problems);
+        self.closed.extend(other.closed);
+    }
+}
+
+/// Whether the rule on a PCR refuses it. NitroTPM's PCRs are compared in a room of their own, in the same way.
+fn refuses_pcr(values: &ReferenceValues, pcr: u8, quoted: &Quoted<'_>, now: UnixTime) -> bool {
+    let is_checked = values.pcrs().get(&pcr).is_some_and(|accepted| *accepted != Accepted::NotChecked);
+    is_checked && values.meets(Requirement::Pcr(pcr), quoted, now).is_err()
+}
+
+/// What of the boot each check would have to accept so that it holds, or why it cannot.
+fn of_checks(quoted: &Quoted<'_>) -> impl Fn(Check) -> Result<Vec<(Value, Option<String>)>, String> {
+    let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
+    let own = boot.map(|boot| recorded(boot, &BTreeMap::new()));
+    let holds = boot.zip(own.as_ref()).map(|(boot, own)| could_hold(boot, own));
+    let bank = quoted.bank;
+    move |check| {
+        let (Some(own), Some(holds)) = (&own, &holds) else {
+            return Err("there is no event log that explains the PCRs".to_owned());
+        };
+        match holds.get(&check) {
+            Some(Err(why)) => Err(short(&format!("{}: {why}", why.advice().code))),
+            _ => Ok(values::of(check, own, bank)),
+        }
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(REASON_LIMIT_CHARACTERS).collect()
+}

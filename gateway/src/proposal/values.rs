@@ -1,0 +1,119 @@
+//! Values, one by one: as a boot had them, and as a generation of a set accepts them.
+
+use std::collections::BTreeSet;
+
+use attest::HashAlg;
+use attest::protocol::HexDigest;
+use attest::reference_sets::{Digests, EventValue, PcrValue, SectionValue, Values};
+use attest::tpm::rules::Check;
+
+use super::seen::Thing;
+
+/// One value that a rule would accept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Value {
+    Digest(HexDigest),
+    /// Of a section of a unified kernel image.
+    Section(String, HexDigest),
+    Text(String),
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Digest(digest) => write!(f, "{digest}"),
+            Self::Section(section, digest) => write!(f, ".{section} {digest}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+/// A certificate, and a hash of dbx, has one digest, whatever the bank is.
+fn bank_of(check: Check, bank: HashAlg) -> HashAlg {
+    match check {
+        Check::Authorities | Check::Dbx => HashAlg::Sha256,
+        _ => bank,
+    }
+}
+
+/// The values that a check looks at, with what they are called.
+pub(super) fn of(check: Check, values: &Values, bank: HashAlg) -> Vec<(Value, Option<String>)> {
+    let bank = bank_of(check, bank);
+    let events = |list: &[EventValue]| -> Vec<(Value, Option<String>)> {
+        let digests = list
+            .iter()
+            .filter_map(|event| Some((event.digests.get(&bank)?, event.name.clone())));
+        digests.map(|(digest, name)| (Value::Digest(digest.clone()), name)).collect()
+    };
+    match check {
+        Check::SecureBoot => Vec::new(),
+        Check::Dbx => values.dbx.iter().map(|hash| (Value::Digest(hash.clone()), None)).collect(),
+        Check::Authorities => events(&values.authorities),
+        Check::Images => events(&values.images),
+        Check::Drivers => events(&values.drivers),
+        Check::Grub => events(&values.grub),
+        Check::Files => events(&values.files),
+        Check::KernelConfig => events(&values.kernel_config),
+        Check::Mok => events(&values.mok),
+        Check::UkiSections => {
+            let digests = values.uki_sections.iter();
+            let digests = digests.filter_map(|value| Some((value.section.clone(), value.digests.get(&bank)?.clone())));
+            digests.map(|(section, digest)| (Value::Section(section, digest), None)).collect()
+        }
+        Check::FirmwareVersion => {
+            let versions = values.firmware_versions.iter();
+            versions.map(|version| (Value::Text(version.clone()), None)).collect()
+        }
+    }
+}
+
+/// Adds to a generation what a rule about `thing` then accepts.
+pub(super) fn put(into: &mut Values, thing: Thing, bank: HashAlg, all: &BTreeSet<Value>, name: impl Fn(&Value) -> Option<String>) {
+    for value in all {
+        match thing {
+            Thing::Pcr(pcr) => {
+                if let Value::Digest(digest) = value {
+                    into.pcrs.push(PcrValue {
+                        pcr,
+                        digests: of_bank(bank, digest),
+                    });
+                }
+            }
+            Thing::Boot(check) => put_event(into, check, bank_of(check, bank), value, name(value)),
+        }
+    }
+}
+
+fn put_event(into: &mut Values, check: Check, bank: HashAlg, value: &Value, name: Option<String>) {
+    let list = match check {
+        Check::Authorities => &mut into.authorities,
+        Check::Images => &mut into.images,
+        Check::Drivers => &mut into.drivers,
+        Check::Grub => &mut into.grub,
+        Check::Files => &mut into.files,
+        Check::KernelConfig => &mut into.kernel_config,
+        Check::Mok => &mut into.mok,
+        Check::SecureBoot | Check::Dbx | Check::UkiSections | Check::FirmwareVersion => {
+            match (check, value) {
+                (Check::Dbx, Value::Digest(digest)) => into.dbx.push(digest.clone()),
+                (Check::UkiSections, Value::Section(section, digest)) => into.uki_sections.push(SectionValue {
+                    section: section.clone(),
+                    digests: of_bank(bank, digest),
+                }),
+                (Check::FirmwareVersion, Value::Text(version)) => into.firmware_versions.push(version.clone()),
+                _ => {}
+            }
+            return;
+        }
+    };
+    if let Value::Digest(digest) = value {
+        list.push(EventValue {
+            digests: of_bank(bank, digest),
+            name,
+        });
+    }
+}
+
+fn of_bank(bank: HashAlg, digest: &HexDigest) -> Digests {
+    [(bank, digest.clone())].into()
+}

@@ -30,6 +30,7 @@ pub mod inventory;
 pub mod judged;
 pub mod kinds;
 pub mod machine_objects;
+pub mod new_values;
 mod observation;
 pub mod pkcs7;
 pub mod reference_sets;

@@ -1,6 +1,7 @@
 //! Rules on what was booted: what is accepted, and for each accepted thing one that is altered.
 
 mod generations;
+mod new_values;
 mod places;
 
 use std::collections::BTreeMap;

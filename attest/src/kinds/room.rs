@@ -12,7 +12,7 @@ use super::Kind;
 use crate::advice::Advice;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::observation::Observation;
-use crate::reference_sets::ReferenceSets;
+use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::values::{Blob, HexDigest};
 
 /// A kind of evidence, by the types that it has in what is about all kinds, beside those of its messages.
@@ -175,6 +175,16 @@ pub(crate) trait Verifier: EvidenceKind {
     /// Gives the rules the pool's sets; what they look for and do not find there, in words.
     fn use_reference_sets(_: &mut Self::Rules, _: &Arc<ReferenceSets>) -> Result<(), String> {
         Ok(())
+    }
+
+    /// What was shown that the rules look for in the pool's sets, and no set has, whether lapsed or not.
+    fn unlisted(_: &Self::Proof, _: &Self::Rules) -> Vec<NewValue> {
+        Vec::new()
+    }
+
+    /// The sets that the rules were given.
+    fn reference_sets(_: &Self::Rules) -> Option<&ReferenceSets> {
+        None
     }
 
     /// Whether a copy of the evidence would prove as much, among these kinds.

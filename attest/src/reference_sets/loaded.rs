@@ -91,6 +91,13 @@ impl ReferenceSets {
         Self(vec![(HexDigest::from([0; 32]), Arc::new(set))])
     }
 
+    /// These, and one more set, which is in no file.
+    pub(crate) fn and(&self, set: ReferenceSet) -> Self {
+        let mut sets = self.0.clone();
+        sets.push((HexDigest::from([0; 32]), Arc::new(set)));
+        Self(sets)
+    }
+
     /// SHA-256 of each file: what a record names them by.
     pub fn digests(&self) -> impl Iterator<Item = &HexDigest> {
         self.0.iter().map(|(digest, _)| digest)

@@ -9,6 +9,7 @@ mod corim;
 mod error;
 mod generation;
 mod loaded;
+mod new_value;
 mod time;
 mod values;
 
@@ -18,6 +19,7 @@ pub use corim::{CorimError, from_corim, to_corim};
 pub use error::ReferenceSetError;
 pub use generation::{Generation, Origin};
 pub use loaded::{Listed, ReferenceSets, Value, Wanted};
+pub use new_value::{Is, NewValue};
 pub use time::Time;
 pub use values::{Digests, EventValue, PcrValue, SectionValue, Values};
 

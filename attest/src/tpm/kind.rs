@@ -20,7 +20,7 @@ use crate::kinds::{
 };
 use crate::nonce::Binding;
 use crate::observation::Observation;
-use crate::reference_sets::ReferenceSets;
+use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::values::Blob;
 
 impl EvidenceKind for Tpm {
@@ -87,6 +87,14 @@ impl Verifier for Tpm {
 
     fn wants_reference_sets(values: &ReferenceValues) -> bool {
         values.wants_sets()
+    }
+
+    fn unlisted(claims: &TpmClaims, values: &ReferenceValues) -> Vec<NewValue> {
+        values.unlisted(&claims.quoted())
+    }
+
+    fn reference_sets(values: &ReferenceValues) -> Option<&ReferenceSets> {
+        Some(values.sets())
     }
 
     fn machine(claims: &TpmClaims) -> Option<String> {

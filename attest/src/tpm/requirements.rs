@@ -11,7 +11,7 @@ use super::reference_values::{Accepted, EventLogRule, ReferenceValues};
 use super::rules::{self, Check};
 use super::wire::HashAlg;
 use crate::observation::Observation;
-use crate::reference_sets::{Value, Wanted};
+use crate::reference_sets::{NewValue, Value, Wanted};
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
 
@@ -124,6 +124,32 @@ impl ReferenceValues {
                 Ok(rules::judge(check, boot, self.sets(), now.as_secs())?)
             }
         }
+    }
+
+    /// What was quoted, and booted, of what has to be among the pool's reference values, and is in none of its sets.
+    pub(crate) fn unlisted(&self, quoted: &Quoted<'_>) -> Vec<NewValue> {
+        let of = |requirement| match requirement {
+            Requirement::Pcr(index) if self.pcrs().get(&index) == Some(&Accepted::ReferenceValues) => {
+                let wanted = Wanted::Pcr(index);
+                let value = quoted.pcrs.get(&index);
+                let is_listed = |value: &&HexDigest| {
+                    self.sets()
+                        .listed(wanted, self.bank())
+                        .any(|listed| listed.value == Value::Digest(value))
+                };
+                let value = value.filter(|value| !is_listed(value)).cloned();
+                value
+                    .map(|value| NewValue::digest(wanted, self.bank(), value))
+                    .into_iter()
+                    .collect()
+            }
+            Requirement::Boot(check) => {
+                let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
+                boot.map_or_else(Vec::new, |boot| rules::unlisted(check, boot, self.sets()))
+            }
+            _ => Vec::new(),
+        };
+        self.requirements().flat_map(of).collect()
     }
 
     fn is_quoted(&self, quoted: &Quoted<'_>) -> Result<(), TpmEvidenceError> {

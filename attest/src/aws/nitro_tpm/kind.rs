@@ -14,7 +14,8 @@ use crate::aws::sts::Sts;
 use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::observation::Observation;
-use crate::reference_sets::ReferenceSets;
+use crate::reference_sets::{NewValue, ReferenceSets};
+use crate::tpm::requirements::Quoted;
 use crate::values::Nothing;
 
 impl EvidenceKind for NitroTpm {
@@ -99,6 +100,19 @@ impl Verifier for NitroTpm {
 
     fn use_reference_sets(rules: &mut NitroTpmRules, sets: &Arc<ReferenceSets>) -> Result<(), String> {
         rules.use_reference_sets(sets)
+    }
+
+    fn unlisted(verified: &VerifiedNitroTpm, rules: &NitroTpmRules) -> Vec<NewValue> {
+        let values = rules.reference_values();
+        values.unlisted(&Quoted {
+            bank: values.bank(),
+            pcrs: &verified.document.pcrs,
+            event_log: None,
+        })
+    }
+
+    fn reference_sets(rules: &NitroTpmRules) -> Option<&ReferenceSets> {
+        Some(rules.reference_values().sets())
     }
 
     fn appraise(

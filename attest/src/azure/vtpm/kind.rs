@@ -15,7 +15,7 @@ use crate::azure::attested_document::AttestedDocument;
 use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
 use crate::observation::Observation;
-use crate::reference_sets::ReferenceSets;
+use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ak::AkPublic;
 use crate::tpm::ek_certificate::INTERMEDIATES_LIMIT;
@@ -114,6 +114,14 @@ impl Verifier for AzureVtpm {
 
     fn use_reference_sets(rules: &mut AzureVtpmRules, sets: &Arc<ReferenceSets>) -> Result<(), String> {
         rules.use_reference_sets(sets)
+    }
+
+    fn unlisted(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Vec<NewValue> {
+        rules.reference_values().unlisted(&verified.quoted())
+    }
+
+    fn reference_sets(rules: &AzureVtpmRules) -> Option<&ReferenceSets> {
+        Some(rules.reference_values().sets())
     }
 
     fn appraise(

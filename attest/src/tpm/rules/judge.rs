@@ -1,14 +1,18 @@
 //! Whether a rule holds.
 
+use std::borrow::Cow;
+
 use super::matching::{accepted_words, is_accepted};
 use super::{BootRefusal, Check};
-use crate::reference_sets::{ReferenceSets, Value, Wanted};
+use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceSets, Value, Wanted};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Meaning, MeasuredBoot, NotProven, Sha256, UkiSection};
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
 
 /// Longest text of an event that a message has, in characters.
 pub(super) const SAID_LIMIT_CHARS: usize = 120;
+/// Longest name that is taken from an event, in characters: each may have four bytes.
+pub(super) const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
 /// Whether `check` holds of what was booted, by the values that are accepted at `now`, seconds since 1970.
 pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now: u64) -> Result<(), BootRefusal> {
@@ -16,20 +20,38 @@ pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now
     match check {
         Check::SecureBoot => against.secure_boot(),
         Check::Dbx => against.dbx(),
-        Check::Authorities => against.authorities(),
         Check::FirmwareVersion => against.firmware_version(),
-        Check::UkiSections => against.uki_sections(),
-        Check::Images => against.events(boot.images(4)),
-        Check::Drivers => against.events(boot.images(2)),
-        Check::Grub => {
-            // That each is a text of GRUB's.
-            boot.grub_texts().map_err(|why| against.not_proven(why))?;
-            against.events(boot.events_of(8))
-        }
-        Check::Files => against.events(boot.files()),
-        Check::KernelConfig => against.events(boot.kernel_config()),
-        Check::Mok => against.events(boot.mok_variables()),
+        _ => against.events()?.iter().try_for_each(|shown| against.accept(shown)),
     }
+}
+
+/// What was booted of what `check` is about, where each has a value that no generation has, whether it has lapsed or not.
+pub(crate) fn unlisted(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets) -> Vec<NewValue> {
+    let Some(wanted) = check.wanted() else { return Vec::new() };
+    let is_listed = |value: &NewValue| sets.listed(wanted, boot.bank).any(|listed| listed.value == value.value());
+    let mut values = match check {
+        Check::SecureBoot | Check::Dbx => Vec::new(),
+        Check::FirmwareVersion => boot
+            .firmware_version()
+            .ok()
+            .and_then(|version| version.whole())
+            .map_or_else(Vec::new, |version| {
+                let is = Is::Text(version.to_owned());
+                vec![NewValue {
+                    wanted,
+                    is,
+                    name: None,
+                    proven: true,
+                }]
+            }),
+        _ => {
+            let against = Against { check, boot, sets, now: 0 };
+            let events = against.events().unwrap_or_default();
+            events.iter().map(|shown| shown.value_of(wanted)).collect()
+        }
+    };
+    values.retain(|value| !is_listed(value));
+    values
 }
 
 struct Against<'b> {
@@ -39,12 +61,65 @@ struct Against<'b> {
     now: u64,
 }
 
-/// What a message says of an event.
+/// Something that has to be accepted.
 struct Shown<'e> {
     event: usize,
     bank: HashAlg,
-    digest: &'e HexDigest,
-    said: String,
+    digest: Cow<'e, HexDigest>,
+    /// The section of a unified kernel image that it is.
+    section: Option<&'static str>,
+    said: Said<'e>,
+}
+
+/// What is known of it beside its digest.
+enum Said<'e> {
+    Event(&'e BootEvent),
+    Subject(Option<String>),
+    Hash,
+    Section,
+}
+
+impl Shown<'_> {
+    fn value(&self) -> Value<'_> {
+        // The content of one section is not accepted as that of another.
+        match self.section {
+            Some(section) => Value::Section(section, &self.digest),
+            None => Value::Digest(&self.digest),
+        }
+    }
+
+    /// What a message says of it.
+    fn said(&self) -> String {
+        match (&self.said, self.section) {
+            (Said::Event(event), _) => said(event),
+            (Said::Subject(subject), _) => {
+                let subject = subject.as_deref().unwrap_or("no certificate that can be read");
+                format!(" ({:?})", printable(subject, SAID_LIMIT_CHARS))
+            }
+            (Said::Hash, _) => " (an image, by its own hash)".to_owned(),
+            (Said::Section, section) => format!(" (.{})", section.unwrap_or_default()),
+        }
+    }
+
+    /// As a value that no generation has.
+    fn value_of(&self, wanted: Wanted) -> NewValue {
+        let (name, proven) = match &self.said {
+            Said::Event(event) => (said_name(event), event.is_content()),
+            // A digest of the certificate that names it.
+            Said::Subject(subject) => (subject.clone(), true),
+            Said::Hash | Said::Section => (None, false),
+        };
+        NewValue {
+            wanted,
+            is: Is::Digest {
+                bank: self.bank,
+                digest: self.digest.clone().into_owned(),
+                section: self.section.map(str::to_owned),
+            },
+            name: name.map(|name| printable(&name, NAME_LIMIT_CHARS)).filter(|name| !name.is_empty()),
+            proven,
+        }
+    }
 }
 
 impl Against<'_> {
@@ -84,29 +159,47 @@ impl Against<'_> {
         })
     }
 
+    /// All that the rule is about, each of which has to be accepted.
+    fn events(&self) -> Result<Vec<Shown<'_>>, BootRefusal> {
+        let boot = self.boot;
+        match self.check {
+            Check::Authorities => self.authorities(),
+            Check::UkiSections => self.uki_sections(),
+            Check::Images => self.each(boot.images(4)),
+            Check::Drivers => self.each(boot.images(2)),
+            Check::Grub => {
+                // That each is a text of GRUB's.
+                boot.grub_texts().map_err(|why| self.not_proven(why))?;
+                self.each(boot.events_of(8))
+            }
+            Check::Files => self.each(boot.files()),
+            Check::KernelConfig => self.each(boot.kernel_config()),
+            Check::Mok => self.each(boot.mok_variables()),
+            Check::SecureBoot | Check::Dbx | Check::FirmwareVersion => Ok(Vec::new()),
+        }
+    }
+
     /// Behind Secure Boot's variables alone: whoever boots without it can write whatever he likes there.
-    fn authorities(&self) -> Result<(), BootRefusal> {
+    fn authorities(&self) -> Result<Vec<Shown<'_>>, BootRefusal> {
         self.secure_boot()?;
         let authorities = self.boot.authorities().map_err(|why| self.not_proven(why))?;
         if authorities.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
-        for found in authorities {
+        let shown = authorities.into_iter().map(|found| {
             let (digest, said) = match &found.authority.by {
-                AuthorisedBy::Certificate(certificate) => {
-                    let subject = certificate.subject.as_deref().unwrap_or("no certificate that can be read");
-                    (certificate.sha256, format!(" ({:?})", printable(subject, SAID_LIMIT_CHARS)))
-                }
-                AuthorisedBy::Hash { sha256, .. } => (*sha256, " (an image, by its own hash)".to_owned()),
+                AuthorisedBy::Certificate(certificate) => (certificate.sha256, Said::Subject(certificate.subject.clone())),
+                AuthorisedBy::Hash { sha256, .. } => (*sha256, Said::Hash),
             };
-            self.accept(&Shown {
+            Shown {
                 event: found.event,
                 bank: HashAlg::Sha256,
-                digest: &digest.into(),
+                digest: Cow::Owned(digest.into()),
+                section: None,
                 said,
-            })?;
-        }
-        Ok(())
+            }
+        });
+        Ok(shown.collect())
     }
 
     fn firmware_version(&self) -> Result<(), BootRefusal> {
@@ -122,53 +215,45 @@ impl Against<'_> {
         })
     }
 
-    fn uki_sections(&self) -> Result<(), BootRefusal> {
+    fn uki_sections(&self) -> Result<Vec<Shown<'_>>, BootRefusal> {
         let sections = self.boot.uki_sections().map_err(|why| self.not_proven(why))?;
         if sections.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
-        for found in sections {
-            let name = section_name(found.section);
-            let shown = Shown {
-                event: found.event,
-                bank: self.boot.bank,
-                digest: found.digest,
-                said: format!(" (.{name})"),
-            };
-            // The content of one section is not accepted as that of another.
-            self.accept_if(&shown, |value| *value == Value::Section(name, found.digest))?;
-        }
-        Ok(())
+        let shown = sections.into_iter().map(|found| Shown {
+            event: found.event,
+            bank: self.boot.bank,
+            digest: Cow::Borrowed(found.digest),
+            section: Some(section_name(found.section)),
+            said: Said::Section,
+        });
+        Ok(shown.collect())
     }
 
-    /// Each of these has to be accepted.
-    fn events(&self, events: Result<Vec<&BootEvent>, NotProven>) -> Result<(), BootRefusal> {
+    fn each<'e>(&self, events: Result<Vec<&'e BootEvent>, NotProven>) -> Result<Vec<Shown<'e>>, BootRefusal> {
         let events = events.map_err(|why| self.not_proven(why))?;
         // systemd's word is no content, and the same on every machine.
-        let mut events = events.into_iter().filter(|event| event.meaning != Meaning::OsSeparator).peekable();
-        if events.peek().is_none() && !self.check.may_be_nothing() {
+        let events = events.into_iter().filter(|event| event.meaning != Meaning::OsSeparator);
+        let shown = events.map(|event| Shown {
+            event: event.number,
+            bank: self.boot.bank,
+            digest: Cow::Borrowed(&event.digest),
+            section: None,
+            said: Said::Event(event),
+        });
+        let shown: Vec<Shown<'e>> = shown.collect();
+        if shown.is_empty() && !self.check.may_be_nothing() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
-        for event in events {
-            self.accept(&Shown {
-                event: event.number,
-                bank: self.boot.bank,
-                digest: &event.digest,
-                said: said(event),
-            })?;
-        }
-        Ok(())
+        Ok(shown)
     }
 
     fn accept(&self, shown: &Shown<'_>) -> Result<(), BootRefusal> {
-        self.accept_if(shown, |value| *value == Value::Digest(shown.digest))
-    }
-
-    fn accept_if(&self, shown: &Shown<'_>, fits: impl Fn(&Value<'_>) -> bool) -> Result<(), BootRefusal> {
+        let fits = |value: &Value<'_>| *value == shown.value();
         // What looks for no value accepts none.
         let accepted = match self.check.wanted() {
-            Some(wanted) if is_accepted(self.sets, wanted, self.boot.bank, &fits, self.now) => return Ok(()),
-            Some(wanted) => accepted_words(self.sets, wanted, self.boot.bank, &fits, self.now),
+            Some(wanted) if is_accepted(self.sets, wanted, self.boot.bank, fits, self.now) => return Ok(()),
+            Some(wanted) => accepted_words(self.sets, wanted, self.boot.bank, fits, self.now),
             None => crate::withheld::Withheld::words("nothing"),
         };
         Err(BootRefusal::NotAccepted {
@@ -176,7 +261,7 @@ impl Against<'_> {
             event: shown.event,
             bank: shown.bank,
             digest: shown.digest.to_string(),
-            said: shown.said.clone(),
+            said: shown.said(),
             accepted,
         })
     }

@@ -14,7 +14,7 @@ mod words;
 use serde::{Deserialize, Serialize};
 
 pub use error::{ADVICE, BootRefusal};
-pub(crate) use judge::judge;
+pub(crate) use judge::{judge, unlisted};
 pub(crate) use matching::{accepted_words, is_accepted};
 pub use place::{Place, values};
 pub use recorded::{could_hold, recorded};

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::judge::{judge, said_name, section_name};
+use super::judge::{NAME_LIMIT_CHARS, judge, said_name, section_name};
 use super::{BootRefusal, Check};
-use crate::reference_sets::{Digests, EventValue, NAME_LIMIT_BYTES, PcrValue, ReferenceSets, SectionValue, Values};
+use crate::reference_sets::{Digests, EventValue, PcrValue, ReferenceSets, SectionValue, Values};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot};
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
-
-/// Longest name that is taken from an event, in characters: each may have four bytes.
-const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
 /// The values of a boot: of each check those that hold of it, as far as anything is proven; and of the PCRs named their values. Names are the node's own
 /// words where no digest covers them.

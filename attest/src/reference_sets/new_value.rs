@@ -1,0 +1,179 @@
+//! A value that a machine has shown, and no generation has.
+
+use std::fmt;
+
+use attest_wire::HashAlg;
+use serde::{Deserialize, Serialize};
+
+use super::loaded::{Value, Wanted};
+use super::values::{Digests, EventValue, PcrValue, SectionValue, Values};
+use crate::values::HexDigest;
+
+/// How much of a digest a line for people has, in characters: enough to find it again.
+const SHORT_DIGEST_CHARS: usize = 16;
+
+/// A value that an administrator may accept. Two with the same [`NewValue::key`] are the same, whatever each machine calls it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewValue {
+    /// Among which values it would stand.
+    pub wanted: Wanted,
+    pub is: Is,
+    /// What it is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether the digest is that of this very text; else the name is the node's own word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub proven: bool,
+}
+
+/// What the value is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Is {
+    Digest {
+        bank: HashAlg,
+        digest: HexDigest,
+        /// The section of a unified kernel image whose content it is, without the dot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        section: Option<String>,
+    },
+    Text(String),
+}
+
+impl NewValue {
+    /// A digest of this bank, which nobody has given a name.
+    #[must_use]
+    pub const fn digest(wanted: Wanted, bank: HashAlg, digest: HexDigest) -> Self {
+        Self {
+            wanted,
+            is: Is::Digest {
+                bank,
+                digest,
+                section: None,
+            },
+            name: None,
+            proven: false,
+        }
+    }
+
+    /// What it is and of what kind, without what anybody calls it.
+    #[must_use]
+    pub fn key(&self) -> String {
+        let wanted = self.wanted.word();
+        match &self.is {
+            Is::Digest { bank, digest, section } => match section {
+                Some(section) => format!("{wanted} .{section} {bank} {digest}"),
+                None => format!("{wanted} {bank} {digest}"),
+            },
+            Is::Text(text) => format!("{wanted} {text:?}"),
+        }
+    }
+
+    /// As a set has it.
+    #[must_use]
+    pub fn value(&self) -> Value<'_> {
+        match &self.is {
+            Is::Digest {
+                digest,
+                section: Some(section),
+                ..
+            } => Value::Section(section, digest),
+            Is::Digest { digest, .. } => Value::Digest(digest),
+            Is::Text(text) => Value::Text(text),
+        }
+    }
+
+    /// What it is called, in words that say whose they are; empty if it has no name.
+    #[must_use]
+    pub fn called(&self) -> String {
+        match (&self.name, self.proven) {
+            (None, _) => String::new(),
+            (Some(name), true) => format!("{name:?}"),
+            (Some(name), false) => format!("the node calls it {name:?}"),
+        }
+    }
+
+    /// Puts it among values.
+    pub fn add_to(&self, values: &mut Values) {
+        let (bank, digest, section) = match &self.is {
+            Is::Text(text) => return values.firmware_versions.push(text.clone()),
+            Is::Digest { bank, digest, section } => (*bank, digest, section),
+        };
+        let digests: Digests = [(bank, digest.clone())].into();
+        if let Some(section) = section {
+            let section = section.clone();
+            return values.uki_sections.push(SectionValue { section, digests });
+        }
+        let list = match self.wanted {
+            Wanted::Pcr(pcr) => return values.pcrs.push(PcrValue { pcr, digests }),
+            Wanted::Images => &mut values.images,
+            Wanted::Drivers => &mut values.drivers,
+            Wanted::Authorities => &mut values.authorities,
+            Wanted::Grub => &mut values.grub,
+            Wanted::Files => &mut values.files,
+            Wanted::KernelConfig => &mut values.kernel_config,
+            Wanted::Mok => &mut values.mok,
+            // Of these one value alone says nothing, or it is no digest.
+            Wanted::Dbx | Wanted::UkiSections | Wanted::FirmwareVersions => return,
+        };
+        let name = self.name.clone();
+        list.push(EventValue { digests, name });
+    }
+}
+
+/// `PCR 4, boot loader or kernel: sha256 ab12…`
+impl fmt::Display for NewValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.wanted.words())?;
+        match &self.is {
+            Is::Digest { bank, digest, section } => {
+                if let Some(section) = section {
+                    write!(f, " .{section}")?;
+                }
+                let digest: String = digest.to_string().chars().take(SHORT_DIGEST_CHARS).collect();
+                write!(f, ": {bank} {digest}…")
+            }
+            Is::Text(text) => write!(f, ": {text:?}"),
+        }
+    }
+}
+
+impl Wanted {
+    /// As files have it.
+    #[must_use]
+    pub fn word(self) -> String {
+        match self {
+            Self::Pcr(pcr) => format!("pcr-{pcr}"),
+            Self::Images => "images".to_owned(),
+            Self::Drivers => "drivers".to_owned(),
+            Self::Authorities => "authorities".to_owned(),
+            Self::Dbx => "dbx".to_owned(),
+            Self::Grub => "grub".to_owned(),
+            Self::Files => "files".to_owned(),
+            Self::UkiSections => "uki_sections".to_owned(),
+            Self::KernelConfig => "kernel_config".to_owned(),
+            Self::Mok => "mok".to_owned(),
+            Self::FirmwareVersions => "firmware_versions".to_owned(),
+        }
+    }
+
+    /// What it is and where it was measured, for people.
+    #[must_use]
+    pub fn words(self) -> String {
+        let words = match self {
+            Self::Pcr(pcr) => return format!("PCR {pcr}"),
+            Self::Images => "PCR 4, boot loader or kernel",
+            Self::Drivers => "PCR 2, driver",
+            Self::Authorities => "PCR 7, certificate that authorised an image",
+            Self::Dbx => "PCR 7, dbx",
+            Self::Grub => "PCR 8, text of GRUB's",
+            Self::Files => "PCR 9, file, initrd or command line",
+            Self::UkiSections => "PCR 11, section of the unified kernel image",
+            Self::KernelConfig => "PCR 12, command line, credential or add-on",
+            Self::Mok => "PCR 14, variable of shim's",
+            Self::FirmwareVersions => "PCR 0, version of the firmware",
+        };
+        words.to_owned()
+    }
+}

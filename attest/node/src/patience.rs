@@ -61,6 +61,8 @@ pub struct ComeAgain<'a> {
     pub url: &'a str,
     /// Why, in the gateway's words; empty if it did not say.
     pub why: &'a str,
+    /// What is waited for, in the gateway's words; empty if it did not say.
+    pub what: &'a str,
     /// The pause that is to be made.
     pub pause: Duration,
 }
@@ -236,10 +238,15 @@ impl Patience {
 }
 
 fn line(again: ComeAgain<'_>, held: Duration, left: Duration) -> String {
-    let ComeAgain { url, why, .. } = again;
+    let ComeAgain { url, why, what, .. } = again;
     let why = if why.is_empty() { String::new() } else { format!(" [{why}]") };
+    let what = if what.is_empty() {
+        String::new()
+    } else {
+        format!(", because: {what}")
+    };
     format!(
-        "waiting: {url} tells this node to come again{why}, for {} s so far; it goes on asking for {} s at most, and Ignition waits for it; {WAY_OUT}",
+        "waiting: {url} tells this node to come again{why}{what}; for {} s so far; it goes on asking for {} s at most, and Ignition waits for it; {WAY_OUT}",
         held.as_secs(),
         left.as_secs()
     )
@@ -258,6 +265,7 @@ mod tests {
         let again = ComeAgain {
             url: "https://a/v1/attest",
             why: "unavailable",
+            what: "the store is away",
             pause: PAUSE,
         };
         patience.come_again(again, now)
@@ -332,7 +340,7 @@ mod tests {
         let first = said(0).unwrap_or_default();
         for part in [
             "https://a/v1/attest",
-            "[unavailable]",
+            "[unavailable], because: the store is away; for 0 s so far",
             "for 0 s so far",
             "for 3600 s at most",
             "rd.systemd.mask=attest-node.service",

@@ -308,6 +308,25 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
     assert_eq!(asked, expect);
 }
 
+/// While an administrator is asked about what this node has booted, each try is a new challenge, and Ignition has not been let on yet: this program is still there.
+#[test]
+fn the_console_says_what_an_administrator_is_asked() {
+    let what = "PCR 4, boot loader or kernel: sha256 ab12… and 3 more: nobody has accepted or denied this yet; question 0123";
+    let (gateway, metadata) = site(Some(LONG), move |path, before| {
+        let mut document: Value = serde_json::from_str(&document(503, "value-awaited")).unwrap();
+        document["detail"] = json!(what);
+        (path == EVIDENCE && before < 2).then(|| Some((503, "Retry-After: 1\r\n".to_owned(), document.to_string())))
+    });
+    let run = run(&metadata, &["--deadline", "20"]);
+    run.attested();
+    let expect =
+        format!("tells this node to come again [value-awaited], because: {what}; for 0 s so far; it goes on asking for {LONG} s at most");
+    assert!(run.stderr.lines().next().unwrap().contains(&expect), "{}", run.stderr);
+    let told = gateway.told.lock().unwrap();
+    let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();
+    assert_eq!(asked, [CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE, CHALLENGE, EVIDENCE]);
+}
+
 #[test]
 fn a_challenge_that_is_always_spent_is_not_asked_for_for_ever() {
     let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {

@@ -243,10 +243,16 @@ impl Gateway<'_> {
     /// Makes the pause of who was told to come again, and says so; `false` if nobody has this node wait.
     fn waits(&self, url: &str, answer: &GatewayAnswer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
         let Some(patience) = self.patience else { return Ok(false) };
-        let why = problem(answer).map(|problem| code_of(&problem.code)).unwrap_or_default();
+        let problem = problem(answer);
+        let why = problem.as_ref().map(|problem| code_of(&problem.code)).unwrap_or_default();
+        let what = problem
+            .and_then(|problem| problem.detail)
+            .map(|detail| printable(&detail))
+            .unwrap_or_default();
         let again = ComeAgain {
             url,
             why: &why,
+            what: &what,
             pause: backoff.held(answer.not_before),
         };
         match patience.come_again(again, Instant::now()) {

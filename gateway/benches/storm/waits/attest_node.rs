@@ -40,7 +40,15 @@ impl Asking {
     /// The gateway has told this node to come again: the pause, or the code that it ends in.
     pub fn held(&mut self, patience: &Patience, code: &str, not_before: Option<Duration>, now: Instant) -> Result<Duration, &'static str> {
         let pause = self.backoff.held(not_before);
-        match patience.come_again(ComeAgain { url: "", why: code, pause }, now) {
+        match patience.come_again(
+            ComeAgain {
+                url: "",
+                why: code,
+                what: "",
+                pause,
+            },
+            now,
+        ) {
             Next::Pause { time, .. } => {
                 self.since = now + time;
                 Ok(time)

@@ -36,6 +36,7 @@ pub struct Metrics {
     cluster_watch_broken: Family<WatchLabels, Gauge>,
     second_stage_missing: Gauge,
     attested_nodes_waiting: Gauge,
+    new_values: Family<EventLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -82,6 +83,11 @@ struct ReceiverLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WatchLabels {
     what: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    event: &'static str,
 }
 
 /// What came of a request of the gateway's own.
@@ -242,6 +248,12 @@ impl Default for Metrics {
             "Machines of whose decisions here the cluster's API has not been told yet",
             attested_nodes_waiting.clone(),
         );
+        let new_values = Family::default();
+        registry.register(
+            "new_values",
+            "What became of machines whose boots have what no reference value has: began or ended to wait, the administrator was asked, or they were refused",
+            new_values.clone(),
+        );
         Self {
             log_broken,
             log_moved,
@@ -253,6 +265,7 @@ impl Default for Metrics {
             cluster_watch_broken,
             second_stage_missing,
             attested_nodes_waiting,
+            new_values,
             registry,
             decisions,
             would_refuse,
@@ -424,6 +437,11 @@ impl Metrics {
     /// Says of how many machines the cluster has not been told yet what was decided here.
     pub fn attested_nodes_waiting(&self, machines: usize) {
         self.attested_nodes_waiting.set(i64::try_from(machines).unwrap_or(i64::MAX));
+    }
+
+    /// Counts what becomes of a machine whose boot has what no reference value has.
+    pub fn new_value(&self, event: &'static str) {
+        self.new_values.get_or_create(&EventLabels { event }).inc();
     }
 
     /// All of it, as text.

@@ -67,6 +67,7 @@ mod log_segments;
 mod manifests;
 mod mcs;
 mod meanwhile;
+mod new_values;
 mod newer_release;
 mod newer_seal;
 #[cfg(feature = "cluster")]

@@ -331,6 +331,9 @@ fn every_help_shows_an_example() {
         "node forget-history",
         "node release",
         "reference-values predict",
+        "reference-values pending",
+        "reference-values accept",
+        "reference-values deny",
         "check",
     ] {
         let output = program().args(command.split(' ')).arg("--help").output().unwrap();

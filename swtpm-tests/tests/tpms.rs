@@ -24,3 +24,4 @@ mod estate;
 mod kubelet_key;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
+mod new_values;

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
     KUBELET_CA_UNTOLD, KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
-    TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED,
+    TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED, VALUE_AWAITED,
 };
 pub use codes::{CODES, decided_by, is_code};
 
@@ -154,6 +154,16 @@ impl Refusal {
         Self {
             again_seconds: Some(MACHINE_AWAITED_SECONDS),
             ..Self::new(MACHINE_AWAITED, format!("no Machine object of the cluster names {machine} yet"))
+        }
+    }
+
+    /// 503: a machine whose boot has what no reference value has, until an administrator has said yes or no. Said in words and with the command.
+    pub(super) fn value_awaited(waits_for: &str, pool: &str, again_seconds: u16) -> Self {
+        Self {
+            again_seconds: Some(again_seconds),
+            ..Self::new(VALUE_AWAITED, waits_for).with_command(format!(
+                "The administrator says yes or no: `attest-gateway reference-values pending {pool}`, then `accept` or `deny`; attest-node asks again by itself."
+            ))
         }
     }
 

@@ -6,5 +6,6 @@ pub mod by_object;
 pub mod enrolment;
 pub mod history;
 pub mod instances;
+pub mod new_values;
 pub mod objects;
 pub mod revocations;

@@ -37,6 +37,9 @@ pub enum PoolError {
     /// A set of reference values cannot be used, or the rules look for what no set has.
     #[error("{}[reference_values]: {problem}", path.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display())))]
     ReferenceValues { path: Option<PathBuf>, problem: String },
+    /// What becomes of new values cannot be meant.
+    #[error("{path}: [new_values]: {problem}")]
+    NewValues { path: PathBuf, problem: String },
     /// It is not said which nodes belong to the pool.
     #[error("{path}: [kubelet]: {problem}")]
     Kubelet { path: PathBuf, problem: String },

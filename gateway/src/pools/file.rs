@@ -19,9 +19,10 @@ use attest::{AppraisalPolicy, Combination, HashAlg, Kind, MachineSets, Reference
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
-use super::{Endorsement, PoolError, observed};
+use super::{Endorsement, PoolError, new_values, observed};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
+use crate::machines::new_values::Rules as NewValueRules;
 use crate::machines::objects::MachineRules;
 use crate::policy::{Earns, Grants};
 use crate::settings::misplaced;
@@ -29,11 +30,12 @@ use crate::settings::misplaced;
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
 const BEFORE: [&str; 2] = ["grants", "attestation"];
-const AFTER: [&str; 9] = [
+const AFTER: [&str; 10] = [
     "history",
     "kubelet",
     "inventory",
     "reference_values",
+    "new_values",
     "source",
     "pre_approved",
     "second_stage",
@@ -68,6 +70,7 @@ struct File {
     kubelet: KubeletFile,
     inventory: Option<InventoryFile>,
     reference_values: Option<ReferenceValuesFile>,
+    new_values: Option<new_values::Section>,
     #[serde(default)]
     source: SourceFile,
     #[serde(default)]
@@ -198,6 +201,8 @@ pub(super) struct PoolFile {
     pub machines: Option<MachineRules>,
     /// The folder with the pool's sets of reference values.
     pub reference_values: Option<PathBuf>,
+    /// What becomes of machines whose boots have what is in none of them.
+    pub new_values: Option<NewValueRules>,
     /// What is in them, in the order of the policy's digests; the policy has been given them. Empty until they were read.
     pub reference_sets: Vec<Arc<[u8]>>,
     /// The folder with MachineConfigs; it need not be there.
@@ -309,6 +314,11 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         kubelet,
         nothing,
     } = file.grants;
+    let new_values = file.new_values.map(|section| section.rules(&policy, attested, hold_seconds));
+    let new_values = new_values.transpose().map_err(|problem| PoolError::NewValues {
+        path: path.to_owned(),
+        problem,
+    })?;
     let names = |problem: String| PoolError::Kubelet {
         path: path.to_owned(),
         problem,
@@ -335,6 +345,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         inventory: inventory.map(|instances| folder.join(instances)),
         machines,
         reference_values: file.reference_values.map(|section| folder.join(section.folder)),
+        new_values,
         reference_sets: Vec::new(),
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),

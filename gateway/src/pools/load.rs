@@ -19,6 +19,7 @@ use crate::ignition::{Config, Invalid};
 use crate::machine_config::appended::{Appended, CONTENT};
 use crate::machine_config::render::{self, Rendered, RenderedPool};
 use crate::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
+use crate::machines::new_values::Rules as NewValueRules;
 use crate::policy::{ConfigSet, Earns, Grants};
 
 /// What is in the folder of pools.
@@ -66,6 +67,15 @@ pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
 /// [`PoolError`].
 pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
     Reader::default().settings(folder).map(|file| file.grants)
+}
+
+/// The folder of a pool's sets of reference values, and what becomes of machines whose boots have what is in none of them, by its `pool.toml` alone.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewValueRules>), PoolError> {
+    let file = Reader::default().settings(folder)?;
+    Ok((file.reference_values, file.new_values))
 }
 
 /// What a pool would accept by this file in the place of its `pool.toml`, with the reference values that it names, and with those of more files.
@@ -319,6 +329,7 @@ impl Pool {
             inventory,
             machines: file.machines,
             history: file.history,
+            new_values: file.new_values,
             hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),

@@ -12,6 +12,7 @@ mod inventory;
 pub mod live;
 mod load;
 pub mod needed;
+mod new_values;
 mod observed;
 mod outline;
 mod packed;
@@ -33,7 +34,7 @@ pub use difference::{Change, Difference};
 pub use endorsement::Endorsement;
 pub use error::PoolError;
 pub use inventory::PoolInventory;
-pub use load::{Folders, folders, grants, load, policy, policy_of};
+pub use load::{Folders, folders, grants, load, policy, policy_of, reference_values};
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 
@@ -41,6 +42,7 @@ use crate::credentials::kubelet::NamePatterns;
 use crate::ignition::{Inexpressible, SpecVersion};
 use crate::machine_config::second_stage::{Object, SecondStageError};
 use crate::machines::history::HistoryRules;
+use crate::machines::new_values::Rules as NewValueRules;
 use crate::machines::objects::MachineRules;
 use crate::policy::{ConfigSet, Grant, Grants};
 
@@ -63,6 +65,8 @@ pub struct Pool {
     pub inventory: Option<PoolInventory>,
     /// Which Machine objects of the cluster say so; either is enough.
     pub machines: Option<MachineRules>,
+    /// What becomes of machines whose boots have what no reference value has, if anything does.
+    pub new_values: Option<NewValueRules>,
     /// How long a node waits when it is told to come again, seconds.
     pub hold_seconds: u64,
     /// The names of its nodes, for those that show a kubelet's certificate.
@@ -195,6 +199,9 @@ impl Pool {
         if let (true, Some(members)) = (self.policy.observes(), standing.as_object_mut()) {
             members.insert("observe".to_owned(), true.into());
         }
+        if let (Some(rules), Some(members)) = (&self.new_values, standing.as_object_mut()) {
+            members.insert("new_values".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
+        }
         standing
     }
 
@@ -207,6 +214,7 @@ impl Pool {
             && self.history == other.history
             && self.inventory == other.inventory
             && self.machines == other.machines
+            && self.new_values == other.new_values
             && self.hold_seconds == other.hold_seconds
             && self.kubelet_names == other.kubelet_names
             && self.needless == other.needless

@@ -98,6 +98,8 @@ pub enum EntryKind {
     Checkpoint,
     /// The keys of the seal, where replicas share them.
     SealKey,
+    /// What machines have shown that no reference value has, which of them wait, and what an administrator has said.
+    NewValue,
 }
 
 impl EntryKind {
@@ -121,6 +123,7 @@ impl EntryKind {
             Self::Approval => "approval",
             Self::Checkpoint => "checkpoint",
             Self::SealKey => "seal-key",
+            Self::NewValue => "new-value",
         }
     }
 }

@@ -8,6 +8,7 @@ mod house;
 mod leader;
 mod mark;
 mod moved;
+mod new_values;
 mod outage;
 mod pending;
 mod presence;

@@ -1,9 +1,12 @@
 //! A decision about evidence on its way: what it is about, what is known of it so far, and what of that is kept.
 
+mod new_values;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
+use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Challenge, Claims, MachineObject, MachineSets, NodeIdentity, Reject, UnixTime, machine_objects};
 use axum::response::Response;
 
@@ -41,6 +44,8 @@ struct Made {
     basis: Basis,
     /// The instance belongs to somebody, or was claimed: before that, nobody has asked.
     claimed: bool,
+    /// What was booted that no reference value has, if that is all that it is refused for.
+    new_values: Vec<NewValue>,
 }
 
 impl Made {
@@ -56,6 +61,7 @@ impl Made {
             anchors,
             basis,
             claimed: false,
+            new_values: Vec::new(),
         }
     }
 }
@@ -124,9 +130,11 @@ impl<'r> EvidenceCase<'r> {
                 if refusal.is_unavailable() {
                     return Err(refusal);
                 }
+                // Whoever may be accepted yet is told to come again.
+                let told = self.or_waits().await?;
                 refuse(&mut self.record, &refusal);
                 self.record.known = self.is_known().await;
-                Err(refusal)
+                Err(told.unwrap_or(refusal))
             }
         };
         let Self { record, made, .. } = self;
@@ -191,7 +199,8 @@ impl<'r> EvidenceCase<'r> {
         self.refuse_revoked(reading, &vouched, &claims).await?;
         let EvidenceAsked { pool, now, .. } = self.asked.clone();
         let appraised = attest::appraise(claims, &pool.policy, now);
-        let result = appraised.inspect_err(|reject| self.record.booted_before = self.history.before(reject))?;
+        let appraised = appraised.inspect_err(|reject| self.record.booted_before = self.history.before(reject));
+        let result = appraised.map_err(|reject| self.not_accepted(&pool, reject))?;
         let object = self.admit(&pool, result.claims())?;
         let grant = pool
             .grants
@@ -202,6 +211,7 @@ impl<'r> EvidenceCase<'r> {
         }
         // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
         let holder = self.join(&vouched, &result, reading).await?;
+        self.waits_no_more(&pool, result.claims()).await?;
         let record = &mut self.record;
         record.verdict = Verdict::Trusted;
         record.grant = Some(grant.set());
@@ -435,6 +445,7 @@ impl Judged {
             anchors,
             mut basis,
             claimed,
+            ..
         } = made;
         let mut kept = LargeParts::new();
         let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence);

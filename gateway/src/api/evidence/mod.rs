@@ -22,13 +22,16 @@ use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::problem::Refusal;
 use crate::admission::Admission;
+use crate::audit::admin::{Acting, By, Verb};
 use crate::audit::{Decision, Likenesses, Record, Shown, TicketTerms};
 use crate::clock::Clock;
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets;
 use crate::machines::instances::InstanceRecord;
+use crate::machines::new_values::AwaitedValues;
 use crate::machines::objects::MachineObjects;
+use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::policy::Grant;
 use crate::pools::live::LivePools;
@@ -54,10 +57,18 @@ pub(super) struct EvidenceEndpoint {
     /// Whether it is kept who has attested: something is approved for it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
+    new_values: AwaitedValues,
+    metrics: Arc<Metrics>,
 }
 
 impl EvidenceEndpoint {
     pub(super) fn of(gateway: &Gateway) -> Self {
+        // That the administrator is asked, a gateway tells as an act of its own.
+        let asking = Acting {
+            verb: Verb::ReferenceValuesAsk,
+            by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
+            clock: gateway.clock,
+        };
         Self {
             clock: gateway.clock,
             pools: Arc::clone(&gateway.pools),
@@ -72,6 +83,8 @@ impl EvidenceEndpoint {
             likenesses: Likenesses::default(),
             notes_attested: gateway.settings.approval().is_some(),
             machines: Arc::clone(&gateway.machines),
+            new_values: AwaitedValues::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
+            metrics: Arc::clone(&gateway.metrics),
         }
     }
 }

@@ -55,6 +55,12 @@ verbs! {
     NodeRevoke = "node.revoke";
     /// A revocation was taken back.
     NodeRestore = "node.restore";
+    /// The gateway has asked about values that machines have shown and no reference value has.
+    ReferenceValuesAsk = "reference-values.ask";
+    /// Such values were accepted.
+    ReferenceValuesAccept = "reference-values.accept";
+    /// Such values were denied, or a denial was taken back.
+    ReferenceValuesDeny = "reference-values.deny";
     /// A kubelet's client certificate was approved, because its machine has attested.
     CsrApprove = "csr.approve";
     /// The seal was given a new key: by a command, or by the gateway when it is time.

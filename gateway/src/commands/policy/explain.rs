@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use attest::{AppraisalPolicy, ReferenceValues};
 use attest_gateway::machines::history::HistoryRules;
+use attest_gateway::machines::new_values::Rules;
 use attest_gateway::settings::Settings;
 
 use crate::commands::{output, pool};
@@ -18,8 +19,20 @@ pub struct Arguments {
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
-    output::print(format_args!("{}{}", words(&pool.policy), of_history(pool.history)))?;
+    let (history, new_values) = (of_history(pool.history), of_new_values(pool.new_values.as_ref()));
+    output::print(format_args!("{}{history}{new_values}", words(&pool.policy)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What becomes of machines that have booted what no reference value has.
+fn of_new_values(rules: Option<&Rules>) -> String {
+    rules.map_or_else(String::new, |rules| {
+        format!(
+            "What no reference value has, and is all that is wrong: its machine waits for {} min at most, and the administrator is asked once {} machines have booted it.\n",
+            rules.wait_seconds / 60,
+            rules.machines
+        )
+    })
 }
 
 /// The PCR values and boot rules of a policy, by its sections.

@@ -1,9 +1,12 @@
 //! `attest-gateway reference-values`: files of a pool, which a serving gateway reads again when they change.
 
+mod accept;
+mod deny;
 mod export;
 mod import;
 mod lapse;
 mod list;
+mod pending;
 mod predict;
 mod record;
 mod remove;
@@ -31,6 +34,12 @@ pub enum Command {
     Predict(Box<predict::Arguments>),
     /// Add a generation from what a node had booted when it was trusted last.
     Record(record::Arguments),
+    /// List what machines have booted that no reference value has, while they wait for an answer.
+    Pending(pending::Arguments),
+    /// Accept what a question is about: add it to a file of the pool.
+    Accept(accept::Arguments),
+    /// Deny what a question is about: machines that boot it are refused.
+    Deny(deny::Arguments),
     /// Add the generations of another file.
     Import(import::Arguments),
     /// Print one file of the generations that are accepted now, of several files.
@@ -47,6 +56,9 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::List(arguments) => list::run(arguments)?,
         Command::Show(arguments) => show::run(arguments)?,
         Command::Record(arguments) => record::run(config, arguments)?,
+        Command::Pending(arguments) => pending::run(config, arguments)?,
+        Command::Accept(arguments) => accept::run(config, arguments)?,
+        Command::Deny(arguments) => deny::run(config, arguments)?,
         Command::Import(arguments) => import::run(arguments)?,
         Command::Export(arguments) => export::run(arguments)?,
         Command::Lapse(arguments) => lapse::run(arguments)?,

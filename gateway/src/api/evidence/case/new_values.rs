@@ -1,0 +1,166 @@
+//! Evidence that is refused for nothing but values that no reference value has: whether its machine waits until an administrator has said yes or no.
+//!
+//! What such evidence is worth is not changed by that: the record of it is a refusal's, once, when its machine begins to wait. What is answered is another matter.
+
+use std::fmt::Write as _;
+
+use attest::new_values::new_values;
+use attest::reference_sets::NewValue;
+use attest::{Claims, Reject};
+
+use super::EvidenceCase;
+use crate::api::problem::Refusal;
+use crate::clock::rfc3339;
+use crate::machines::new_values::{NotAwaited, Shown, Step, Wait};
+use crate::policy::Earns;
+use crate::pools::Pool;
+
+/// Values that a line of the log names; the record has all of it.
+const NAMED_LIMIT: usize = 3;
+
+impl EvidenceCase<'_> {
+    /// A refusal by the pool's policy. If it is for new values alone, of a machine that could be one of the pool's, these are noted; who is not in the pool's
+    /// inventory asks nobody anything.
+    pub(super) fn not_accepted(&mut self, pool: &Pool, reject: Reject) -> Refusal {
+        let Some(claims) = self
+            .record
+            .claims
+            .clone()
+            .filter(|_| pool.new_values.is_some() && pool.grants.attested != Earns::Refuse)
+        else {
+            return reject.into();
+        };
+        let Some(values) = new_values(&claims, &pool.policy, self.asked.now) else {
+            return reject.into();
+        };
+        match self.admit(pool, &claims) {
+            Ok(_) => self.made.new_values = values,
+            // It may be named yet.
+            Err(refusal) if refusal.is_unavailable() => return refusal,
+            Err(_) => {}
+        }
+        reject.into()
+    }
+
+    /// What is answered in a refusal's place to a machine that waits from now on. The record says that it does, or why it does not any more, as an alert: the reason is
+    /// the refusal's, which comes out the same when it is decided again.
+    ///
+    /// # Errors
+    /// What is answered to a machine that has waited before, and is recorded already; or the store cannot tell.
+    pub(super) async fn or_waits(&mut self) -> Result<Option<Refusal>, Refusal> {
+        let (pool, values) = (&self.asked.pool, &self.made.new_values);
+        let (Some(rules), Some(claims), false) = (&pool.new_values, &self.record.claims, values.is_empty()) else {
+            return Ok(None);
+        };
+        let (machine, now) = (claims.identity().as_str(), self.asked.now.as_secs());
+        let shown = Shown {
+            pool: pool.name(),
+            rules,
+            machine,
+            values,
+            decision: &self.record.id,
+            now,
+        };
+        let step = self
+            .endpoint
+            .new_values
+            .ask(shown)
+            .await
+            .map_err(|error| Refusal::because(&error))?;
+        let count = |event| self.endpoint.metrics.new_value(event);
+        if let Step::Begins(wait) | Step::Waits(wait) = &step
+            && wait.is_put
+        {
+            count("asked");
+            tracing::warn!(
+                "pool {}: {} machines have booted what no reference value has: {}; question {}: `attest-gateway reference-values pending {}`",
+                pool.name(),
+                wait.machines,
+                named(values),
+                wait.question,
+                pool.name()
+            );
+        }
+        let awaited = |wait: &Wait| Refusal::value_awaited(&waits_for(values, wait), pool.name(), rules.again_seconds());
+        match step {
+            Step::Begins(wait) => {
+                count("began");
+                tracing::info!(
+                    "{machine}: pool {}: waits for an answer to question {}, for {} s at most: {}",
+                    pool.name(),
+                    wait.question,
+                    wait.left_seconds,
+                    named(values)
+                );
+                let alert = format!(
+                    "told to come again for {} s, until question {} is answered, which {} of {} machines have",
+                    wait.left_seconds, wait.question, wait.machines, rules.machines
+                );
+                let answer = awaited(&wait);
+                self.record.alerts.push(alert);
+                Ok(Some(answer))
+            }
+            Step::Waits(wait) => Err(awaited(&wait)),
+            Step::Refused(why) => {
+                count(match why {
+                    NotAwaited::Denied { .. } => "denied",
+                    NotAwaited::Over { .. } => "over",
+                    NotAwaited::Changes | NotAwaited::Questions | NotAwaited::Machines => "turned_away",
+                });
+                self.record.alerts.push(why.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    /// A trusted machine waits for nothing any more, if it has.
+    pub(super) async fn waits_no_more(&self, pool: &Pool, claims: &Claims) -> Result<(), Refusal> {
+        if pool.new_values.is_none() {
+            return Ok(());
+        }
+        let machine = claims.identity().as_str();
+        let ended = self.endpoint.new_values.ended(pool.name(), machine).await;
+        let ended = ended.map_err(|error| Refusal::because(&error))?;
+        if let Some((question, since)) = ended {
+            self.endpoint.metrics.new_value("ended");
+            tracing::info!(
+                "{machine}: pool {}: has waited since {} for an answer to question {question}, and is trusted now",
+                pool.name(),
+                rfc3339(since)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The first of them, and how many more.
+fn named(values: &[NewValue]) -> String {
+    let mut words = String::new();
+    for (place, value) in values.iter().take(NAMED_LIMIT).enumerate() {
+        let separator = if place == 0 { "" } else { "; " };
+        // A String takes whatever is written to it.
+        let _ = write!(words, "{separator}{value}");
+        let called = value.called();
+        if !called.is_empty() {
+            let _ = write!(words, " ({called})");
+        }
+    }
+    match values.len().saturating_sub(NAMED_LIMIT) {
+        0 => words,
+        more => format!("{words}; and {more} more"),
+    }
+}
+
+/// What the node is told: its own values alone.
+fn waits_for(values: &[NewValue], wait: &Wait) -> String {
+    let first = values.first().map(ToString::to_string).unwrap_or_default();
+    let more = match values.len().saturating_sub(1) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let stands = match wait.is_asked {
+        true => "nobody has accepted or denied this yet",
+        false => "fewer machines have booted this than the pool wants before it asks",
+    };
+    format!("{first}{more}: {stands}; question {}", wait.question)
+}

@@ -1,0 +1,93 @@
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use attest::reference_sets::{Generation, NewValue, Origin, Time, Values};
+use attest_gateway::audit::admin::{By, Verb};
+use attest_gateway::machines::new_values::{self, Answered, Question, Said};
+use attest_gateway::pools;
+use attest_gateway::settings::Settings;
+
+use super::{now, read_or_new, time, who, write};
+use crate::commands::acting::change_store_as;
+use crate::commands::{output, pool_folder, with_store};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: a question of `attest-gateway reference-values pending`, after what it names was looked at\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n\nA generation with exactly these values is added to the file, which a serving gateway reads by itself; machines that wait are trusted when they come again. Other\ngateways have files of their own: bring the file there. A question that was denied can be accepted, too."
+)]
+pub struct Arguments {
+    /// The pool.
+    pool: String,
+    /// Questions, by their ids.
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// The file in the pool's folder of reference values that gets them; it is made if it is not there.
+    #[arg(long, value_name = "FILE")]
+    set: PathBuf,
+    /// What the generation is called [default: question ID].
+    #[arg(long)]
+    name: Option<String>,
+    /// Until when they are accepted, such as 2026-06-03T10:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<Time>,
+}
+
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+    let by = By::this_process();
+    let settings = Settings::load(config)?;
+    let Arguments { pool, ids, .. } = arguments;
+    let folder = pool_folder(&settings, pool)?;
+    let (sets, _) = pools::reference_values(&folder)?;
+    let sets = sets.with_context(|| format!("pool {pool} has no [reference_values]: a file would be read by nobody"))?;
+    let file = in_folder(&sets, &arguments.set)?;
+    let (values, first) = read_as_owner(config, pool, ids)?;
+    let mut accepted = Values::default();
+    values.iter().for_each(|value| value.add_to(&mut accepted));
+    let name = arguments.name.clone().unwrap_or_else(|| format!("question {}", ids.join(" ")));
+    let mut generations = read_or_new(&file)?.generations;
+    generations.push(Generation {
+        name: name.clone(),
+        added: now(),
+        by: who(),
+        from: Origin::Recorded {
+            node: first.machine,
+            record: first.decision,
+        },
+        expires: arguments.until,
+        values: accepted,
+    });
+    write(&file, generations)?;
+    let answered = Answered {
+        said: Said::Accepted {
+            file: file.display().to_string(),
+        },
+        at: now().at,
+        by: who(),
+    };
+    change_store_as(by, config, Verb::ReferenceValuesAccept, |store| async move {
+        Ok(new_values::accept(&*store, pool, ids, &answered).await?)
+    })?;
+    output::done(format_args!("{}: {name:?} has {} values", file.display(), values.len()))
+}
+
+/// In a thread of its own: that one acts as the state's owner from then on, and pools may be somebody else's to write.
+fn read_as_owner(config: &Path, pool: &str, ids: &[String]) -> anyhow::Result<(Vec<NewValue>, Question)> {
+    let read = || with_store(config, |store| async move { Ok(new_values::values_of(&store, pool, ids).await?) });
+    std::thread::scope(|scope| scope.spawn(read).join()).map_err(|_| anyhow!("the store could not be read"))?
+}
+
+/// The file, where the pool reads it.
+fn in_folder(folder: &Path, set: &Path) -> anyhow::Result<PathBuf> {
+    let name = set.file_name().with_context(|| format!("{} is no file", set.display()))?;
+    let parent = set.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        let is_it = parent.canonicalize().ok() == folder.canonicalize().ok() && folder.exists();
+        if !is_it {
+            bail!("{}: the pool reads files in {}", set.display(), folder.display());
+        }
+    }
+    if set.extension().is_none_or(|extension| extension != "json") {
+        bail!("{}: the pool reads *.json only", set.display());
+    }
+    Ok(folder.join(name))
+}

@@ -1,0 +1,272 @@
+//! Whether a machine waits that has shown what nobody has accepted yet.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use attest::reference_sets::NewValue;
+
+use super::Rules;
+use super::kept::{
+    Answered, Asked, KIND, Kept, Question, Said, Waiting, of_answer, of_asked, of_machine, of_question, question_id, read, write,
+};
+use crate::clock::rfc3339;
+use crate::store::{Store, StoreError};
+
+/// Most questions of a pool that wait for an answer. A roll-out is one or a few; what comes beyond is refused as without any of this, and nothing that is there gives way.
+pub(super) const QUESTIONS_LIMIT: usize = 64;
+/// Most machines of a pool that wait: as many as boot in the first part of any roll-out, and less than a megabyte.
+pub(super) const MACHINES_LIMIT: usize = 1024;
+/// How often a machine may show something else within a window, and wait anew. One that is updated twice meanwhile does so twice.
+pub(super) const CHANGES_LIMIT: u32 = 3;
+/// Every so many parts of a window it is written that a machine has come again: it counts for a window after that.
+const LAST_PARTS: u64 = 8;
+/// How old what is known of the store may be for a machine that waits already: an answer to another question counts for it that much later.
+const KNOWN_FOR: Duration = Duration::from_secs(2);
+/// After how long a question that no machine waits for is taken away, in seconds: somebody may be between writing both.
+const UNCLAIMED_SECONDS: u64 = 600;
+/// Entries that are taken away at once: whoever comes next takes the rest.
+const TAKEN_AT_ONCE: usize = 32;
+/// Values that are named to who is asked.
+const NAMED_LIMIT: usize = 5;
+
+/// A machine, what it has shown, and by which pool and decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    pub pool: &'a str,
+    pub rules: &'a Rules,
+    /// By its identity.
+    pub machine: &'a str,
+    pub values: &'a [NewValue],
+    pub decision: &'a str,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// What a machine waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    pub question: String,
+    /// How many machines have shown it.
+    pub machines: usize,
+    /// Whether the administrator is asked by this very try.
+    pub is_put: bool,
+    /// Whether the administrator is asked, by this or before.
+    pub is_asked: bool,
+    /// How long it is still told to come again, in seconds.
+    pub left_seconds: u64,
+}
+
+/// What becomes of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// It waits from now on.
+    Begins(Wait),
+    /// It has waited before.
+    Waits(Wait),
+    /// It is refused, as without any of this.
+    Refused(NotAwaited),
+}
+
+/// Why a machine does not wait.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAwaited {
+    #[error("question {question} was denied by {by} at {}: {reason}", rfc3339(*.at))]
+    Denied {
+        question: String,
+        by: String,
+        at: u64,
+        reason: String,
+    },
+    #[error("it has waited since {} for an answer to question {question}", rfc3339(*.since))]
+    Over { question: String, since: u64 },
+    #[error("it does not wait: it has shown something else {CHANGES_LIMIT} times before")]
+    Changes,
+    #[error("it does not wait: there are {QUESTIONS_LIMIT} open questions of this pool")]
+    Questions,
+    #[error("it does not wait: {MACHINES_LIMIT} machines of this pool do")]
+    Machines,
+}
+
+/// What is asked for each machine. Nothing that it writes is told of as somebody's act, but for that the administrator is asked.
+#[derive(Debug)]
+pub struct AwaitedValues {
+    store: Arc<dyn Store>,
+    /// The same, in the gateway's own hands.
+    own: Arc<dyn Store>,
+    known: Mutex<Option<(Instant, Arc<Kept>)>>,
+}
+
+impl AwaitedValues {
+    #[must_use]
+    pub const fn new(store: Arc<dyn Store>, own: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            own,
+            known: Mutex::new(None),
+        }
+    }
+
+    /// Whether a machine waits: it was refused for these values alone, in evidence that was verified in full.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn ask(&self, shown: Shown<'_>) -> Result<Step, StoreError> {
+        let Shown {
+            pool, rules, machine, now, ..
+        } = shown;
+        let question = question_id(pool, shown.values);
+        let wanted = [of_machine(pool, machine), of_answer(pool, &question)].map(|id| (KIND, id));
+        let mut found = self.store.get_all(wanted.to_vec()).await?.into_iter();
+        let (own, answer) = (found.next().flatten(), found.next().flatten());
+        let own = own
+            .map(|own| read::<Waiting>(&own))
+            .transpose()?
+            .filter(|own| own.until > now && own.since <= now);
+        let answer = answer.map(|answer| read::<Answered>(&answer)).transpose()?;
+        let begins = own.as_ref().is_none_or(|own| own.question != question);
+        let kept = if begins { self.look(now).await? } else { self.known().await? };
+        let denied = answer
+            .as_ref()
+            .filter(|answer| answer.is_no())
+            .map(|answer| (question.as_str(), answer));
+        if let Some((
+            question,
+            Answered {
+                said: Said::Denied { reason },
+                at,
+                by,
+            },
+        )) = denied.or_else(|| kept.denial(pool, shown.values))
+        {
+            if own.is_some() {
+                self.store.remove(KIND, &of_machine(pool, machine)).await?;
+            }
+            return Ok(Step::Refused(NotAwaited::Denied {
+                question: question.to_owned(),
+                by: by.clone(),
+                at: *at,
+                reason: reason.clone(),
+            }));
+        }
+        let waiting = match own {
+            Some(own) if own.question == question => own,
+            Some(own) => match own.anew(&question, now, rules) {
+                Some(anew) => anew,
+                None => return Ok(Step::Refused(NotAwaited::Changes)),
+            },
+            None if kept.counting(pool, now).count() >= MACHINES_LIMIT => return Ok(Step::Refused(NotAwaited::Machines)),
+            None => Waiting::begun(&question, now, rules.window_seconds),
+        };
+        let of = (pool.to_owned(), question.clone());
+        let is_there = kept.questions.contains_key(&of);
+        if begins && !is_there && kept.open(pool) >= QUESTIONS_LIMIT {
+            return Ok(Step::Refused(NotAwaited::Questions));
+        }
+        if !is_there {
+            self.write_question(&shown, &question).await?;
+        }
+        if begins || now.saturating_sub(waiting.last) >= rules.window_seconds / LAST_PARTS {
+            let until = now.saturating_add(rules.window_seconds);
+            let seen = Waiting {
+                last: now,
+                until,
+                ..waiting.clone()
+            };
+            self.store.put(KIND, write(of_machine(pool, machine), &seen)?).await?;
+        }
+        let waited = now.saturating_sub(waiting.since);
+        if waited >= rules.wait_seconds {
+            let since = waiting.since;
+            return Ok(Step::Refused(NotAwaited::Over { question, since }));
+        }
+        let kept = if begins || !is_there { self.look(now).await? } else { kept };
+        let machines = kept.seen_on(pool, shown.values, now);
+        let is_asked = kept.asked.contains_key(&of);
+        let is_put = !is_asked && machines >= rules.machines && self.put(&shown, &question, machines).await?;
+        let wait = Wait {
+            machines,
+            is_put,
+            is_asked: is_asked || machines >= rules.machines,
+            left_seconds: rules.wait_seconds.saturating_sub(waited),
+            question,
+        };
+        Ok(if begins { Step::Begins(wait) } else { Step::Waits(wait) })
+    }
+
+    /// A machine is trusted: since when it has waited, and for which question, if it has.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn ended(&self, pool: &str, machine: &str) -> Result<Option<(String, u64)>, StoreError> {
+        let id = of_machine(pool, machine);
+        let Some(entry) = self.store.get(KIND, &id).await? else {
+            return Ok(None);
+        };
+        let Waiting { question, since, .. } = read(&entry)?;
+        self.store.remove(KIND, &id).await?;
+        Ok(Some((question, since)))
+    }
+
+    async fn write_question(&self, shown: &Shown<'_>, question: &str) -> Result<(), StoreError> {
+        let entry = Question {
+            values: shown.values.to_vec(),
+            at: shown.now,
+            machine: shown.machine.to_owned(),
+            decision: shown.decision.to_owned(),
+        };
+        let entry = write(of_question(shown.pool, question), &entry)?;
+        self.store.insert(KIND, entry).await.map(drop)
+    }
+
+    /// Asks the administrator: of several gateways one does. Says whether this one has.
+    async fn put(&self, shown: &Shown<'_>, question: &str, machines: usize) -> Result<bool, StoreError> {
+        let asked = Asked {
+            at: shown.now,
+            machines,
+            decision: shown.decision.to_owned(),
+            values: shown.values.iter().take(NAMED_LIMIT).map(NewValue::key).collect(),
+            more: shown.values.len().saturating_sub(NAMED_LIMIT),
+        };
+        let entry = write(of_asked(shown.pool, question), &asked)?;
+        Ok(self.own.insert(KIND, entry).await?.is_none())
+    }
+
+    /// What there is, as it was lately.
+    async fn known(&self) -> Result<Arc<Kept>, StoreError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match known {
+            Some((at, kept)) if at.elapsed() < KNOWN_FOR => Ok(kept),
+            _ => self.list().await,
+        }
+    }
+
+    /// What there is, now; what has lapsed is taken away.
+    async fn look(&self, now: u64) -> Result<Arc<Kept>, StoreError> {
+        let kept = self.list().await?;
+        for id in kept.lapsed(now, UNCLAIMED_SECONDS).into_iter().take(TAKEN_AT_ONCE) {
+            self.store.remove(KIND, &id).await?;
+        }
+        Ok(kept)
+    }
+
+    async fn list(&self) -> Result<Arc<Kept>, StoreError> {
+        let kept = Arc::new(Kept::list(&*self.store).await?);
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&kept)));
+        Ok(kept)
+    }
+}
+
+impl Waiting {
+    /// The same machine, which shows something else now; `None` if it has done so too often.
+    fn anew(&self, question: &str, now: u64, rules: &Rules) -> Option<Self> {
+        let begun = Self::begun(question, now, rules.window_seconds);
+        if now.saturating_sub(self.began) >= rules.window_seconds {
+            return Some(begun);
+        }
+        (self.changes < CHANGES_LIMIT).then(|| Self {
+            began: self.began,
+            changes: self.changes.saturating_add(1),
+            ..begun
+        })
+    }
+}

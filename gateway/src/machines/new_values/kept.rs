@@ -1,0 +1,286 @@
+//! What the store has of it, all of one kind: questions, the machines that wait, that somebody was asked, and answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attest::reference_sets::NewValue;
+use aws_lc_rs::digest::{Context, SHA256};
+use data_encoding::HEXLOWER;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::store::{Entry, EntryKind, Store, StoreError};
+
+/// What digests that name questions are made over begins with this line, so that they are those of nothing else.
+const DOMAIN: &str = "attest-gateway/v1/new-values\n";
+/// As much of a digest as names a question: nobody can choose two sets of digests that have the same half of one.
+const ID_BYTES: usize = 16;
+
+pub(super) const KIND: EntryKind = EntryKind::NewValue;
+
+/// How the ids of entries begin.
+const QUESTION: &str = "question";
+const MACHINE: &str = "machine";
+const ASKED: &str = "asked";
+const ANSWER: &str = "answer";
+
+/// What a boot has shown beyond what is accepted. It does not change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    pub values: Vec<NewValue>,
+    /// Since when it is there, seconds since 1970.
+    pub at: u64,
+    /// The first machine that has shown it, by its identity.
+    pub machine: String,
+    /// The record of that machine's evidence.
+    pub decision: String,
+}
+
+/// A machine that waits, or has waited in vain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Waiting {
+    pub question: String,
+    /// Since when it waits for this one, seconds since 1970.
+    pub since: u64,
+    /// When it was written last that it has shown it.
+    pub last: u64,
+    /// Until when it counts.
+    pub until: u64,
+    /// Since when it is counted how often it has shown something else.
+    pub began: u64,
+    pub changes: u32,
+}
+
+/// That somebody was asked: in words, for the attestation log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    pub at: u64,
+    /// How many machines had shown it by then.
+    pub machines: usize,
+    /// The record of the first one's evidence.
+    pub decision: String,
+    /// The first values of it.
+    pub values: Vec<String>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// What an administrator has said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answered {
+    pub said: Said,
+    pub at: u64,
+    pub by: String,
+}
+
+/// Yes or no.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Said {
+    Accepted {
+        /// The file that the values were written to.
+        file: String,
+    },
+    Denied {
+        reason: String,
+    },
+}
+
+/// The id of a question of a pool: by the values alone, whatever each machine calls them.
+pub(super) fn question_id(pool: &str, values: &[NewValue]) -> String {
+    let mut context = Context::new(&SHA256);
+    context.update(DOMAIN.as_bytes());
+    for part in std::iter::once(pool.to_owned()).chain(keys(values)) {
+        context.update(part.as_bytes());
+        context.update(b"\n");
+    }
+    let digest = context.finish();
+    HEXLOWER.encode(digest.as_ref().get(..ID_BYTES).unwrap_or_default())
+}
+
+/// Each value once, in order.
+pub(super) fn keys(values: &[NewValue]) -> BTreeSet<String> {
+    values.iter().map(NewValue::key).collect()
+}
+
+fn id(what: &str, pool: &str, of: &str) -> String {
+    format!("{what}:{pool}:{of}")
+}
+
+pub(super) fn of_question(pool: &str, question: &str) -> String {
+    id(QUESTION, pool, question)
+}
+
+pub(super) fn of_machine(pool: &str, machine: &str) -> String {
+    id(MACHINE, pool, machine)
+}
+
+pub(super) fn of_asked(pool: &str, question: &str) -> String {
+    id(ASKED, pool, question)
+}
+
+pub(super) fn of_answer(pool: &str, question: &str) -> String {
+    id(ANSWER, pool, question)
+}
+
+/// A pool, and whose or which it is.
+pub(super) type Of = (String, String);
+
+/// All of it, as it was at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub questions: BTreeMap<Of, Question>,
+    /// The keys of each question's values.
+    keys: BTreeMap<Of, BTreeSet<String>>,
+    pub machines: BTreeMap<Of, Waiting>,
+    pub asked: BTreeMap<Of, Asked>,
+    pub answers: BTreeMap<Of, Answered>,
+}
+
+impl Kept {
+    pub async fn list(store: &dyn Store) -> Result<Self, StoreError> {
+        let mut kept = Self::default();
+        for entry in store.list(KIND).await? {
+            let mut parts = entry.id.splitn(3, ':');
+            let (Some(what), Some(pool), Some(of)) = (parts.next(), parts.next(), parts.next()) else {
+                continue;
+            };
+            let of = (pool.to_owned(), of.to_owned());
+            match what {
+                QUESTION => {
+                    let question: Question = read(&entry)?;
+                    kept.keys.insert(of.clone(), keys(&question.values));
+                    kept.questions.insert(of, question);
+                }
+                MACHINE => drop(kept.machines.insert(of, read(&entry)?)),
+                ASKED => drop(kept.asked.insert(of, read(&entry)?)),
+                ANSWER => drop(kept.answers.insert(of, read(&entry)?)),
+                // A newer release's.
+                _ => {}
+            }
+        }
+        Ok(kept)
+    }
+
+    /// The machines of a pool that count still.
+    pub fn counting<'k>(&'k self, pool: &'k str, now: u64) -> impl Iterator<Item = (&'k str, &'k Waiting)> {
+        let machines = self
+            .machines
+            .iter()
+            .filter(move |((of, _), waiting)| of == pool && waiting.until > now);
+        machines.map(|((_, machine), waiting)| (machine.as_str(), waiting))
+    }
+
+    /// How many machines have shown each of these values, be it with others: the value that the fewest have.
+    pub fn seen_on(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
+        let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, waiting) in self.counting(pool, now) {
+            *machines.entry(&waiting.question).or_default() += 1;
+        }
+        let with = |key: &String| -> usize {
+            let questions = machines.iter().filter(|(question, _)| {
+                let keys = self.keys.get(&(pool.to_owned(), (**question).to_owned()));
+                keys.is_some_and(|keys| keys.contains(key))
+            });
+            questions.map(|(_, machines)| machines).sum()
+        };
+        keys(values).iter().map(with).min().unwrap_or(0)
+    }
+
+    /// The questions of a pool that nobody has answered.
+    pub fn open(&self, pool: &str) -> usize {
+        let open = self.questions.keys().filter(|of| of.0 == pool && !self.answers.contains_key(of));
+        open.count()
+    }
+
+    /// A question of this pool that was denied, all of whose values these have: its id, and the answer.
+    pub fn denial(&self, pool: &str, values: &[NewValue]) -> Option<(&str, &Answered)> {
+        let all = keys(values);
+        let mut denied = self.answers.iter().filter(|((of, _), answered)| of == pool && answered.is_no());
+        let (of, answered) = denied.find(|(of, _)| self.keys.get(of).is_some_and(|denied| denied.is_subset(&all)))?;
+        Some((of.1.as_str(), answered))
+    }
+
+    /// What nothing hangs on any more, by the ids of its entries: machines that have not come for a window, and questions that none of them waits for. What was denied
+    /// stays: somebody has said so.
+    pub fn lapsed(&self, now: u64, unclaimed_seconds: u64) -> Vec<String> {
+        let machines = self.machines.iter().filter(|(_, waiting)| waiting.until <= now);
+        let machines = machines.map(|((pool, machine), _)| of_machine(pool, machine));
+        let claimed: BTreeSet<(&str, &str)> = self
+            .machines
+            .iter()
+            .filter(|(_, waiting)| waiting.until > now)
+            .map(|((pool, _), waiting)| (pool.as_str(), waiting.question.as_str()))
+            .collect();
+        let is_denied = |of: &Of| self.answers.get(of).is_some_and(Answered::is_no);
+        let unclaimed = self.questions.iter().filter(move |(of, question)| {
+            let is_young = now.saturating_sub(question.at) < unclaimed_seconds;
+            !claimed.contains(&(of.0.as_str(), of.1.as_str())) && !is_denied(of) && !is_young
+        });
+        let questions = unclaimed.map(|(of, _)| of);
+        // Of a question that is gone, nothing is left.
+        let left = self
+            .asked
+            .keys()
+            .chain(self.answers.keys())
+            .filter(|of| !self.questions.contains_key(of));
+        let gone: Vec<&Of> = questions.chain(left).collect();
+        let gone = gone.into_iter().flat_map(|(pool, question)| {
+            let ids = [of_asked(pool, question), of_answer(pool, question), of_question(pool, question)];
+            let is_there = [
+                self.asked.contains_key(&(pool.clone(), question.clone())),
+                self.answers.contains_key(&(pool.clone(), question.clone())),
+                self.questions.contains_key(&(pool.clone(), question.clone())),
+            ];
+            ids.into_iter()
+                .zip(is_there)
+                .filter_map(|(id, is_there)| is_there.then_some(id))
+                .collect::<Vec<_>>()
+        });
+        machines.chain(gone).collect()
+    }
+}
+
+impl Waiting {
+    /// One that waits from now on.
+    pub fn begun(question: &str, now: u64, window_seconds: u64) -> Self {
+        Self {
+            question: question.to_owned(),
+            since: now,
+            last: now,
+            until: now.saturating_add(window_seconds),
+            began: now,
+            changes: 0,
+        }
+    }
+}
+
+impl Answered {
+    /// Whether it was denied.
+    #[must_use]
+    pub const fn is_no(&self) -> bool {
+        matches!(self.said, Said::Denied { .. })
+    }
+}
+
+pub(super) fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
+    serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
+}
+
+pub(super) fn write<T: Serialize>(id: String, value: &T) -> Result<Entry, StoreError> {
+    match serde_json::to_string(value) {
+        Ok(value) => Ok(Entry { id, value }),
+        Err(source) => Err(unreadable(&id, source)),
+    }
+}
+
+fn unreadable(id: &str, source: serde_json::Error) -> StoreError {
+    StoreError::Entry {
+        kind: KIND.as_str(),
+        id: id.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,351 @@
+//! What becomes of machines, by the embedded store.
+
+use std::sync::Arc;
+
+use attest::HashAlg;
+use attest::reference_sets::{NewValue, Wanted};
+use attest::values::HexDigest;
+use tempfile::TempDir;
+
+use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
+use super::kept::{Kept, question_id};
+use super::*;
+use crate::store::{Embedded, EntryKind, Store};
+
+const POOL: &str = "worker";
+const RULES: Rules = Rules {
+    machines: 2,
+    window_seconds: 3600,
+    wait_seconds: 600,
+};
+const START: u64 = 1_000_000;
+
+struct Room {
+    store: Arc<Embedded>,
+    awaited: AwaitedValues,
+    folder: TempDir,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap())
+    }
+
+    fn in_folder(folder: TempDir) -> Self {
+        let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
+        let awaited = AwaitedValues::new(store.clone(), store.clone());
+        Self { store, awaited, folder }
+    }
+
+    async fn ask(&self, pool: &str, machine: &str, values: &[NewValue], at: u64) -> Step {
+        let shown = Shown {
+            pool,
+            rules: &RULES,
+            machine,
+            values,
+            decision: "0123",
+            now: START + at,
+        };
+        self.awaited.ask(shown).await.unwrap()
+    }
+
+    async fn shows(&self, machine: &str, values: &[u8], at: u64) -> Step {
+        self.ask(POOL, machine, &all(values), at).await
+    }
+
+    async fn rows(&self, at: u64) -> Vec<Row> {
+        questions(&*self.store, Some(POOL), START + at).await.unwrap()
+    }
+}
+
+/// Values by one byte each.
+fn all(values: &[u8]) -> Vec<NewValue> {
+    let value = |byte: &u8| NewValue::digest(Wanted::Images, HashAlg::Sha256, HexDigest::from([*byte; 32]));
+    values.iter().map(value).collect()
+}
+
+fn wait(step: Step) -> Wait {
+    match step {
+        Step::Begins(wait) | Step::Waits(wait) => wait,
+        Step::Refused(why) => panic!("{why}"),
+    }
+}
+
+fn refused(step: Step) -> NotAwaited {
+    match step {
+        Step::Refused(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn id(values: &[u8]) -> String {
+    question_id(POOL, &all(values))
+}
+
+#[tokio::test]
+async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() {
+    let room = Room::new();
+    let first = room.shows("tpm:a", &[1, 2], 0).await;
+    assert!(
+        matches!(
+            &first,
+            Step::Begins(Wait {
+                machines: 1,
+                is_put: false,
+                is_asked: false,
+                left_seconds: 600,
+                ..
+            })
+        ),
+        "{first:?}"
+    );
+    let again = room.shows("tpm:a", &[1, 2], 60).await;
+    assert!(
+        matches!(
+            &again,
+            Step::Waits(Wait {
+                machines: 1,
+                is_asked: false,
+                left_seconds: 540,
+                ..
+            })
+        ),
+        "{again:?}"
+    );
+    // Another pool's machines are none of this one's.
+    let other = wait(room.ask("other", "tpm:b", &all(&[1, 2]), 60).await);
+    assert_eq!((other.machines, other.is_asked), (1, false));
+    let second = room.shows("tpm:b", &[2, 1], 70).await;
+    assert!(
+        matches!(
+            &second,
+            Step::Begins(Wait {
+                machines: 2,
+                is_put: true,
+                is_asked: true,
+                ..
+            })
+        ),
+        "{second:?}"
+    );
+    let third = wait(room.shows("tpm:c", &[1, 2], 80).await);
+    assert_eq!((third.machines, third.is_put, third.is_asked), (3, false, true));
+    let rows = room.rows(80).await;
+    assert_eq!(rows.len(), 1);
+    assert_eq!(
+        (rows[0].machines, rows[0].is_asked, rows[0].question.machine.as_str()),
+        (3, true, "tpm:a")
+    );
+    assert_eq!(rows[0].named, ["tpm:a", "tpm:b", "tpm:c"]);
+}
+
+#[tokio::test]
+async fn a_value_counts_for_each_boot_that_has_it_be_it_with_others() {
+    let room = Room::new();
+    assert!(!wait(room.shows("tpm:a", &[1, 2], 0).await).is_asked);
+    // This one has the kernel of the first, and not its firmware.
+    let kernel = wait(room.shows("tpm:b", &[1], 0).await);
+    assert_eq!((kernel.machines, kernel.is_put), (2, true));
+    let both = wait(room.shows("tpm:a", &[1, 2], 1).await);
+    assert_eq!((both.machines, both.is_asked), (1, false), "nobody else has that firmware");
+}
+
+#[tokio::test]
+async fn a_machine_waits_for_so_long_and_no_longer_whatever_it_does() {
+    let room = Room::new();
+    wait(room.shows("tpm:a", &[1], 0).await);
+    assert_eq!(wait(room.shows("tpm:a", &[1], 599).await).left_seconds, 1);
+    for at in [600, 601, 3000] {
+        let why = refused(room.shows("tpm:a", &[1], at).await);
+        assert_eq!(
+            why,
+            NotAwaited::Over {
+                question: id(&[1]),
+                since: START
+            },
+            "{at}"
+        );
+    }
+    // It still counts for others.
+    assert!(wait(room.shows("tpm:b", &[1], 3000).await).is_put);
+    // A window after it was seen last, nothing is known of it.
+    assert_eq!(wait(room.shows("tpm:a", &[1], 3000 + 3600).await).left_seconds, 600);
+    // A clock that is set back has nobody wait for longer.
+    assert_eq!(wait(room.shows("tpm:a", &[1], 10).await).left_seconds, 600);
+    assert!(matches!(
+        room.shows("tpm:a", &[1], 610).await,
+        Step::Refused(NotAwaited::Over { .. })
+    ));
+}
+
+#[tokio::test]
+async fn one_machine_has_one_question_and_changes_it_seldom() {
+    let room = Room::new();
+    for changed in 0..=CHANGES_LIMIT {
+        let value = u8::try_from(changed).unwrap();
+        assert!(matches!(room.shows("tpm:rogue", &[value], 0).await, Step::Begins(_)));
+    }
+    for value in 100..200 {
+        assert_eq!(refused(room.shows("tpm:rogue", &[value], 1).await), NotAwaited::Changes);
+    }
+    let rows = room.rows(1).await;
+    assert_eq!(rows.len(), 1, "the last one that it waits for");
+    // What it waited for is taken away as soon as nobody can be writing it.
+    wait(room.shows("tpm:honest", &[77], 700).await);
+    let left = Kept::list(&*room.store).await.unwrap();
+    wait(room.shows("tpm:honest-2", &[77], 701).await);
+    assert!(left.questions.len() <= usize::try_from(CHANGES_LIMIT).unwrap() + 2);
+    assert_eq!(Kept::list(&*room.store).await.unwrap().questions.len(), 2);
+    // In the next window it may do so again.
+    assert!(matches!(room.shows("tpm:rogue", &[200], 3601).await, Step::Begins(_)));
+}
+
+#[tokio::test]
+async fn many_rogue_machines_fill_the_table_and_push_nothing_out() {
+    let room = Room::new();
+    wait(room.shows("tpm:honest", &[255], 0).await);
+    for rogue in 1..QUESTIONS_LIMIT {
+        let value = u8::try_from(rogue).unwrap();
+        wait(room.shows(&format!("tpm:rogue-{rogue}"), &[value], 0).await);
+    }
+    assert_eq!(refused(room.shows("tpm:rogue", &[200], 0).await), NotAwaited::Questions);
+    assert_eq!(Kept::list(&*room.store).await.unwrap().questions.len(), QUESTIONS_LIMIT);
+    // What was there is asked, and answered.
+    assert!(wait(room.shows("tpm:honest-2", &[255], 1).await).is_put);
+    // Another pool has a table of its own; and this one is empty after a window.
+    wait(room.ask("other", "tpm:c", &all(&[200]), 1).await);
+    for _ in 0..10 {
+        wait(room.ask("other", &format!("tpm:{}", rand(&room).await), &all(&[200]), 3700).await);
+    }
+    wait(room.shows("tpm:late", &[200], 3700).await);
+}
+
+/// Another name each time.
+async fn rand(room: &Room) -> usize {
+    room.store.list(EntryKind::NewValue).await.unwrap().len() + 1_000_000
+}
+
+#[tokio::test]
+async fn no_more_machines_wait_than_are_kept() {
+    let room = Room::new();
+    let mut ids = Vec::new();
+    for machine in 0..MACHINES_LIMIT {
+        ids.push(format!("tpm:{machine}"));
+    }
+    // As they would have been written, in one transaction each hundred.
+    wait(room.shows(&ids[0], &[1], 0).await);
+    let one = room.store.list(EntryKind::NewValue).await.unwrap();
+    let one = one.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
+    for some in ids[1..].chunks(100) {
+        let write = some.iter().map(|machine| crate::store::Rewrite {
+            kind: EntryKind::NewValue,
+            id: format!("machine:{POOL}:{machine}"),
+            value: Some(one.value.clone()),
+        });
+        room.store.rewrite(crate::store::Seen::default(), write.collect()).await.unwrap();
+    }
+    assert_eq!(refused(room.shows("tpm:more", &[1], 0).await), NotAwaited::Machines);
+    assert!(wait(room.shows(&ids[7], &[1], 0).await).is_asked, "who waits goes on waiting");
+}
+
+#[tokio::test]
+async fn what_was_denied_is_refused_at_once_with_more_too_and_with_less_not() {
+    let room = Room::new();
+    wait(room.shows("tpm:a", &[1, 2], 0).await);
+    let denied = id(&[1, 2]);
+    for reason in ["", &"x".repeat(201), "a\nb"] {
+        let refused = deny(&*room.store, POOL, &denied, reason, "alice", START).await;
+        assert!(matches!(refused, Err(AnswerError::Reason { .. })), "{reason:?}");
+    }
+    for (pool, id) in [("other", denied.as_str()), (POOL, "0123"), (POOL, "")] {
+        let unknown = deny(&*room.store, pool, id, "why", "alice", START).await;
+        assert!(matches!(unknown, Err(AnswerError::Unknown { .. })), "{pool} {id}");
+    }
+    deny(&*room.store, POOL, &denied, "unknown kernel", "alice", START + 5)
+        .await
+        .unwrap();
+    let why = NotAwaited::Denied {
+        question: denied.clone(),
+        by: "alice".to_owned(),
+        at: START + 5,
+        reason: "unknown kernel".to_owned(),
+    };
+    assert_eq!(refused(room.shows("tpm:a", &[1, 2], 6).await), why);
+    assert_eq!(refused(room.shows("tpm:b", &[2, 1, 3], 6).await), why);
+    wait(room.shows("tpm:c", &[1], 6).await);
+    let twice = deny(&*room.store, POOL, &denied, "again", "bob", START).await;
+    assert!(matches!(twice, Err(AnswerError::Answered { by, .. }) if by == "alice"));
+    // It stays denied for as long as nobody takes it back, whoever comes.
+    let later = 100 * 3600;
+    wait(room.shows("tpm:d", &[9], later).await);
+    assert_eq!(refused(room.shows("tpm:a", &[1, 2], later).await), why);
+    take_back(&*room.store, POOL, &denied).await.unwrap();
+    assert!(matches!(
+        take_back(&*room.store, POOL, &denied).await,
+        Err(AnswerError::NotDenied { .. })
+    ));
+    wait(room.shows("tpm:a", &[1, 2], later).await);
+}
+
+#[tokio::test]
+async fn an_accepted_question_is_answered_and_its_machine_waits_no_more() {
+    let room = Room::new();
+    wait(room.shows("tpm:a", &[1, 2], 0).await);
+    wait(room.shows("tpm:b", &[2, 3], 0).await);
+    let ids = [id(&[1, 2]), id(&[2, 3])];
+    let (values, first) = values_of(&*room.store, POOL, &ids).await.unwrap();
+    assert_eq!((values, first.machine.as_str()), (all(&[1, 2, 3]), "tpm:a"));
+    let answered = Answered {
+        said: Said::Accepted { file: "f".to_owned() },
+        at: START,
+        by: "alice".to_owned(),
+    };
+    let unknown = [ids[0].clone(), "0123".to_owned()];
+    assert!(accept(&*room.store, POOL, &unknown, &answered).await.is_err());
+    assert!(room.rows(0).await.iter().all(|row| row.answered.is_none()), "all or none");
+    accept(&*room.store, POOL, &ids, &answered).await.unwrap();
+    assert!(room.rows(0).await.iter().all(|row| row.answered.as_ref() == Some(&answered)));
+    // One that has not seen the file yet has its machine wait on.
+    wait(room.shows("tpm:a", &[1, 2], 10).await);
+    assert_eq!(room.awaited.ended(POOL, "tpm:a").await.unwrap(), Some((ids[0].clone(), START)));
+    assert_eq!(room.awaited.ended(POOL, "tpm:a").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_restart_keeps_who_waits_and_two_gateways_see_the_same() {
+    let room = Room::new();
+    let other = AwaitedValues::new(room.store.clone(), room.store.clone());
+    wait(room.shows("tpm:a", &[1], 0).await);
+    let values = all(&[1]);
+    let shown = Shown {
+        pool: POOL,
+        rules: &RULES,
+        machine: "tpm:b",
+        values: &values,
+        decision: "4567",
+        now: START,
+    };
+    assert!(wait(other.ask(shown).await.unwrap()).is_put);
+    assert!(!wait(room.shows("tpm:a", &[1], 1).await).is_put, "the other one has asked");
+    let Room { folder, store, awaited } = room;
+    drop((store, awaited, other));
+    let room = Room::in_folder(folder);
+    assert_eq!(wait(room.shows("tpm:a", &[1], 100).await).left_seconds, 500);
+    assert!(room.rows(100).await[0].is_asked);
+}
+
+#[test]
+fn a_question_is_named_by_its_values_whatever_they_are_called() {
+    let named = |name: &str| NewValue {
+        name: Some(name.to_owned()),
+        ..all(&[1]).remove(0)
+    };
+    assert_eq!(question_id(POOL, &[named("a")]), question_id(POOL, &[named("b")]));
+    let others = [
+        question_id("other", &all(&[1])),
+        question_id(POOL, &all(&[2])),
+        question_id(POOL, &all(&[1, 2])),
+        question_id(POOL, &[]),
+    ];
+    assert!(others.iter().all(|other| *other != id(&[1]) && other.len() == 32));
+}

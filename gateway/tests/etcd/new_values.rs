@@ -1,0 +1,56 @@
+//! What machines have shown that is new, at several gateways.
+
+use std::fs;
+
+use super::gateways::gateway;
+use super::*;
+use crate::log_builder::{LogBuilder, SHA256};
+use crate::new_values::{SECTION, boots, pending, strict, updated};
+use crate::support::POOL;
+use crate::support::node::Node;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gateways_see_one_question_and_one_answer() {
+    let site = Site::start();
+    let (mut one, mut two) = (gateway(&site, ""), gateway(&site, ""));
+    let (mut first, mut second) = (Node::new(), Node::new());
+    for node in [&first, &second] {
+        one.command(&["ek", "add", &node.ek()]);
+    }
+    let known = LogBuilder::typical(&[SHA256]);
+    strict(&mut one, &mut first, &known, SECTION).await;
+    strict(&mut two, &mut first, &known, SECTION).await;
+    let new = updated("loader 2");
+    boots(&one, &mut first, &new).await.refused(503, "value-awaited");
+    // Wherever the machine comes next, it has waited already.
+    boots(&two, &mut first, &new).await.refused(503, "value-awaited");
+    boots(&two, &mut second, &new).await.refused(503, "value-awaited");
+    two.line(|line| line.contains("pool worker: 2 machines have booted what no reference value has"));
+    boots(&one, &mut second, &new).await.refused(503, "value-awaited");
+    assert_eq!(
+        one.how_often(|line| line.contains("machines have booted what no reference value has")),
+        0
+    );
+    let rows = pending(&one);
+    assert_eq!((rows.len(), &rows), (1, &pending(&two)));
+    let question = rows[0].split(' ').next().unwrap().to_owned();
+
+    // The file of one is read by that one; the other's machines wait on until it is there, too.
+    one.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
+    one.line(|line| line.contains("pool worker: a new state is served"));
+    assert_eq!(boots(&one, &mut first, &new).await.status, 200);
+    boots(&two, &mut second, &new).await.refused(503, "value-awaited");
+    let file = format!("pools/{POOL}/reference-values/update.json");
+    fs::copy(one.path(&file), two.path(&file)).unwrap();
+    two.line(|line| line.contains("pool worker: a new state is served"));
+    assert_eq!(boots(&two, &mut second, &new).await.status, 200);
+
+    // A denial counts at both.
+    let other = updated("loader 3");
+    boots(&one, &mut first, &other).await.refused(503, "value-awaited");
+    let question = pending(&two)[0].split(' ').next().unwrap().to_owned();
+    two.command(&["reference-values", "deny", POOL, &question, "--reason", "no"]);
+    for gateway in [&one, &two] {
+        boots(gateway, &mut second, &other).await.refused(403, "boot-not-accepted");
+    }
+}

@@ -1,0 +1,352 @@
+//! Machines whose boots have what no reference value has: they wait, an administrator says yes or no, and nobody else is asked about.
+
+use std::fs;
+
+use attest::{HashAlg, SpkiSha256};
+use attest_gateway::store::{Entry, EntryKind, Store};
+use serde_json::Value;
+
+use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
+use crate::support::kubelet::embedded;
+use crate::support::node::Node;
+use crate::support::{Answer, Gateway, POOL, bearer};
+
+/// A pool that waits for new values.
+pub const SECTION: &str = "\n[new_values]\nmachines = 2\nwindow_hours = 24\nwait_minutes = 30\n";
+
+/// Has a pool accept what this machine has booted, and wait for what is new to it. The gateway serves when this is done.
+pub async fn strict(gateway: &mut Gateway, node: &mut Node, log: &LogBuilder, section: &str) {
+    assert_eq!(boots(gateway, node, log).await.status, 200);
+    let file = gateway.path(&format!("pools/{POOL}/reference-values/known.json"));
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let identity = format!("tpm:{}", node.ek());
+    gateway.command(&[
+        "reference-values",
+        "record",
+        &identity,
+        "--name",
+        "known",
+        "--to",
+        file.to_str().unwrap(),
+    ]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
+    let sections = format!("\n[reference_values]\nfolder = \"reference-values\"\n{section}\n[kubelet]\n");
+    gateway.edit_pool(POOL, "\n[kubelet]\n", &sections);
+    gateway.run();
+}
+
+/// The machine boots by this log, and what becomes of it.
+pub async fn boots(gateway: &Gateway, node: &mut Node, log: &LogBuilder) -> Answer {
+    sends(gateway, node, log, log).await
+}
+
+/// The machine boots by one log, and sends another.
+async fn sends(gateway: &Gateway, node: &mut Node, booted: &LogBuilder, sent: &LogBuilder) -> Answer {
+    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let (client, url) = (gateway.client.clone(), gateway.url(""));
+    node.has_booted(sent.build(), &booted.pcrs(HashAlg::Sha256));
+    let challenged = Answer::of(node.challenge(&client, &url)).await;
+    if challenged.status != 200 {
+        return challenged;
+    }
+    let evidence = node.evidence(&challenged, &key);
+    Answer::of(Node::send(&client, &url, &evidence)).await
+}
+
+fn known() -> LogBuilder {
+    LogBuilder::typical(&[SHA256])
+}
+
+/// With one boot loader more.
+pub fn updated(loader: &str) -> LogBuilder {
+    known().event(4, EV_IPL, loader.as_bytes())
+}
+
+/// A gateway that waits for new values, and machines that it knows.
+struct Site {
+    gateway: Gateway,
+    nodes: Vec<Node>,
+}
+
+impl Site {
+    async fn start(section: &str) -> Self {
+        let mut site = Self {
+            gateway: Gateway::init(),
+            nodes: vec![Node::new(), Node::new(), Node::new()],
+        };
+        for node in &site.nodes {
+            site.gateway.command(&["ek", "add", &node.ek()]);
+        }
+        site.gateway.run();
+        strict(&mut site.gateway, &mut site.nodes[0], &known(), section).await;
+        site
+    }
+
+    async fn boots(&mut self, node: usize, log: &LogBuilder) -> Answer {
+        boots(&self.gateway, &mut self.nodes[node], log).await
+    }
+
+    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+        let output = self.gateway.try_command(arguments);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
+        said
+    }
+
+    fn evidence(&self) -> Vec<Value> {
+        let records = self.gateway.records().into_iter();
+        records.filter(|record| record["decision"] == "evidence").collect()
+    }
+
+    /// The alerts of the last record of evidence.
+    fn alerts(&self) -> String {
+        self.evidence().pop().unwrap()["alerts"].to_string()
+    }
+
+    fn pending(&self) -> Vec<String> {
+        pending(&self.gateway)
+    }
+
+    /// The one question that there is.
+    fn question(&self) -> String {
+        let rows = self.pending();
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        rows[0].split(' ').next().unwrap().to_owned()
+    }
+}
+
+/// The rows of `reference-values pending`.
+pub fn pending(gateway: &Gateway) -> Vec<String> {
+    let said = gateway.command(&["reference-values", "pending", POOL]);
+    said.lines().skip(1).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_trusted() {
+    let mut site = Site::start(SECTION).await;
+    let before = site.evidence().len();
+    let answer = site.boots(1, &updated("loader 2")).await;
+    answer.refused(503, "value-awaited");
+    assert_eq!(answer.header("retry-after"), Some("60"));
+    let problem = answer.problem();
+    let told = problem.detail.unwrap();
+    assert!(
+        told.starts_with("PCR 4, boot loader or kernel: sha256 ") && told.contains("fewer machines"),
+        "{told}"
+    );
+    assert!(problem.next_step.contains("attest-gateway reference-values pending worker"));
+    // Its evidence is on record, as the refusal that it is; and it is once, however often it comes again.
+    let record = site.evidence().pop().unwrap();
+    assert_eq!(
+        (&record["code"], &record["verdict"]),
+        (&"boot-not-accepted".into(), &"refused".into())
+    );
+    assert_eq!(record["id"], problem.decision.unwrap());
+    let reason = record["alerts"][0].as_str().unwrap();
+    assert!(
+        reason.contains("told to come again for 1800 s, until question ") && reason.contains("which 1 of 2 machines have"),
+        "{reason}"
+    );
+    site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
+    assert_eq!(site.evidence().len(), before + 1);
+    let question = site.question();
+    assert!(site.gateway.acts("reference-values.ask").is_empty());
+    assert!(
+        site.pending()[0].contains("1 of 2: tpm:") && site.pending()[0].ends_with("counted"),
+        "{:?}",
+        site.pending()
+    );
+
+    let words = site.said(&["policy", "explain", POOL], true);
+    assert!(
+        words.contains("waits for 30 min at most, and the administrator is asked once 2 machines have booted it"),
+        "{words}"
+    );
+
+    // A second machine with the same: one question, one line, one act.
+    let answer = site.boots(2, &updated("loader 2")).await;
+    answer.refused(503, "value-awaited");
+    assert!(answer.problem().detail.unwrap().contains("nobody has accepted or denied this yet"));
+    site.gateway
+        .line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted what no reference value has"));
+    let acts = site.gateway.wait_for_acts(1, "reference-values.ask");
+    assert!(
+        acts[0]["admin"]["things"][0]["id"].as_str().unwrap().ends_with(&question),
+        "{acts:?}"
+    );
+    assert_eq!(acts[0]["admin"]["things"][0]["after"]["machines"], 2);
+    for node in [1, 2, 1] {
+        site.boots(node, &updated("loader 2")).await.refused(503, "value-awaited");
+    }
+    assert_eq!(site.question(), question);
+    assert!(site.pending()[0].ends_with("asked"));
+    // Who has booted what is known is let in meanwhile.
+    assert_eq!(site.boots(0, &known()).await.status, 200);
+
+    let accept = |set: &str, id: &str, succeeds| {
+        site.said(
+            &["reference-values", "accept", POOL, id, "--set", set, "--name", "loader 2"],
+            succeeds,
+        )
+    };
+    accept("update.json", "0123", false);
+    accept("update.txt", &question, false);
+    accept("/tmp/update.json", &question, false);
+    accept("update.json", &question, true);
+    site.gateway.line(|line| line.contains("pool worker: a new state is served"));
+    assert_eq!(site.boots(1, &updated("loader 2")).await.status, 200);
+    let waited = |line: &str| line.contains("has waited since ") && line.contains(&question) && line.ends_with("and is trusted now");
+    site.gateway.line(waited);
+    assert_eq!(site.boots(2, &updated("loader 2")).await.status, 200);
+    assert_eq!(site.boots(1, &updated("loader 2")).await.status, 200);
+    assert_eq!(site.gateway.how_often(waited), 2, "each once");
+    let acts = site.gateway.wait_for_acts(1, "reference-values.accept");
+    assert!(
+        acts[0]["admin"]["things"][0]["after"]["said"]["accepted"]["file"]
+            .as_str()
+            .unwrap()
+            .ends_with("update.json")
+    );
+    assert!(site.pending().is_empty());
+    let file = site.gateway.path(&format!("pools/{POOL}/reference-values/update.json"));
+    let written = fs::read_to_string(&file).unwrap();
+    let id = record["id"].as_str().unwrap();
+    assert!(written.contains("\"loader 2\"") && written.contains(id), "{written}");
+
+    // Each decision comes out the same again.
+    site.gateway.terminate();
+    assert!(site.gateway.wait().success());
+    let said = site.said(&["audit"], true);
+    assert!(said.contains(" 0 different"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
+    let mut site = Site::start(SECTION).await;
+    site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
+    let question = site.question();
+    let deny = ["reference-values", "deny", POOL, &question];
+    site.said(&deny, false);
+    site.said(&[&deny[..], &["--reason", "nobody has rolled this out"]].concat(), true);
+    assert!(site.pending().is_empty());
+    for node in [1, 2] {
+        let answer = site.boots(node, &updated("loader 2")).await;
+        answer.refused(403, "boot-not-accepted");
+        assert!(!String::from_utf8(answer.body).unwrap().contains("rolled"), "the node is not told");
+        let reason = site.alerts();
+        assert!(
+            reason.contains(&format!("question {question} was denied by ")) && reason.contains("nobody has rolled this out"),
+            "{reason}"
+        );
+    }
+    let acts = site.gateway.wait_for_acts(1, "reference-values.deny");
+    assert_eq!(
+        acts[0]["admin"]["things"][0]["after"]["said"]["denied"]["reason"],
+        "nobody has rolled this out"
+    );
+    let all = site.said(&["reference-values", "pending", POOL, "--all"], true);
+    assert!(all.contains(&question) && all.contains("denied by "), "{all}");
+    site.said(&[&deny[..], &["--take-back"]].concat(), true);
+    site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_48_who_is_not_endorsed_forges_is_revoked_or_is_not_the_pools_asks_nobody_anything() {
+    let mut site = Site::start(SECTION).await;
+    let new = updated("loader 2");
+    // A TPM that nobody vouches for.
+    let mut stranger = Node::new();
+    let answer = boots(&site.gateway, &mut stranger, &new).await;
+    answer.refused(403, "ek-not-endorsed");
+    // Another log than that of this boot, and one of the known boot.
+    for sent in [updated("loader 3"), known()] {
+        let answer = sends(&site.gateway, &mut site.nodes[1], &new, &sent).await;
+        assert_eq!(answer.status, 403, "{}", answer.code());
+        assert!(answer.code().starts_with("event-log-mismatch"), "{}", answer.code());
+    }
+    // Whoever shows a token, or nothing.
+    let token = site.gateway.token(&[]);
+    assert_eq!(site.gateway.config("/config/worker", &[&bearer(&token)]).await.status, 403);
+    // One that is revoked.
+    let revoked = site.nodes[2].ek();
+    site.gateway.command(&["node", "revoke", &revoked]);
+    site.boots(2, &new).await.refused(403, "node-revoked");
+    site.gateway.command(&["node", "restore", &revoked]);
+    assert!(site.pending().is_empty());
+    // One that is not in the pool's inventory.
+    fs::write(
+        site.gateway.path(&format!("pools/{POOL}/machines.txt")),
+        format!("tpm:{}\n", site.nodes[0].ek()),
+    )
+    .unwrap();
+    site.gateway
+        .edit_pool(POOL, "\n[kubelet]\n", "\n[inventory]\ninstances = \"machines.txt\"\n\n[kubelet]\n");
+    site.gateway.line(|line| line.contains("pool worker: a new state is served"));
+    site.boots(1, &new).await.refused(403, "boot-not-accepted");
+    assert!(site.pending().is_empty());
+    assert!(site.gateway.acts("reference-values.ask").is_empty());
+    // The pool's own is asked about.
+    site.boots(0, &new).await.refused(503, "value-awaited");
+    assert_eq!(site.pending().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing_of_that() {
+    let mut site = Site::start(SECTION).await;
+    site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
+    let question = site.question();
+    site.gateway.terminate();
+    assert!(site.gateway.wait().success());
+    {
+        // Half an hour ago.
+        let store = embedded(&site.gateway);
+        let entries = store.list(EntryKind::NewValue).await.unwrap();
+        let entry = entries.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
+        let mut waiting: Value = serde_json::from_str(&entry.value).unwrap();
+        waiting["since"] = (waiting["since"].as_u64().unwrap() - 1800).into();
+        let value = waiting.to_string();
+        store.put(EntryKind::NewValue, Entry { id: entry.id, value }).await.unwrap();
+    }
+    site.gateway.run();
+    site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
+    let reason = site.alerts();
+    assert!(reason.contains("it has waited since ") && reason.contains(&question), "{reason}");
+    // It counts still: the next one has the administrator asked.
+    site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
+    site.gateway
+        .line(|line| line.contains("pool worker: 2 machines have booted what no reference value has"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_without_the_section_refuses_as_ever_and_one_that_cannot_be_meant_is_not_served() {
+    let mut site = Site::start("").await;
+    site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
+    assert!(site.pending().is_empty());
+    let pool = site.gateway.path(&format!("pools/{POOL}/pool.toml"));
+    let text = fs::read_to_string(&pool).unwrap();
+    let check = |edited: String, expect: &str| {
+        fs::write(&pool, edited).unwrap();
+        let said = site.said(&["check"], true);
+        assert_eq!(said.contains("DEGRADED pool worker"), !expect.is_empty(), "{said}");
+        assert!(said.contains(expect), "{expect} is not in {said}");
+    };
+    let with = |keys: &str| text.replace("\n[kubelet]\n", &format!("\n[new_values]\n{keys}\n\n[kubelet]\n"));
+    check(with(""), "");
+    check(with("wait_minutes = 60"), "");
+    check(with("machines = 0"), "[new_values]: machines is 0; 1 to 1000 can be");
+    check(with("machines = 1001"), "[new_values]: machines is 1001");
+    check(with("window_hours = 0"), "window_hours is 0; 1 to 720 can be");
+    check(with("window_hours = 721"), "window_hours is 721");
+    check(with("wait_minutes = 0"), "wait_minutes is 0; it has to be at least 1");
+    check(with("wait_minutes = 61"), "attestation.hold_seconds, 3600");
+    check(with("wait_minutes = 18446744073709551615"), "[new_values]");
+    check(with("wait_hours = 1"), "unknown field `wait_hours`");
+    let without_rules = with("")
+        .replace("boot = [\"images\"]\n", "")
+        .replace("[reference_values]\nfolder = \"reference-values\"\n", "");
+    check(without_rules, "[new_values]: no rule looks for reference values");
+    let refusing = with("").replace("attested = \"full\"", "attested = \"refuse\"");
+    check(refusing, "[new_values]: grants.attested is \"refuse\"");
+}

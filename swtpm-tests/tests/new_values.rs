@@ -1,0 +1,147 @@
+//! Machines with real TPMs that have booted what no reference value has: `attest-node` waits, says on its console for what, and goes on when somebody has said yes.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
+use data_encoding::HEXLOWER;
+use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, POOL, Process, Programs, TpmServer};
+use tss_esapi::constants::StartupType;
+
+/// More than a node waits, which comes again every five to eight seconds here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A machine: a TPM, and a folder in which `attest-node` runs.
+struct Machine {
+    folder: Folder,
+    tpm: TpmServer,
+}
+
+impl Machine {
+    fn new(gateway: &Gateway, authority: &EkAuthority) -> Self {
+        let folder = Folder::new().unwrap();
+        let tpm = TpmServer::start(folder.path(), Endorsement::By(authority)).unwrap();
+        let pointer = gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap();
+        fs::write(folder.path().join("pointer.ign"), pointer).unwrap();
+        fs::write(folder.path().join("cmdline"), "quiet\n").unwrap();
+        Self { folder, tpm }
+    }
+
+    /// Boots by this log: the TPM is reset, and extended as the log says.
+    fn boots(&self, log: &LogBuilder) {
+        self.tpm.reset().unwrap();
+        let mut tpm = attest_node::tpm::Tpm::open(&self.tpm.tcti()).unwrap();
+        tpm.context().startup(StartupType::Clear).unwrap();
+        drop(tpm);
+        let of_event = |event: &crate::log_builder::BuiltEvent| {
+            let (_, digest) = event.digests.iter().find(|(bank, _)| *bank == SHA256)?;
+            Some(format!("{}:sha256={}", event.pcr, HEXLOWER.encode(digest)))
+        };
+        let extended = Command::new("tpm2_pcrextend")
+            .args(["--tcti", &self.tpm.tcti()])
+            .args(log.events.iter().filter_map(of_event))
+            .output()
+            .unwrap();
+        assert!(extended.status.success(), "{}", String::from_utf8_lossy(&extended.stderr));
+        fs::write(self.folder.path().join("event-log"), log.build()).unwrap();
+        let _ = fs::remove_file(self.written());
+    }
+
+    fn attests(&self) -> Process {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        let mut arguments = vec!["--tcti".to_owned(), self.tpm.tcti()];
+        for (name, file) in [
+            ("--pointer", "pointer.ign"),
+            ("--output", "user.ign"),
+            ("--cmdline", "cmdline"),
+            ("--event-log", "event-log"),
+            ("--state", "state"),
+            ("--kept", "kept"),
+        ] {
+            arguments.extend([name.to_owned(), path(file)]);
+        }
+        let node = &Programs::build().unwrap().node;
+        Process::spawn(node, arguments, &self.folder.path().join("console"), None).unwrap()
+    }
+
+    fn written(&self) -> std::path::PathBuf {
+        self.folder.path().join("user.ign")
+    }
+}
+
+/// Ends well, with a ticket for Ignition.
+fn attested(mut node: Process, machine: &Machine) {
+    let status = node.wait(LIMIT).unwrap();
+    assert!(status.success(), "{}", node.tail());
+    assert!(
+        fs::read_to_string(machine.written()).unwrap().contains("Bearer "),
+        "{}",
+        node.tail()
+    );
+}
+
+#[test]
+fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
+    let folder = Folder::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let authority = EkAuthority::new(&path("manufacturer")).unwrap();
+    let mut gateway = Gateway::on_free_port(&path("gateway")).unwrap();
+    gateway.trust(&authority).unwrap();
+    gateway.start(None).unwrap();
+    let machines = [(); 2].map(|()| Machine::new(&gateway, &authority));
+    let known = LogBuilder::typical(&[SHA256]);
+    machines[0].boots(&known);
+    attested(machines[0].attests(), &machines[0]);
+
+    // What it has booted is what may be booted from now on.
+    let records = gateway.records().unwrap();
+    let record = records.iter().rfind(|record| record.decision() == "evidence").unwrap();
+    let identity = record.text("/identity").unwrap();
+    let sets = gateway.folder().join("pools").join(POOL).join("reference-values");
+    fs::create_dir_all(&sets).unwrap();
+    let file = sets.join("known.json");
+    gateway
+        .command(&["reference-values", "record", identity, "--name", "known", "--to", text(&file)])
+        .unwrap();
+    gateway.edit_pool("\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n").unwrap();
+    gateway
+        .add_to_pool("\n[reference_values]\nfolder = \"reference-values\"\n\n[new_values]\nmachines = 2\nwait_minutes = 1\n")
+        .unwrap();
+    let served = |line: &str| line.contains("pool worker: a new state is served");
+    gateway.process().unwrap().wait_line(LIMIT, served).unwrap();
+
+    let updated = known.event(4, EV_IPL, b"another loader");
+    let nodes = machines.each_ref().map(|machine| {
+        machine.boots(&updated);
+        let node = machine.attests();
+        let asked =
+            |line: &str| line.contains("tells this node to come again [value-awaited], because: PCR 4, boot loader or kernel: sha256 ");
+        node.wait_line(LIMIT, asked).unwrap();
+        node
+    });
+    gateway
+        .process()
+        .unwrap()
+        .wait_line(LIMIT, |line| {
+            line.contains("pool worker: 2 machines have booted what no reference value has")
+        })
+        .unwrap();
+    // Ignition has not begun: it starts when this has ended, and would find nothing yet.
+    assert!(machines.iter().all(|machine| !machine.written().exists()));
+    let pending = gateway.command(&["reference-values", "pending", POOL]).unwrap();
+    let question = pending.lines().nth(1).unwrap().split(' ').next().unwrap();
+    gateway
+        .command(&["reference-values", "accept", POOL, question, "--set", "update.json"])
+        .unwrap();
+    for (node, machine) in nodes.into_iter().zip(&machines) {
+        attested(node, machine);
+    }
+    let audit = gateway.command(&["audit"]).unwrap();
+    assert!(audit.contains("boot-not-accepted") && !audit.contains("DIFFERENT"), "{audit}");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -152,6 +152,8 @@ fn tpm_of(body: &mut EvidenceRequest) -> &mut TpmEvidence {
 }
 
 /// Each refusal that is not about the boot comes as it does in a strict pool, and says nothing of what would have been.
+type Alter = fn(&mut EvidenceRequest);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_about_the_boot_is_refused_all_the_same() {
     let mut gateway = observing();
@@ -160,7 +162,7 @@ async fn what_is_not_about_the_boot_is_refused_all_the_same() {
     gateway.endorse(&case, &[]);
     gateway.endorse(&other, &["--name", "worker-0"]);
     gateway.command(&["node", "revoke", "worker-9", "--anyway"]);
-    let altered: [(&str, fn(&mut EvidenceRequest)); 9] = [
+    let altered: [(&str, Alter); 9] = [
         ("quote-signature", |body| *tpm_of(body).signature.0.last_mut().unwrap() ^= 1),
         ("tpm-malformed", |body| tpm_of(body).signature.0.truncate(3)),
         ("credential-mismatch", |body| tpm_of(body).secret_sha256 = HexDigest::from([0; 32])),

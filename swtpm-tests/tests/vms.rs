@@ -10,7 +10,6 @@
 )]
 
 // Tests are run in the order of their names: these take longest, and are not to be alone at the end.
-#[path = "whole_boot.rs"]
 mod a_whole_boot;
 mod apply;
 mod approval;

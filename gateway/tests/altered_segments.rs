@@ -3,14 +3,14 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attest_gateway::audit::{Blobs, DecidedBy, Decision, Journal, LogKey, Record, SegmentLimits, Signer, closed_segments};
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-use crate::support::{Gateway, POOL};
+use crate::support::{Gateway, LIMIT, POOL};
 
 /// Segments of two gateways, each closed at every third line.
 struct Site {
@@ -42,8 +42,14 @@ async fn written(folder: &Path) {
         }
         journal.checkpoint(at).await.unwrap();
     }
+    // Another thread compresses them, one after the other.
+    let is_compressed = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "gz");
+    let begun = Instant::now();
+    while closed_segments(&log).unwrap().iter().filter(|file| is_compressed(file)).count() < 3 {
+        assert!(begun.elapsed() < LIMIT, "{:?}", closed_segments(&log));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     drop(journal);
-    // Whoever can open it again does so when all is compressed.
     while open(SegmentLimits::NEVER).is_err() {
         std::thread::yield_now();
     }

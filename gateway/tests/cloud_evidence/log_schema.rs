@@ -116,7 +116,7 @@ async fn configs() -> Vec<Value> {
     gateway.records()
 }
 
-/// A machine that boots something else than it did, which its pool does not take.
+/// A machine that boots something else than it did, which its pool does not take, and then observes.
 async fn booted_something_else() -> Vec<Value> {
     let mut gateway = Gateway::init();
     let case = tpm();
@@ -129,10 +129,15 @@ async fn booted_something_else() -> Vec<Value> {
     gateway.edit_pool(
         POOL,
         "\"0-7\" = \"not checked\"",
-        &format!("\"0-6\" = \"not checked\"\n7 = \"{other}\""),
+        &format!("\"0-6\" = \"not checked\"\n7 = [\"{other}\"]"),
     );
     gateway.run();
     gateway.attest(next_boot(&case), None).await.refused(403, "pcr-mismatch");
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    gateway.edit_pool(POOL, "[grants]\n", "observe = true\n[grants]\n");
+    gateway.run();
+    gateway.attest(next_boot(&case), None).await.ticket();
     gateway.records()
 }
 

@@ -334,13 +334,13 @@ async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_t
     site.gateway.endorse(&case, &["--name", NODE]);
     site.gateway.attest(case, None).await.ticket();
     assert_eq!(site.gateway.records()[0]["claims"]["kubelet_key_sha256"], digest.to_string());
-    // Before the machine's own: each is judged in the order in which they came, so this one while the attestation is not spent.
+    // Before the machine's own: it is left, and in nobody's way.
     site.asks("before", NODE).await;
+    let said = site.wait_left("before", "csr-key-not-attested").await;
+    assert!(said.contains(&digest.to_string()), "{said}");
     let own = by_bootstrapper(csr("own", CLIENT, &request_for(&key, NODE, Vec::new()), "client auth"), &[]);
     site.api.put(own);
     site.wait_approved("own").await;
-    let said = site.wait_left("before", "csr-key-not-attested").await;
-    assert!(said.contains(&digest.to_string()), "{said}");
     // And after it, when its attestation is spent.
     site.asks("after", NODE).await;
     site.wait_left("after", "csr-not-attested").await;

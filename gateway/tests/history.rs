@@ -7,6 +7,7 @@ use attest::HashAlg;
 use serde_json::Value;
 
 use crate::log_builder::{LogBuilder, SHA256};
+use crate::new_values::{SECTION, pending};
 use crate::support::soft_tpm::pcr_digest;
 use crate::support::{Answer, Case, Gateway, POOL, next_boot, tpm};
 
@@ -281,4 +282,27 @@ async fn a_known_node_that_comes_with_another_tpm_is_refused_and_told() {
         .await
         .refused(403, "node-name-taken");
     assert_eq!(alerts(&last(&gateway)), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn about_a_machine_that_is_refused_for_its_history_nobody_is_asked() {
+    let (mut gateway, case) = start("[history]\ncounters_back = \"refuse\"\n");
+    let loader = |content: &[u8]| LogBuilder::typical(&[SHA256]).measured(4, APPLICATION, content, b"");
+    let (first, second) = (loader(b"the first loader"), loader(b"the second loader"));
+    let after = |log: &LogBuilder, resets: u32| booted(&case, log).but(|next| next.quoted.clock.reset_count = resets);
+    gateway.attest(after(&first, 1008), None).await.ticket();
+    let file = gateway.path(&format!("pools/{POOL}/reference-values/recorded.json"));
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let file = file.display().to_string();
+    gateway.command(&["reference-values", "record", "worker-7", "--name", "first", "--to", &file]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
+    let sections = format!("\n[reference_values]\nfolder = \"reference-values\"\n{SECTION}\n[kubelet]\n");
+    gateway.edit_pool(POOL, "\n[kubelet]\n", &sections);
+    gateway.run();
+    gateway.attest(after(&second, 1005), None).await.refused(403, "boot-not-accepted");
+    assert!(pending(&gateway).is_empty());
+    gateway.attest(after(&second, 1009), None).await.refused(503, "value-awaited");
+    assert_eq!(pending(&gateway).len(), 1);
 }

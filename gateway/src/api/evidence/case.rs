@@ -200,7 +200,12 @@ impl<'r> EvidenceCase<'r> {
         let EvidenceAsked { pool, now, .. } = self.asked.clone();
         let appraised = attest::appraise(claims, &pool.policy, now);
         let appraised = appraised.inspect_err(|reject| self.record.booted_before = self.history.before(reject));
-        let result = appraised.map_err(|reject| self.not_accepted(&pool, reject))?;
+        let result = match appraised {
+            Ok(result) => result,
+            // About a machine that would be refused for something else nobody is asked.
+            Err(reject) if self.history.refused(pool.history, reading).is_some() => return Err(reject.into()),
+            Err(reject) => return Err(self.not_accepted(&pool, reject)),
+        };
         let object = self.admit(&pool, result.claims())?;
         let grant = pool
             .grants

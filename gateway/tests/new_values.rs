@@ -250,6 +250,8 @@ async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
     assert!(all.contains(&question) && all.contains("denied by "), "{all}");
     site.said(&[&deny[..], &["--take-back"]].concat(), true);
     site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
+    let nowhere = site.said(&["reference-values", "pending", "nowhere"], false);
+    assert!(nowhere.contains("there is no pool \"nowhere\""), "{nowhere}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

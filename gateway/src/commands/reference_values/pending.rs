@@ -6,7 +6,7 @@ use attest_gateway::machines::new_values::{self, Answered, Row, Said};
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 
-use crate::commands::{now, output, table, with_store};
+use crate::commands::{now, output, pool_folder, table, with_store};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -33,6 +33,10 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let questions = with_store(config, |store| async move {
         Ok(new_values::questions(&store, of.as_deref(), now()).await?)
     })?;
+    // Of one that is gone there may be questions still.
+    if let (Some(pool), true) = (&arguments.pool, questions.is_empty()) {
+        pool_folder(&settings, pool)?;
+    }
     let shown = questions.iter().filter(|row| arguments.all || is_open(row));
     let rows: Vec<[String; 8]> = shown.flat_map(|row| rows(row, wanted.get(&row.pool).copied())).collect();
     let head = ["ID", "POOL", "WHAT", "DIGEST", "CALLED", "MACHINES", "SEEN", "STATE"];

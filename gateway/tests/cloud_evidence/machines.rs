@@ -1,6 +1,6 @@
 //! Which of an account's machines the cluster has made: its Machine objects as a pool's inventory, told by its API to the real program.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use attest::Kind;
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
@@ -96,7 +96,6 @@ async fn comes_to(gateway: &Gateway, machine: &Machine, kind: Kind, expect: &str
             return answer;
         }
         assert!(begun.elapsed() < LIMIT, "{found} in place of {expect}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! of the draft's CDDL that a PCR or the digest of an event takes: `reference-triples` (key 0) of `measurement-map`s, with `integrity-registers` (14) for
 //! PCRs, `digests` (2) for events, of which `mkey` (0) says the list, and `name` (11). Nothing signs it: whoever imports one vouches for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attest_wire::HashAlg;
 use ciborium::Value;
@@ -49,13 +49,16 @@ pub fn to_corim(generation: &Generation) -> Result<Vec<u8>, CorimError> {
     generation.check()?;
     let values = &generation.values;
     let mut claims = Vec::new();
-    if !values.pcrs.is_empty() {
-        let registers = values
-            .pcrs
-            .iter()
-            .map(|value| (value.pcr.into(), digests(&value.digests)))
-            .collect();
-        claims.push(measurement("pcrs", vec![(14, Value::Map(registers))], None));
+    // A map has no PCR twice: a measurement ends where one comes again.
+    let mut registers: Vec<(u8, Value)> = Vec::new();
+    for value in &values.pcrs {
+        if registers.iter().any(|(pcr, _)| *pcr == value.pcr) {
+            claims.push(of_registers(std::mem::take(&mut registers)));
+        }
+        registers.push((value.pcr, digests(&value.digests)));
+    }
+    if !registers.is_empty() {
+        claims.push(of_registers(registers));
     }
     for (list, events) in values.named_lists() {
         let written = |event: &EventValue| measurement(list, vec![(2, digests(&event.digests))], event.name.as_deref());
@@ -148,9 +151,16 @@ fn comid_values(comid: &Value, values: &mut Values) -> Result<(), CorimError> {
 fn add(values: &mut Values, element: &str, measured: &BTreeMap<u64, &Value>) -> Result<(), CorimError> {
     let name = measured.get(&11).map(|name| text(Some(name), "a name is no text")).transpose()?;
     if let Some(registers) = measured.get(&14) {
+        if measured.contains_key(&0) || measured.contains_key(&2) {
+            return Err(CorimError::Form("a measurement has integrity registers and other values"));
+        }
+        let mut read = BTreeSet::new();
         for (register, value) in registers.as_map().ok_or(CorimError::Form("integrity registers are no map"))? {
             let pcr = register.as_integer().and_then(|register| u8::try_from(register).ok());
             let pcr = pcr.ok_or(CorimError::Form("an integrity register is no PCR"))?;
+            if !read.insert(pcr) {
+                return Err(CorimError::Form("a PCR is there twice in a measurement"));
+            }
             values.pcrs.push(PcrValue {
                 pcr,
                 digests: read_digests(value)?,
@@ -190,6 +200,10 @@ fn expires(validity: &Value) -> Result<Time, CorimError> {
     until
         .map(|at| Time { at })
         .ok_or(CorimError::Form("the validity's time is no number of seconds"))
+}
+
+fn of_registers(registers: Vec<(u8, Value)>) -> Value {
+    measurement("pcrs", vec![(14, map(registers))], None)
 }
 
 fn measurement(element: &str, mut values: Vec<(u8, Value)>, name: Option<&str>) -> Value {

@@ -1,7 +1,8 @@
 //! CoRIM: written and read again, and one by the draft's CDDL that somebody else could have written.
 
 use attest::HashAlg;
-use attest::reference_sets::{CorimError, ReferenceSet, SET_LIMIT_BYTES, Time, from_corim, to_corim};
+use attest::protocol::HexDigest;
+use attest::reference_sets::{CorimError, PcrValue, ReferenceSet, SET_LIMIT_BYTES, Time, from_corim, to_corim};
 use ciborium::{Value, cbor};
 
 use super::good;
@@ -69,6 +70,42 @@ fn a_generation_comes_back_as_it_was() {
         (&read.name, read.expires, &read.values),
         (&generation.name, generation.expires, &generation.values)
     );
+}
+
+/// A map of CBOR has no key twice; one who reads it may keep the last alone.
+#[test]
+fn two_values_of_one_pcr_are_in_two_measurements() {
+    let mut set = ReferenceSet::parse(&good().to_string()).unwrap();
+    let generation = &mut set.generations[0];
+    let of_pcr = |pcr, byte| PcrValue {
+        pcr,
+        digests: [(HashAlg::Sha256, HexDigest::from([byte; 32]))].into(),
+    };
+    generation.values.pcrs = vec![of_pcr(4, 1), of_pcr(7, 2), of_pcr(4, 3), of_pcr(4, 4)];
+    let corim = to_corim(generation).unwrap();
+    no_key_twice(&ciborium::from_reader(corim.as_slice()).unwrap());
+    let read = from_corim(&corim, generation.added, "root", "x").unwrap();
+    assert_eq!(read.values, generation.values);
+}
+
+fn no_key_twice(value: &Value) {
+    match value {
+        Value::Map(members) => {
+            for (place, (key, member)) in members.iter().enumerate() {
+                assert!(members[..place].iter().all(|(other, _)| other != key), "{key:?} twice in {value:?}");
+                no_key_twice(member);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(no_key_twice),
+        Value::Tag(_, value) => no_key_twice(value),
+        // A CoMID is a byte string.
+        Value::Bytes(bytes) => {
+            if let Ok(inner @ Value::Map(_)) = ciborium::from_reader(bytes.as_slice()) {
+                no_key_twice(&inner);
+            }
+        }
+        _ => {}
+    }
 }
 
 #[test]
@@ -148,6 +185,13 @@ fn anything_else_is_refused() {
     check(&of_measurement(event("images", Vec::new())), "NoDigest");
     check(&of_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "no PCR");
     check(&of_measurement(registers(24.into(), vec![digest(1.into(), 32)])), "NoSuchPcr");
+    let twice = Value::Map(vec![(4.into(), Value::Array(vec![digest(1.into(), 32)])); 2]);
+    let of_values = |members: Vec<(Value, Value)>| of_measurement(Value::Map(vec![(1.into(), Value::Map(members))]));
+    check(&of_values(vec![(14.into(), twice)]), "twice in a measurement");
+    for (key, value) in [(0, cbor!({0 => "1.0"}).unwrap()), (2, Value::Array(vec![digest(1.into(), 32)]))] {
+        let registers = Value::Map(vec![(4.into(), Value::Array(vec![digest(1.into(), 32)]))]);
+        check(&of_values(vec![(key.into(), value), (14.into(), registers)]), "other values");
+    }
     check(&of_measurement(cbor!({1 => {4 => "raw"}}).unwrap()), "not read");
     check(&of_measurement(cbor!({1 => {1 => 7}}).unwrap()), "not read");
     check(&of_measurement(cbor!({0 => "images"}).unwrap()), "no values");

@@ -50,8 +50,8 @@ fn ext4(files: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 impl Files {
-    /// A disk with an EFI system partition, and perhaps one that is called boot.
-    fn disk(&self, system: &[u8], boot: Option<&[u8]>) {
+    /// A disk with an EFI system partition, and perhaps one that is called boot: where they begin.
+    pub fn disk(&self, system: &[u8], boot: Option<&[u8]>) -> [u64; 2] {
         let path = self.path("disk.raw");
         let file = File::create(&path).unwrap();
         file.set_len(u64::try_from(SYSTEM_BYTES + BOOT_BYTES + 4 * MIB).unwrap()).unwrap();
@@ -59,13 +59,14 @@ impl Files {
         let size = *disk.logical_block_size();
         let mut put = |name, kind, bytes: &[u8]| {
             let id = disk.add_partition(name, bytes.len().try_into().unwrap(), kind, 0, None).unwrap();
-            file.write_all_at(bytes, disk.partitions()[&id].bytes_start(size).unwrap()).unwrap();
+            let begin = disk.partitions()[&id].bytes_start(size).unwrap();
+            file.write_all_at(bytes, begin).unwrap();
+            begin
         };
-        put("EFI-SYSTEM", EFI, system);
-        if let Some(boot) = boot {
-            put("boot", LINUX_FS, boot);
-        }
+        let system = put("EFI-SYSTEM", EFI, system);
+        let boot = boot.map_or(0, |boot| put("boot", LINUX_FS, boot));
         disk.write().unwrap();
+        [system, boot]
     }
 
     /// That a disk with these files measures what is predicted of the files by `arguments`, names aside.
@@ -147,9 +148,7 @@ fn shim() -> Vec<u8> {
 }
 
 /// As Fedora CoreOS is laid out: GRUB's config asks the machine, and kernels are on a file system of their own.
-#[test]
-fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
-    let files = Files::new();
+pub fn coreos(files: &Files) -> (Vec<u8>, Vec<u8>) {
     let grub = Image::new()
         .section(".sbat", b"sbat,1,x\ngrub,5,FSF,grub,2.12,x\ngrub.rh,2,Red Hat,grub2,2.12,x\n")
         .build();
@@ -170,6 +169,13 @@ fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
         ("ostree/a/vmlinuz-6", &kernel),
         ("ostree/a/initramfs-6", b"initramfs"),
     ]);
+    (system, boot)
+}
+
+#[test]
+fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
+    let files = Files::new();
+    let (system, boot) = coreos(&files);
     files.disk(&system, Some(&boot));
     let prediction = files.predicts("--secure-boot on --disk disk.raw");
     let (images, why) = named(&prediction, 4);

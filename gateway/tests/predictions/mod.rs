@@ -1,5 +1,6 @@
 //! `reference-values predict`: what it reads, prints, and refuses.
 
+mod altered_disks;
 mod disks;
 
 use std::fs;

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::kinds::{Counters, EvidenceKind, Kind, Pcrs, Proofs, Verifier, each_kind, each_machine, members};
 use crate::nonce::SpkiSha256;
 use crate::tpm::ek::EkDigest;
-use crate::tpm::measured_boot::MeasuredBoot;
 use crate::values::HexDigest;
 
 /// The stable identity of a node: `tpm:<EkDigest>`, `gcp:<project>/<instance id>`, `aws:<account>/<instance>`,
@@ -96,12 +95,6 @@ impl Claims {
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
         &self.identity
-    }
-
-    /// What was booted, as far as a TPM's quote and its event log prove it.
-    #[must_use]
-    pub fn measured_boot(&self) -> Option<&MeasuredBoot> {
-        self.tpm()?.event_log.as_ref()?.boot.as_deref()
     }
 
     /// Which instance of which cloud it is, if that is known. The same as [`Claims::identity`], if no TPM has attested.

@@ -33,6 +33,7 @@ pub mod machine_objects;
 pub mod new_values;
 mod observation;
 pub mod pkcs7;
+mod quotes;
 pub mod reference_sets;
 pub mod reject;
 pub mod token;

@@ -7,6 +7,7 @@ use rustls_pki_types::UnixTime;
 use super::claims::EventLogClaims;
 use super::door::{self, DOOR_PCR};
 use super::error::TpmEvidenceError;
+use super::measured_boot::MeasuredBoot;
 use super::reference_values::{Accepted, EventLogRule, ReferenceValues};
 use super::rules::{self, Check};
 use super::wire::HashAlg;
@@ -45,6 +46,14 @@ pub struct Quoted<'q> {
     pub bank: HashAlg,
     pub pcrs: &'q BTreeMap<u8, HexDigest>,
     pub event_log: Option<&'q EventLogClaims>,
+}
+
+impl<'q> Quoted<'q> {
+    /// What was booted, if the event log leads to what was quoted.
+    #[must_use]
+    pub fn boot(&self) -> Option<&'q MeasuredBoot> {
+        self.event_log.and_then(|log| log.boot.as_deref())
+    }
 }
 
 impl ReferenceValues {
@@ -143,10 +152,9 @@ impl ReferenceValues {
                     .into_iter()
                     .collect()
             }
-            Requirement::Boot(check) => {
-                let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
-                boot.map_or_else(Vec::new, |boot| rules::unlisted(check, boot, self.sets()))
-            }
+            Requirement::Boot(check) => quoted
+                .boot()
+                .map_or_else(Vec::new, |boot| rules::unlisted(check, boot, self.sets())),
             _ => Vec::new(),
         };
         self.requirements().flat_map(of).collect()

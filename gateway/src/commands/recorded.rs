@@ -1,8 +1,9 @@
 //! Records of evidence in the gateway's log, found again.
 
 use anyhow::bail;
-use attest::Claims;
 use attest::tpm::measured_boot::MeasuredBoot;
+use attest::tpm::requirements::Quoted;
+use attest::{Claims, Kind};
 use attest_gateway::audit::WouldRefuse;
 use attest_gateway::audit::reading::{Found, Listed, files_beside};
 use attest_gateway::settings::Settings;
@@ -77,8 +78,26 @@ fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result
     Ok(found)
 }
 
-/// What was booted, as far as a TPM's quote or that of Azure's vTPM prove it with an event log.
-pub fn booted(claims: &Claims) -> Option<&MeasuredBoot> {
-    let of_azure = || claims.azure_vtpm()?.event_log()?.boot.as_deref();
-    claims.measured_boot().or_else(of_azure)
+/// What was booted, and what was quoted with it: by evidence of this kind, or by the one quote that proves a boot. Where several prove others, nobody guesses.
+pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<(&MeasuredBoot, Quoted<'_>)> {
+    let quotes = claims.quotes().into_iter();
+    let asked = quotes.filter(|(kind, _)| by.is_none_or(|by| by == *kind));
+    let booted: Vec<_> = asked.filter_map(|(kind, quoted)| Some((kind, quoted.boot()?, quoted))).collect();
+    let Some(((_, boot, quoted), others)) = booted.split_first() else {
+        bail!("its evidence has no event log that explains what was quoted");
+    };
+    if others
+        .iter()
+        .any(|(_, other, of_other)| other != boot || of_other.pcrs != quoted.pcrs)
+    {
+        let kinds: Vec<&str> = booted.iter().map(|(kind, ..)| kind.as_str()).collect();
+        bail!("{} quote each other PCRs: say one of them with --by", kinds.join(" and "));
+    }
+    Ok((*boot, *quoted))
+}
+
+/// A kind of evidence, by its word.
+pub fn kind(word: &str) -> Result<Kind, String> {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == word);
+    kind.ok_or_else(|| "no kind of evidence, such as tpm or azure-vtpm".to_owned())
 }

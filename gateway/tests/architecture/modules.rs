@@ -180,6 +180,10 @@ fn a_kind_is_named_in_its_room_and_in_the_list() {
         ),
         ("attest/src/evidence.rs", "what STS has answered comes with a submission"),
         ("attest/src/machine_objects.rs", "what a cluster calls an instance of each cloud"),
+        (
+            "attest/src/quotes.rs",
+            "which kinds quote PCRs, and which of them with an event log",
+        ),
         // Google's certificate for the vTPM of an instance is an EK's.
         ("attest/src/tpm/claims.rs", "it may have endorsed the EK"),
         ("attest/src/tpm/endorsements.rs", "likewise"),

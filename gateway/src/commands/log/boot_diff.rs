@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest::HashAlg;
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::{EventLog, LOG_LIMIT_BYTES};
 use attest::tpm::measured_boot::{BootDifference, MeasuredBoot};
+use attest::{HashAlg, Kind};
 use attest_gateway::audit::{Blobs, verify};
 use attest_gateway::settings::Settings;
 
@@ -40,6 +40,9 @@ pub struct Arguments {
     /// Files of the log, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
+    /// By whose quote, where two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
+    by: Option<Kind>,
 }
 
 /// A boot that is compared.
@@ -64,18 +67,25 @@ impl What {
         }
     }
 
-    fn boot(&self, settings: impl FnOnce() -> anyhow::Result<Settings>, log: &[PathBuf]) -> anyhow::Result<MeasuredBoot> {
+    fn boot(&self, settings: impl FnOnce() -> anyhow::Result<Settings>, log: &[PathBuf], by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
         let boot = match self {
-            Self::Record(_, record) => of_record(&settings()?, log, record),
+            Self::Record(_, record) => of_record(&settings()?, log, record, by),
             Self::File(path) => of_file(path),
         };
         boot.with_context(|| visible(&self.name()))
     }
 }
 
-pub fn run(config: &Path, Arguments { first, second, html, log }: &Arguments) -> anyhow::Result<ExitCode> {
-    let one = first.boot(|| Ok(Settings::load(config)?), log)?;
-    let other = second.boot(|| Ok(Settings::load(config)?), log)?;
+pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments {
+        first,
+        second,
+        html,
+        log,
+        by,
+    } = arguments;
+    let one = first.boot(|| Ok(Settings::load(config)?), log, *by)?;
+    let other = second.boot(|| Ok(Settings::load(config)?), log, *by)?;
     if one.bank != other.bank {
         bail!(
             "one boot is of {} and the other of {}: their digests cannot be compared",
@@ -93,7 +103,7 @@ pub fn run(config: &Path, Arguments { first, second, html, log }: &Arguments) ->
 }
 
 /// What the evidence of a record has proven.
-fn of_record(settings: &Settings, log: &[PathBuf], record: &Record) -> anyhow::Result<MeasuredBoot> {
+fn of_record(settings: &Settings, log: &[PathBuf], record: &Record, by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
     let mut found: Option<Vec<u8>> = None;
     let mut more = false;
     let unread = Source::all_of(log).open(settings, None)?.each(|read| {
@@ -111,10 +121,8 @@ fn of_record(settings: &Settings, log: &[PathBuf], record: &Record) -> anyhow::R
     }
     // What was refused because of what was booted is proven all the same.
     let verified = verify(&String::from_utf8(line)?, &Blobs::open(&settings.evidence())?)?;
-    match recorded::booted(&verified.claims) {
-        Some(boot) => Ok(boot.clone()),
-        None => bail!("its evidence has no event log that explains what was quoted"),
-    }
+    let (boot, _) = recorded::booted(&verified.claims, by)?;
+    Ok(boot.clone())
 }
 
 /// What a file says, for the PCRs that it leads to.

@@ -1,7 +1,8 @@
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use attest::azure::vtpm::VerifiedAzureVtpm;
+use attest::Kind;
 use attest::reference_sets::{Generation, Origin, Time};
 use attest::tpm::rules::recorded as values_of;
 use attest_gateway::audit::{Blobs, verify};
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// The whole PCRs too, not only the events in them.
     #[arg(long)]
     pcrs: bool,
+    /// By whose quote, where two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
+    by: Option<Kind>,
 }
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
@@ -41,13 +45,8 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         ));
     }
     let again = verify(&line, &Blobs::at(&settings.evidence())).with_context(|| format!("decision {id}"))?;
-    let claims = &again.claims;
-    let boot = recorded::booted(claims).context("the node has sent no event log that explains what its TPM quoted")?;
-    let quoted = claims
-        .tpm()
-        .map(|tpm| &tpm.pcrs)
-        .or_else(|| claims.azure_vtpm().map(VerifiedAzureVtpm::pcrs));
-    let pcrs = quoted.filter(|_| arguments.pcrs).cloned().unwrap_or_default();
+    let (boot, quoted) = recorded::booted(&again.claims, arguments.by).with_context(|| format!("decision {id}"))?;
+    let pcrs = if arguments.pcrs { quoted.pcrs.clone() } else { BTreeMap::new() };
     let generation = Generation {
         name: arguments.name.clone(),
         added: now(),

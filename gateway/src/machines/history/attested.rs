@@ -4,7 +4,7 @@ use attest::aws::nitro_tpm::NitroTpmError;
 use attest::azure::vtpm::{AzureVtpmError, AzureVtpmRules};
 use attest::tpm::requirements::Quoted;
 use attest::tpm::rules::{Check, Place};
-use attest::{AppraisalPolicy, Claims, Counters, HashAlg, Kind, NodeIdentity, ReferenceValues, Reject};
+use attest::{AppraisalPolicy, Claims, Counters, Kind, NodeIdentity, ReferenceValues, Reject};
 
 /// One of them.
 pub(super) struct AttestedTpm<'c> {
@@ -20,22 +20,13 @@ pub(super) struct AttestedTpm<'c> {
 
 pub(super) fn tpms<'c>(claims: &'c Claims, policy: &'c AppraisalPolicy) -> Vec<AttestedTpm<'c>> {
     let instance = claims.instance().unwrap_or_else(|| claims.identity());
-    let of_azure = policy.azure_vtpm().map(AzureVtpmRules::reference_values);
-    let tpm = claims
-        .tpm()
-        .map(|tpm| (Kind::Tpm, claims.identity(), tpm.quoted(), policy.reference_values()));
-    let vtpm = claims.azure_vtpm().map(|vtpm| (Kind::AzureVtpm, instance, vtpm.quoted(), of_azure));
-    let nitro = claims.aws_nitro_tpm().map(|nitro| {
-        // Of the one bank that its documents have; there is no event log.
-        let quoted = Quoted {
-            bank: HashAlg::Sha384,
-            pcrs: &nitro.document.pcrs,
-            event_log: None,
-        };
-        (Kind::AwsNitroTpm, instance, quoted, None)
-    });
     let counters = claims.counters();
-    let attested = [tpm, vtpm, nitro].into_iter().flatten();
+    let attested = claims.quotes().into_iter().map(|(kind, quoted)| match kind {
+        Kind::Tpm => (kind, claims.identity(), quoted, policy.reference_values()),
+        Kind::AzureVtpm => (kind, instance, quoted, policy.azure_vtpm().map(AzureVtpmRules::reference_values)),
+        // Of a NitroTPM there are no events.
+        _ => (kind, instance, quoted, None),
+    });
     attested
         .map(|(kind, identity, quoted, values)| AttestedTpm {
             kind,

@@ -78,7 +78,7 @@ fn kept(check: Check, value: &String) -> String {
 
 impl Boot {
     pub(super) fn of(quoted: &Quoted<'_>, checks: &[Check]) -> Self {
-        let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
+        let boot = quoted.boot();
         let said = boot.iter().flat_map(|boot| {
             let explained = boot.explained_pcrs.iter().filter(|pcr| quoted.pcrs.contains_key(pcr));
             explained.filter_map(|pcr| Some((*pcr, begin(&boot.said(*pcr)?))))

@@ -1,0 +1,44 @@
+//! What was quoted, by each kind of evidence that quotes PCRs, and what was booted by that.
+//!
+//! It is no member of the kinds' rooms: these know nothing of event logs, which are the TPM's.
+
+use crate::claims::Claims;
+use crate::kinds::Kind;
+use crate::tpm::TpmClaims;
+use crate::tpm::measured_boot::MeasuredBoot;
+use crate::tpm::requirements::Quoted;
+use crate::tpm::wire::HashAlg;
+
+impl Claims {
+    /// What was quoted of PCRs, by each kind of evidence that quotes them, and what the event log beside it has shown.
+    #[must_use]
+    pub fn quotes(&self) -> Vec<(Kind, Quoted<'_>)> {
+        let tpm = self.tpm().map(|tpm| (Kind::Tpm, TpmClaims::quoted(tpm)));
+        // Of the one bank that its documents have; there is no event log.
+        let nitro = self.aws_nitro_tpm().map(|nitro| {
+            let quoted = Quoted {
+                bank: HashAlg::Sha384,
+                pcrs: &nitro.document.pcrs,
+                event_log: None,
+            };
+            (Kind::AwsNitroTpm, quoted)
+        });
+        let vtpm = self.azure_vtpm().map(|vtpm| (Kind::AzureVtpm, vtpm.quoted()));
+        [tpm, nitro, vtpm].into_iter().flatten().collect()
+    }
+
+    /// What was booted, by each quote that proves it with an event log. Two keys of one TPM may quote, each other PCRs: then each proves what it does.
+    #[must_use]
+    pub fn measured_boots(&self) -> Vec<(Kind, &MeasuredBoot)> {
+        let quotes = self.quotes().into_iter();
+        quotes.filter_map(|(kind, quoted)| Some((kind, quoted.boot()?))).collect()
+    }
+
+    /// What was booted, if one quote proves it, or all that do prove the same.
+    #[must_use]
+    pub fn measured_boot(&self) -> Option<&MeasuredBoot> {
+        let boots = self.measured_boots();
+        let ((_, first), others) = boots.split_first()?;
+        others.iter().all(|(_, other)| other == first).then_some(*first)
+    }
+}

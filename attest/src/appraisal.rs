@@ -96,6 +96,9 @@ pub enum PolicyError {
         together: Combination,
         problem: &'static str,
     },
+    /// A condition that could never hold.
+    #[error("the condition cannot be meant: {0}")]
+    Condition(String),
 }
 
 macro_rules! getter {
@@ -152,10 +155,25 @@ impl AppraisalPolicy {
         }
         // Rules that are never looked at are a mistake.
         let unused = |kind: &Kind| !of_room!(*kind, Verifier::RULES_MAY_GO_UNUSED) && self.has_rules(*kind) && !self.accepts_kind(*kind);
-        match Kind::ALL.into_iter().find(unused) {
-            Some(kind) => Err(PolicyError::NotAccepted(kind)),
-            None => Ok(()),
+        if let Some(kind) = Kind::ALL.into_iter().find(unused) {
+            return Err(PolicyError::NotAccepted(kind));
         }
+        let condition = self.condition.as_ref();
+        let checked = condition.map_or(Ok(()), |condition| condition.check(|section| self.asked_pcrs(section)));
+        checked.map_err(PolicyError::Condition)
+    }
+
+    /// The PCRs that the rules of a section have quoted.
+    fn asked_pcrs(&self, section: &str) -> Option<BTreeSet<u8>> {
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if section == Kind::$kind.section() {
+                    return self.$member.as_ref().and_then(<$room>::asked_pcrs);
+                }
+            };
+        }
+        each_machine!(one);
+        None
     }
 
     fn check_rules(&self, together: &BTreeSet<Kind>) -> Result<(), &'static str> {

@@ -208,7 +208,10 @@ impl Claims {
     }
 }
 
-/// Whether `claims.<kind>.<field>`, as records have it, is what was booted.
+/// The member of a kind's claims that is no member of a record: a condition that names it is given what was booted, in parts.
+pub(crate) const BOOT: &str = "boot";
+
+/// Whether `claims.<kind>.<field>` is what was booted: as records have it, or as a condition is given it.
 pub(crate) fn is_what_was_booted(kind: &str, field: &str) -> bool {
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {

@@ -2,19 +2,20 @@
 //!
 //! Of its two parsers this uses the one by hand: the generated one recurses some 100 KiB of stack for each bracket.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, operators};
+use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators};
 use cel::objects::Key;
 use cel::parser::PrattParser;
 use cel::{Context, Env, Value};
 
 use super::ConditionError;
+use super::booted::BootMention;
 use super::source::OPENINGS_LIMIT;
 use super::values::{LIST_LIMIT, VALUES_LIMIT};
-use crate::claims::is_what_was_booted;
+use crate::claims::{BOOT, is_what_was_booted};
 
 /// Most nodes of an expression, those of macros too.
 pub const NODES_LIMIT: usize = 768;
@@ -47,6 +48,8 @@ pub(super) struct Parsed {
     steps: usize,
     /// Whether it speaks of nothing but what was booted.
     on_what_was_booted: bool,
+    /// What it names of the events of a boot.
+    boot: BTreeSet<BootMention>,
     /// The functions of the standard.
     functions: Arc<Env>,
 }
@@ -82,8 +85,11 @@ impl Parsed {
         if steps > STEPS_LIMIT {
             return Err(ConditionError::TooManySteps { found: steps });
         }
+        let mut mentions = Mentions::default();
+        mentions.look(&expression);
         Ok(Self {
-            on_what_was_booted: is_on_what_was_booted(&expression),
+            on_what_was_booted: mentions.booted && !mentions.others,
+            boot: mentions.boot,
             expression,
             steps,
             functions: Arc::new(Env::stdlib()),
@@ -92,6 +98,10 @@ impl Parsed {
 
     pub(super) const fn is_on_what_was_booted(&self) -> bool {
         self.on_what_was_booted
+    }
+
+    pub(super) const fn boot(&self) -> &BTreeSet<BootMention> {
+        &self.boot
     }
 
     pub(super) const fn steps(&self) -> usize {
@@ -251,23 +261,21 @@ fn makes_a_list(over: &ComprehensionExpr) -> bool {
     !matches!(over.accu_init.expr, Expr::Literal(_))
 }
 
-/// Whether each mention of the claims is of what was booted, and there is one.
-fn is_on_what_was_booted(expression: &IdedExpr) -> bool {
-    let mut found = Mentions::default();
-    found.look(expression);
-    found.booted && !found.others
-}
-
+/// What of the claims an expression mentions.
 #[derive(Default)]
 struct Mentions {
+    /// What was booted.
     booted: bool,
+    /// Anything else.
     others: bool,
+    boot: BTreeSet<BootMention>,
 }
 
 impl Mentions {
     fn look(&mut self, node: &IdedExpr) {
         match &node.expr {
             Expr::Ident(name) if name == CLAIMS => self.others = true,
+            Expr::Select(select) if self.is_of_a_boot(select) => {}
             Expr::Select(select) if is_booted(&select.operand, &select.field) => self.booted = true,
             Expr::Select(select) => self.look(&select.operand),
             Expr::List(list) => list.elements.iter().for_each(|element| self.look(element)),
@@ -281,11 +289,34 @@ impl Mentions {
             Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => self.others = true,
         }
     }
+
+    /// Takes note of `claims.<kind>.boot` and of `claims.<kind>.boot.<part>`.
+    fn is_of_a_boot(&mut self, select: &SelectExpr) -> bool {
+        let (found, part) = match (kind(&select.operand), &select.operand.expr) {
+            (Some(kind), _) if select.field == BOOT => (kind, None),
+            (None, Expr::Select(boot)) if boot.field == BOOT => match kind(&boot.operand) {
+                Some(kind) => (kind, Some(select.field.clone())),
+                None => return false,
+            },
+            _ => return false,
+        };
+        match is_what_was_booted(found, BOOT) {
+            true => self.booted = true,
+            false => self.others = true,
+        }
+        let (kind, is_asked_for) = (found.to_owned(), select.test);
+        self.boot.insert(BootMention { kind, part, is_asked_for });
+        true
+    }
 }
 
 /// Whether `claims.<kind>.<field>` is one of them; `operand` is `claims.<kind>`.
 fn is_booted(operand: &IdedExpr, field: &str) -> bool {
-    let Expr::Select(kind) = &operand.expr else { return false };
-    let of_claims = matches!(&kind.operand.expr, Expr::Ident(name) if name == CLAIMS);
-    of_claims && is_what_was_booted(&kind.field, field)
+    kind(operand).is_some_and(|kind| is_what_was_booted(kind, field))
+}
+
+/// The `<kind>` of `claims.<kind>`.
+fn kind(node: &IdedExpr) -> Option<&str> {
+    let Expr::Select(kind) = &node.expr else { return None };
+    matches!(&kind.operand.expr, Expr::Ident(name) if name == CLAIMS).then_some(&kind.field)
 }

@@ -4,10 +4,12 @@
 //! functions, none of which makes a value larger than it was; it is read by `source` and by the parser only as far as these are bounded; and `cel`
 //! counts the steps that it takes over the longest lists that claims may have. Whatever goes wrong, the condition does not hold.
 
+mod booted;
 mod cel;
 mod source;
 mod values;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -125,16 +127,19 @@ impl Condition {
         self.parsed.steps()
     }
 
+    /// Whether what it names of a boot can be there, where the section of a kind has these PCRs quoted; why not, in words.
+    pub(crate) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
+        self.parsed.boot().iter().try_for_each(|mention| mention.check(&asked_pcrs))
+    }
+
     /// Whether it speaks of nothing but what was booted: PCRs, and what the event log has shown.
     #[must_use]
     pub fn is_on_what_was_booted(&self) -> bool {
         self.parsed.is_on_what_was_booted()
     }
 
-    /// Whether it holds of `claims`, which it sees as a record has them.
     pub(crate) fn appraise(&self, claims: &Claims) -> Result<(), ConditionRefusal> {
-        let claims = serde_json::to_value(claims).map_err(|error| self.undecided(&error.to_string()))?;
-        match self.evaluate(&claims) {
+        match self.holds_of(claims) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ConditionRefusal::NotMet {
                 accepted: Withheld::words(self.source.clone()),
@@ -143,7 +148,20 @@ impl Condition {
         }
     }
 
-    /// Whether it holds of claims as a record has them; why it is neither true nor false, for a person.
+    /// Whether it holds of `claims`, which it sees as a record has them, and of what was booted what it names; why it is neither true nor false, for a person.
+    ///
+    /// # Errors
+    /// What went wrong, in words, and what is not proven that it names.
+    pub fn holds_of(&self, claims: &Claims) -> Result<bool, String> {
+        let mut seen = serde_json::to_value(claims).map_err(|error| error.to_string())?;
+        let missing = booted::add(&mut seen, self.parsed.boot(), claims)?;
+        self.evaluate(&seen).map_err(|problem| {
+            let all: Vec<String> = std::iter::once(problem).chain(missing).collect();
+            all.join("; ")
+        })
+    }
+
+    /// Whether it holds of claims as a record has them, without what no record has; why it is neither true nor false, for a person.
     ///
     /// # Errors
     /// What went wrong, in words.

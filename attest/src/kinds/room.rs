@@ -99,7 +99,7 @@ pub(crate) trait Verifier: EvidenceKind {
     /// The identities that it gave machines in earlier releases, and gives none any more.
     const IDENTITIES_OF_BEFORE: &'static [IdentityForm] = &[];
 
-    /// The members of its proof, as records have them, that are what was booted.
+    /// The members of its proof, as records have them, that are what was booted. `boot` is no member of a record: a condition is given it.
     const BOOTED: &'static [&'static str] = &[];
 
     /// Whether what a node offers is within its bounds, before anything else is looked at.
@@ -154,6 +154,11 @@ pub(crate) trait Verifier: EvidenceKind {
 
     /// How far the TPM has come that has signed, where it says so.
     fn counters(_: &Self::Proof) -> Option<Counters> {
+        None
+    }
+
+    /// The PCRs that the rules have quoted, where evidence of this kind quotes what is asked.
+    fn asked_pcrs(_: &Self::Rules) -> Option<BTreeSet<u8>> {
         None
     }
 

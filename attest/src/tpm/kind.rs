@@ -35,7 +35,7 @@ impl Verifier for Tpm {
 
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::rules::ADVICE, super::vtpm::ADVICE];
-    const BOOTED: &'static [&'static str] = &["pcrs", "event_log"];
+    const BOOTED: &'static [&'static str] = &["pcrs", "event_log", "boot"];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "tpm",
         form: "tpm:<64 hexadecimal digits>",
@@ -135,6 +135,10 @@ impl Verifier for Tpm {
 
     fn event_log_for_others(evidence: &TpmEvidence) -> Option<&Blob> {
         evidence.event_log.as_ref()
+    }
+
+    fn asked_pcrs(values: &ReferenceValues) -> Option<BTreeSet<u8>> {
+        Some(values.quoted())
     }
 
     fn counters(claims: &TpmClaims) -> Option<Counters> {

@@ -346,7 +346,7 @@ impl ReferenceValues {
     }
 
     /// The PCRs that are quoted: those named, and the door's.
-    pub(super) fn quoted(&self) -> BTreeSet<u8> {
+    pub(crate) fn quoted(&self) -> BTreeSet<u8> {
         let door = self.only_while_booting.then_some(DOOR_PCR);
         self.pcrs.keys().copied().chain(door).collect()
     }

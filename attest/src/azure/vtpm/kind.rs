@@ -32,7 +32,7 @@ impl Verifier for AzureVtpm {
     type HeldAgainst<'a> = &'a AkRoots;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
-    const BOOTED: &'static [&'static str] = &["pcrs", "event_log"];
+    const BOOTED: &'static [&'static str] = &["pcrs", "event_log", "boot"];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
         prefix: "azure-vtpm",
         form: "azure-vtpm:<vmId> in lower case",
@@ -89,6 +89,10 @@ impl Verifier for AzureVtpm {
             vtpm.certificate().name(),
             vtpm.pcrs().len()
         )
+    }
+
+    fn asked_pcrs(rules: &AzureVtpmRules) -> Option<BTreeSet<u8>> {
+        Some(rules.reference_values().quoted())
     }
 
     fn counters(verified: &VerifiedAzureVtpm) -> Option<Counters> {

@@ -248,6 +248,29 @@ pub enum UkiSection {
     Efifw,
 }
 
+impl UkiSection {
+    /// Its name, without the dot.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Osrel => "osrel",
+            Self::Cmdline => "cmdline",
+            Self::Initrd => "initrd",
+            Self::Ucode => "ucode",
+            Self::Splash => "splash",
+            Self::Dtb => "dtb",
+            Self::Dtbauto => "dtbauto",
+            Self::Hwids => "hwids",
+            Self::Uname => "uname",
+            Self::Sbat => "sbat",
+            Self::Pcrpkey => "pcrpkey",
+            Self::Profile => "profile",
+            Self::Efifw => "efifw",
+        }
+    }
+}
+
 /// A GUID as UEFI writes it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid(pub [u8; 16]);

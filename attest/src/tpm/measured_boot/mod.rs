@@ -22,6 +22,7 @@ mod event;
 mod facts;
 mod gpt;
 mod manifest;
+mod part;
 mod read;
 mod reader;
 mod said;
@@ -43,6 +44,7 @@ pub use event::{
 };
 pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven};
 pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
+pub use part::{NoPart, Part};
 pub use said::SAID_FORM;
 pub use signatures::{
     AuthorisedBy, Authority, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, SECURITY_VERSIONS_LIMIT, SecurityVersion, Sha256,

@@ -167,22 +167,7 @@ impl fmt::Display for AuthorisedBy {
 
 impl fmt::Display for UkiSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Linux => ".linux",
-            Self::Osrel => ".osrel",
-            Self::Cmdline => ".cmdline",
-            Self::Initrd => ".initrd",
-            Self::Ucode => ".ucode",
-            Self::Splash => ".splash",
-            Self::Dtb => ".dtb",
-            Self::Dtbauto => ".dtbauto",
-            Self::Hwids => ".hwids",
-            Self::Uname => ".uname",
-            Self::Sbat => ".sbat",
-            Self::Pcrpkey => ".pcrpkey",
-            Self::Profile => ".profile",
-            Self::Efifw => ".efifw",
-        })
+        write!(f, ".{}", self.name())
     }
 }
 

@@ -68,8 +68,7 @@ fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[Str
         rows.push([requirement, holds.to_owned(), why]);
     }
     if let Some(condition) = policy.condition() {
-        let found = serde_json::to_value(claims).map_err(|error| error.to_string());
-        let (holds, why) = match found.and_then(|claims| condition.evaluate(&claims)) {
+        let (holds, why) = match condition.holds_of(claims) {
             Ok(true) => ("yes", String::new()),
             Ok(false) => ("NO", "it is false".to_owned()),
             Err(problem) => ("NO", problem),

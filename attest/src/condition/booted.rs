@@ -1,0 +1,92 @@
+//! What was booted, as a condition sees it: of the parts of a boot those that it names, as far as they are proven.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::values::LIST_LIMIT;
+use crate::claims::{BOOT, Claims, is_what_was_booted};
+use crate::tpm::measured_boot::{NoPart, Part};
+
+/// `claims.<kind>.boot`, or `claims.<kind>.boot.<part>`, in an expression.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BootMention {
+    pub(super) kind: String,
+    pub(super) part: Option<String>,
+    /// Whether it is within `has()`.
+    pub(super) is_asked_for: bool,
+}
+
+impl BootMention {
+    /// Whether it can be there, where the section of its kind has these PCRs quoted.
+    pub(super) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
+        let Self { kind, part, is_asked_for } = self;
+        if !is_what_was_booted(kind, BOOT) {
+            return Err(format!("there is never a claims.{kind}.{BOOT}"));
+        }
+        let Some(name) = part else {
+            return match is_asked_for {
+                true => Ok(()),
+                false => Err(format!(
+                    "it has to name a part of claims.{kind}.{BOOT}, such as claims.{kind}.{BOOT}.secure_boot"
+                )),
+            };
+        };
+        let Some(part) = Part::named(name) else {
+            return Err(format!(
+                "there is never a claims.{kind}.{BOOT}.{name}; docs/policy.md says what there is"
+            ));
+        };
+        match asked_pcrs(kind) {
+            Some(pcrs) if !pcrs.contains(&part.pcr()) => Err(format!(
+                "claims.{kind}.{BOOT}.{name} is read from PCR {}, which [{kind}] does not name in pcrs",
+                part.pcr()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Gives `seen`, which are the claims as a record has them, the parts that are mentioned. What is not proven is not there, and said: that an expression cannot
+/// be evaluated without it is the expression's.
+///
+/// # Errors
+/// A part that is larger than a condition is given: who boots could have it left out otherwise. A boot that is not asked by its parts.
+pub(super) fn add(seen: &mut Value, mentions: &BTreeSet<BootMention>, claims: &Claims) -> Result<Vec<String>, String> {
+    let mut missing = Vec::new();
+    if mentions.is_empty() {
+        return Ok(missing);
+    }
+    let mut say = |words: String| {
+        if !missing.contains(&words) {
+            missing.push(words);
+        }
+    };
+    let boots = claims.measured_boots();
+    for BootMention { kind, part, is_asked_for } in mentions {
+        if part.is_none() && !is_asked_for {
+            return Err(format!("it names no part of claims.{kind}.{BOOT}"));
+        }
+        let Some(of_kind) = seen.get_mut(kind).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        let Some((_, boot)) = boots.iter().find(|(proven, _)| proven.section() == kind) else {
+            say(format!("there is no claims.{kind}.{BOOT}: no event log leads to what was quoted"));
+            continue;
+        };
+        let parts = of_kind.entry(BOOT).or_insert_with(|| Value::Object(Map::new()));
+        let (Some(name), Some(parts)) = (part, parts.as_object_mut()) else {
+            continue;
+        };
+        let Some(part) = Part::named(name) else {
+            say(format!("there is no claims.{kind}.{BOOT}.{name}"));
+            continue;
+        };
+        match boot.part(part, LIST_LIMIT) {
+            Ok(value) => drop(parts.insert(name.clone(), value)),
+            Err(NoPart::NotProven(why)) => say(format!("there is no claims.{kind}.{BOOT}.{name}: {why}")),
+            Err(too_many) => return Err(format!("claims.{kind}.{BOOT}.{name}: {too_many}")),
+        }
+    }
+    Ok(missing)
+}

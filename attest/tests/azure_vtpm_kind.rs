@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use crate::log_builder::LogBuilder;
+use crate::measured_boot::machine::{Parts, grub_machine, sha256};
 use crate::support::{Case, NOW, SERVER_KEY, SoftKey, at, no_roots};
 use attest::appraisal::Rules;
 use attest::azure::attested_document::{AzureCloud, AzureSubject, AzureTrust, ImdsNonce, NonceForm};
 use attest::azure::vtpm::{AkRoots, AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, VmId};
 use attest::challenge::Drawn;
+use attest::condition::Condition;
 use attest::endorsements::CloudEndorsements;
 use attest::protocol::{Attester, AzureEvidence, Blob, ChallengeRequest, Evidence, HexDigest, Nothing, Text};
 use attest::{
-    AppraisalPolicy, Challenge, Claims, Endorsements, HashAlg, Kind, PcrSelection, Reject, Subject, Submission, appraise, verify,
+    AppraisalPolicy, Challenge, Claims, EkDigest, Endorsements, HashAlg, Kind, PcrSelection, Reject, Subject, Submission, appraise, verify,
 };
-use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, nv_contents};
+use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, measured, nv_contents};
 use cloud_fixtures::azure::{Authority, Machine};
 
 static CAS: LazyLock<VtpmCas> = LazyLock::new(VtpmCas::global);
@@ -28,6 +31,7 @@ struct Shown {
     /// Of which machine the attested document beside it is, if there is one.
     document: Option<Machine>,
     roots: Option<Arc<AkRoots>>,
+    event_log: Option<Vec<u8>>,
 }
 
 impl Shown {
@@ -36,7 +40,19 @@ impl Shown {
             vtpm: Vtpm::new(&Machine::default().vm_id),
             document,
             roots: Some(Arc::new(AkRoots::new(vec![CAS.root()], CAS.intermediates()).unwrap())),
+            event_log: None,
         }
+    }
+
+    /// A machine that has booted by this log.
+    fn booted(log: &LogBuilder) -> Self {
+        let log = of_azure(log);
+        let mut shown = Self::new(None);
+        for (pcr, value) in log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr < 8) {
+            shown.vtpm.pcrs.insert(pcr, value.as_bytes().to_vec());
+        }
+        shown.event_log = Some(log.build());
+        shown
     }
 
     fn attester(&self) -> AzureVtpmAttester {
@@ -63,6 +79,11 @@ impl Shown {
     }
 
     fn verify(&self) -> Result<Claims, Reject> {
+        self.verify_beside(None)
+    }
+
+    /// With evidence of a TPM that has attested as such.
+    fn verify_beside(&self, tpm: Option<&Case>) -> Result<Claims, Reject> {
         let case = Case::new(SoftKey::p256());
         let bound: [u8; 32] = case.quoted.extra_data.clone().try_into().unwrap();
         let pcrs: Vec<u8> = (0..8).collect();
@@ -77,7 +98,7 @@ impl Shown {
             signature: Blob(self.vtpm.sign(&quoted)),
             quoted: Blob(quoted),
             pcrs: values.collect::<BTreeMap<u8, HexDigest>>(),
-            event_log: None,
+            event_log: self.event_log.clone().map(Blob),
         });
         if let Some(machine) = &self.document {
             let nonce = NonceForm::Alphanumeric32;
@@ -87,13 +108,57 @@ impl Shown {
                 signature: Text(DOCUMENTS.sign(&document)),
             });
         }
+        let mut endorsements = self.endorsements();
+        if let Some(tpm) = tpm {
+            (subject.tpm, evidence.tpm) = (tpm.challenge().subject.tpm, tpm.evidence().tpm);
+            endorsements = endorsements.allow(EkDigest::from_public_area(&tpm.ek_area.to_bytes()).unwrap());
+        }
         let challenge = Challenge {
             subject,
             ..case.challenge()
         };
         let submission = Submission::new(&challenge, &evidence, &[SERVER_KEY]);
-        verify(&submission, &self.endorsements(), at(case.now))
+        verify(&submission, &endorsements, at(case.now))
     }
+}
+
+/// The log of a machine whose firmware says which machine it is.
+fn of_azure(log: &LogBuilder) -> LogBuilder {
+    let mut log = log.clone();
+    log.events.retain(|event| event.pcr != 6);
+    let measured = measured(&Machine::default().vm_id).into_iter();
+    measured.fold(log, |log, measured| log.event(6, 12, &measured))
+}
+
+/// Two keys of one TPM: each proves what it quotes, and nobody guesses which of them is meant.
+#[test]
+fn two_quotes_prove_a_boot_each() {
+    let log = grub_machine(true);
+    let shown = Shown::booted(&log);
+    let verified = |last: u8| {
+        let values = of_azure(&log).pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr <= last);
+        let values = values.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
+        let tpm = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, values).but(|case| case.event_log = shown.event_log.clone());
+        shown.verify_beside(Some(&tpm)).unwrap()
+    };
+    let kinds = |claims: &Claims| claims.measured_boots().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+    let same = verified(7);
+    assert_eq!(kinds(&same), [Kind::Tpm, Kind::AzureVtpm]);
+    assert_eq!(same.measured_boot().unwrap().secure_boot(), Ok(true));
+    let other = verified(8);
+    assert_eq!(kinds(&other), [Kind::Tpm, Kind::AzureVtpm]);
+    assert_eq!(other.measured_boot(), None);
+    assert_eq!(kinds(&shown.verify().unwrap()), [Kind::AzureVtpm]);
+    assert_eq!(kinds(&Shown::new(None).verify().unwrap()), []);
+    // A condition sees what each has proven.
+    let holds = |condition: &str| Condition::parse(condition).unwrap().holds_of(&other);
+    let each = "claims.tpm.boot.grub.all(g, has(g.text)) && claims.azure_vtpm.boot.secure_boot && !has(claims.azure_vtpm.boot.grub)";
+    assert_eq!(holds(each), Ok(true));
+    let said = holds("claims.azure_vtpm.boot.grub.all(g, has(g.text))").unwrap_err();
+    assert!(
+        said.contains("claims.azure_vtpm.boot.grub: PCR 8 is not explained by the log"),
+        "{said}"
+    );
 }
 
 #[track_caller]
@@ -128,6 +193,51 @@ fn a_machine_is_its_vm_id_and_with_the_document_its_subscriptions() {
     assert_eq!(both.identity().as_str(), format!("azure:{subscription}/{vm_id}"));
     let record = serde_json::to_value(&both).unwrap();
     assert_eq!(record["azure_vtpm"]["subscription_id"], subscription);
+}
+
+/// What its boot was, the vTPM's quote proves as any TPM's does.
+#[test]
+fn a_condition_sees_what_a_vtpm_has_booted() {
+    let digest = |content: &[u8]| data_encoding::HEXLOWER.encode(&sha256(content));
+    let images = format!(
+        "claims.azure_vtpm.boot.images == ['{}', '{}', '{}']",
+        digest(b"shim"),
+        digest(b"grub"),
+        digest(b"kernel")
+    );
+    let strict = format!("claims.azure_vtpm.boot.secure_boot && {images}");
+    let judged = |shown: &Shown, condition: &str| {
+        let rules = Rules {
+            azure_vtpm: Some(toml::from_str(&format!("accept_any_subscription = true\nevent_log = \"recorded\"\n{PCRS}")).unwrap()),
+            condition: Some(Condition::parse(condition).unwrap()),
+            ..Rules::default()
+        };
+        let policy = AppraisalPolicy::new(vec![Kind::AzureVtpm.into()], rules).map_err(|error| error.to_string())?;
+        let result = appraise(shown.verify().unwrap(), &policy, at(NOW));
+        result.map(drop).map_err(|reject| reject.code().to_owned())
+    };
+    let check = |shown: &Shown, condition: &str, expect: Result<(), &str>| {
+        assert_eq!(judged(shown, condition), expect.map_err(str::to_owned), "{condition}");
+    };
+    let booted = Shown::booted(&grub_machine(true));
+    assert_eq!(
+        booted.verify().unwrap().measured_boot().map(|boot| boot.secure_boot()),
+        Some(Ok(true))
+    );
+    check(&booted, &strict, Ok(()));
+    check(&Shown::booted(&grub_machine(false)), &strict, Err("condition-not-met"));
+    check(
+        &Shown::booted(&grub_machine(true).image("another", "")),
+        &strict,
+        Err("condition-not-met"),
+    );
+    check(&Shown::new(None), &strict, Err("condition-undecided"));
+    let mut other = Shown::booted(&grub_machine(true));
+    other.event_log.as_mut().unwrap().truncate(100);
+    check(&other, &strict, Err("condition-undecided"));
+    // It is no TPM's that has attested as such.
+    check(&booted, "claims.tpm.boot.secure_boot", Err("condition-undecided"));
+    assert!(judged(&booted, "claims.azure_vtpm.boot.grub == []").unwrap_err().contains("PCR 8"));
 }
 
 #[test]

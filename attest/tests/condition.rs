@@ -1,5 +1,6 @@
 //! A pool's condition, over claims that were verified.
 
+mod booted;
 mod bounded;
 
 use attest::appraisal::Rules;

@@ -183,10 +183,25 @@ fn a_condition_is_observed_only_if_it_is_on_what_was_booted() {
         "claims.tpm.pcrs['7'] in ['ab', 'cd'] || claims.tpm.event_log.events > 10000",
         "claims.tpm.event_log.explained_pcrs.exists(pcr, pcr == 99)",
         "!has(claims.tpm.event_log.events)",
+        "claims.tpm.boot.images.exists(image, image == 'ab')",
+        "claims.tpm.boot.exit_boot_services == 'success' && claims.tpm.pcrs['7'] == 'ab'",
+        "!has(claims.tpm.boot)",
     ] {
         observed(&case, &values(&[]), Some(booted), &[code]);
     }
     observed(&case, &values(&[]), Some("claims.tpm.event_log.no_such"), &["condition-undecided"]);
+    observed(
+        &case,
+        &values(&[]),
+        Some("claims.tpm.boot.firmware_version == 'x'"),
+        &["condition-undecided"],
+    );
+    observed(
+        &eight(&log, None),
+        &values(&[]),
+        Some("claims.tpm.boot.secure_boot"),
+        &["condition-undecided"],
+    );
     observed(&case, &values(&[4]), Some("claims.tpm.pcrs['7'] == 'ab'"), &["pcr-mismatch", code]);
     for other in [
         "false",
@@ -194,6 +209,8 @@ fn a_condition_is_observed_only_if_it_is_on_what_was_booted() {
         "claims.name == 'worker-1'",
         "claims.tpm.ek_digest == 'ab'",
         "claims.tpm.clock_ms == 1",
+        "claims.tpm.boot.images[0] == claims.identity",
+        "has(claims.tpm.boot) && claims.pool == 'master'",
         "claims.tpm.reset_count < 1",
         "claims.tpm.pcrs['7'] == 'ab' && claims.pool == 'worker'",
         "claims.tpm.pcrs['7'] == 'ab' || claims.tpm.ek_digest == 'ab'",

@@ -17,6 +17,7 @@ fn claims() -> serde_json::Value {
             "reset_count": 7,
             "clock_safe": true,
             "event_log": {"events": 3, "explained_pcrs": [0, 4, 7]},
+            "boot": {"secure_boot": true, "images": ["aa", "bb"], "grub": [{"digest": "aa", "text": "set"}]},
         },
     })
 }
@@ -176,10 +177,13 @@ impl Mutations {
     }
 
     fn text(&mut self) -> String {
-        const PARTS: [&str; 48] = [
+        const PARTS: [&str; 51] = [
             "claims",
             ".pool",
             ".tpm",
+            ".boot",
+            ".images",
+            "claims.tpm.boot",
             ".kinds",
             "[",
             "]",
@@ -256,12 +260,13 @@ fn attack_23_no_text_makes_the_library_of_conditions_panic_or_recurse() {
     let run = || {
         let known = [
             "claims.tpm.pcrs['7'] in ['bb', 'cc'] && has(claims.tpm) ? size(claims.kinds) == 1 : claims.pool.startsWith('a')",
+            "claims.tpm.boot.secure_boot && claims.tpm.boot.images == ['aa', 'bb'] && claims.tpm.boot.grub.all(g, g.text.startsWith('set'))",
             "[0, 4].all(pcr, pcr in claims.tpm.event_log.explained_pcrs) || claims.kinds.exists_one(k, k == \"tpm\")",
         ];
         let mut mutations = Mutations(1);
         let (mut read, mut decided) = (0, 0);
         for turn in 0..4_000 {
-            let text = match turn % 3 {
+            let text = match turn % 4 {
                 0 => mutations.text(),
                 other => mutations.of(known[other - 1]),
             };

@@ -7,7 +7,7 @@ use super::machine::{
 use crate::log_builder::{LogBuilder, SHA256};
 use attest::HashAlg;
 use attest::tpm::event_log::EventLog;
-use attest::tpm::measured_boot::{EVENTS_LIMIT, MeasuredBoot, Proof};
+use attest::tpm::measured_boot::{EVENTS_LIMIT, MeasuredBoot, Part, Proof};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -37,8 +37,18 @@ fn read(bytes: &[u8]) -> Option<MeasuredBoot> {
         boot.uki_sections(),
         boot.grub_texts(),
     );
+    for part in Part::ALL {
+        // What says that it is not there is all that there is otherwise.
+        match boot.part(part, PART_LIMIT) {
+            Ok(serde_json::Value::Array(all)) => assert!(all.len() <= PART_LIMIT, "{part:?}"),
+            Ok(value) => assert!(!value.is_null(), "{part:?}"),
+            Err(why) => assert!(!why.to_string().is_empty()),
+        }
+    }
     Some(boot)
 }
+
+const PART_LIMIT: usize = 2;
 
 /// What a digest may be the hash of, written down apart from the product: the data without a short end, behind a label, or a variable's value.
 fn candidates(data: &[u8]) -> Vec<&[u8]> {

@@ -9,7 +9,11 @@ const NAMED_LIMIT: usize = 8;
 /// the cluster's, and which digests a bought TPM has to be extended with. It has no `Display`, so that no error's text can hold it:
 /// [`Reject::detail`](crate::Reject::detail) alone reads it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Withheld(String);
+pub struct Withheld {
+    words: Box<str>,
+    /// The words that an earlier release had, where those were others.
+    of_before: Option<Box<str>>,
+}
 
 impl Withheld {
     /// One of these values.
@@ -25,18 +29,33 @@ impl Withheld {
     /// At most so many seconds.
     #[must_use]
     pub fn at_most_seconds(limit: u64) -> Self {
-        Self(format!("at most {limit} s"))
+        Self::words(format!("at most {limit} s"))
     }
 
     /// What is only in words.
     pub fn words(words: impl Into<String>) -> Self {
-        Self(words.into())
+        Self {
+            words: words.into().into_boxed_str(),
+            of_before: None,
+        }
+    }
+
+    /// The same, which an earlier release said in other words.
+    #[must_use]
+    pub(crate) fn said_before_as(self, words: String) -> Self {
+        let of_before = (*words != *self.words).then(|| words.into_boxed_str());
+        Self { of_before, ..self }
+    }
+
+    /// In the words of an earlier release.
+    pub(crate) fn of_before(&self) -> Self {
+        Self::words(self.of_before.as_deref().unwrap_or(&self.words))
     }
 
     fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {
         let named: Vec<String> = values.iter().take(NAMED_LIMIT).map(ToString::to_string).collect();
         let named = named.join(separator);
-        Self(match values.len().saturating_sub(NAMED_LIMIT) {
+        Self::words(match values.len().saturating_sub(NAMED_LIMIT) {
             _ if values.is_empty() => "none".to_owned(),
             0 => named,
             more => format!("{named} or {more} more"),
@@ -45,7 +64,7 @@ impl Withheld {
 
     /// The words, for the log and the record.
     pub(crate) fn reveal(&self) -> &str {
-        &self.0
+        &self.words
     }
 }
 

@@ -8,7 +8,7 @@ use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule}
 use attest::azure::vtpm::AzureVtpmError;
 use attest::condition::ConditionRefusal;
 use attest::gcp::GcpError;
-use attest::tpm::rules::{BootRefusal, Check};
+use attest::tpm::rules::{Beginning, BootRefusal, Check, Known};
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
 
@@ -141,11 +141,11 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             event: 17,
             bank: HashAlg::Sha256,
             digest: found(),
-            said: String::new(),
+            said: Known::Nothing,
             accepted: kept(),
         },
         BootRefusal::FirmwareVersion {
-            found: found(),
+            found: Beginning::of(&found()),
             accepted: kept(),
         },
     ];

@@ -1,6 +1,8 @@
 //! Which generations are looked in, and when they have lapsed.
 
 use super::*;
+use attest::tpm::TpmEvidenceError;
+use attest::tpm::rules::BootRefusal;
 
 #[test]
 fn dbx_has_at_least_what_one_generation_has() {
@@ -163,4 +165,99 @@ fn a_policy_names_its_sets_by_their_digests() {
     let given = read.with_reference_sets(&sets).unwrap();
     assert_eq!(given, policy);
     assert!(appraise(claims, &given, at(case.now)).is_ok());
+}
+fn refused(log: &LogBuilder, checks: &[Check], sets: &Arc<ReferenceSets>) -> BootRefusal {
+    let (case, claims) = claims(log);
+    match appraise(claims, &policy(checks, sets), at(case.now)).unwrap_err() {
+        Reject::Tpm(TpmEvidenceError::Boot(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The same machine with another kernel in its unified kernel image.
+fn uki_with(kernel: &[u8]) -> LogBuilder {
+    let mut log = uki_machine();
+    let place = log.events.iter().position(|event| event.pcr == 11).unwrap() + 1;
+    let other = log.clone().section(".linux", kernel);
+    log.events[place] = other.events.last().unwrap().clone();
+    log
+}
+
+/// A section is held against what is accepted as that section, the newest first; earlier releases named others, too.
+#[test]
+fn a_section_that_is_refused_is_beside_those_that_are_accepted_as_it() {
+    let hex = |content: &[u8]| data_encoding::HEXLOWER.encode(&sha256(content));
+    let sets = sets(vec![
+        generation("first", 10, None, values_of(&uki_machine())),
+        generation("second", 20, None, values_of(&uki_with(b"kernel 2"))),
+    ]);
+    let detail = |refusal: BootRefusal| Reject::from(refusal).detail();
+    let refusal = refused(&uki_with(b"kernel 3"), &[Check::UkiSections], &sets);
+    let before = refusal.of_before().map(detail).unwrap();
+    let now = detail(refusal);
+    let accepted = format!(
+        "; the pool accepts since 1970-01-01T00:00:20Z: \"second\" (.linux {}); since 1970-01-01T00:00:10Z: \"first\" (.linux {})",
+        hex(b"kernel 2"),
+        hex(b"kernel")
+    );
+    assert!(now.ends_with(&accepted), "{now}");
+    let of_all = format!(
+        "; the pool accepts since 1970-01-01T00:00:20Z: \"second\" (.linux {}); since 1970-01-01T00:00:20Z: \"second\" (.osrel {}); since 1970-01-01T00:00:20Z: \"second\" (.cmdline {}); 5 more",
+        hex(b"kernel 2"),
+        hex(b"ID=debian"),
+        hex(b"root=LABEL=root ro")
+    );
+    assert!(before.ends_with(&of_all), "{before}");
+    assert_eq!(before.replace(&of_all, ""), now.replace(&accepted, ""));
+    let other = uki_machine().section(".splash", b"picture");
+    let now = detail(refused(&other, &[Check::UkiSections], &sets));
+    assert!(now.ends_with("(.splash); the pool accepts no .splash now"), "{now}");
+}
+
+/// Who reads a message sees where a text was cut; earlier releases did not say.
+#[test]
+fn a_text_that_was_cut_has_a_mark() {
+    let check = |log: &LogBuilder, checked: Check, shown: &str, before: Option<&str>| {
+        let accepted = sets(vec![generation("first", 10, None, values_of(&grub_machine(true)))]);
+        let refusal = refused(log, &[checked], &accepted);
+        assert!(refusal.to_string().contains(shown), "{refusal}");
+        let found = refusal.of_before();
+        assert_eq!(found.is_some(), before.is_some(), "{found:?}");
+        for (found, expect) in found.iter().zip(before) {
+            assert!(found.to_string().contains(expect), "{found}");
+            assert_eq!(found.to_string(), refusal.to_string().replacen("\"…", "\"", 1));
+            assert_eq!(found.of_before(), None);
+        }
+    };
+    let (fits, longer) = ("a".repeat(120), "a".repeat(121));
+    let whole = format!("(\"{fits}\")");
+    check(&grub_machine(true).grub(&fits), Check::Grub, &whole, None);
+    check(
+        &grub_machine(true).grub(&longer),
+        Check::Grub,
+        &format!("(\"{fits}\"…)"),
+        Some(&whole),
+    );
+    // A text's own mark is in the quotation marks.
+    check(&grub_machine(true).grub("a…"), Check::Grub, "(\"a…\")", None);
+    let named = |name: &str| with(&grub_machine(true), 9, b"other", name.as_bytes());
+    let word = format!("; the node calls it \"{fits}\"");
+    check(&named(&fits), Check::Files, &word, None);
+    check(&named(&longer), Check::Files, &format!("{word}…"), Some(&word));
+    let mut firmware = grub_machine(true);
+    let version = crate::measured_boot::machine::utf16(&longer);
+    firmware.events[0] = LogBuilder {
+        events: Vec::new(),
+        ..firmware.clone()
+    }
+    .event(0, 8, &version)
+    .events[0]
+        .clone();
+    let version = format!("version \"{fits}\"");
+    check(
+        &firmware,
+        Check::FirmwareVersion,
+        &format!("{version}… is not accepted"),
+        Some(&version),
+    );
 }

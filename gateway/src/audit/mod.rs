@@ -17,6 +17,7 @@ mod likeness;
 mod log_end;
 mod log_file;
 mod log_key;
+mod of_before;
 pub mod past;
 mod pending;
 mod reach;
@@ -44,6 +45,7 @@ pub use journal::{Durable, Folders, Journal, JournalError, LargeParts, Recorded}
 pub use kept::{Keeping, Kept, give_up, keep, kept, missing, of_other_keys, standing};
 pub use likeness::{Difference, Likened, LikenessError, Likenesses};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
+pub use of_before::of_before;
 pub use pending::{Resolved, resolve_pending};
 pub use reason::{NEXT_STEP, Use, served_for, trusted_by, with_before};
 pub use record::{DecidedBy, Decision, NotAttested, Record, Shown, TicketTerms, Verdict, WAITED, decision_id};

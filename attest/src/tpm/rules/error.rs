@@ -1,6 +1,6 @@
 //! Why what a machine has booted is refused.
 
-use super::Check;
+use super::{Beginning, Check, Known};
 use crate::advice::{Advice, advice};
 use crate::tpm::measured_boot::NotProven;
 use crate::tpm::wire::HashAlg;
@@ -35,13 +35,13 @@ pub enum BootRefusal {
         bank: HashAlg,
         /// Hexadecimal.
         digest: String,
-        /// What is known of it beside that, in words that say whose they are; empty if nothing is.
-        said: String,
+        /// What is known of it beside that.
+        said: Known,
         accepted: Withheld,
     },
     /// The firmware is of another version.
-    #[error("the firmware's version {found:?} is not accepted")]
-    FirmwareVersion { found: String, accepted: Withheld },
+    #[error("the firmware's version {found} is not accepted")]
+    FirmwareVersion { found: Beginning, accepted: Withheld },
 }
 
 advice! {
@@ -66,6 +66,35 @@ impl BootRefusal {
             Self::NotAccepted { .. } => BOOT_NOT_ACCEPTED,
             Self::FirmwareVersion { .. } => FIRMWARE_NOT_ACCEPTED,
         }
+    }
+
+    /// The same as earlier releases said it, if that was otherwise: they put no mark behind a text that they had cut, and named what is accepted of other sections
+    /// of a unified kernel image, too.
+    #[must_use]
+    pub fn of_before(&self) -> Option<Self> {
+        let before = match self {
+            Self::NotAccepted {
+                check,
+                event,
+                bank,
+                digest,
+                said,
+                accepted,
+            } => Self::NotAccepted {
+                check: *check,
+                event: *event,
+                bank: *bank,
+                digest: digest.clone(),
+                said: said.unmarked(),
+                accepted: accepted.of_before(),
+            },
+            Self::FirmwareVersion { found, accepted } => Self::FirmwareVersion {
+                found: found.unmarked(),
+                accepted: accepted.of_before(),
+            },
+            Self::NotProven { .. } | Self::SecureBootOff { .. } | Self::Nothing { .. } | Self::Dbx { .. } => return None,
+        };
+        (before != *self).then_some(before)
     }
 
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {

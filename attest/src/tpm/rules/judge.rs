@@ -2,15 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::matching::{accepted_words, is_accepted};
-use super::{BootRefusal, Check};
+use super::matching::{accepted_sections, accepted_words, is_accepted};
+use super::{Beginning, BootRefusal, Check, Known};
 use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceSets, Value, Wanted};
-use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Meaning, MeasuredBoot, NotProven, Sha256, UkiSection};
+use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Meaning, MeasuredBoot, NotProven, Sha256};
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
 
-/// Longest text of an event that a message has, in characters.
-pub(super) const SAID_LIMIT_CHARS: usize = 120;
 /// Longest name that is taken from an event, in characters: each may have four bytes.
 pub(super) const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
@@ -89,15 +87,15 @@ impl Shown<'_> {
     }
 
     /// What a message says of it.
-    fn said(&self) -> String {
+    fn known(&self) -> Known {
         match (&self.said, self.section) {
-            (Said::Event(event), _) => said(event),
+            (Said::Event(event), _) => known(event),
             (Said::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
-                format!(" ({:?})", printable(subject, SAID_LIMIT_CHARS))
+                Known::Content(Beginning::of(subject))
             }
-            (Said::Hash, _) => " (an image, by its own hash)".to_owned(),
-            (Said::Section, section) => format!(" (.{})", section.unwrap_or_default()),
+            (Said::Hash, _) => Known::OwnHash,
+            (Said::Section, section) => Known::Section(section.unwrap_or_default()),
         }
     }
 
@@ -210,7 +208,7 @@ impl Against<'_> {
             return Ok(());
         }
         Err(BootRefusal::FirmwareVersion {
-            found: printable(&version.to_string(), SAID_LIMIT_CHARS),
+            found: Beginning::of(&version.to_string()),
             accepted: accepted_words(self.sets, Wanted::FirmwareVersions, self.boot.bank, fits, self.now),
         })
     }
@@ -224,7 +222,7 @@ impl Against<'_> {
             event: found.event,
             bank: self.boot.bank,
             digest: Cow::Borrowed(found.digest),
-            section: Some(section_name(found.section)),
+            section: Some(found.section.name()),
             said: Said::Section,
         });
         Ok(shown.collect())
@@ -253,7 +251,10 @@ impl Against<'_> {
         // What looks for no value accepts none.
         let accepted = match self.check.wanted() {
             Some(wanted) if is_accepted(self.sets, wanted, self.boot.bank, fits, self.now) => return Ok(()),
-            Some(wanted) => accepted_words(self.sets, wanted, self.boot.bank, fits, self.now),
+            Some(wanted) => match shown.section {
+                Some(section) => accepted_sections(self.sets, wanted, self.boot.bank, fits, self.now, section),
+                None => accepted_words(self.sets, wanted, self.boot.bank, fits, self.now),
+            },
             None => crate::withheld::Withheld::words("nothing"),
         };
         Err(BootRefusal::NotAccepted {
@@ -261,19 +262,19 @@ impl Against<'_> {
             event: shown.event,
             bank: shown.bank,
             digest: shown.digest.to_string(),
-            said: shown.said(),
+            said: shown.known(),
             accepted,
         })
     }
 }
 
 /// What there is to say of an event: its content, where the digest covers it; or what the log says, which is the node's own word.
-fn said(event: &BootEvent) -> String {
-    let Some(text) = said_name(event) else { return String::new() };
-    let text = printable(&text, SAID_LIMIT_CHARS);
+fn known(event: &BootEvent) -> Known {
+    let Some(text) = said_name(event) else { return Known::Nothing };
+    let text = Beginning::of(&text);
     match event.is_content() {
-        true => format!(" ({text:?})"),
-        false => format!("; the node calls it {text:?}"),
+        true => Known::Content(text),
+        false => Known::NodesWord(text),
     }
 }
 
@@ -289,23 +290,4 @@ pub(super) fn said_name(event: &BootEvent) -> Option<String> {
         Meaning::Initrd => "the initrd".to_owned(),
         _ => return None,
     })
-}
-
-pub(super) const fn section_name(section: UkiSection) -> &'static str {
-    match section {
-        UkiSection::Linux => "linux",
-        UkiSection::Osrel => "osrel",
-        UkiSection::Cmdline => "cmdline",
-        UkiSection::Initrd => "initrd",
-        UkiSection::Ucode => "ucode",
-        UkiSection::Splash => "splash",
-        UkiSection::Dtb => "dtb",
-        UkiSection::Dtbauto => "dtbauto",
-        UkiSection::Hwids => "hwids",
-        UkiSection::Uname => "uname",
-        UkiSection::Sbat => "sbat",
-        UkiSection::Pcrpkey => "pcrpkey",
-        UkiSection::Profile => "profile",
-        UkiSection::Efifw => "efifw",
-    }
 }

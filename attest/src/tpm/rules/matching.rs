@@ -17,7 +17,34 @@ pub(crate) fn is_accepted(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, f
 
 /// What is accepted in place of what does not fit, in words for the log: whether that was accepted once, and the newest that are.
 pub(crate) fn accepted_words(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> Withheld {
+    Withheld::words(words(sets, wanted, bank, fits, now, None))
+}
+
+/// The same for a section of a unified kernel image: what is accepted as that section.
+pub(super) fn accepted_sections(
+    sets: &ReferenceSets,
+    wanted: Wanted,
+    bank: HashAlg,
+    fits: impl Fn(&Value<'_>) -> bool,
+    now: u64,
+    section: &str,
+) -> Withheld {
+    let of_all = words(sets, wanted, bank, &fits, now, None);
+    Withheld::words(words(sets, wanted, bank, fits, now, Some(section))).said_before_as(of_all)
+}
+
+fn words(
+    sets: &ReferenceSets,
+    wanted: Wanted,
+    bank: HashAlg,
+    fits: impl Fn(&Value<'_>) -> bool,
+    now: u64,
+    section: Option<&str>,
+) -> String {
     let (mut accepted, lapsed): (Vec<_>, Vec<_>) = sets.listed(wanted, bank).partition(|listed| listed.generation.is_accepted_at(now));
+    if let Some(section) = section {
+        accepted.retain(|listed| matches!(listed.value, Value::Section(of, _) if of == section));
+    }
     accepted.sort_by_key(|listed| Reverse(listed.generation.added));
     let mut words = Vec::new();
     let before = lapsed
@@ -29,11 +56,11 @@ pub(crate) fn accepted_words(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg
     }
     words.extend(accepted.iter().take(NAMED_LIMIT).map(named));
     match accepted.len().saturating_sub(NAMED_LIMIT) {
-        _ if accepted.is_empty() => words.push("nothing now".to_owned()),
+        _ if accepted.is_empty() => words.push(section.map_or("nothing now".to_owned(), |section| format!("no .{section} now"))),
         0 => {}
         more => words.push(format!("{more} more")),
     }
-    Withheld::words(words.join("; "))
+    words.join("; ")
 }
 
 fn named(listed: &Listed<'_>) -> String {

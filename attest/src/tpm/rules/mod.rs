@@ -6,6 +6,7 @@
 
 mod error;
 mod judge;
+mod known;
 mod matching;
 mod place;
 mod recorded;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::{ADVICE, BootRefusal};
 pub(crate) use judge::{judge, unlisted};
+pub use known::{Beginning, Known};
 pub(crate) use matching::{accepted_words, is_accepted};
 pub use place::{Place, values};
 pub use recorded::{could_hold, recorded};

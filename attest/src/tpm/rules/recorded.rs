@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::judge::{NAME_LIMIT_CHARS, judge, said_name, section_name};
+use super::judge::{NAME_LIMIT_CHARS, judge, said_name};
 use super::{BootRefusal, Check};
 use crate::reference_sets::{Digests, EventValue, PcrValue, ReferenceSets, SectionValue, Values};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot};
@@ -41,7 +41,7 @@ pub fn recorded(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>) -> Values {
         }
     });
     let sections = boot.uki_sections().unwrap_or_default().into_iter().map(|found| SectionValue {
-        section: section_name(found.section).to_owned(),
+        section: found.section.name().to_owned(),
         digests: digests(found.digest),
     });
     let dbx = boot

@@ -16,6 +16,9 @@ fn printable(text: &str) -> String {
             out.push(character);
         }
     }
+    if text.chars().nth(SHOWN_LIMIT_CHARACTERS).is_some() {
+        out.push('…');
+    }
     out
 }
 
@@ -93,7 +96,7 @@ mod tests {
     #[test]
     fn text_from_outside_cannot_look_like_another_line() {
         assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
-        assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS);
+        assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS + 1);
     }
 
     #[test]

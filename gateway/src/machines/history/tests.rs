@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::EventLogError;
-use attest::tpm::rules::{BootRefusal, Check};
+use attest::tpm::rules::{BootRefusal, Check, Known};
 use attest::{Counters, HashAlg, NodeIdentity, TpmEvidenceError, Withheld};
 
 use super::*;
@@ -207,7 +207,7 @@ async fn a_refusal_says_what_the_machine_had_there_before() {
             event: 17,
             bank: HashAlg::Sha256,
             digest: hex(digest),
-            said: String::new(),
+            said: Known::Nothing,
             accepted: Withheld::words("nothing"),
         })
     };

@@ -2,7 +2,7 @@
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, WouldRefuse, replay, trusted_by};
+use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, WouldRefuse, of_before, replay, trusted_by};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
 use serde_json::Value;
 
@@ -67,10 +67,11 @@ impl Line {
                 ("token-invalid".to_owned(), true)
             }
             Err(ReplayError::Reject(reject)) => {
+                let before = of_before(&reject).map(|before| Refusal::from(before).reason());
                 let refusal = Refusal::from(reject);
                 let code = refusal.code().to_owned();
                 let same = refused && self.code.as_ref() == Some(&code);
-                if same && self.is_new() {
+                if same && self.is_new() && before.as_ref() != Some(&self.reason) {
                     differences.same("reason", &self.reason, &refusal.reason());
                 }
                 // In old records, evidence for a spent challenge stands there and was not looked at.
@@ -147,7 +148,7 @@ impl Line {
         if !same {
             differences.say("claims are not what the evidence proves");
         }
-        if self.verdict == Verdict::Trusted {
+        if self.verdict == Verdict::Trusted && self.would_refuse != WouldRefuse::all_of_before(result) {
             differences.same("would_refuse", &self.would_refuse, &WouldRefuse::all_of(result));
         }
         if self.verdict == Verdict::Trusted && self.is_new() {

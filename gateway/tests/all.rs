@@ -29,6 +29,7 @@ mod cloud_anchors;
 mod cloud_evidence;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod conditions;
 mod config_copies;
 mod conformance;
 mod doubt;

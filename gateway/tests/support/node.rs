@@ -56,6 +56,11 @@ impl Node {
         self.case.event_log = Some(log);
     }
 
+    /// It sends no event log from now on.
+    pub fn sends_no_event_log(&mut self) {
+        self.case.event_log = None;
+    }
+
     /// Its TPM quotes these PCRs from now on, which have these values.
     pub fn quotes(&mut self, pcrs: &BTreeMap<u8, HexDigest>) {
         let values = pcrs.iter().map(|(pcr, value)| (*pcr, value.as_bytes().to_vec()));

@@ -130,6 +130,18 @@ fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
         check("", &[&says(condition), TPM], Err(expect));
         check("", &[&says(condition), TPM], Err("condition = "));
     }
+    // What could never be there.
+    for (condition, expect) in [
+        ("claims.tpm.boot.secureboot", "there is never a claims.tpm.boot.secureboot"),
+        ("claims.gcp.boot.secure_boot", "there is never a claims.gcp.boot"),
+        (
+            "claims.tpm.boot.grub == []",
+            "claims.tpm.boot.grub is read from PCR 8, which [tpm] does not name in pcrs",
+        ),
+    ] {
+        check("", &[&says(condition), TPM], Err(expect));
+    }
+    check("", &[&says("claims.tpm.boot.secure_boot"), TPM], Ok("tpm"));
 }
 
 #[test]

@@ -1,0 +1,249 @@
+//! A condition on what was booted, by the real program: it decides alike where machines attest, in the record, and in each command. And records of earlier
+//! releases, which have other words for the same refusals.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use attest::protocol::HexDigest;
+use attest::{HashAlg, SpkiSha256};
+use serde_json::Value;
+
+use crate::booted::{Parts, grub_machine, sha256, uki_machine};
+use crate::log_builder::{EV_IPL, LogBuilder};
+use crate::support::node::Node;
+use crate::support::{Answer, Gateway, POOL};
+
+/// A gateway whose pool has these PCRs quoted, and a machine that it knows.
+struct Site {
+    gateway: Gateway,
+    node: Node,
+    pcrs: &'static [u8],
+}
+
+impl Site {
+    fn new(pcrs: &'static [u8]) -> Self {
+        let (gateway, node) = (Gateway::init(), Node::new());
+        gateway.command(&["ek", "add", &node.ek()]);
+        let quoted: Vec<String> = pcrs.iter().map(|pcr| format!("{pcr} = \"not checked\"")).collect();
+        gateway.edit_pool(POOL, "\"0-7\" = \"not checked\"", &quoted.join("\n"));
+        Self { gateway, node, pcrs }
+    }
+
+    /// The machine boots by one log, and sends another, or none; what becomes of it.
+    async fn boots(&mut self, log: &LogBuilder, sends: Option<&LogBuilder>) -> Answer {
+        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
+        let values = log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| self.pcrs.contains(pcr));
+        let values: BTreeMap<u8, HexDigest> = values.collect();
+        self.node.quotes(&values);
+        match sends {
+            Some(sends) => self.node.has_booted(sends.build(), &values),
+            None => self.node.sends_no_event_log(),
+        }
+        let challenged = Answer::of(self.node.challenge(&client, &url)).await;
+        assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
+        let evidence = self.node.evidence(&challenged, &key);
+        Answer::of(Node::send(&client, &url, &evidence)).await
+    }
+
+    async fn trusted(&mut self, log: &LogBuilder) -> Value {
+        let answer = self.boots(log, Some(log)).await;
+        assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+        self.last_evidence()
+    }
+
+    async fn refused(&mut self, log: &LogBuilder, sends: Option<&LogBuilder>, code: &str) -> Value {
+        self.boots(log, sends).await.refused(403, code);
+        self.last_evidence()
+    }
+
+    /// The pool is another from now on.
+    fn change(&mut self, from: &str, to: &str) {
+        self.gateway.edit_pool(POOL, from, to);
+        self.stop();
+        self.gateway.run();
+    }
+
+    /// What the machine has booted is what the pool accepts, and all of this that it asks for.
+    fn accept(&mut self, check: &str) {
+        let folder = self.gateway.path(&format!("pools/{POOL}/reference-values"));
+        fs::create_dir_all(&folder).unwrap();
+        let (node, file) = (format!("tpm:{}", self.node.ek()), folder.join("recorded.json"));
+        let record = [
+            "reference-values",
+            "record",
+            &node,
+            "--name",
+            "first",
+            "--to",
+            file.to_str().unwrap(),
+        ];
+        self.said(&record, true);
+        let section = "\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
+        self.gateway.edit_pool(POOL, "\n[kubelet]\n", section);
+        self.change("\n[tpm]\n", &format!("\n[tpm]\nboot = [\"{check}\"]\n"));
+    }
+
+    fn last_evidence(&self) -> Value {
+        let mut records = self.gateway.records().into_iter();
+        records.rfind(|record| record["decision"] == "evidence").unwrap()
+    }
+
+    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+        let output = self.gateway.try_command(arguments);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
+        said
+    }
+
+    fn stop(&mut self) {
+        self.gateway.terminate();
+        assert!(self.gateway.wait().success());
+    }
+
+    /// What `audit` says of the log, with these words in the place of others in each line, as an earlier release has written them.
+    fn audited(&self, words: &[(&str, &str)], sound: bool) -> String {
+        let lines = self.gateway.records().into_iter().map(|mut line| {
+            line.as_object_mut().unwrap().remove("chain");
+            let mut text = line.to_string();
+            for (now, then) in words {
+                let quoted = |words: &str| Value::from(words).to_string().trim_matches('"').to_owned();
+                text = text.replace(&quoted(now), &quoted(then));
+            }
+            text
+        });
+        let file = self.gateway.path("altered.jsonl");
+        fs::write(&file, lines.collect::<Vec<_>>().join("\n") + "\n").unwrap();
+        self.said(&["audit", "--unchained", "--log", file.to_str().unwrap()], sound)
+    }
+}
+
+const OF_UKI: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12];
+const OF_GRUB: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14];
+
+fn hex(content: &[u8]) -> String {
+    data_encoding::HEXLOWER.encode(&sha256(content))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
+    let condition = format!(
+        "claims.tpm.boot.secure_boot && claims.tpm.boot.uki_sections.all(s, s.section != 'linux' || s.digest == '{}')",
+        hex(b"kernel")
+    );
+    let mut site = Site::new(OF_UKI);
+    let section = format!("\n[attestation]\ncondition = \"{condition}\"\n\n[tpm]\n");
+    site.gateway.edit_pool(POOL, "\n[tpm]\n", &section);
+    site.gateway.run();
+    let trusted = site.trusted(&uki_machine()).await;
+    assert!(trusted["claims"]["tpm"].get("boot").is_none(), "{trusted}");
+    let other = uki_machine().section(".linux", b"another kernel");
+    let not_met = site.refused(&other, Some(&other), "condition-not-met").await;
+    assert!(
+        not_met["reason"].as_str().unwrap().contains("claims.tpm.boot.uki_sections"),
+        "{not_met}"
+    );
+    let undecided = site.refused(&uki_machine(), None, "condition-undecided").await;
+    let missing = "there is no claims.tpm.boot: no event log leads to what was quoted";
+    assert!(undecided["reason"].as_str().unwrap().contains(missing), "{undecided}");
+    // Of one PCR the log does not lead to, the parts that are read from it are missing.
+    let booted = uki_machine().event(11, EV_IPL, b"systemd's own");
+    let unexplained = site.refused(&booted, Some(&uki_machine()), "condition-undecided").await;
+    let said = "claims.tpm.boot.uki_sections: PCR 11 is not explained by the log";
+    assert!(unexplained["reason"].as_str().unwrap().contains(said), "{unexplained}");
+
+    let id = |record: &Value| record["id"].as_str().unwrap().to_owned();
+    for (record, succeeds, said) in [
+        (&trusted, true, "yes"),
+        (&not_met, false, "it is false"),
+        (&undecided, false, missing),
+    ] {
+        let tested = site.said(&["policy", "test", POOL, "--record", &id(record)], succeeds);
+        let row = tested.lines().find(|line| line.contains("condition: ")).unwrap();
+        assert!(row.contains(said), "{tested}");
+    }
+    // By whose quote it was booted.
+    let same = id(&trusted);
+    let diff = |by: &str, succeeds: bool| site.said(&["log", "boot-diff", &same, &same, "--by", by], succeeds);
+    diff("tpm", true);
+    assert!(diff("azure-vtpm", false).contains("no event log that explains what was quoted"));
+    assert!(diff("vtpm", false).contains("no kind of evidence, such as tpm or azure-vtpm"));
+    assert!(
+        site.said(&["policy", "explain", POOL], true)
+            .contains("- claims.tpm.boot.secure_boot && ")
+    );
+    let simulated = site.said(&["policy", "simulate", POOL], true);
+    assert!(
+        simulated.contains("condition-undecided") && simulated.contains("1 refused"),
+        "{simulated}"
+    );
+    site.stop();
+    site.said(&["audit"], true);
+    // With another condition in the record it comes out otherwise.
+    let audited = site.audited(&[(&hex(b"kernel"), &hex(b"another kernel"))], false);
+    assert!(audited.contains("comes out as condition-not-met"), "{audited}");
+
+    site.gateway
+        .edit_pool(POOL, "claims.tpm.boot.secure_boot", "claims.tpm.boot.grub == []");
+    let checked = site.said(&["check"], true);
+    assert!(
+        checked.contains("claims.tpm.boot.grub is read from PCR 8, which [tpm] does not name in pcrs"),
+        "{checked}"
+    );
+}
+
+/// A record that an earlier release has written is held against that release's words, and against no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_earlier_releases_come_out_as_they_were_written() {
+    let text = format!("linux /vmlinuz root=LABEL=root ro {}", "a".repeat(120));
+    let (cut, mark) = (&text[..120], "…");
+    let mut site = Site::new(OF_GRUB);
+    site.gateway.run();
+    let good = grub_machine(true);
+    site.trusted(&good).await;
+    site.accept("grub");
+    let other = good.grub(&text);
+    let record = site.refused(&other, Some(&other), "boot-not-accepted").await;
+    assert!(
+        record["reason"].as_str().unwrap().contains(&format!("(\"{cut}\"{mark})")),
+        "{record}"
+    );
+    site.change("[grants]\n", "observe = true\n\n[grants]\n");
+    let observed = site.trusted(&other).await;
+    let reason = observed["would_refuse"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains(&format!("(\"{cut}\"{mark})")), "{observed}");
+    site.stop();
+    site.said(&["audit"], true);
+    let (now, then) = (format!("(\"{cut}\"{mark})"), format!("(\"{cut}\")"));
+    site.audited(&[(&now, &then)], true);
+    let other = site.audited(&[(&now, &format!("(\"{}\")", &cut[1..]))], false);
+    assert!(other.contains("reason is ") && other.contains("would_refuse is "), "{other}");
+}
+
+/// The same of a section of a unified kernel image: earlier releases named what is accepted of other sections, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_section_of_an_earlier_release_comes_out_as_it_was_written() {
+    let mut site = Site::new(OF_UKI);
+    site.gateway.run();
+    site.trusted(&uki_machine()).await;
+    site.accept("uki-sections");
+    let other = uki_machine().section(".linux", b"another kernel");
+    let record = site.refused(&other, Some(&other), "boot-not-accepted").await;
+    let reason = record["reason"].as_str().unwrap();
+    let (_, accepted) = reason.split_once("the pool accepts ").unwrap();
+    let (accepted, _) = accepted.split_once("; next: ").unwrap();
+    let since = accepted.split(": ").next().unwrap();
+    let named = |section: &str, content: &[u8]| format!("{since}: \"first\" (.{section} {})", hex(content));
+    assert_eq!(accepted, named("linux", b"kernel"));
+    let then = [
+        named("linux", b"kernel"),
+        named("osrel", b"ID=debian"),
+        named("cmdline", b"root=LABEL=root ro"),
+        "1 more".to_owned(),
+    ];
+    let says = |accepted: &str| format!("the pool accepts {accepted}; next: ");
+    site.stop();
+    site.audited(&[(&says(accepted), &says(&then.join("; ")))], true);
+    let audited = site.audited(&[(&says(accepted), &says(&then[1..].join("; ")))], false);
+    assert!(audited.contains("reason is "), "{audited}");
+}

@@ -74,6 +74,7 @@ mod newer_seal;
 #[cfg(feature = "cluster")]
 mod objects;
 mod observe;
+mod observed_values;
 mod older_release;
 mod output;
 mod owner;

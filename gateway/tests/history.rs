@@ -24,7 +24,7 @@ fn start(history: &str) -> (Gateway, Case) {
 }
 
 /// The machine boots by this log.
-fn booted(case: &Case, log: &LogBuilder) -> Case {
+pub fn booted(case: &Case, log: &LogBuilder) -> Case {
     next_boot(case).but(|next| {
         let values = log.pcrs(HashAlg::Sha256);
         next.pcrs = values.into_iter().filter(|(pcr, _)| next.pcrs.contains_key(pcr)).collect();
@@ -74,16 +74,16 @@ fn audit(gateway: &mut Gateway) {
 }
 
 /// One way not to be what it was: the rule, the code, a boot as it was, and one as it should not be.
-struct Way {
-    rule: &'static str,
-    code: &'static str,
-    good: fn(&Case) -> Case,
-    bad: fn(&Case) -> Case,
+pub struct Way {
+    pub rule: &'static str,
+    pub code: &'static str,
+    pub good: fn(&Case) -> Case,
+    pub bad: fn(&Case) -> Case,
     /// What the administrator reads, and the machine does not.
-    said: &'static str,
+    pub said: &'static str,
 }
 
-const WAYS: [Way; 3] = [
+pub const WAYS: [Way; 3] = [
     Way {
         rule: "counters_back",
         code: "tpm-counters-back",

@@ -216,7 +216,7 @@ impl<'r> EvidenceCase<'r> {
         }
         // Only now: evidence that is not accepted takes no instance, keeps no name, and uses no token up.
         let holder = self.join(&vouched, &result, reading).await?;
-        self.waits_no_more(&pool, result.claims()).await?;
+        self.is_let_in(&pool, &result).await?;
         let record = &mut self.record;
         record.verdict = Verdict::Trusted;
         record.grant = Some(grant.set());

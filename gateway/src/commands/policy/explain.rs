@@ -19,17 +19,23 @@ pub struct Arguments {
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
-    let (history, new_values) = (of_history(pool.history), of_new_values(pool.new_values.as_ref()));
+    let (history, new_values) = (
+        of_history(pool.history),
+        of_new_values(pool.new_values.as_ref(), pool.policy.observes()),
+    );
     output::print(format_args!("{}{history}{new_values}", words(&pool.policy)))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What becomes of machines that have booted what no reference value has.
-fn of_new_values(rules: Option<&Rules>) -> String {
+fn of_new_values(rules: Option<&Rules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
+        let becomes = match observes {
+            true => "its machine is let in, as the pool observes".to_owned(),
+            false => format!("its machine waits for {} min at most", rules.wait_seconds / 60),
+        };
         format!(
-            "What no reference value has, and is all that is wrong: its machine waits for {} min at most, and the administrator is asked once {} machines have booted it.\n",
-            rules.wait_seconds / 60,
+            "What no reference value has, and is all that is wrong: {becomes}, and the administrator is asked once {} machines have booted it.\n",
             rules.machines
         )
     })

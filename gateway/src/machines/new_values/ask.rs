@@ -38,11 +38,13 @@ pub struct Shown<'a> {
     pub machine: &'a str,
     pub values: &'a [NewValue],
     pub decision: &'a str,
+    /// The pool observes: the machine is let in whatever comes of this, and waits for nothing.
+    pub observed: bool,
     /// Seconds since 1970.
     pub now: u64,
 }
 
-/// What a machine waits for.
+/// What a machine waits for, or is counted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub question: String,
@@ -106,13 +108,18 @@ impl AwaitedValues {
         }
     }
 
-    /// Whether a machine waits: it was refused for these values alone, in evidence that was verified in full.
+    /// Whether a machine waits: it was refused for these values alone, in evidence that was verified in full; or would have been, if the pool did not observe.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn ask(&self, shown: Shown<'_>) -> Result<Step, StoreError> {
         let Shown {
-            pool, rules, machine, now, ..
+            pool,
+            rules,
+            machine,
+            observed,
+            now,
+            ..
         } = shown;
         let question = question_id(pool, shown.values);
         let wanted = [of_machine(pool, machine), of_answer(pool, &question)].map(|id| (KIND, id));
@@ -123,7 +130,7 @@ impl AwaitedValues {
             .transpose()?
             .filter(|own| own.until > now && own.since <= now);
         let answer = answer.map(|answer| read::<Answered>(&answer)).transpose()?;
-        let begins = own.as_ref().is_none_or(|own| own.question != question);
+        let begins = own.as_ref().is_none_or(|own| own.question != question || own.observed != observed);
         let kept = if begins { self.look(now).await? } else { self.known().await? };
         let denied = answer
             .as_ref()
@@ -149,13 +156,19 @@ impl AwaitedValues {
             }));
         }
         let waiting = match own {
-            Some(own) if own.question == question => own,
-            Some(own) => match own.anew(&question, now, rules) {
+            Some(own) if own.question == question && own.observed == observed => own,
+            // Its pool observes from now on, or does not any more: that is none of its own doing, and it has not waited yet.
+            Some(own) if own.question == question => Waiting {
+                since: now,
+                observed,
+                ..own
+            },
+            Some(own) => match own.anew(&question, &shown) {
                 Some(anew) => anew,
                 None => return Ok(Step::Refused(NotAwaited::Changes)),
             },
             None if kept.counting(pool, now).count() >= MACHINES_LIMIT => return Ok(Step::Refused(NotAwaited::Machines)),
-            None => Waiting::begun(&question, now, rules.window_seconds),
+            None => Waiting::begun(&question, now, rules.window_seconds, observed),
         };
         let of = (pool.to_owned(), question.clone());
         let is_there = kept.questions.contains_key(&of);
@@ -175,7 +188,7 @@ impl AwaitedValues {
             self.store.put(KIND, write(of_machine(pool, machine), &seen)?).await?;
         }
         let waited = now.saturating_sub(waiting.since);
-        if waited >= rules.wait_seconds {
+        if !observed && waited >= rules.wait_seconds {
             let since = waiting.since;
             return Ok(Step::Refused(NotAwaited::Over { question, since }));
         }
@@ -193,7 +206,7 @@ impl AwaitedValues {
         Ok(if begins { Step::Begins(wait) } else { Step::Waits(wait) })
     }
 
-    /// A machine is trusted: since when it has waited, and for which question, if it has.
+    /// A machine is trusted, and has nothing new: since when it has waited, and for which question, if it has.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -202,9 +215,11 @@ impl AwaitedValues {
         let Some(entry) = self.store.get(KIND, &id).await? else {
             return Ok(None);
         };
-        let Waiting { question, since, .. } = read(&entry)?;
+        let Waiting {
+            question, since, observed, ..
+        } = read(&entry)?;
         self.store.remove(KIND, &id).await?;
-        Ok(Some((question, since)))
+        Ok((!observed).then_some((question, since)))
     }
 
     async fn write_question(&self, shown: &Shown<'_>, question: &str) -> Result<(), StoreError> {
@@ -258,8 +273,9 @@ impl AwaitedValues {
 
 impl Waiting {
     /// The same machine, which shows something else now; `None` if it has done so too often.
-    fn anew(&self, question: &str, now: u64, rules: &Rules) -> Option<Self> {
-        let begun = Self::begun(question, now, rules.window_seconds);
+    fn anew(&self, question: &str, shown: &Shown<'_>) -> Option<Self> {
+        let Shown { rules, observed, now, .. } = *shown;
+        let begun = Self::begun(question, now, rules.window_seconds, observed);
         if now.saturating_sub(self.began) >= rules.window_seconds {
             return Some(begun);
         }

@@ -36,7 +36,7 @@ pub struct Question {
     pub decision: String,
 }
 
-/// A machine that waits, or has waited in vain.
+/// A machine that waits, has waited in vain, or was let in with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Waiting {
@@ -50,6 +50,9 @@ pub(super) struct Waiting {
     /// Since when it is counted how often it has shown something else.
     pub began: u64,
     pub changes: u32,
+    /// The pool observes: it was let in, and does not wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub observed: bool,
 }
 
 /// That somebody was asked: in words, for the attestation log.
@@ -245,8 +248,8 @@ impl Kept {
 }
 
 impl Waiting {
-    /// One that waits from now on.
-    pub fn begun(question: &str, now: u64, window_seconds: u64) -> Self {
+    /// One that waits from now on, unless the pool observes.
+    pub fn begun(question: &str, now: u64, window_seconds: u64, observed: bool) -> Self {
         Self {
             question: question.to_owned(),
             since: now,
@@ -254,6 +257,7 @@ impl Waiting {
             until: now.saturating_add(window_seconds),
             began: now,
             changes: 0,
+            observed,
         }
     }
 }

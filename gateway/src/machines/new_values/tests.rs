@@ -38,12 +38,17 @@ impl Room {
     }
 
     async fn ask(&self, pool: &str, machine: &str, values: &[NewValue], at: u64) -> Step {
+        self.take(pool, machine, values, at, false).await
+    }
+
+    async fn take(&self, pool: &str, machine: &str, values: &[NewValue], at: u64, observed: bool) -> Step {
         let shown = Shown {
             pool,
             rules: &RULES,
             machine,
             values,
             decision: "0123",
+            observed,
             now: START + at,
         };
         self.awaited.ask(shown).await.unwrap()
@@ -51,6 +56,11 @@ impl Room {
 
     async fn shows(&self, machine: &str, values: &[u8], at: u64) -> Step {
         self.ask(POOL, machine, &all(values), at).await
+    }
+
+    /// The pool observes, and lets the machine in.
+    async fn boots(&self, machine: &str, values: &[u8], at: u64) -> Step {
+        self.take(POOL, machine, &all(values), at, true).await
     }
 
     async fn rows(&self, at: u64) -> Vec<Row> {
@@ -176,6 +186,54 @@ async fn a_machine_waits_for_so_long_and_no_longer_whatever_it_does() {
         room.shows("tpm:a", &[1], 610).await,
         Step::Refused(NotAwaited::Over { .. })
     ));
+}
+
+#[tokio::test]
+async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
+    let room = Room::new();
+    assert!(matches!(room.boots("tpm:a", &[1], 0).await, Step::Begins(Wait { machines: 1, .. })));
+    // However long that is.
+    for at in [1, 600, 3000] {
+        assert!(matches!(room.boots("tpm:a", &[1], at).await, Step::Waits(_)), "{at}");
+    }
+    assert!(wait(room.boots("tpm:b", &[1], 3000).await).is_put);
+    assert_eq!(room.rows(3000).await[0].machines, 2);
+    // The pool is strict from now on: it waits, from now on, and not for ever.
+    let strict = room.shows("tpm:a", &[1], 3100).await;
+    assert!(
+        matches!(
+            &strict,
+            Step::Begins(Wait {
+                left_seconds: 600,
+                is_put: false,
+                ..
+            })
+        ),
+        "{strict:?}"
+    );
+    assert_eq!(wait(room.shows("tpm:a", &[1], 3699).await).left_seconds, 1);
+    refused(room.shows("tpm:a", &[1], 3700).await);
+    // It observes again, and what is denied is so for whoever it lets in.
+    assert!(matches!(room.boots("tpm:a", &[1], 3701).await, Step::Begins(_)));
+    deny(&*room.store, POOL, &id(&[1]), "no", "alice", START).await.unwrap();
+    assert!(matches!(
+        refused(room.boots("tpm:a", &[1, 2], 3702).await),
+        NotAwaited::Denied { .. }
+    ));
+    // That it is let in as it should be, nobody has waited for.
+    assert!(matches!(room.boots("tpm:c", &[9], 3702).await, Step::Begins(_)));
+    assert_eq!(room.awaited.ended(POOL, "tpm:c").await.unwrap(), None);
+    assert!(room.rows(3702).await.iter().all(|row| row.question.values != all(&[9])));
+}
+
+/// What was written before a pool could observe, and what is written of a pool that does not.
+#[tokio::test]
+async fn an_entry_without_a_word_of_it_waits() {
+    let room = Room::new();
+    wait(room.shows("tpm:a", &[1], 0).await);
+    let entries = room.store.list(EntryKind::NewValue).await.unwrap();
+    assert!(entries.iter().all(|entry| !entry.value.contains("observed")), "{entries:?}");
+    assert_eq!(wait(room.shows("tpm:a", &[1], 1).await).left_seconds, 599);
 }
 
 #[tokio::test]
@@ -323,6 +381,7 @@ async fn a_restart_keeps_who_waits_and_two_gateways_see_the_same() {
         machine: "tpm:b",
         values: &values,
         decision: "4567",
+        observed: false,
         now: START,
     };
     assert!(wait(other.ask(shown).await.unwrap()).is_put);

@@ -1,4 +1,5 @@
-//! Evidence that is refused for nothing but values that no reference value has: whether its machine waits until an administrator has said yes or no.
+//! Evidence that is refused for nothing but values that no reference value has: whether its machine waits until an administrator has said yes or no. Where the
+//! pool observes, its machine is let in, and the administrator is asked all the same.
 //!
 //! What such evidence is worth is not changed by that: the record of it is a refusal's, once, when its machine begins to wait. What is answered is another matter.
 
@@ -6,12 +7,12 @@ use std::fmt::Write as _;
 
 use attest::new_values::new_values;
 use attest::reference_sets::NewValue;
-use attest::{Claims, Reject};
+use attest::{AttestationResult, Reject};
 
 use super::EvidenceCase;
 use crate::api::problem::Refusal;
 use crate::clock::rfc3339;
-use crate::machines::new_values::{NotAwaited, Shown, Step, Wait};
+use crate::machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
 use crate::policy::Earns;
 use crate::pools::Pool;
 
@@ -52,35 +53,9 @@ impl EvidenceCase<'_> {
         let (Some(rules), Some(claims), false) = (&pool.new_values, &self.record.claims, values.is_empty()) else {
             return Ok(None);
         };
-        let (machine, now) = (claims.identity().as_str(), self.asked.now.as_secs());
-        let shown = Shown {
-            pool: pool.name(),
-            rules,
-            machine,
-            values,
-            decision: &self.record.id,
-            now,
-        };
-        let step = self
-            .endpoint
-            .new_values
-            .ask(shown)
-            .await
-            .map_err(|error| Refusal::because(&error))?;
+        let machine = claims.identity().as_str();
+        let step = self.ask(pool, rules, machine, values, false).await?;
         let count = |event| self.endpoint.metrics.new_value(event);
-        if let Step::Begins(wait) | Step::Waits(wait) = &step
-            && wait.is_put
-        {
-            count("asked");
-            tracing::warn!(
-                "pool {}: {} machines have booted what no reference value has: {}; question {}: `attest-gateway reference-values pending {}`",
-                pool.name(),
-                wait.machines,
-                named(values),
-                wait.question,
-                pool.name()
-            );
-        }
         let awaited = |wait: &Wait| Refusal::value_awaited(&waits_for(values, wait), pool.name(), rules.again_seconds());
         match step {
             Step::Begins(wait) => {
@@ -113,12 +88,69 @@ impl EvidenceCase<'_> {
         }
     }
 
-    /// A trusted machine waits for nothing any more, if it has.
-    pub(super) async fn waits_no_more(&self, pool: &Pool, claims: &Claims) -> Result<(), Refusal> {
-        if pool.new_values.is_none() {
-            return Ok(());
+    /// Asks for a machine that has shown these; of several tries one has the administrator asked.
+    async fn ask(&self, pool: &Pool, rules: &Rules, machine: &str, values: &[NewValue], observed: bool) -> Result<Step, Refusal> {
+        let shown = Shown {
+            pool: pool.name(),
+            rules,
+            machine,
+            values,
+            decision: &self.record.id,
+            observed,
+            now: self.asked.now.as_secs(),
+        };
+        let step = self.endpoint.new_values.ask(shown).await;
+        let step = step.map_err(|error| Refusal::because(&error))?;
+        if let Step::Begins(wait) | Step::Waits(wait) = &step
+            && wait.is_put
+        {
+            self.endpoint.metrics.new_value("asked");
+            tracing::warn!(
+                "pool {}: {} machines have booted what no reference value has: {}; question {}: `attest-gateway reference-values pending {}`",
+                pool.name(),
+                wait.machines,
+                named(values),
+                wait.question,
+                pool.name()
+            );
         }
-        let machine = claims.identity().as_str();
+        Ok(step)
+    }
+
+    /// A machine is trusted. If it is so because the pool observes, and there is nothing else that it would be refused for, its values are asked about.
+    pub(super) async fn is_let_in(&mut self, pool: &Pool, result: &AttestationResult) -> Result<(), Refusal> {
+        let Some(rules) = &pool.new_values else { return Ok(()) };
+        let machine = result.claims().identity().as_str();
+        let is_known = result.would_refuse().is_empty();
+        let new = || new_values(result.claims(), &pool.policy.strict(), self.asked.now);
+        let Some(values) = (!is_known).then(new).flatten() else {
+            return self.waits_no_more(pool, machine).await;
+        };
+        let count = |event| self.endpoint.metrics.new_value(event);
+        match self.ask(pool, rules, machine, &values, true).await? {
+            Step::Begins(wait) => {
+                count("observed");
+                tracing::info!(
+                    "{machine}: pool {}: is let in, because the pool observes, with what question {} is about: {}",
+                    pool.name(),
+                    wait.question,
+                    named(&values)
+                );
+                self.record.alerts.push(format!(
+                    "it does not wait until question {} is answered, which {} of {} machines have: the pool observes",
+                    wait.question, wait.machines, rules.machines
+                ));
+            }
+            Step::Waits(_) => {}
+            Step::Refused(why @ NotAwaited::Denied { .. }) => self.record.alerts.push(format!("{why}; the pool observes")),
+            // There is no room for it: it is recorded as what would have been refused.
+            Step::Refused(_) => count("turned_away"),
+        }
+        Ok(())
+    }
+
+    /// A trusted machine that has nothing new waits for nothing any more, if it has.
+    async fn waits_no_more(&self, pool: &Pool, machine: &str) -> Result<(), Refusal> {
         let ended = self.endpoint.new_values.ended(pool.name(), machine).await;
         let ended = ended.map_err(|error| Refusal::because(&error))?;
         if let Some((question, since)) = ended {

@@ -1,0 +1,249 @@
+//! What a pool that observes makes of values that no reference value has, and of a TPM that is not what it was: the one is asked about, and nobody waits for it; the
+//! other is refused as ever.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::history::{WAYS, Way, booted};
+use crate::log_builder::{LogBuilder, SHA256};
+use crate::new_values::{SECTION, boots, pending, strict, updated};
+use crate::support::node::Node;
+use crate::support::{Case, Gateway, POOL, tpm};
+
+fn is_served(line: &str) -> bool {
+    line.contains("pool worker: a new state is served")
+}
+
+/// Changes the pool of a gateway that serves, which serves the change when this is done.
+fn change(gateway: &Gateway, from: &str, to: &str) {
+    let before = gateway.how_often(is_served);
+    gateway.edit_pool(POOL, from, to);
+    gateway.lines(before + 1, is_served);
+}
+
+fn observes(gateway: &Gateway) {
+    change(gateway, "[grants]\n", "observe = true\n\n[grants]\n");
+}
+
+fn last(gateway: &Gateway) -> Value {
+    let mut records = gateway.records().into_iter();
+    records.rfind(|record| record["decision"] == "evidence").unwrap()
+}
+
+fn codes(record: &Value) -> Vec<&str> {
+    let all = record["would_refuse"].as_array().map_or(&[][..], Vec::as_slice);
+    all.iter().map(|one| one["code"].as_str().unwrap()).collect()
+}
+
+/// The alerts of the last record of evidence, as text; empty if it has none.
+fn alerts(gateway: &Gateway) -> String {
+    last(gateway).get("alerts").map(ToString::to_string).unwrap_or_default()
+}
+
+/// Each decision comes out the same.
+fn audit(gateway: &mut Gateway) {
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let said = gateway.command(&["audit"]);
+    assert!(said.contains(" 0 different"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_until_it_is_strict() {
+    let mut gateway = Gateway::init();
+    let mut nodes = [Node::new(), Node::new(), Node::new()];
+    for node in &nodes {
+        gateway.command(&["ek", "add", &node.ek()]);
+    }
+    gateway.run();
+    strict(&mut gateway, &mut nodes[0], &LogBuilder::typical(&[SHA256]), SECTION).await;
+    observes(&gateway);
+    let words = gateway.command(&["policy", "explain", POOL]);
+    assert!(
+        words.contains("its machine is let in, as the pool observes, and the administrator is asked once 2 machines"),
+        "{words}"
+    );
+
+    // The first that has something new is let in, recorded as what it is, and counted.
+    let new = updated("loader 2");
+    assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
+    let record = last(&gateway);
+    assert_eq!((&record["verdict"], codes(&record)), (&"trusted".into(), vec!["boot-not-accepted"]));
+    let rows = pending(&gateway);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert!(rows[0].contains("1 of 2: tpm:") && rows[0].ends_with("counted"), "{rows:?}");
+    let question = rows[0].split(' ').next().unwrap().to_owned();
+    let told = alerts(&gateway);
+    assert!(
+        told.contains(&format!(
+            "it does not wait until question {question} is answered, which 1 of 2 machines have: the pool observes"
+        )),
+        "{told}"
+    );
+    let is_let_in = |line: &str| line.contains("is let in, because the pool observes") && line.contains(&question);
+    gateway.line(is_let_in);
+    // That is told once of it.
+    assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
+    assert_eq!(
+        (alerts(&gateway), codes(&last(&gateway))),
+        (String::new(), vec!["boot-not-accepted"])
+    );
+    assert_eq!(gateway.how_often(is_let_in), 1);
+    assert!(gateway.acts("reference-values.ask").is_empty());
+
+    // The second has the administrator asked.
+    assert_eq!(boots(&gateway, &mut nodes[2], &new).await.status, 200);
+    gateway.line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted what no reference value has"));
+    assert_eq!(gateway.wait_for_acts(1, "reference-values.ask").len(), 1);
+    assert!(pending(&gateway)[0].ends_with("asked"));
+    // Whose boot is known is none of it.
+    assert_eq!(boots(&gateway, &mut nodes[0], &LogBuilder::typical(&[SHA256])).await.status, 200);
+    assert_eq!((alerts(&gateway), codes(&last(&gateway))), (String::new(), vec![]));
+
+    // The pool is strict from now on: now they wait, from now on, and are trusted when somebody says so.
+    change(&gateway, "observe = true\n", "");
+    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-awaited");
+    let told = alerts(&gateway);
+    assert!(told.contains("told to come again for 1800 s") && told.contains("2 of 2"), "{told}");
+    assert_eq!(gateway.acts("reference-values.ask").len(), 1, "it was asked before");
+    let before = gateway.how_often(is_served);
+    gateway.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
+    gateway.lines(before + 1, is_served);
+    assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
+    gateway.line(|line| line.contains("has waited since ") && line.contains(&question));
+    assert_eq!(boots(&gateway, &mut nodes[2], &new).await.status, 200);
+    assert_eq!(codes(&last(&gateway)), [""; 0]);
+    assert_eq!(
+        gateway.how_often(|line| line.contains("has waited since ")),
+        1,
+        "this one was let in"
+    );
+
+    // What is denied is let in while the pool observes, and the record says that it is denied.
+    observes(&gateway);
+    let other = updated("loader 3");
+    assert_eq!(boots(&gateway, &mut nodes[1], &other).await.status, 200);
+    let question = pending(&gateway)[0].split(' ').next().unwrap().to_owned();
+    gateway.command(&[
+        "reference-values",
+        "deny",
+        POOL,
+        &question,
+        "--reason",
+        "nobody has rolled this out",
+    ]);
+    for node in [1, 2] {
+        assert_eq!(boots(&gateway, &mut nodes[node], &other).await.status, 200);
+        let told = alerts(&gateway);
+        assert!(
+            told.contains(&format!("question {question} was denied by ")) && told.contains("rolled this out; the pool observes"),
+            "{told}"
+        );
+    }
+    assert!(pending(&gateway).is_empty());
+    change(&gateway, "observe = true\n", "");
+    boots(&gateway, &mut nodes[1], &other).await.refused(403, "boot-not-accepted");
+    audit(&mut gateway);
+}
+
+/// What is wrong besides is no question: no file of values would make up for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_observed_for_anything_else_as_well_is_asked_about_by_nobody() {
+    let mut gateway = Gateway::init();
+    let mut nodes = [Node::new(), Node::new()];
+    for node in &nodes {
+        gateway.command(&["ek", "add", &node.ek()]);
+    }
+    gateway.run();
+    strict(&mut gateway, &mut nodes[0], &LogBuilder::typical(&[SHA256]), SECTION).await;
+    observes(&gateway);
+    change(
+        &gateway,
+        "\"0-7\" = \"not checked\"",
+        &format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", "cd".repeat(32)),
+    );
+    assert_eq!(boots(&gateway, &mut nodes[1], &updated("loader 2")).await.status, 200);
+    assert_eq!(codes(&last(&gateway)), ["pcr-mismatch", "boot-not-accepted"]);
+    assert_eq!(alerts(&gateway), "");
+    assert!(pending(&gateway).is_empty());
+    audit(&mut gateway);
+}
+
+/// A gateway whose pool observes, wants another boot loader than any machine has, and says this of machines' history; and a machine.
+fn observing(history: &str) -> (Gateway, Case) {
+    let mut gateway = Gateway::init();
+    gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
+    let pcrs = format!(
+        "\"0-3\" = \"not checked\"\n4 = [\"{}\"]\n\"5-7\" = \"not checked\"",
+        "ab".repeat(32)
+    );
+    gateway.edit_pool(POOL, "\"0-7\" = \"not checked\"", &pcrs);
+    gateway.edit_pool(POOL, "\n[kubelet]\n", &format!("\n{history}\n[kubelet]\n"));
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-7"]);
+    gateway.run();
+    (gateway, case)
+}
+
+/// Whether it is the TPM that it was, is about who attests.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_a_pool_that_observes_refuses_a_tpm_that_is_not_what_it_was() {
+    for Way {
+        rule,
+        code,
+        good,
+        bad,
+        said,
+        ..
+    } in WAYS
+    {
+        let (mut gateway, case) = observing(&format!("[history]\n{rule} = \"refuse\"\n"));
+        gateway.attest(good(&case), None).await.ticket();
+        assert_eq!(codes(&last(&gateway)), ["pcr-mismatch"]);
+        gateway.attest(bad(&case), None).await.refused(403, code);
+        let record = last(&gateway);
+        assert_eq!(
+            (&record["verdict"], &record["code"], &record["decided_by"]),
+            (&"refused".into(), &code.into(), &"store".into())
+        );
+        assert!(record.get("would_refuse").is_none() && alerts(&gateway).contains(said), "{record}");
+        gateway.line(|line| line.contains("NOT TRUSTED") && line.contains(code));
+        // What it is compared with is the boot that was let in.
+        gateway.attest(good(&case), None).await.ticket();
+        gateway.attest(bad(&case), None).await.refused(403, code);
+        gateway.command(&["node", "forget-history", "worker-7"]);
+        gateway.attest(bad(&case), None).await.ticket();
+        assert_eq!(codes(&last(&gateway)), ["pcr-mismatch"]);
+        audit(&mut gateway);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn about_whom_a_pool_that_observes_refuses_for_its_history_nobody_is_asked() {
+    let mut gateway = Gateway::init();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-7"]);
+    gateway.run();
+    let (first, second) = (LogBuilder::typical(&[SHA256]), updated("loader 2"));
+    let after = |log: &LogBuilder, resets: u32| booted(&case, log).but(|next| next.quoted.clock.reset_count = resets);
+    gateway.attest(after(&first, 1008), None).await.ticket();
+    let file = gateway.path(&format!("pools/{POOL}/reference-values/recorded.json"));
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let file = file.display().to_string();
+    gateway.command(&["reference-values", "record", "worker-7", "--name", "first", "--to", &file]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
+    gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
+    let sections =
+        format!("\n[reference_values]\nfolder = \"reference-values\"\n{SECTION}\n[history]\ncounters_back = \"refuse\"\n\n[kubelet]\n");
+    gateway.edit_pool(POOL, "\n[kubelet]\n", &sections);
+    gateway.run();
+    gateway.attest(after(&second, 1005), None).await.refused(403, "tpm-counters-back");
+    assert!(pending(&gateway).is_empty());
+    gateway.attest(after(&second, 1009), None).await.ticket();
+    assert_eq!(codes(&last(&gateway)), ["boot-not-accepted"]);
+    assert_eq!(pending(&gateway).len(), 1);
+    audit(&mut gateway);
+}

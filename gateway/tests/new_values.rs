@@ -120,7 +120,8 @@ impl Site {
 /// The rows of `reference-values pending`.
 pub fn pending(gateway: &Gateway) -> Vec<String> {
     let said = gateway.command(&["reference-values", "pending", POOL]);
-    said.lines().skip(1).map(str::to_owned).collect()
+    let table = said.lines().skip(1).take_while(|line| !line.is_empty());
+    table.map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,6 +223,76 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     assert!(said.contains(" 0 different"), "{said}");
 }
 
+/// What stands below the table of `reference-values pending` about a question.
+fn below(said: &str, question: &str) -> Vec<String> {
+    let begin = format!("question {question} of pool {POOL}");
+    let lines = said.lines().skip_while(|line| *line != begin).take_while(|line| !line.is_empty());
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
+/// The question that has so many rows.
+fn of_values(rows: &[String], values: usize) -> String {
+    let ids = rows.iter().map(|row| row.split(' ').next().unwrap());
+    let found = ids.clone().find(|id| ids.clone().filter(|other| other == id).count() == values);
+    found.unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
+    let mut site = Site::start(SECTION).await;
+    let ek = site.nodes[1].ek();
+    site.gateway.command(&["ek", "add", &ek, "--name", "worker-1"]);
+    let more = |log: LogBuilder, loader: &str| log.event(4, EV_IPL, loader.as_bytes());
+    let (one, both) = (updated("loader 2"), more(updated("loader 2"), "loader 3"));
+    site.boots(1, &one).await.refused(503, "value-awaited");
+    site.boots(2, &both).await.refused(503, "value-awaited");
+    assert_eq!(site.pending().len(), 3);
+    let [first, second] = [1, 2].map(|values| of_values(&site.pending(), values));
+    let said = site.said(&["reference-values", "pending", POOL], true);
+    let lines = below(&said, &first);
+    let waits = format!("- worker-1 (tpm:{ek}): waits since ");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with(&waits) && line.contains(", until ") && line.ends_with("m left)")),
+        "{lines:#?}"
+    );
+    let not_enough =
+        format!("it is not enough for 1 machines of question {second}, which have also booted: PCR 4, boot loader or kernel: sha256 ");
+    assert!(lines.iter().any(|line| line.starts_with(&not_enough)), "{lines:#?}");
+    let within = format!("- 1 machines of question {first}, which is about nothing else");
+    assert!(below(&said, &second).contains(&within), "{said}");
+    assert!(
+        !lines.contains(&within) && !below(&said, &second).iter().any(|line| line.contains("not enough")),
+        "{said}"
+    );
+    // What it advises says how the recorded boot stands with the rules of now.
+    let advised = lines.last().unwrap().split_once("attest-gateway ").unwrap().1.to_owned();
+    let tested = site.said(&advised.split(' ').collect::<Vec<_>>(), false);
+    assert!(tested.contains("boot-not-accepted"), "{tested}");
+
+    // It is as it says.
+    let accept = |site: &Site, id: &str, set: &str| {
+        let before = site.gateway.how_often(|line| line.contains("a new state is served"));
+        site.said(&["reference-values", "accept", POOL, id, "--set", set], true);
+        site.gateway.lines(before + 1, |line| line.contains("a new state is served"));
+    };
+    accept(&site, &first, "first.json");
+    assert_eq!(site.boots(1, &one).await.status, 200);
+    site.boots(2, &both).await.refused(503, "value-awaited");
+    let left = site.pending();
+    assert!(left.len() == 1 && !left[0].contains(&second), "{left:?}");
+    // And where it is enough for others, too.
+    let (one, both) = (updated("loader 4"), more(updated("loader 4"), "loader 5"));
+    site.boots(1, &one).await.refused(503, "value-awaited");
+    site.boots(2, &both).await.refused(503, "value-awaited");
+    accept(&site, &of_values(&site.pending(), 2), "second.json");
+    for (node, log) in [(1, &one), (2, &both)] {
+        assert_eq!(site.boots(node, log).await.status, 200);
+    }
+    assert!(site.pending().is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
     let mut site = Site::start(SECTION).await;
@@ -315,6 +386,9 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
     site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
     let reason = site.alerts();
     assert!(reason.contains("it has waited since ") && reason.contains(&question), "{reason}");
+    let said = site.said(&["reference-values", "pending", POOL], true);
+    let over = |line: &String| line.contains(": has waited from ") && line.ends_with(", and is refused");
+    assert!(below(&said, &question).iter().any(over), "{said}");
     // It counts still: the next one has the administrator asked.
     site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
     site.gateway

@@ -1,16 +1,20 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use attest_gateway::clock::rfc3339;
-use attest_gateway::machines::new_values::{self, Answered, Row, Said};
+use attest::reference_sets::NewValue;
+use attest_gateway::clock::{lasting, rfc3339};
+use attest_gateway::machines::new_values::{self, Answered, Beside, Row, Rules, Said, Showing};
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 
-use crate::commands::{now, output, pool_folder, table, with_store};
+use crate::commands::{now, output, pool_folder, table, visible, with_store};
+
+/// Machines that are named in a row; below the table there are more.
+const NAMED_LIMIT: usize = 3;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what machines have booted that no reference value has\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'nobody has rolled this out'\n\nAll that a boot has beyond the pool's reference values is one question, with a row for each value. MACHINES is how many have shown all of it, and how many the\npool wants before it asks. Names are the node's own words, unless they stand in quotation marks alone."
+    after_help = "Example: what machines have booted that no reference value has\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'nobody has rolled this out'\n\nAll that a boot has beyond the pool's reference values is one question, with a row for each value. MACHINES is how many have shown all of it, and how many the\npool wants before it asks. Names are the node's own words, unless they stand in quotation marks alone. Below stands who waits for each answer, until when, and\nwhich machines have booted something else besides, for which a yes is not enough."
 )]
 pub struct Arguments {
     /// Only this pool's.
@@ -26,40 +30,45 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     for (pool, folder) in pools::folders(&settings.pools)?.pools {
         // One that cannot be read is said by `check`; its questions are there all the same.
         if let Ok((_, Some(rules))) = pools::reference_values(&folder) {
-            wanted.insert(pool, rules.machines);
+            wanted.insert(pool, rules);
         }
     }
-    let of = arguments.pool.clone();
+    let (of, now) = (arguments.pool.clone(), now());
     let questions = with_store(config, |store| async move {
-        Ok(new_values::questions(&store, of.as_deref(), now()).await?)
+        Ok(new_values::questions(&store, of.as_deref(), now).await?)
     })?;
     // Of one that is gone there may be questions still.
     if let (Some(pool), true) = (&arguments.pool, questions.is_empty()) {
         pool_folder(&settings, pool)?;
     }
-    let shown = questions.iter().filter(|row| arguments.all || is_open(row));
-    let rows: Vec<[String; 8]> = shown.flat_map(|row| rows(row, wanted.get(&row.pool).copied())).collect();
+    let shown: Vec<&Row> = questions.iter().filter(|row| arguments.all || is_open(row)).collect();
+    let rows = shown.iter().flat_map(|row| rows(row, wanted.get(&row.pool)));
     let head = ["ID", "POOL", "WHAT", "DIGEST", "CALLED", "MACHINES", "SEEN", "STATE"];
-    output::print(table(head, &rows))
+    let mut text = table(head, &rows.collect::<Vec<_>>());
+    for row in shown.into_iter().filter(|row| is_open(row)) {
+        text.push_str(&below(row, wanted.get(&row.pool), now));
+    }
+    output::print(text)
 }
 
 /// Whether somebody waits still: also after a yes, whose file the machines' gateway has not got.
 fn is_open(row: &Row) -> bool {
     match &row.answered {
         None => true,
-        Some(answered) => !answered.is_no() && !row.named.is_empty(),
+        Some(answered) => !answered.is_no() && !row.showing.is_empty(),
     }
 }
 
 /// A question: one row for each of its values.
-fn rows(row: &Row, wanted: Option<usize>) -> Vec<[String; 8]> {
-    let machines = match wanted {
-        Some(wanted) => format!("{} of {wanted}", row.machines),
+fn rows(row: &Row, rules: Option<&Rules>) -> Vec<[String; 8]> {
+    let machines = match rules {
+        Some(rules) => format!("{} of {}", row.machines, rules.machines),
         None => row.machines.to_string(),
     };
-    let machines = match row.named.is_empty() {
+    let named: Vec<&str> = row.showing.iter().take(NAMED_LIMIT).map(|one| one.machine.as_str()).collect();
+    let machines = match named.is_empty() {
         true => machines,
-        false => format!("{machines}: {}", row.named.join(", ")),
+        false => format!("{machines}: {}", named.join(", ")),
     };
     let seen = format!("{} to {}", rfc3339(row.question.at), rfc3339(row.last));
     let state = match &row.answered {
@@ -91,4 +100,73 @@ fn rows(row: &Row, wanted: Option<usize>) -> Vec<[String; 8]> {
         ]
     });
     each.collect()
+}
+
+/// What a yes to a question is enough for, and what not.
+fn below(row: &Row, rules: Option<&Rules>, now: u64) -> String {
+    let mut lines = vec![
+        format!("question {} of pool {}", row.id, row.pool),
+        "  a boot had all of that, and nothing else that was refused: accepted, it is enough for".to_owned(),
+    ];
+    lines.extend(row.showing.iter().map(|one| format!("  - {}", waits(one, rules, now))));
+    if row.more > 0 {
+        lines.push(format!("  - and {} machines more", row.more));
+    }
+    let (within, beyond): (Vec<&Beside>, Vec<&Beside>) = row.beside.iter().partition(|beside| beside.more.is_empty());
+    lines.extend(within.iter().map(|beside| {
+        let Beside { id, machines, .. } = beside;
+        format!("  - {machines} machines of question {id}, which is about nothing else")
+    }));
+    lines.extend(beyond.iter().map(|beside| {
+        let Beside { id, machines, more } = beside;
+        let mut what: Vec<String> = more.iter().take(NAMED_LIMIT).map(with_name).collect();
+        if let Some(left @ 1..) = more.len().checked_sub(NAMED_LIMIT) {
+            what.push(format!("and {left} more"));
+        }
+        format!(
+            "  it is not enough for {machines} machines of question {id}, which have also booted: {}",
+            what.join("; ")
+        )
+    }));
+    if row.more_beside > 0 {
+        lines.push(format!("  {} questions more have something in common with it", row.more_beside));
+    }
+    lines.push(format!(
+        "  by the pool's rules as they are now, where that machine has attested: attest-gateway policy test {} --record {}",
+        row.pool, row.question.decision
+    ));
+    let lines: String = lines.iter().map(|line| format!("{}\n", visible(line))).collect();
+    format!("\n{lines}")
+}
+
+/// A value, and what it is called.
+fn with_name(value: &NewValue) -> String {
+    match value.called() {
+        called if called.is_empty() => value.to_string(),
+        called => format!("{value} ({called})"),
+    }
+}
+
+/// Who waits, since when and until when.
+fn waits(one: &Showing, rules: Option<&Rules>, now: u64) -> String {
+    let who = match &one.name {
+        Some(name) => format!("{name} ({})", one.machine),
+        None => one.machine.clone(),
+    };
+    let since = rfc3339(one.since);
+    if one.observed {
+        return format!("{who}: let in since {since}, because the pool observes");
+    }
+    let Some(rules) = rules else {
+        return format!("{who}: has waited since {since}; the pool has no [new_values] now, or cannot be read");
+    };
+    let until = one.since.saturating_add(rules.wait_seconds);
+    match until.saturating_sub(now) {
+        0 => format!("{who}: has waited from {since} until {}, and is refused", rfc3339(until)),
+        // In minutes, while there are some.
+        left => {
+            let left = if left < 60 { left } else { left.next_multiple_of(60) };
+            format!("{who}: waits since {since}, until {} ({} left)", rfc3339(until), lasting(left))
+        }
+    }
 }

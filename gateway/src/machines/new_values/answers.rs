@@ -1,4 +1,4 @@
-//! What an administrator sees of questions, and says.
+//! What an administrator says to questions.
 
 use attest::reference_sets::NewValue;
 
@@ -9,25 +9,6 @@ use crate::store::{Entry, Rewrite, Seen, Store, StoreError};
 const DENIED_LIMIT: usize = 64;
 /// Longest reason, in characters: it stands in every record of a refusal.
 const REASON_LIMIT_CHARACTERS: usize = 200;
-/// Machines that are named where many have shown the same.
-const NAMED_LIMIT: usize = 3;
-
-/// A question, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    pub pool: String,
-    pub id: String,
-    pub question: Question,
-    /// How many machines have shown all of it, be it with more.
-    pub machines: usize,
-    /// When one has shown it last, seconds since 1970.
-    pub last: u64,
-    /// The first of them.
-    pub named: Vec<String>,
-    /// Whether so many have that the administrator was asked.
-    pub is_asked: bool,
-    pub answered: Option<Answered>,
-}
 
 /// Why an answer was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -46,36 +27,6 @@ pub enum AnswerError {
     TooMany { pool: String },
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-/// All questions, of one pool or of all, the oldest first.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<Vec<Row>, StoreError> {
-    let kept = Kept::list(store).await?;
-    let mut rows = Vec::new();
-    for ((pool, id), question) in kept.questions.iter().filter(|((pool, _), _)| of.is_none_or(|of| of == pool)) {
-        let exactly: Vec<_> = kept.counting(pool, now).filter(|(_, waiting)| waiting.question == *id).collect();
-        let key = (pool.clone(), id.clone());
-        let answered = kept.answers.get(&key).cloned();
-        if exactly.is_empty() && answered.is_none() {
-            // It has lapsed, and nobody has come since who takes it away.
-            continue;
-        }
-        rows.push(Row {
-            pool: pool.clone(),
-            id: id.clone(),
-            machines: kept.seen_on(pool, &question.values, now),
-            last: exactly.iter().map(|(_, waiting)| waiting.last).max().unwrap_or(question.at),
-            named: exactly.iter().take(NAMED_LIMIT).map(|(machine, _)| (*machine).to_owned()).collect(),
-            is_asked: kept.asked.contains_key(&key),
-            answered,
-            question: question.clone(),
-        });
-    }
-    rows.sort_by(|a, b| (a.question.at, &a.id).cmp(&(b.question.at, &b.id)));
-    Ok(rows)
 }
 
 /// A question that is there, with what was said to it.

@@ -3,17 +3,19 @@
 //! All that a boot shows beyond the pool's sets is one **question**, named by a digest of it, so that whoever writes it writes the same, and two gateways need no
 //! agreement. Of each machine the store has one entry: which question it waits for, and since when. A machine that boots something else each time has still that one.
 //!
-//! In reading order: [`Rules`], `kept` (what the store has), [`ask`] (whether a machine waits), `answers` (what an administrator says).
+//! In reading order: [`Rules`], `kept` (what the store has), [`ask`] (whether a machine waits), `listed` and `answers` (what an administrator sees, and says).
 
 mod answers;
 mod ask;
 mod kept;
+mod listed;
 #[cfg(test)]
 mod tests;
 
-pub use answers::{AnswerError, Row, accept, deny, questions, take_back, values_of};
+pub use answers::{AnswerError, accept, deny, take_back, values_of};
 pub use ask::{AwaitedValues, NotAwaited, Shown, Step, Wait};
 pub use kept::{Answered, Question, Said};
+pub use listed::{Beside, Row, Showing, questions};
 
 /// Most machines that a pool can want: more than boot one after the other in a first part of any roll-out.
 pub const MACHINES_WANTED: std::ops::RangeInclusive<usize> = 1..=1000;

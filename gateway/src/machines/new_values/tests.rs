@@ -146,7 +146,8 @@ async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() 
         (rows[0].machines, rows[0].is_asked, rows[0].question.machine.as_str()),
         (3, true, "tpm:a")
     );
-    assert_eq!(rows[0].named, ["tpm:a", "tpm:b", "tpm:c"]);
+    let showing: Vec<&str> = rows[0].showing.iter().map(|one| one.machine.as_str()).collect();
+    assert_eq!((showing, rows[0].more), (vec!["tpm:a", "tpm:b", "tpm:c"], 0));
 }
 
 #[tokio::test]
@@ -158,6 +159,60 @@ async fn a_value_counts_for_each_boot_that_has_it_be_it_with_others() {
     assert_eq!((kernel.machines, kernel.is_put), (2, true));
     let both = wait(room.shows("tpm:a", &[1, 2], 1).await);
     assert_eq!((both.machines, both.is_asked), (1, false), "nobody else has that firmware");
+}
+
+#[tokio::test]
+async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answer() {
+    let room = Room::new();
+    let name = crate::store::Entry {
+        id: "tpm:b".to_owned(),
+        value: "worker-2".to_owned(),
+    };
+    room.store.put(EntryKind::NameOf, name).await.unwrap();
+    wait(room.shows("tpm:b", &[1], 0).await);
+    wait(room.shows("tpm:a", &[1], 5).await);
+    wait(room.boots("tpm:c", &[1], 6).await);
+    // One has more, one has less, and one has something else.
+    wait(room.shows("tpm:d", &[1, 2, 3], 7).await);
+    wait(room.shows("tpm:e", &[2], 7).await);
+    wait(room.shows("tpm:f", &[9], 7).await);
+    let rows = room.rows(8).await;
+    let row = |values: &[u8]| rows.iter().find(|row| row.id == id(values)).unwrap();
+    let showing = |row: &Row| -> Vec<(String, Option<String>, u64, bool)> {
+        let showing = row.showing.iter().cloned();
+        showing
+            .map(|one| (one.machine, one.name, one.since - START, one.observed))
+            .collect()
+    };
+    let own = |name: &str| format!("tpm:{name}");
+    assert_eq!(
+        showing(row(&[1])),
+        [
+            (own("b"), Some("worker-2".to_owned()), 0, false),
+            (own("a"), None, 5, false),
+            (own("c"), None, 6, true)
+        ]
+    );
+    let beside = |row: &Row| -> Vec<(String, usize, Vec<NewValue>)> {
+        let beside = row.beside.iter().cloned();
+        beside.map(|one| (one.id, one.machines, one.more)).collect()
+    };
+    assert_eq!(beside(row(&[1])), [(id(&[1, 2, 3]), 1, all(&[2, 3]))]);
+    assert_eq!(
+        beside(row(&[1, 2, 3])),
+        [(id(&[1]), 3, Vec::new()), (id(&[2]), 1, Vec::new())],
+        "who says yes to it says so to these"
+    );
+    assert_eq!(beside(row(&[9])), []);
+    // What was answered is not open any more; and of many some are named.
+    deny(&*room.store, POOL, &id(&[2]), "no", "alice", START).await.unwrap();
+    for machine in 0..9 {
+        wait(room.shows(&format!("tpm:more-{machine}"), &[1], 9).await);
+    }
+    let rows = room.rows(10).await;
+    let row = |values: &[u8]| rows.iter().find(|row| row.id == id(values)).unwrap();
+    assert_eq!(beside(row(&[1, 2, 3])), [(id(&[1]), 12, Vec::new())]);
+    assert_eq!((row(&[1]).showing.len(), row(&[1]).more), (8, 4));
 }
 
 #[tokio::test]

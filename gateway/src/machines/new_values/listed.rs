@@ -1,0 +1,141 @@
+//! What an administrator sees of questions.
+
+use attest::reference_sets::NewValue;
+
+use super::kept::{Answered, Kept, Of, Question, Waiting, keys};
+use crate::machines::enrolment;
+use crate::store::{EntryKind, Reading, Store, StoreError};
+
+/// Machines that are named of a question: as many as somebody looks at before saying yes.
+const MACHINES_LIMIT: usize = 8;
+/// Other questions that are named beside one that has values in common with them.
+const BESIDE_LIMIT: usize = 4;
+
+/// A question, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub pool: String,
+    pub id: String,
+    pub question: Question,
+    /// How many machines have shown all of it, be it with more.
+    pub machines: usize,
+    /// When one has shown it last, seconds since 1970.
+    pub last: u64,
+    /// The first machines that have shown this and nothing else, and how many more there are.
+    pub showing: Vec<Showing>,
+    pub more: usize,
+    /// Questions of the pool that have values in common with it, and how many more there are.
+    pub beside: Vec<Beside>,
+    pub more_beside: usize,
+    /// Whether so many have that the administrator was asked.
+    pub is_asked: bool,
+    pub answered: Option<Answered>,
+}
+
+/// A machine that has shown what a question is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Showing {
+    /// By its identity.
+    pub machine: String,
+    /// What it is called, if it has a name.
+    pub name: Option<String>,
+    /// Since when, seconds since 1970.
+    pub since: u64,
+    /// The pool has let it in, as it observes.
+    pub observed: bool,
+}
+
+/// Another question that has values in common with one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside {
+    pub id: String,
+    /// How many machines have shown that one.
+    pub machines: usize,
+    /// What it is about beside this one; if it is nothing, who says yes to this one says so to that one.
+    pub more: Vec<NewValue>,
+}
+
+/// All questions, of one pool or of all, the oldest first.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<Vec<Row>, StoreError> {
+    let kept = Kept::list(store).await?;
+    let mut rows = Vec::new();
+    for (key, question) in kept.questions.iter().filter(|((pool, _), _)| of.is_none_or(|of| of == pool)) {
+        let (pool, id) = key;
+        let exactly: Vec<_> = kept.counting(pool, now).filter(|(_, waiting)| waiting.question == *id).collect();
+        let answered = kept.answers.get(key).cloned();
+        if exactly.is_empty() && answered.is_none() {
+            // It has lapsed, and nobody has come since who takes it away.
+            continue;
+        }
+        let mut beside = beside(&kept, key, question, now);
+        let more_beside = beside.split_off(beside.len().min(BESIDE_LIMIT)).len();
+        rows.push(Row {
+            pool: pool.clone(),
+            id: id.clone(),
+            machines: kept.seen_on(pool, &question.values, now),
+            last: exactly.iter().map(|(_, waiting)| waiting.last).max().unwrap_or(question.at),
+            more: exactly.len().saturating_sub(MACHINES_LIMIT),
+            showing: showing(store, exactly).await?,
+            beside,
+            more_beside,
+            is_asked: kept.asked.contains_key(key),
+            answered,
+            question: question.clone(),
+        });
+    }
+    rows.sort_by(|a, b| (a.question.at, &a.id).cmp(&(b.question.at, &b.id)));
+    Ok(rows)
+}
+
+/// The first that wait, with their names: who has waited for longest comes first.
+async fn showing(store: &dyn Store, mut machines: Vec<(&str, &Waiting)>) -> Result<Vec<Showing>, StoreError> {
+    machines.sort_by_key(|(machine, waiting)| (waiting.since, *machine));
+    let mut showing = Vec::new();
+    for (machine, waiting) in machines.into_iter().take(MACHINES_LIMIT) {
+        showing.push(Showing {
+            machine: machine.to_owned(),
+            name: name_of(store, machine).await?,
+            since: waiting.since,
+            observed: waiting.observed,
+        });
+    }
+    Ok(showing)
+}
+
+/// The name that it has attested by; or, before it has, the one that the administrator has given to its EK.
+async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, StoreError> {
+    if let Some(entry) = store.get(EntryKind::NameOf, machine).await? {
+        return Ok(Some(entry.value));
+    }
+    let Some(ek) = machine.strip_prefix("tpm:").and_then(|digest| digest.parse().ok()) else {
+        return Ok(None);
+    };
+    let record = enrolment::allowlisted(&mut Reading::of(store), ek).await?;
+    Ok(record.and_then(|record| record.name))
+}
+
+/// The open questions of the pool that have something in common with this one, and machines; those that most machines have shown first.
+fn beside(kept: &Kept, key: &Of, question: &Question, now: u64) -> Vec<Beside> {
+    let own = keys(&question.values);
+    let open = |of: &&Of| of.0 == key.0 && *of != key && !kept.answers.contains_key(*of);
+    let mut all: Vec<Beside> = kept
+        .questions
+        .keys()
+        .filter(open)
+        .filter_map(|of| {
+            let other = kept.questions.get(of)?;
+            let (common, more): (Vec<&NewValue>, Vec<&NewValue>) = other.values.iter().partition(|value| own.contains(&value.key()));
+            let machines = kept.counting(&of.0, now).filter(|(_, waiting)| waiting.question == of.1).count();
+            (!common.is_empty() && machines > 0).then(|| Beside {
+                id: of.1.clone(),
+                machines,
+                more: more.into_iter().cloned().collect(),
+            })
+        })
+        .collect();
+    all.sort_by(|a, b| (b.machines, &a.id).cmp(&(a.machines, &b.id)));
+    all
+}

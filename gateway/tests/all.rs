@@ -68,6 +68,7 @@ mod log_segments;
 mod manifests;
 mod mcs;
 mod meanwhile;
+mod mixed_releases;
 mod new_values;
 mod newer_release;
 mod newer_seal;

@@ -11,7 +11,7 @@ use crate::support::kubelet::embedded;
 use crate::support::{Gateway, POOL, bearer, next_boot, tpm};
 
 /// As a newer release might have written it: with one more member, or as of another version, where it has one.
-fn newer(text: &str) -> Vec<String> {
+pub fn newer(text: &str) -> Vec<String> {
     let Ok(Value::Object(known)) = serde_json::from_str(text) else {
         return Vec::new();
     };
@@ -28,21 +28,21 @@ fn newer(text: &str) -> Vec<String> {
 }
 
 /// What stands under keys that begin so.
-fn pairs(file: &Path, begin: &str) -> Vec<(String, String)> {
+pub fn pairs(file: &Path, begin: &str) -> Vec<(String, String)> {
     let database = Connection::open(file).unwrap();
     let mut statement = database.prepare("SELECT key, value FROM pairs WHERE key LIKE ?1 || '%'").unwrap();
     let rows = statement.query_map([begin], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     rows.map(Result::unwrap).collect()
 }
 
-fn put(file: &Path, key: &str, value: &str) {
+pub fn put(file: &Path, key: &str, value: &str) {
     let database = Connection::open(file).unwrap();
     database
         .execute("UPDATE pairs SET value = ?2 WHERE key = ?1", [key, value])
         .unwrap();
 }
 
-fn refuses(gateway: &Gateway, command: &[&str], what: &str) {
+pub fn refuses(gateway: &Gateway, command: &[&str], what: &str) {
     let refused = gateway.try_command(command);
     let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
     assert!(!refused.status.success(), "{command:?} takes {what}: {said}");

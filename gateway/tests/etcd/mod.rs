@@ -7,6 +7,7 @@ mod gateways;
 mod house;
 mod leader;
 mod mark;
+mod mixed_releases;
 mod moved;
 mod new_values;
 mod outage;

@@ -3,6 +3,7 @@
 #![deny(dead_code, reason = "a case that is not listed is not run")]
 
 pub mod presence;
+pub mod releases;
 pub mod transactions;
 
 use std::path::PathBuf;
@@ -43,6 +44,9 @@ macro_rules! shares {
             presence: [
                 a_gateway_with_a_copied_state_does_not_start_beside_the_other,
                 a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one_before_decides_nothing,
+            ]
+            releases: [
+                what_another_release_keeps_beside_is_left_as_it_is,
             ]
         }
     };

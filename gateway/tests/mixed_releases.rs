@@ -1,0 +1,137 @@
+//! Stores of before there were questions about new values and a history of boots, and stores of a release that has more to say of both.
+
+use std::collections::BTreeMap;
+
+use attest_gateway::store::{Entry, EntryKind, Store};
+use serde_json::Value;
+
+use crate::log_builder::{LogBuilder, SHA256};
+use crate::new_values::{SECTION, boots, pending, strict, updated};
+use crate::newer_release::{newer, pairs, put, refuses};
+use crate::support::kubelet::embedded;
+use crate::support::node::Node;
+use crate::support::{Case, Gateway, POOL, next_boot, tpm};
+
+/// What an earlier release keeps of a TPM, word for word as `older_release/` has it.
+const COUNTERS: &str = r#"{"reset_count":7,"restart_count":1,"clock_ms":123456}"#;
+
+/// What stands there of what TPMs were, by id.
+async fn history(gateway: &Gateway) -> BTreeMap<String, String> {
+    let entries = embedded(gateway).list(EntryKind::Clock).await.unwrap().into_iter();
+    entries.map(|entry| (entry.id, entry.value)).collect()
+}
+
+fn after(case: &Case, resets: u32, firmware: u64) -> Case {
+    next_boot(case).but(|next| {
+        next.quoted.clock.reset_count = resets;
+        next.quoted.firmware_version = firmware;
+    })
+}
+
+fn alerts(gateway: &Gateway) -> String {
+    let record: Option<Value> = gateway.records().into_iter().rfind(|record| record["decision"] == "evidence");
+    record.unwrap().get("alerts").map(ToString::to_string).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_what_an_earlier_release_knew_of_a_tpm_counts_and_what_it_did_not_keep_is_no_finding() {
+    let mut gateway = Gateway::init();
+    let rules = "[history]\ncounters_back = \"refuse\"\nfirmware_back = \"refuse\"\nanother_log = \"refuse\"\n";
+    gateway.edit_pool(POOL, "\n[kubelet]\n", &format!("\n{rules}\n[kubelet]\n"));
+    let case = tpm();
+    let id = format!("tpm:{}", gateway.endorse(&case, &[]));
+    let counters = Entry {
+        id: id.clone(),
+        value: COUNTERS.to_owned(),
+    };
+    embedded(&gateway).put(EntryKind::Clock, counters).await.unwrap();
+    gateway.run();
+    gateway.attest(after(&case, 6, 5), None).await.refused(403, "tpm-counters-back");
+    assert_eq!(
+        history(&gateway).await,
+        [(id.clone(), COUNTERS.to_owned())].into(),
+        "nothing is taken"
+    );
+    gateway.attest(after(&case, 8, 5), None).await.ticket();
+    assert_eq!(alerts(&gateway), "");
+    let known = history(&gateway).await;
+    assert_eq!(known.len(), 3, "{known:?}");
+    let counters: Value = serde_json::from_str(&known[&id]).unwrap();
+    let members: Vec<&String> = counters.as_object().unwrap().keys().collect();
+    assert_eq!(
+        members,
+        ["clock_ms", "reset_count", "restart_count"],
+        "an earlier release reads these, and refuses more"
+    );
+
+    // The machine has attested meanwhile where nothing else is kept: that is no finding, and goes on from there.
+    let store = embedded(&gateway);
+    let later = Entry {
+        id: id.clone(),
+        value: known[&id].replace("\"reset_count\":8", "\"reset_count\":20"),
+    };
+    assert_ne!(later.value, known[&id]);
+    store.put(EntryKind::Clock, later).await.unwrap();
+    gateway.attest(after(&case, 21, 5), None).await.ticket();
+    assert_eq!(alerts(&gateway), "");
+    // What a later release writes into the entries beside is not known here; the counters are.
+    for (beside, value) in history(&gateway).await.into_iter().filter(|(beside, _)| *beside != id) {
+        let value = match newer(&value).into_iter().next() {
+            Some(newer) => newer.replace("\"boot\"", "\"boot_of_2027\""),
+            None => format!("v2:{value}"),
+        };
+        store.put(EntryKind::Clock, Entry { id: beside, value }).await.unwrap();
+    }
+    gateway.attest(after(&case, 22, 4), None).await.ticket();
+    gateway.attest(after(&case, 21, 4), None).await.refused(403, "tpm-counters-back");
+    let listed = gateway.command(&["node", "list"]);
+    assert_eq!(listed.matches("tpm:").count(), 1, "{listed}");
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    gateway.command(&["audit"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_later_release_has_written_of_a_question_is_refused_by_what_reads_it_and_left_as_it_is() {
+    let mut gateway = Gateway::init();
+    let mut nodes = [Node::new(), Node::new(), Node::new()];
+    for node in &nodes {
+        gateway.command(&["ek", "add", &node.ek()]);
+    }
+    gateway.run();
+    let (known, new) = (LogBuilder::typical(&[SHA256]), updated("loader 2"));
+    strict(&mut gateway, &mut nodes[0], &known, SECTION).await;
+    for node in &mut nodes[1..] {
+        boots(&gateway, node, &new).await.refused(503, "value-awaited");
+    }
+    let denied = updated("loader 3");
+    boots(&gateway, &mut nodes[2], &denied).await.refused(503, "value-awaited");
+    let rows = pending(&gateway);
+    let question = rows
+        .iter()
+        .find(|row| row.contains(&nodes[2].ek()))
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap();
+    gateway.command(&["reference-values", "deny", POOL, question, "--reason", "no"]);
+    let file = gateway.path("state/gateway.db");
+    let all = pairs(&file, "entry/new-value/");
+    for what in ["question:", "machine:", "asked:", "answer:"] {
+        let (key, text) = all.iter().find(|(key, _)| key.contains(what)).unwrap();
+        let mut document: Value = serde_json::from_str(text).unwrap();
+        let value = document["value"].as_str().unwrap().to_owned();
+        document["value"] = value.replacen('{', "{\"later\":1,", 1).into();
+        let written = document.to_string();
+        put(&file, key, &written);
+        refuses(&gateway, &["reference-values", "pending"], &written);
+        // Nobody is told a wrong thing of what is new, and whose boot is known is let in all the same.
+        let answer = boots(&gateway, &mut nodes[1], &updated("loader 4")).await;
+        assert_eq!(answer.status, 503, "{what}: {}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(boots(&gateway, &mut nodes[0], &known).await.status, 200, "{what}");
+        assert_eq!(pairs(&file, key), [(key.clone(), written)]);
+        put(&file, key, text);
+    }
+    assert_eq!(pairs(&file, "entry/new-value/"), all, "nothing was written meanwhile");
+    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-awaited");
+}

@@ -1,0 +1,74 @@
+//! Two releases on one store: what one keeps there that the other knows nothing of.
+
+use attest::HashAlg;
+use attest::reference_sets::{NewValue, Wanted};
+use attest::values::HexDigest;
+use attest_gateway::machines::new_values::{AwaitedValues, Rules, Shown, Step, deny, questions};
+use attest_gateway::machines::{enrolment, history};
+use attest_gateway::store::{Entry, EntryKind, Store, Tick};
+
+use super::*;
+
+/// As a later release might have put them: another kind, and entries of kinds that are known, by ids of another form; not all of it can be read.
+const BESIDE: [(&str, &str); 6] = [
+    ("entry/verdict/tpm:00", r#"{"v":1,"value":"{\"good\":true}"}"#),
+    ("entry/verdict/tpm:01", r#"{"v":2,"more":1}"#),
+    ("entry/new-value/verdict:worker:00", r#"{"v":1,"value":"{\"good\":true}"}"#),
+    ("entry/clock/slept:tpm:00", r#"{"v":1,"value":"7"}"#),
+    ("use/verdict/00", r#"{"v":2,"more":1}"#),
+    ("expiry/verdict/00000000000000000001/00", r#"{"v":2,"more":1}"#),
+];
+const START: u64 = 1_000_000;
+const RULES: Rules = Rules {
+    machines: 1,
+    window_seconds: 3600,
+    wait_seconds: 600,
+};
+
+pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
+    let site = S::start();
+    let store = Arc::new(site.open("one"));
+    for (key, value) in BESIDE {
+        put(&*store, key, value).await.unwrap();
+    }
+    let counters = Entry {
+        id: "tpm:00".to_owned(),
+        value: r#"{"reset_count":7,"restart_count":1,"clock_ms":123456}"#.to_owned(),
+    };
+    Store::put(&*store, EntryKind::Clock, counters).await.unwrap();
+
+    // Machines wait, are answered, and are forgotten.
+    let awaited = AwaitedValues::new(store.clone(), store.clone());
+    let value = [NewValue::digest(Wanted::Images, HashAlg::Sha256, HexDigest::from([1; 32]))];
+    let shown = |machine, now| Shown {
+        pool: "worker",
+        rules: &RULES,
+        machine,
+        values: &value,
+        decision: "0123",
+        observed: false,
+        now,
+    };
+    assert!(matches!(awaited.ask(shown("tpm:00", START)).await.unwrap(), Step::Begins(_)));
+    let rows = questions(&*store, None, START).await.unwrap();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    deny(&*store, "worker", &rows[0].id, "no", "alice", START).await.unwrap();
+    assert!(matches!(awaited.ask(shown("tpm:00", START + 1)).await.unwrap(), Step::Refused(_)));
+    awaited.ask(shown("tpm:01", START + 10_000)).await.unwrap();
+    assert_eq!(awaited.ended("worker", "tpm:01").await.unwrap(), None);
+    // So is what a machine was, and what expires; and the TPMs that have attested are those that have.
+    let tpms = enrolment::attested_tpms(&*store).await.unwrap();
+    assert_eq!(tpms.into_iter().collect::<Vec<_>>(), ["tpm:00"]);
+    assert!(history::forget(&*store, "tpm:00").await.unwrap());
+    let passed = std::time::Duration::from_secs(100_000);
+    store.forget_expired(Tick { now: START, passed }).await.unwrap();
+    let far = Tick {
+        now: START + 1_000_000,
+        passed: passed * 10,
+    };
+    store.forget_expired(far).await.unwrap();
+    let other = site.open("two");
+    for (key, value) in BESIDE {
+        assert_eq!(get(&other, key).await.unwrap().as_deref(), Some(value), "{key}");
+    }
+}

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::reference_sets::{Generation, Origin, ReferenceSet, ReferenceSetError, Time, Values};
-use attest::{AppraisalPolicy, UnixTime};
+use attest::{AppraisalPolicy, Kind, UnixTime};
 
 pub use diff::unified;
 pub use file::FileError;
@@ -83,6 +83,8 @@ pub enum ProposalError {
     Set(#[from] ReferenceSetError),
     #[error("no evidence of pool {pool} was trusted in that time, so nothing is known of what its machines boot")]
     Nothing { pool: String },
+    #[error("of pool {pool}, no evidence that was trusted in that time counts: {why}")]
+    NotCounted { pool: String, why: String },
     #[error("pool {pool} accepts no evidence of what was booted")]
     NoSection { pool: String },
 }
@@ -118,14 +120,20 @@ pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: im
     parts.into_iter().for_each(|part| seen.merge(part));
     let machines = seen.machines();
     if machines == 0 {
-        return Err(ProposalError::Nothing {
-            pool: asked.pool.to_owned(),
+        let pool = asked.pool.to_owned();
+        return Err(match seen.not_counted.into_keys().next() {
+            Some(why) => ProposalError::NotCounted { pool, why },
+            None => ProposalError::Nothing { pool },
         });
     }
     let (mut values, mut rules) = (Values::default(), BTreeMap::new());
     let (mut not_generalised, mut rare) = (not_counted(&seen), Vec::new());
+    not_generalised.extend(says_nothing(&seen));
     for (section, now) in Section::all_of(&policy) {
-        let Some(of) = seen.sections.get(&section) else { continue };
+        let Some(of) = seen.sections.get(&section) else {
+            not_generalised.push(not_seen(section));
+            continue;
+        };
         let proposer = Proposer {
             section,
             now,
@@ -173,6 +181,27 @@ fn not_counted(seen: &Seen) -> Vec<NotGeneralised> {
         named: seen.named(machines),
     };
     seen.not_counted.iter().map(row).collect()
+}
+
+/// Sections whose evidence is shown, and is about something else than what was booted.
+fn says_nothing(seen: &Seen) -> impl Iterator<Item = NotGeneralised> {
+    let is_looked_at = |kind: Kind| Section::ALL.iter().any(|section| section.kind() == kind);
+    let others = seen.kinds.iter().filter(move |(kind, _)| !is_looked_at(**kind));
+    others.map(|(kind, machines)| NotGeneralised {
+        rule: format!("{}: all of it", kind.section()),
+        why: "it says nothing of what was booted, and stays as it is".to_owned(),
+        machines: machines.len(),
+        named: seen.named(machines),
+    })
+}
+
+fn not_seen(section: Section) -> NotGeneralised {
+    NotGeneralised {
+        rule: format!("{}: all of it", section.key()),
+        why: "no such evidence was trusted in that time, so it stays as it is".to_owned(),
+        machines: 0,
+        named: String::new(),
+    }
 }
 
 /// One generation of all values.

@@ -88,6 +88,12 @@ impl Proposer<'_> {
         if self.section.has_events() {
             self.event_log();
             self.boot();
+        } else {
+            let (of, why) = (
+                self.of,
+                "no event log comes with such evidence: whole PCRs are all that there can be rules on",
+            );
+            self.not_generalised("boot, event_log", why.to_owned(), &of.machines);
         }
         self.pcrs();
         self.door();

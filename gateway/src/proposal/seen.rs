@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use attest::tpm::reference_values::Accepted;
 use attest::tpm::requirements::{Quoted, Requirement};
 use attest::tpm::rules::{Check, could_hold, recorded};
-use attest::{AppraisalPolicy, Claims, HashAlg, ReferenceValues, UnixTime, appraise};
+use attest::{AppraisalPolicy, Claims, HashAlg, Kind, ReferenceValues, UnixTime, appraise};
 
 use super::values::{self, Value};
 use crate::audit::past::Past;
@@ -27,6 +27,8 @@ pub enum Section {
 }
 
 impl Section {
+    pub const ALL: [Self; 3] = [Self::Tpm, Self::AzureVtpm, Self::AwsNitroTpm];
+
     /// As `pool.toml` calls it.
     #[must_use]
     pub const fn key(self) -> &'static str {
@@ -34,6 +36,16 @@ impl Section {
             Self::Tpm => "tpm",
             Self::AzureVtpm => "azure_vtpm",
             Self::AwsNitroTpm => "aws_nitro_tpm",
+        }
+    }
+
+    /// The evidence that it is about.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Tpm => Kind::Tpm,
+            Self::AzureVtpm => Kind::AzureVtpm,
+            Self::AwsNitroTpm => Kind::AwsNitroTpm,
         }
     }
 
@@ -110,7 +122,9 @@ pub struct OfSection {
 #[derive(Debug, Default)]
 pub struct Seen {
     pub sections: BTreeMap<Section, OfSection>,
-    /// What counts for nothing, because the pool would refuse it whatever was booted, or because it cannot be verified again.
+    /// Who has shown evidence of which kind, whatever it says.
+    pub kinds: BTreeMap<Kind, Machines>,
+    /// What counts for nothing, because the pool would refuse it whatever was booted, it says nothing of that, or it cannot be verified again.
     pub not_counted: BTreeMap<String, Machines>,
     /// What machines are called.
     pub names: BTreeMap<u32, String>,
@@ -183,14 +197,21 @@ impl Seen {
             Ok(result) => result.claims().clone(),
             Err(reject) => return not_counted(format!("{}: {reject}", reject.code())),
         };
+        for kind in claims.kinds() {
+            self.kinds.entry(*kind).or_default().insert(past.machine);
+        }
+        let quoted = Section::all_of(policy).filter_map(|(section, values)| Some((section, values, section.quoted(&claims)?)));
+        let quoted: Vec<_> = quoted.collect();
+        if quoted.is_empty() {
+            let kinds: Vec<&str> = claims.kinds().iter().map(|kind| kind.as_str()).collect();
+            let why = format!("{} says nothing of what was booted", kinds.join(" + "));
+            self.not_counted.entry(why).or_default().insert(past.machine);
+            return;
+        }
         self.since = Some(self.since.map_or(past.at, |since| since.min(past.at)));
-        for (section, values) in Section::all_of(policy) {
-            if let Some(quoted) = section.quoted(&claims) {
-                self.sections
-                    .entry(section)
-                    .or_default()
-                    .add(past.machine, section, values, &quoted, now);
-            }
+        for (section, values, quoted) in quoted {
+            let of = self.sections.entry(section).or_default();
+            of.add(past.machine, section, values, &quoted, now);
         }
     }
 
@@ -198,6 +219,7 @@ impl Seen {
         for (section, found) in other.sections {
             self.sections.entry(section).or_default().merge(found);
         }
+        merge(&mut self.kinds, other.kinds);
         merge(&mut self.not_counted, other.not_counted);
         self.names.extend(other.names);
         self.since = [self.since, other.since].into_iter().flatten().min();

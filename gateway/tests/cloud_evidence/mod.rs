@@ -21,6 +21,7 @@ mod microsoft;
 mod outage;
 mod own_tpm;
 mod policy;
+mod proposed;
 mod row_by_row;
 mod site;
 mod sts;

@@ -1,5 +1,7 @@
 //! `pool.toml`.
 
+mod inventory;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,15 +13,15 @@ use attest::aws::sts::StsRules;
 use attest::azure::attested_document::AttestedDocumentRules;
 use attest::azure::vtpm::AzureVtpmRules;
 use attest::condition::Condition;
-use attest::machine_objects::{self, SetPattern};
 use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError};
 use attest::tpm::rules::Check;
-use attest::{AppraisalPolicy, Combination, HashAlg, Kind, MachineSets, ReferenceValues, gcp};
+use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
+use inventory::{InventoryFile, inventory, nameable};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
-use super::{Endorsement, PoolError, new_values, observed};
+use super::{Endorsement, PoolError, new_values, observed, whose};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;
@@ -106,51 +108,11 @@ struct KubeletFile {
     names: Vec<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct InventoryFile {
-    instances: Option<PathBuf>,
-    machines: Option<MachinesFile>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReferenceValuesFile {
     folder: PathBuf,
 }
-
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct MachinesFile {
-    machine_sets: Vec<SetPattern>,
-    control_plane: bool,
-    max_age_seconds: u64,
-    wait_seconds: u64,
-}
-
-impl Default for MachinesFile {
-    fn default() -> Self {
-        Self {
-            machine_sets: Vec::new(),
-            control_plane: false,
-            max_age_seconds: MAX_AGE_DEFAULT_SECONDS,
-            wait_seconds: WAIT_DEFAULT_SECONDS,
-        }
-    }
-}
-
-/// How old what the cluster tells of its machines may be, unless the pool says otherwise. While the API is away no Machine object can be made, and no Node
-/// can join; who is told nothing because of a right that was taken away is to be found out sooner.
-const MAX_AGE_DEFAULT_SECONDS: u64 = 600;
-/// At least a watch that has ended is begun anew in between; at most a day: after that nobody knows which machines there are.
-const MAX_AGE_SECONDS: std::ops::RangeInclusive<u64> = 60..=86_400;
-/// How long a machine is awaited that no Machine object names. Its object is there before it, and names it when the cloud has made it; a machine takes half a
-/// minute until it asks.
-const WAIT_DEFAULT_SECONDS: u64 = 180;
-/// As long as a node waits that is told to come again, where nothing else is said.
-const WAIT_LIMIT_SECONDS: u64 = HOLD_DEFAULT_SECONDS;
-/// Most patterns of one pool: each is compared for each machine, and stands in its record.
-const SETS_LIMIT: usize = 100;
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -302,8 +264,8 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         path: path.to_owned(),
         problem,
     })?;
-    joined(&policy, endorsement.unwrap_or_default(), inventory.is_some()).map_err(wrong)?;
-    somebodys(&policy, inventory.is_some()).map_err(wrong)?;
+    whose::joined(&policy, endorsement.unwrap_or_default(), inventory.is_some()).map_err(wrong)?;
+    whose::somebodys(&policy, inventory.is_some()).map_err(wrong)?;
     observed::somebodys(&policy, inventory.is_some() || machines.is_some()).map_err(wrong)?;
     if machines.is_some() && inventory.is_none() {
         nameable(&policy, endorsement.unwrap_or_default()).map_err(wrong)?;
@@ -359,108 +321,6 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
 fn reference_values(tpm: Tpm) -> Result<ReferenceValues, PcrRulesError> {
     let values = ReferenceValues::from_rules(tpm.bank, tpm.pcrs)?.with_event_log(tpm.event_log);
     Ok(values.only_while_booting(tpm.only_while_booting).with_boot(tpm.boot)?)
-}
-
-/// The file, and the Machine objects, that say which machines may join.
-fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBuf>, Option<MachineRules>), String> {
-    let Some(InventoryFile { instances, machines }) = section else {
-        return Ok((None, None));
-    };
-    let Some(machines) = machines else {
-        let nothing = "it names no machine: say instances, a file; or machines, whose objects the cluster has";
-        return instances.map(|instances| (Some(instances), None)).ok_or_else(|| nothing.to_owned());
-    };
-    let MachinesFile {
-        machine_sets,
-        control_plane,
-        max_age_seconds,
-        wait_seconds,
-    } = machines;
-    if machine_sets.is_empty() && !control_plane {
-        return Err("machines has to say which: machine_sets = [\"NAME\", …], or control_plane = true".to_owned());
-    }
-    if machine_sets.len() > SETS_LIMIT {
-        return Err(format!(
-            "machines.machine_sets has {} patterns; at most {SETS_LIMIT} are read",
-            machine_sets.len()
-        ));
-    }
-    if !MAX_AGE_SECONDS.contains(&max_age_seconds) {
-        return Err(format!(
-            "machines.max_age_seconds is {max_age_seconds}; {} to {} can be",
-            MAX_AGE_SECONDS.start(),
-            MAX_AGE_SECONDS.end()
-        ));
-    }
-    if wait_seconds > WAIT_LIMIT_SECONDS {
-        return Err(format!("machines.wait_seconds is {wait_seconds}; the most is {WAIT_LIMIT_SECONDS}"));
-    }
-    let of = MachineSets {
-        machine_sets,
-        control_plane,
-    };
-    Ok((
-        instances,
-        Some(MachineRules {
-            of,
-            max_age_seconds,
-            wait_seconds,
-        }),
-    ))
-}
-
-/// Whether a Machine object can name what each combination is about: it could admit nobody otherwise.
-fn nameable(policy: &AppraisalPolicy, endorsement: Endorsement) -> Result<(), String> {
-    let certified = endorsement == Endorsement::GcpInstance;
-    let unnamed = |kinds: &&Combination| !machine_objects::can_name(kinds.kinds().iter().copied(), certified);
-    match policy.accepts().iter().find(unnamed) {
-        None => Ok(()),
-        Some(kinds) => Err(format!(
-            "{kinds}: no Machine object of a cluster names what this evidence is about, so [inventory] machines would admit nobody by it: name these machines in instances; docs/policy.md says which clouds' can be named"
-        )),
-    }
-}
-
-/// Whether, in each combination, something says that a TPM and an instance beside it are one machine. A TPM of a trusted maker can be bought
-/// anywhere; and whoever has an instance's document and any such TPM would have the config, and the instance.
-fn joined(policy: &AppraisalPolicy, endorsement: Endorsement, inventory: bool) -> Result<(), String> {
-    let apart = |kinds: &&Combination| {
-        let certified = endorsement == Endorsement::GcpInstance && kinds.has(Kind::Gcp);
-        let by_administrator = endorsement == Endorsement::Allowlist || inventory;
-        let instance = kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
-        kinds.has(Kind::Tpm) && instance && !certified && !by_administrator
-    };
-    let Some(kinds) = policy.accepts().iter().find(apart) else {
-        return Ok(());
-    };
-    let certificate = if kinds.has(Kind::Gcp) {
-        "tpm.endorsement = \"gcp-instance\", "
-    } else {
-        ""
-    };
-    Err(format!(
-        "{kinds}: nothing says that the TPM and the instance are one machine, so any TPM of a trusted maker could stand beside any instance's evidence: say {certificate}tpm.endorsement = \"allowlist\", or name each instance with its TPM in an [inventory]; docs/policy.md says what joins what"
-    ))
-}
-
-/// Whether, in each combination, something tells the pool's machines from those of any customer of Azure's: at least what they have booted. Of a
-/// TPM that is bought this is a warning, since the pool's words say so; here nobody has to buy anything.
-fn somebodys(policy: &AppraisalPolicy, inventory: bool) -> Result<(), String> {
-    let checks_nothing = policy.azure_vtpm().is_some_and(|rules| rules.reference_values().checks_nothing());
-    match anybodys_in_azure(policy) {
-        Some(kinds) if checks_nothing && !inventory => Err(format!(
-            "{kinds}: every customer of Azure's would get what an attestation earns: [azure_vtpm] takes any subscription and checks no PCR. Name vm_ids there, or the values of PCRs, or the pool's machines in an [inventory]"
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// The combination that any machine of Azure's can show, whoever's it is, if it has the PCRs.
-pub(super) fn anybodys_in_azure(policy: &AppraisalPolicy) -> Option<&Combination> {
-    policy.azure_vtpm().filter(|rules| rules.accepts_any_machine())?;
-    let others = [Kind::Azure, Kind::Tpm, Kind::Token];
-    let alone = |kinds: &&Combination| kinds.has(Kind::AzureVtpm) && !others.iter().any(|other| kinds.has(*other));
-    policy.accepts().iter().find(alone)
 }
 
 /// What is accepted, if it fits together.

@@ -22,6 +22,7 @@ pub mod upstream;
 mod versions;
 mod warnings;
 pub(crate) mod watch;
+mod whose;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use attest::{AppraisalPolicy, Combination, Kind};
 
-use super::file::anybodys_in_azure;
+use super::whose::anybodys_in_azure;
 
 /// Whether, in each combination, something beside what was booted tells the pool's machines from those of any customer of a cloud's: while the pool observes,
 /// what was booted tells nobody from anybody. `listed` is whether an inventory names them.

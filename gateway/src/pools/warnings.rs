@@ -8,7 +8,7 @@ use attest::tpm::rules::Check;
 use attest::{Combination, Kind, ReferenceValues};
 
 use super::endorsement::{ANY_TPM, Endorsement};
-use super::file::anybodys_in_azure;
+use super::whose::anybodys_in_azure;
 use super::{Pool, PoolInventory};
 use crate::policy::Earns;
 

@@ -1,5 +1,7 @@
 //! A decision about evidence on its way: what it is about, what is known of it so far, and what of that is kept.
 
+mod kept;
+mod membership;
 mod new_values;
 
 use std::net::IpAddr;
@@ -7,26 +9,26 @@ use std::sync::Arc;
 
 use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
 use attest::reference_sets::NewValue;
-use attest::{AttestationResult, Challenge, Claims, MachineObject, MachineSets, NodeIdentity, Reject, UnixTime, machine_objects};
+use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
 use axum::response::Response;
 
 use super::super::anchors::{Anchors, ask_sts};
 use super::super::awaited::Awaited;
-use super::super::decisions::{Decided, refuse};
+use super::super::decisions::refuse;
 use super::super::endorsers::Vouched;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
-use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
-use crate::credentials::challenges::Spent;
+use crate::audit::{Basis, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
 use crate::machines::history::History;
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
-use crate::pools::live::LivePools;
-use crate::pools::{Pool, PoolInventory};
+use crate::pools::Pool;
 use crate::store::{EntryKind, Reading};
+
+pub(super) use kept::by_digest;
 
 /// What a decision is about, and by which pool and at which time it is made.
 #[derive(Clone)]
@@ -234,33 +236,6 @@ impl<'r> EvidenceCase<'r> {
         })
     }
 
-    /// Checks that the machine is one of the pool's, by its inventory or by the cluster's Machine objects, if it has either; gives the object that it was
-    /// let in by. The cluster is asked of those that no inventory names.
-    fn admit(&mut self, pool: &Pool, claims: &Claims) -> Result<Option<MachineObject>, Refusal> {
-        let Made { anchors, basis, .. } = &mut self.made;
-        let inventory = pool.inventory.as_ref();
-        if let Some(inventory) = inventory {
-            anchors.use_inventory(inventory, basis);
-        }
-        let inventory = inventory.map(PoolInventory::machines);
-        let rules = match (&pool.machines, inventory.map(|inventory| inventory.admit(claims))) {
-            (_, Some(Ok(()))) | (None, None) => return Ok(None),
-            (Some(rules), None | Some(Err(Reject::NotInInventory { .. }))) => rules,
-            (_, Some(Err(reject))) => return Err(reject.into()),
-        };
-        let (machines, now) = (&self.endpoint.machines, self.asked.now.as_secs());
-        let known = machines.known(rules, now)?;
-        let machine = claims.instance().unwrap_or_else(|| claims.identity());
-        if known.names(claims) {
-            machines.is_there(machine.as_str());
-        } else if machines.is_awaited(machine.as_str(), rules, now) {
-            return Err(Refusal::machine_awaited(machine));
-        }
-        let named = known.of(claims, &rules.of, &others(&self.endpoint.pools, pool, machine));
-        let named = basis.machine.insert(named);
-        Ok(machine_objects::admit(inventory, Some(named), claims)?.cloned())
-    }
-
     /// What the evidence proves, and who vouches for its TPM.
     async fn verify(&mut self, reading: &mut Reading<'_>) -> Result<(Vouched, Claims), Refusal> {
         let (endpoint, asked, Made { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
@@ -419,95 +394,7 @@ impl<'r> EvidenceCase<'r> {
     }
 }
 
-/// The other pools that have machines of the cluster's, and one whose inventory names this machine, which is that pool's whatever its object says.
-fn others(pools: &LivePools, pool: &Pool, machine: &NodeIdentity) -> Vec<(String, MachineSets)> {
-    let others = pools.all().into_iter().filter(|other| other.name() != pool.name());
-    others
-        .filter_map(|other| {
-            let names_it = other
-                .inventory
-                .as_ref()
-                .is_some_and(|inventory| inventory.machines().names(machine));
-            let of = match names_it {
-                true => Some(pool.machines.as_ref()?.of.clone()),
-                false => other.machines.as_ref().map(|rules| rules.of.clone()),
-            };
-            Some((other.name().to_owned(), of?))
-        })
-        .collect()
-}
-
 /// All that a machine is known by.
 fn identities(claims: &Claims) -> impl Iterator<Item = &NodeIdentity> {
     claims.instance().into_iter().chain([claims.identity()])
-}
-
-impl Judged {
-    /// The decision, whole: with what it was made from, as far as that may be kept.
-    pub(super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &Likenesses) -> Decided<Result<Response, Refusal>> {
-        let Self { mut record, made, outcome } = self;
-        let Made {
-            anchors,
-            mut basis,
-            claimed,
-            ..
-        } = made;
-        let mut kept = LargeParts::new();
-        let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence);
-        // Whoever reads the document of an instance that belongs to nobody could claim it.
-        let exposes = evidence.aws_identity_document.is_some() && !claimed;
-        if proven && !exposes && evidence.too_large().is_none() {
-            basis.challenge = Some(spent);
-            kept = anchors.into_kept();
-            let is_trusted = record.verdict == Verdict::Trusted;
-            kept.extend(keep_evidence(evidence, &mut basis, likenesses, is_trusted));
-        } else {
-            basis = by_digest(&evidence);
-        }
-        record.basis = Some(basis);
-        Decided { record, kept, outcome }
-    }
-}
-
-/// Whether the evidence comes from the TPM that was asked: what is wrong with a machine that somebody vouches for is worth a whole record.
-fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
-    match (&challenge.subject.tpm, &evidence.tpm) {
-        (Some(asked), Some(shown)) => asked.secret_sha256 == shown.secret_sha256,
-        _ => false,
-    }
-}
-
-/// The basis of a refusal of what has proven nothing, or would help whoever reads it.
-pub(super) fn by_digest(evidence: &Evidence) -> Basis {
-    Basis {
-        digests: Some(Digests::of_evidence(evidence)),
-        ..Basis::default()
-    }
-}
-
-/// Puts the evidence into the record, without what is worth something to a reader; event logs go beside it, kept once for all who have the
-/// same, or as what they have that one that is kept has not.
-fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &Likenesses, is_trusted: bool) -> LargeParts {
-    // Whoever hears what the cloud says of the instance would be the node with it.
-    basis.cloud.claimant_sha256 = evidence.claimant_sha256();
-    evidence.forget_secrets();
-    let of_tpm = evidence.tpm.as_mut().map(|tpm| tpm.event_log.take());
-    let of_vtpm = evidence.azure_vtpm.as_mut().and_then(|vtpm| vtpm.event_log.take());
-    // A machine has one log, and it is that of its TPM; whoever sends another with the vTPM's quote is recorded whole, too.
-    let (log, second) = match of_tpm {
-        Some(log) => (log, of_vtpm),
-        None => (of_vtpm, None),
-    };
-    let [log, second] = [log, second].map(|log| log.map(|log| likenesses.liken(log.0, is_trusted)));
-    let mut kept = LargeParts::new();
-    if let Some(Likened { sha256, difference, blob }) = log {
-        (basis.event_log_sha256, basis.event_log_difference) = (Some(sha256), difference);
-        kept.push(blob);
-    }
-    if let Some(Likened { sha256, difference, blob }) = second {
-        (basis.azure_vtpm_event_log_sha256, basis.azure_vtpm_event_log_difference) = (Some(sha256), difference);
-        kept.push(blob);
-    }
-    basis.evidence = Some(evidence);
-    kept
 }

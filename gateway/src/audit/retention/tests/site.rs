@@ -1,0 +1,184 @@
+//! A log with closed segments, and what of it is there.
+
+use super::*;
+
+/// Records are of the first thousand seconds.
+pub const NOW: u64 = 10_000;
+/// What is of the first hundred seconds may go.
+pub const RULE: Rule = Rule {
+    age: Some(Duration::from_secs(NOW - 100)),
+    bytes: None,
+};
+pub const LIMITS: SegmentLimits = SegmentLimits {
+    bytes: 1,
+    age: Duration::MAX,
+};
+
+pub struct Site {
+    pub folder: tempfile::TempDir,
+    pub store: Embedded,
+}
+
+/// A journal, and who keeps its rule: what is gone with a process.
+pub struct Process {
+    pub journal: Journal,
+    pub blobs: Blobs,
+    pub retention: Retention,
+}
+
+impl Site {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
+        Self { folder, store }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.path("attestation.jsonl")
+    }
+
+    pub fn key(&self) -> LogKey {
+        LogKey::open(&self.path("log.key")).unwrap()
+    }
+
+    pub fn open(&self, rule: Rule) -> Process {
+        self.open_with(rule, |_| Vec::new())
+    }
+
+    pub fn open_with(&self, rule: Rule, lacking: impl Fn(&LastLine) -> Vec<String> + Send + Sync + 'static) -> Process {
+        let blobs = Blobs::open(&self.path("evidence")).unwrap();
+        let journal = loop {
+            let signer = Signer::new(self.key(), Some("gw"), 1000);
+            match Journal::open(&self.log(), signer, LIMITS, blobs.clone(), std::sync::Arc::default()) {
+                Err(JournalError::InUse(_)) => std::thread::yield_now(),
+                opened => break opened.unwrap().0,
+            }
+        };
+        journal.compress_closed();
+        let retention = Retention::new(self.log(), rule, vec![blobs.clone()], lacking);
+        Process { journal, blobs, retention }
+    }
+
+    /// Segments of the seconds up to 50, up to 150 and up to 250, and a log. Of the first, blob `a` goes with it, and `b` is the second's, too.
+    pub async fn written(&self) -> Process {
+        let process = self.open(RULE);
+        process.journal.checkpoint(1).await.unwrap();
+        for (at, blobs) in [(40, &["a", "b"][..]), (150, &["b"]), (250, &["c"])] {
+            process.record(at, blobs).await;
+            process.journal.checkpoint(at + 10).await.unwrap();
+        }
+        // What was closed is compressed.
+        process.journal.aside(|| ()).await.unwrap();
+        process
+    }
+
+    /// How many closed segments there are of those that were written first: others are closed where the log says that one goes.
+    pub fn segments(&self) -> usize {
+        let first = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let number = name.trim_end_matches(".gz").rsplit('-').next().unwrap();
+            number.parse::<u64>().unwrap() < 9
+        };
+        closed_segments(&self.log()).unwrap().iter().filter(|path| first(path)).count()
+    }
+
+    /// Which blobs are there, of these.
+    pub fn blobs<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
+        let blobs = Blobs::open(&self.path("evidence")).unwrap();
+        let there = |name: &&&str| blobs.has(&Blobs::name(name.as_bytes()));
+        names.iter().filter(there).copied().collect()
+    }
+
+    /// Every file of the log, opened. Meanwhile another thread compresses closed ones, and whoever lists them then may list none of the two names.
+    pub fn opened(&self) -> Vec<(PathBuf, Lines<Bytes>)> {
+        loop {
+            let listed = closed_segments(&self.log()).unwrap();
+            let files = listed.iter().cloned().chain([self.log()]);
+            let opened: io::Result<Vec<_>> = files.map(|path| Ok((path.clone(), lines_of(&path)?))).collect();
+            match opened {
+                Ok(opened) if closed_segments(&self.log()).unwrap() == listed => return opened,
+                Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("{error}"),
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// What an auditor says.
+    pub fn report(&self) -> Report {
+        let mut verifier = Verifier::new(Trust {
+            keys: [self.key().public()].into(),
+            ..Trust::default()
+        });
+        for (path, mut lines) in self.opened() {
+            verifier.file(&path.display().to_string());
+            each(&mut lines, |line| verifier.line(line));
+        }
+        let kept = kept_file(&self.log());
+        verifier.kept_file("checkpoints.jsonl");
+        if kept.exists() {
+            each_line(&kept, |line| verifier.kept_line(line));
+        }
+        verifier.finish()
+    }
+
+    /// That nothing is wrong, and which lines were removed.
+    pub fn removed(&self) -> Vec<(u64, u64)> {
+        let report = self.report();
+        assert_eq!(report.findings, []);
+        let removed = |note: &Note| match note {
+            Note::Removed { from, to, .. } => Some((*from, *to)),
+            _ => None,
+        };
+        report.notes.iter().filter_map(removed).collect()
+    }
+}
+
+impl Process {
+    pub async fn record(&self, at: u64, blobs: &[&str]) {
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let id = format!("{:032x}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut record = Record::new(id, Decision::Config, at, "peer".to_owned(), "worker".to_owned());
+        let named: LargeParts = blobs
+            .iter()
+            .map(|blob| (Blobs::name(blob.as_bytes()), blob.as_bytes().into()))
+            .collect();
+        record.basis = Some(Basis {
+            ek_roots: named.iter().map(|(name, _)| name.clone()).collect(),
+            ..Basis::default()
+        });
+        self.journal.record(&record, named, ()).await.unwrap().into_inner();
+    }
+
+    pub async fn tend(&self, site: &Site) -> Result<Option<Held>, RetentionError> {
+        self.retention.tend(&self.journal, &site.store, NOW).await.into_result()
+    }
+}
+
+pub fn each_line(path: &Path, with: impl FnMut(&[u8])) {
+    each(&mut lines_of(path).unwrap(), with);
+}
+
+pub fn each(lines: &mut Lines<Bytes>, mut with: impl FnMut(&[u8])) {
+    while let Some(Found::Line(line)) = lines.read().unwrap() {
+        with(line);
+    }
+}
+
+/// How often each line says of which segment that it is removed.
+pub fn said(site: &Site) -> BTreeMap<String, usize> {
+    let mut said = BTreeMap::new();
+    let mut say = |line: &[u8]| {
+        let line: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
+        if let Some(segment) = line["removed"]["segment"].as_str() {
+            *said.entry(segment.to_owned()).or_default() += 1;
+        }
+    };
+    for (_, mut lines) in site.opened() {
+        each(&mut lines, &mut say);
+    }
+    said
+}

@@ -5,7 +5,7 @@ use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::Quoted;
 use attest::{Claims, Kind};
 use attest_gateway::audit::WouldRefuse;
-use attest_gateway::audit::reading::{Found, Listed, files_beside};
+use attest_gateway::audit::reading::{Found, Listed, LogFile, files_beside};
 use attest_gateway::settings::Settings;
 use serde::Deserialize;
 
@@ -57,13 +57,18 @@ pub fn would_refuse(line: &str) -> Vec<String> {
     observed.unwrap_or_default().into_iter().map(words).collect()
 }
 
-fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result<Option<(String, String)>> {
+/// The files of the gateway's log, the oldest first: all of them, or what is wrong with one.
+pub fn files(settings: &Settings) -> anyhow::Result<Vec<LogFile>> {
     let Listed { files, unreadable } = files_beside(&settings.attestation_log())?;
-    if let Some(error) = unreadable.into_iter().next() {
-        return Err(error.into());
+    match unreadable.into_iter().next() {
+        Some(error) => Err(error.into()),
+        None => Ok(files),
     }
+}
+
+fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result<Option<(String, String)>> {
     let mut found = None;
-    for file in files {
+    for file in files(settings)? {
         let mut lines = file.lines(0)?;
         while let Some(read) = lines.read()? {
             let Found::Line(line) = read else { continue };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use attest::HashAlg;
 use attest::protocol::HexDigest;
-use attest::reference_sets::{Digests, EventValue, PcrValue, SectionValue, Values};
+use attest::reference_sets::{EventValue, Is, NewValue, Values, Wanted};
 use attest::tpm::rules::Check;
 
 use super::seen::Thing;
@@ -69,51 +69,30 @@ pub(super) fn of(check: Check, values: &Values, bank: HashAlg) -> Vec<(Value, Op
 
 /// Adds to a generation what a rule about `thing` then accepts.
 pub(super) fn put(into: &mut Values, thing: Thing, bank: HashAlg, all: &BTreeSet<Value>, name: impl Fn(&Value) -> Option<String>) {
-    for value in all {
-        match thing {
-            Thing::Pcr(pcr) => {
-                if let Value::Digest(digest) = value {
-                    into.pcrs.push(PcrValue {
-                        pcr,
-                        digests: of_bank(bank, digest),
-                    });
-                }
-            }
-            Thing::Boot(check) => put_event(into, check, bank_of(check, bank), value, name(value)),
-        }
-    }
-}
-
-fn put_event(into: &mut Values, check: Check, bank: HashAlg, value: &Value, name: Option<String>) {
-    let list = match check {
-        Check::Authorities => &mut into.authorities,
-        Check::Images => &mut into.images,
-        Check::Drivers => &mut into.drivers,
-        Check::Grub => &mut into.grub,
-        Check::Files => &mut into.files,
-        Check::KernelConfig => &mut into.kernel_config,
-        Check::Mok => &mut into.mok,
-        Check::SecureBoot | Check::Dbx | Check::UkiSections | Check::FirmwareVersion => {
-            match (check, value) {
-                (Check::Dbx, Value::Digest(digest)) => into.dbx.push(digest.clone()),
-                (Check::UkiSections, Value::Section(section, digest)) => into.uki_sections.push(SectionValue {
-                    section: section.clone(),
-                    digests: of_bank(bank, digest),
-                }),
-                (Check::FirmwareVersion, Value::Text(version)) => into.firmware_versions.push(version.clone()),
-                _ => {}
-            }
-            return;
-        }
+    let (wanted, bank) = match thing {
+        Thing::Pcr(pcr) => (Some(Wanted::Pcr(pcr)), bank),
+        Thing::Boot(check) => (check.wanted(), bank_of(check, bank)),
     };
-    if let Value::Digest(digest) = value {
-        list.push(EventValue {
-            digests: of_bank(bank, digest),
-            name,
-        });
+    let Some(wanted) = wanted else { return };
+    for value in all {
+        if let (Wanted::Dbx, Value::Digest(hash)) = (wanted, value) {
+            into.dbx.push(hash.clone());
+            continue;
+        }
+        let (digest, section) = match value {
+            Value::Digest(digest) => (digest, None),
+            Value::Section(section, digest) => (digest, Some(section.clone())),
+            Value::Text(version) => {
+                into.firmware_versions.push(version.clone());
+                continue;
+            }
+        };
+        let is = Is::Digest {
+            bank,
+            digest: digest.clone(),
+            section,
+        };
+        let (name, proven) = (name(value), false);
+        NewValue { wanted, is, name, proven }.add_to(into);
     }
-}
-
-fn of_bank(bank: HashAlg, digest: &HexDigest) -> Digests {
-    [(bank, digest.clone())].into()
 }

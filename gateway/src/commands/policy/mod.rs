@@ -7,6 +7,15 @@ mod test;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use attest::UnixTime;
+
+use crate::commands::output;
+
+/// How often somebody at a terminal is told how far it has come.
+const TOLD_EACH: Duration = Duration::from_secs(2);
+const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -26,5 +35,21 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Test(arguments) => test::run(config, arguments),
         Command::Simulate(arguments) => simulate::run(config, arguments),
         Command::Propose(arguments) => propose::run(config, arguments),
+    }
+}
+
+/// When the last N days began, seconds since 1970; without a number all of time.
+fn since(days: Option<u64>, now: UnixTime) -> u64 {
+    days.map_or(0, |days| now.as_secs().saturating_sub(days.saturating_mul(SECONDS_PER_DAY)))
+}
+
+/// Says now and then how much is done of how much.
+fn told(of_what: &'static str) -> impl FnMut(usize, usize) {
+    let mut told = Instant::now();
+    move |of, done| {
+        if told.elapsed() >= TOLD_EACH {
+            told = Instant::now();
+            output::tell(format_args!("{done} of {of} {of_what}"));
+        }
     }
 }

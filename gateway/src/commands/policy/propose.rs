@@ -4,20 +4,17 @@ use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use attest_gateway::audit::Blobs;
-use attest_gateway::audit::reading::{Listed, files_beside};
 use attest_gateway::clock::Clock;
 use attest_gateway::files;
 use attest_gateway::proposal::{Asked, Proposal, Wanted, propose, unified};
 use attest_gateway::settings::Settings;
 
-use crate::commands::{output, pool_folder, reference_values, table};
+use super::{since, told};
+use crate::commands::{output, pool_folder, recorded, reference_values, table};
 
-/// How often somebody at a terminal is told how far it has come.
-const TOLD_EACH: Duration = Duration::from_secs(2);
 /// Rows of values that few machines have; the rest is in the file.
 const RARE_LIMIT: usize = 100;
 /// Who may read what is written: digests of what is booted are no secret.
@@ -51,12 +48,11 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let folder = pool_folder(&settings, &arguments.pool)?;
     let now = Clock::System.now();
-    let age = arguments.days.map(|days| days.saturating_mul(24 * 3600));
     let by = reference_values::who();
     let asked = Asked {
         pool: &arguments.pool,
         folder: &folder,
-        since: age.map_or(0, |age| now.as_secs().saturating_sub(age)),
+        since: since(arguments.days, now),
         without: &arguments.without,
         wanted: Wanted {
             least: arguments.least.get(),
@@ -65,18 +61,9 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         now,
         by: &by,
     };
-    let Listed { files, unreadable } = files_beside(&settings.attestation_log())?;
-    if let Some(error) = unreadable.into_iter().next() {
-        return Err(error.into());
-    }
+    let files = recorded::files(&settings)?;
     let blobs = Blobs::at(&settings.evidence()).remembering();
-    let mut told = Instant::now();
-    let proposal = propose(&files, &blobs, &asked, |of, done| {
-        if told.elapsed() >= TOLD_EACH {
-            told = Instant::now();
-            output::tell(format_args!("{done} of {of} attestations"));
-        }
-    })?;
+    let proposal = propose(&files, &blobs, &asked, told("attestations"))?;
     if let Some(out) = &arguments.out {
         write(out, &proposal)?;
     }

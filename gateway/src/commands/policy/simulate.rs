@@ -3,19 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use attest_gateway::audit::Blobs;
-use attest_gateway::audit::reading::{Listed, files_beside};
 use attest_gateway::audit::simulation::{Asked, Cause, Machines, Simulation, simulate};
 use attest_gateway::clock::Clock;
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 
-use crate::commands::{output, pool_folder, table};
-
-/// How often somebody at a terminal is told how far it has come.
-const TOLD_EACH: Duration = Duration::from_secs(2);
+use super::{since, told};
+use crate::commands::{output, pool_folder, recorded, table};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -40,25 +36,15 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));
     let policy = pools::policy(&folder, &file, &arguments.with)?;
     let now = Clock::System.now();
-    let age = arguments.days.map(|days| days.saturating_mul(24 * 3600));
     let asked = Asked {
         pool: &arguments.pool,
-        since: age.map_or(0, |age| now.as_secs().saturating_sub(age)),
+        since: since(arguments.days, now),
         policy: &policy,
         now,
     };
-    let Listed { files, unreadable } = files_beside(&settings.attestation_log())?;
-    if let Some(error) = unreadable.into_iter().next() {
-        return Err(error.into());
-    }
+    let files = recorded::files(&settings)?;
     let blobs = Blobs::at(&settings.evidence()).remembering();
-    let mut told = Instant::now();
-    let found = simulate(&files, &blobs, &asked, |of, done| {
-        if told.elapsed() >= TOLD_EACH {
-            told = Instant::now();
-            output::tell(format_args!("{done} of {of} machines"));
-        }
-    })?;
+    let found = simulate(&files, &blobs, &asked, told("machines"))?;
     if policy.observes() {
         output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
     }

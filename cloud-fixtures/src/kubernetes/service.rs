@@ -175,6 +175,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         bytes,
         status,
     });
+    // Only now: whoever waits for what has changed may look at what was asked.
+    if is_write && status < 300 {
+        shared.changed();
+    }
     mishap.is_none().then_some(response)
 }
 
@@ -201,6 +205,7 @@ async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64
             agent: &agent,
         };
         drop(done(&shared, &request, &body));
+        shared.changed();
     }
 }
 
@@ -330,7 +335,6 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
         _ => objects.delete(&key, body)?,
     };
     drop(objects);
-    shared.changed();
     if wants.verb == "delete" && object["metadata"]["deletionTimestamp"].is_null() {
         let details = json!({"name": name, "group": kind.group, "kind": kind.plural, "uid": object["metadata"]["uid"]});
         return Ok(said(

@@ -10,7 +10,7 @@ use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, until};
+use super::{NAMESPACE, shown};
 use crate::support::{Case, Gateway, next_boot, tpm};
 
 const CSRS: &str = "certificatesigningrequests";
@@ -117,7 +117,7 @@ impl Site {
     }
 
     async fn wait_approved(&self, csr: &str) {
-        until(&format!("{csr} is approved"), || self.is_approved(csr)).await;
+        shown(&self.api, &format!("{csr} is approved"), || self.is_approved(csr)).await;
     }
 
     /// What `kubectl describe csr` shows: by what it asks for.
@@ -135,7 +135,10 @@ impl Site {
     /// That a request is left as it is, for this reason and no other.
     async fn wait_left(&self, csr: &str, code: &str) -> String {
         let said = |event: &Value| event["message"].as_str().unwrap_or_default().starts_with(&format!("{code}: "));
-        until(&format!("{csr} has an event {code}"), || self.events(csr).iter().any(said)).await;
+        shown(&self.api, &format!("{csr} has an event {code}"), || {
+            self.events(csr).iter().any(said)
+        })
+        .await;
         assert_eq!(self.conditions(csr), Value::Null, "{csr}");
         let events = self.events(csr);
         assert_eq!(events.len(), 1, "{events:?}");
@@ -224,7 +227,7 @@ async fn the_machine_that_has_attested_is_approved_once_and_that_is_recorded() {
     for part in [identity.as_str(), NODE, decision.as_str().unwrap()] {
         assert!(message.contains(part), "{message}");
     }
-    until("an event says so", || site.events("csr-1").len() == 1).await;
+    shown(&site.api, "an event says so", || site.events("csr-1").len() == 1).await;
     assert_eq!(site.events("csr-1")[0]["type"], "Normal");
 
     let acts = site.gateway.wait_for_acts(1, "csr.approve");
@@ -551,7 +554,7 @@ async fn where_machine_objects_are_not_told_nothing_is_approved() {
     site.gateway
         .line(|line| line.contains("machines for approval") && line.contains("cannot"));
     site.asks("csr-1", NODE).await;
-    until("it is said", || !site.events("csr-1").is_empty()).await;
+    shown(&site.api, "it is said", || !site.events("csr-1").is_empty()).await;
     assert!(site.wait_left("csr-1", "csr-untold").await.contains("machines"));
     site.api.put(role);
     site.wait_approved("csr-1").await;

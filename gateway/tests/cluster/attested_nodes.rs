@@ -8,7 +8,7 @@ use attest_gateway::manifests::kustomize;
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes, Mishap};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, until};
+use super::{NAMESPACE, shown};
 use crate::support::{Case, Gateway, LIMIT, bearer, digest, next_boot, tpm};
 
 const NODES: &str = "attestednodes";
@@ -169,7 +169,7 @@ fn row(table: &str, name: &str) -> Vec<String> {
 async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
     let mut site = Site::start("show");
     let (case, object) = site.attested("worker-7").await;
-    until("its config is shown", || site.says(&object, "ConfigServed").is_some()).await;
+    shown(&site.api, "its config is shown", || site.says(&object, "ConfigServed").is_some()).await;
     let table = site.kubectl(&["get", "attestednodes"]);
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head, ["NAME", "NODE", "POOL", "BY", "ATTESTED", "CONFIG", "STATE", "AGE"]);
@@ -202,7 +202,7 @@ async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
     assert_eq!(site.says(&object, "Attested"), Some(("True".to_owned(), "Trusted".to_owned())));
     site.wait_says(&object, "Banned", "False", "NotBanned").await;
     site.wait_says(&object, "Approved", "True", "Allowlisted").await;
-    until("events say so", || {
+    shown(&site.api, "events say so", || {
         site.said(&object, "Attested").len() == 1 && site.said(&object, "ConfigServed").len() == 1
     })
     .await;
@@ -214,7 +214,7 @@ async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
     assert_eq!(site.refused(&stranger).await, "ek-not-endorsed");
     site.boots(&case).await;
     let last = |site: &Site| site.gateway.records().last().unwrap()["id"].clone();
-    until("the last boot is shown", || {
+    shown(&site.api, "the last boot is shown", || {
         site.node(&object).unwrap()["status"]["config"]["record"] == last(&site)
     })
     .await;
@@ -258,12 +258,12 @@ async fn attack_46_an_edit_bans_and_takes_that_back_and_nothing_else_does() {
         .map(|thing| thing["id"].as_str().unwrap())
         .collect();
     assert_eq!(things, [format!("tpm:{}", digest(&case)).as_str(), "worker-7"]);
-    until("an event says so", || site.said(&object, "Banned").len() == 1).await;
+    shown(&site.api, "an event says so", || site.said(&object, "Banned").len() == 1).await;
 
     // Whoever deletes the object resets nothing: it is there again.
     let uid = site.node(&object).unwrap()["metadata"]["uid"].clone();
     site.kubectl(&["delete", "attestednode", &object, "--wait=false"]);
-    until("it is made again", || {
+    shown(&site.api, "it is made again", || {
         site.node(&object).is_some_and(|node| node["metadata"]["uid"] != uid)
     })
     .await;
@@ -273,7 +273,7 @@ async fn attack_46_an_edit_bans_and_takes_that_back_and_nothing_else_does() {
     site.patch(&object, &json!({"banned": null, "reason": null}));
     let generation = |site: &Site| site.node(&object).unwrap()["metadata"]["generation"].clone();
     let seen = |site: &Site| site.node(&object).unwrap()["status"]["observedGeneration"] == generation(site);
-    until("it is seen", || seen(&site)).await;
+    shown(&site.api, "it is seen", || seen(&site)).await;
     assert_eq!(site.refused(&case).await, "node-revoked");
     // What the object has revoked it takes back.
     site.patch(&object, &json!({"banned": false}));
@@ -313,12 +313,13 @@ async fn an_edit_approves_and_forgets_once_and_no_more_than_a_command_has_left_o
 
     // Its name is freed once, however long that stands there.
     site.patch(&name, &json!({"forget": "worker-9"}));
-    until("the name is free", || {
-        site.node(&name).unwrap()["status"]["nodeName"].is_null() && !site.gateway.acts("node.forget").is_empty()
+    shown(&site.api, "the name is free", || {
+        site.node(&name).unwrap()["status"]["nodeName"].is_null()
     })
     .await;
+    site.gateway.wait_for_acts(1, "node.forget");
     site.boots(&case).await;
-    until("it has its name again", || {
+    shown(&site.api, "it has its name again", || {
         site.node(&name).unwrap()["status"]["nodeName"] == "worker-9"
     })
     .await;
@@ -343,7 +344,7 @@ async fn an_edit_approves_and_forgets_once_and_no_more_than_a_command_has_left_o
     ] {
         let name = other(spec);
         site.wait_says(&name, "Accepted", "False", reason).await;
-        until("an event says so", || site.said(&name, "EditNotDone").len() == 1).await;
+        shown(&site.api, "an event says so", || site.said(&name, "EditNotDone").len() == 1).await;
     }
     assert_eq!(site.gateway.acts("ek.add").len(), 1);
     // The API itself takes nothing that the schema does not.
@@ -400,7 +401,7 @@ async fn attack_46_objects_that_are_no_machines_change_nothing_and_hold_up_nobod
     site.patch(&object, &json!({"banned": true}));
     site.wait_says(&object, "Banned", "True", "ByThisObject").await;
     site.wait_says("worker-1", "Accepted", "False", "NotAMachine").await;
-    until("it is said once", || site.said("worker-1", "EditNotDone").len() == 1).await;
+    shown(&site.api, "it is said once", || site.said("worker-1", "EditNotDone").len() == 1).await;
     site.gateway.endorse(&victim, &[]);
     site.boots(&victim).await;
     assert_eq!(site.gateway.wait_for_acts(1, "node.revoke").len(), 1);
@@ -433,24 +434,24 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
     site.wait_state(&object, "Banned").await;
     let of_case = |record: &Value| record["identity"] == format!("tpm:{}", digest(&case)) && record["decision"] == "config";
     let expected = site.gateway.records().into_iter().rfind(of_case).unwrap()["id"].clone();
-    until("the boot is shown that was before", || at(&site) == expected).await;
+    shown(&site.api, "the boot is shown that was before", || at(&site) == expected).await;
     assert_eq!(site.refused(&case).await, "node-revoked");
     // Answers are lost, and others write in between: it comes to the same.
     site.patch(&object, &json!({"banned": false}));
     site.wait_says(&object, "Banned", "False", "NotBanned").await;
     site.api.befall([Mishap::Done, Mishap::NotDone, Mishap::Done]);
     site.boots(&case).await;
-    until("it is shown nonetheless", || at(&site) == last(&site)).await;
+    shown(&site.api, "it is shown nonetheless", || at(&site) == last(&site)).await;
     site.api.recover();
     // A write that comes late is of a version that there is no more.
     site.api.befall([Mishap::Late]);
     site.boots(&case).await;
-    until("it is shown, and was sent once more", || {
+    shown(&site.api, "it is shown, and was sent once more", || {
         at(&site) == last(&site) && site.api.is_over()
     })
     .await;
     site.boots(&case).await;
-    until("the next one is shown", || at(&site) == last(&site)).await;
+    shown(&site.api, "the next one is shown", || at(&site) == last(&site)).await;
     let told = |site: &Site| site.node(&object).unwrap()["status"].clone();
     let before = told(&site);
     site.api.let_through();
@@ -459,7 +460,7 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
     }
     assert_eq!(told(&site), before);
     site.boots(&case).await;
-    until("it is shown though others write", || at(&site) == last(&site)).await;
+    shown(&site.api, "it is shown though others write", || at(&site) == last(&site)).await;
     // No right, and no such kind: said, and the gateway serves on.
     site.api
         .remove("customresourcedefinitions", "", "attestednodes.attest-gateway.internal");
@@ -470,7 +471,7 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
     let said = checked();
     assert!(said.contains("DEGRADED") && said.contains("cluster: attested nodes: "), "{said}");
     part().into_iter().for_each(|object| site.api.put(object));
-    until("it is shown when the kind is back", || {
+    shown(&site.api, "it is shown when the kind is back", || {
         site.node(&object).is_some() && at(&site) == last(&site)
     })
     .await;

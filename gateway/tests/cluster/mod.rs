@@ -54,7 +54,12 @@ impl Asked {
     }
 }
 
-/// Waits for what comes about by itself, looking now and then.
+/// Waits for what comes about among the API's objects: each change of one is told.
+async fn shown(api: &Kubernetes, what: &str, is_so: impl FnMut() -> bool) {
+    assert!(api.comes_to(LIMIT, is_so).await, "{what}: not within {} s", LIMIT.as_secs());
+}
+
+/// Waits for what comes about elsewhere by itself, looking now and then.
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let looked = async {
         while !is_so() {

@@ -10,7 +10,7 @@ use attest_gateway::machine_config::second_stage::{LABELS, Object};
 use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
 use serde_json::{Value, json};
 
-use super::{Asked, NAMESPACE, until};
+use super::{Asked, NAMESPACE};
 use crate::support::{Gateway, POOL};
 
 const KIND: &str = "machineconfigs";
@@ -318,10 +318,7 @@ async fn a_gateway_makes_what_its_pools_name_and_says_what_keeps_it_from_that() 
     assert_ne!(name(&printed()), name(&first));
     assert!(objects.iter().any(|object| name(object) == name(&printed())));
     assert!(objects.iter().any(|object| name(object) == name(&first)));
-    until("it is said", || {
-        gateway.how_often(|line| line.contains("second stage: MachineConfig ") && line.contains(" is made")) == 2
-    })
-    .await;
+    gateway.lines(2, |line| line.contains("second stage: MachineConfig ") && line.contains(" is made"));
     gateway.kill();
     // A gateway without a second stage needs no right, and asks nothing of it.
     gateway.edit_pool(POOL, "machine_config_daemon = true", "machine_config_daemon = false");

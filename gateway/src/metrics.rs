@@ -251,7 +251,7 @@ impl Default for Metrics {
         let new_values = Family::default();
         registry.register(
             "new_values",
-            "What became of machines whose boots have what no reference value has: began or ended to wait, the administrator was asked, or they were refused",
+            "What became of machines whose boots have what no reference value has: they began or ended to wait, were let in or refused, or the administrator was asked",
             new_values.clone(),
         );
         Self {

@@ -122,18 +122,25 @@ fn the_kernel_in_it_is_measured_only_without_secure_boot() {
     assert!(prediction.events().iter().any(|event| event.digests == alone && event.pcr == 4));
 }
 
-#[test]
-fn what_loads_the_image_comes_before_it() {
-    let file = whole("252").build();
-    let loader = Image::new().section(".text", b"systemd-boot").build();
+/// A boot by a loader that says this of itself.
+fn predict_behind(magic: &str, line: &[u8], secure_boot: SecureBoot) -> Prediction {
+    let kernel = kernel("6.1").build();
+    let file = uki("252", &[(".linux", &kernel), (".cmdline", line), (".initrd", b"abc")]).build();
+    let loader = Image::new().section(".text", b"code").section(".sdmagic", magic.as_bytes()).build();
     let loaders = [("systemd-bootx64.efi".to_owned(), PeImage::parse(&loader).unwrap())];
     let mut prediction = Prediction::new(&BANKS);
     UkiBoot {
         loaders: &loaders,
         uki: &Uki::parse(&file).unwrap(),
-        secure_boot: SecureBoot::On,
+        secure_boot,
     }
     .predict(&mut prediction);
+    prediction
+}
+
+#[test]
+fn what_loads_the_image_comes_before_it() {
+    let prediction = predict_behind("#### LoaderInfo: systemd-boot 257 ####", b"a b", SecureBoot::On);
     let expected = [
         "a boot option is tried",
         "separator",
@@ -141,6 +148,39 @@ fn what_loads_the_image_comes_before_it() {
         "image unified kernel image",
     ];
     assert_eq!(words(&prediction, 4), expected);
+}
+
+#[test]
+fn until_254_systemd_boot_gives_the_image_its_own_command_line() {
+    use SecureBoot::{Off, On};
+    let magic = |release: &str| format!("#### LoaderInfo: systemd-boot {release} ####");
+    let check = |magic: &str, line: &[u8], secure_boot, expected: &[&str], known: &[u8]| {
+        let prediction = predict_behind(magic, line, secure_boot);
+        assert_eq!(words(&prediction, 12), expected, "{magic}");
+        let pcrs = prediction.pcrs().iter().map(|value| value.pcr);
+        assert_eq!(pcrs.filter(|pcr| [9, 12, 13].contains(pcr)).collect::<Vec<_>>(), known, "{magic}");
+    };
+    let given = ["command line \"a b\""];
+    for release in ["252.39-1~deb12u1", "253", "254.1"] {
+        check(&magic(release), b"a b", On, &given, &[13, 9, 12]);
+        check(&magic(release), b"a b\n", On, &given, &[13, 9, 12]);
+        for other in [&b"a b \n"[..], b"a b\n\n", b"a b\n\0"] {
+            check(&magic(release), other, On, &[], &[13, 9]);
+        }
+        // The stub takes it then, and measures it once more.
+        check(&magic(release), b"a b", Off, &[], &[13]);
+    }
+    for release in ["255", "256.7", "257.13-1~deb13u1"] {
+        check(&magic(release), b"a b", On, &[], &[13, 9, 12]);
+        check(&magic(release), b"a b", Off, &[], &[13, 9, 12]);
+    }
+    for other in ["251", "258", "4294967296", ""] {
+        check(&magic(other), b"a b", On, &[], &[13, 9]);
+        check(&magic(other), b"a b", Off, &[], &[13]);
+    }
+    for other in ["#### LoaderInfo: systemd-stub 257 ####", "#### LoaderInfo: refind 257 ####", ""] {
+        check(other, b"a b", On, &[], &[13, 9]);
+    }
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn named(prediction: &Value, pcr: u64) -> (Vec<String>, Vec<String>) {
 #[test]
 fn a_disk_whose_boot_follows_from_its_files_is_as_the_files() {
     let files = Files::new();
-    let (uki, loader) = (files.file("linux.efi"), systemd_boot());
+    let (uki, loader) = (files.file("linux.efi"), systemd_boot("252.39-1"));
     files.put("loader.efi", &loader);
     for secure_boot in ["on", "off"] {
         files.is_as(&[("EFI/BOOT/BOOTX64.EFI", &uki)], secure_boot, "--uki linux.efi");
@@ -135,9 +135,40 @@ fn a_disk_whose_boot_follows_from_its_files_is_as_the_files() {
     files.is_as(&system, "on", &format!("--shim shimx64.efi {boot}"));
 }
 
-fn systemd_boot() -> Vec<u8> {
-    let sbat = b"sbat,1,x\nsystemd-boot,1,x\n";
-    Image::new().section(".text", b"loader").section(".sbat", sbat).build()
+/// Of what the stub takes beside the image it is not computed what comes of it.
+#[test]
+fn a_unified_kernel_image_with_something_beside_it_has_no_values() {
+    let files = Files::new();
+    let (uki, loader) = (files.file("linux.efi"), files.file("systemd-bootx64.efi"));
+    let by_loader: [(&str, &[u8]); 2] = [("EFI/BOOT/BOOTX64.EFI", &loader), ("EFI/Linux/linux.efi", &uki)];
+    let check = |system: &[(&str, &[u8])], beside: &str, expected: &[&str]| {
+        files.disk(&fat(&[system, &[(beside, b"more")]].concat()), None);
+        let prediction = files.predicts("--secure-boot on --disk disk.raw");
+        assert_eq!(prediction["pcrs"], Value::Array(Vec::new()));
+        assert_eq!(named(&prediction, 4).0, expected);
+        for pcr in [9, 12, 13] {
+            let (_, why) = named(&prediction, pcr);
+            assert!(why.iter().any(|why| why.ends_with(&format!(": {beside}"))), "{why:?}");
+        }
+        assert!(named(&prediction, 4).1.iter().all(|why| !why.contains("no kernel was found")));
+    };
+    for beside in [
+        "loader/addons/a.addon.efi",
+        "loader/credentials/a.cred",
+        "EFI/Linux/linux.efi.extra.d/a.cred",
+    ] {
+        check(&by_loader, beside, &["image BOOTX64.EFI", "image linux.efi"]);
+    }
+    for beside in ["loader/addons/a.addon.efi", "EFI/BOOT/BOOTX64.EFI.extra.d/a.cred"] {
+        check(&[("EFI/BOOT/BOOTX64.EFI", &uki)], beside, &["image BOOTX64.EFI"]);
+    }
+    // That of another image is nothing to it.
+    let other: (&str, &[u8]) = ("EFI/Linux/other.efi.extra.d/a.cred", b"more");
+    files.is_as(
+        &[&by_loader[..], &[other]].concat(),
+        "on",
+        "--uki linux.efi --loader systemd-bootx64.efi",
+    );
 }
 
 fn shim() -> Vec<u8> {
@@ -244,7 +275,7 @@ fn what_cannot_be_read_is_said() {
     files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &shim())]), None);
     refuses("shim starts grubx64.efi, which is not on the EFI system partition");
     let entry: (&str, &[u8]) = ("loader/entries/a.conf", b"linux /absent\n");
-    files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &systemd_boot()), entry]), None);
+    files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &systemd_boot("257")), entry]), None);
     refuses("loader/entries/a.conf: /absent is not on this file system");
     files.refuses("--secure-boot on --disk disk.raw --uki linux.efi", "cannot be used with");
 }

@@ -27,7 +27,7 @@ impl Files {
         files.put("linux.efi", &image.build());
         files.put("vmlinuz", &linux);
         files.put("initrd.img", b"initrd");
-        files.put("systemd-bootx64.efi", &Image::new().section(".text", b"loader").build());
+        files.put("systemd-bootx64.efi", &systemd_boot("257.13-1"));
         let sbat = b"sbat,1,x\ngrub,5,FSF,grub,2.06,x\ngrub.debian,5,Debian,grub2,2.06-13,x\n";
         files.put("grubx64.efi", &Image::new().section(".sbat", sbat).build());
         files.put("shimx64.efi", &Image::new().section(".text", b"shim").build());
@@ -68,6 +68,13 @@ impl Files {
     }
 }
 
+/// systemd-boot of a release; what it says in `.sbat` is what Debian 12's does.
+fn systemd_boot(release: &str) -> Vec<u8> {
+    let magic = format!("#### LoaderInfo: systemd-boot {release} ####");
+    let image = Image::new().section(".text", b"loader").section(".sdmagic", magic.as_bytes());
+    image.section(".sbat", b"sbat,1,x\nsystemd,1,x\n").build()
+}
+
 /// The PCRs that a prediction has values of, each once; and those of which it says that it has none.
 fn pcrs(prediction: &Value) -> (Vec<u64>, Vec<u64>) {
     let mut known: Vec<u64> = prediction["pcrs"]
@@ -96,6 +103,10 @@ fn a_unified_kernel_image_gives_values_and_digests() {
     assert_eq!((&events[3]["pcr"], &events[3]["by"]), (&4.into(), &"firmware".into()));
     assert_eq!(events[3]["sha256"].as_str().unwrap().len(), 64);
     assert_eq!(events[3]["sha384"].as_str().unwrap().len(), 96);
+    // An older one gives the image its command line, which is used without Secure Boot.
+    files.put("older.efi", &systemd_boot("252.39-1"));
+    let older = files.predicts("--secure-boot off --uki linux.efi --loader older.efi");
+    assert_eq!(pcrs(&older), (vec![4, 11, 13], vec![0, 1, 2, 3, 5, 6, 7, 9, 12]));
     let one = files.predicts("--secure-boot off --uki linux.efi --bank sha384");
     assert!(one["events"][2].get("sha256").is_none() && one["events"][2].get("sha384").is_some());
 }

@@ -1,6 +1,7 @@
 //! All of a boot: who loads what, and which PCRs come of it.
 
 use super::linux::{CommandLine, Kernel, STUB_PCR};
+use super::loader::Given;
 use super::pe::PeImage;
 use super::uki::{SECTIONS_PCR, Uki};
 use super::{MeasuredBy, Prediction, What, When, initrd};
@@ -8,9 +9,10 @@ use super::{MeasuredBy, Prediction, What, When, initrd};
 /// The PCR of images that firmware starts.
 pub const IMAGES_PCR: u8 = 4;
 
-/// The PCRs that nothing is extended into while nothing but the image is given to systemd's stub: of command lines, addons and credentials, and of
-/// extensions.
-const UNUSED_PCRS: [u8; 2] = [12, 13];
+/// The PCR of what systemd's stub is given beside the image: command lines, addons and credentials.
+pub const BESIDE_PCR: u8 = 12;
+/// The PCR of extensions, which nothing else is extended into.
+pub const EXTENSIONS_PCR: u8 = 13;
 
 /// What firmware measures before it starts the first image of a boot option (edk2 `MdePkg/Include/IndustryStandard/UefiTcgPlatform.h`,
 /// EFI_CALLING_EFI_APPLICATION), and between its own events and those of what it starts (PC Client Platform Firmware Profile 1.06, 3.3.4.5).
@@ -44,17 +46,54 @@ impl UkiBoot<'_> {
         self.uki.measure_sections(prediction);
         prediction.settle(SECTIONS_PCR, When::AtKernel);
         prediction.phases(SECTIONS_PCR);
-        for pcr in UNUSED_PCRS {
-            prediction.settle(pcr, When::AtKernelWithNothingBeside);
-        }
-        if let Err(why) = self.kernel(prediction) {
+        prediction.settle(EXTENSIONS_PCR, When::AtKernelWithNothingBeside);
+        let given = self.given();
+        let stub = match (&given, self.secure_boot) {
+            // The stub takes what it is given, and not what is in the image.
+            (Err(why), SecureBoot::Off) => Err(why.clone()),
+            _ => self.kernel(prediction),
+        };
+        if let Err(why) = stub {
             prediction.leave_out(&[STUB_PCR], why);
+        }
+        if let Err(why) = given.and_then(|given| self.beside(given, prediction)) {
+            prediction.leave_out(&[BESIDE_PCR], why);
         }
         if let Err(why) = self.inner_image(prediction) {
             prediction.leave_out(&[IMAGES_PCR], why);
         } else {
             prediction.settle(IMAGES_PCR, When::AtKernel);
         }
+    }
+
+    /// What the last one of those that come before the image gives it.
+    fn given(&self) -> Result<Given, String> {
+        let Some((_, loader)) = self.loaders.last() else {
+            return Ok(Given::Nothing);
+        };
+        match (Given::by(loader)?, self.secure_boot) {
+            (Given::OwnCommandLine, SecureBoot::Off) => Err(
+                "this systemd-boot gives the image its command line: what the stub measures of it without Secure Boot was not looked at"
+                    .to_owned(),
+            ),
+            (given, _) => Ok(given),
+        }
+    }
+
+    /// PCR 12.
+    fn beside(&self, given: Given, prediction: &mut Prediction) -> Result<(), String> {
+        if let (Given::OwnCommandLine, Some(section)) = (given, self.uki.section(".cmdline")) {
+            let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
+            let line = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
+            // What it is given is that without one line end.
+            if bytes.strip_suffix(b"\n").unwrap_or(bytes) != line.as_str().as_bytes() {
+                return Err("the command line ends with more than one line end: what systemd-boot gives of it is not computed".to_owned());
+            }
+            let what = What::CommandLine(line.as_str().to_owned());
+            prediction.measure(BESIDE_PCR, MeasuredBy::SystemdBoot, what, &[&line.load_options()]);
+        }
+        prediction.settle(BESIDE_PCR, When::AtKernelWithNothingBeside);
+        Ok(())
     }
 
     /// The stub has the firmware load the kernel that it contains. With Secure Boot it takes the place of the firmware's checks meanwhile, because

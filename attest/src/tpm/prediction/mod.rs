@@ -5,7 +5,7 @@
 //! disks), it has to be recorded from one. [`Prediction`] has both: what was computed, each digest with what it is of, and which PCRs were not, with
 //! the reason.
 //!
-//! In reading order: [`pe`] (an image, and its digest in PCR 4), [`uki`] (a unified kernel image, PCRs 4, 9, 11 and 12), `initrd` and [`linux`]
+//! In reading order: [`pe`] (an image, and its digest in PCR 4), [`uki`] (a unified kernel image, PCRs 4, 9, 11 and 12), [`loader`] (what starts it), `initrd` and [`linux`]
 //! (what the kernel's own EFI stub measures, PCR 9), [`boot`] (all of a boot), [`parts`] (whatever the boot loader is), [`grub`]
 //! (PCRs 8 and 9), [`secure_boot`] (PCR 7).
 //!
@@ -15,6 +15,7 @@ pub mod boot;
 pub mod grub;
 mod initrd;
 pub mod linux;
+pub mod loader;
 pub mod parts;
 pub mod pe;
 pub mod secure_boot;
@@ -65,6 +66,8 @@ pub enum MeasuredBy {
     Shim,
     /// GRUB.
     Grub,
+    /// systemd's own boot loader.
+    SystemdBoot,
     /// The stub at the front of a unified kernel image.
     SystemdStub,
     /// The EFI stub of the kernel.
@@ -146,7 +149,7 @@ pub struct PredictedEvent {
 pub enum When {
     /// When the kernel has left the firmware, until something else is extended.
     AtKernel,
-    /// The same, if systemd's stub was given nothing beside the image: no command line, addon, credential or extension.
+    /// The same, if systemd's stub was given nothing beside the image but what is predicted: no other command line, no addon, credential or extension.
     AtKernelWithNothingBeside,
     /// After a word of systemd's, until the next one.
     After(&'static str),
@@ -157,7 +160,7 @@ impl fmt::Display for When {
         match self {
             Self::AtKernel => f.write_str("at the kernel's start"),
             Self::AtKernelWithNothingBeside => {
-                f.write_str("at the kernel's start, if systemd-stub is given no command line, addon, credential or extension")
+                f.write_str("at the kernel's start, if systemd-stub is given no other command line, no addon, credential or extension")
             }
             Self::After(word) => write!(f, "after {word}"),
         }

@@ -14,15 +14,15 @@ pub const SECTIONS_PCR: u8 = 11;
 
 /// The section by which an image says which stub it has, and what it says.
 const MAGIC_SECTION: &[u8] = b".sdmagic";
-const MAGIC: &[u8] = b"#### LoaderInfo: systemd-stub ";
+const MAGIC: &[u8] = b"#### LoaderInfo: ";
 
 /// Longest version that is read: a distribution's is some 20 bytes.
 const VERSION_LIMIT_BYTES: usize = 128;
 
 /// The first version that measures sections.
-const FIRST_VERSION: u32 = 252;
+pub(super) const FIRST_VERSION: u32 = 252;
 /// The last one whose source was read.
-const LAST_VERSION: u32 = 257;
+pub(super) const LAST_VERSION: u32 = 257;
 
 /// The list, in its order, and the version that each section is measured since.
 const MEASURED: [(&str, u32); 13] = [
@@ -51,19 +51,19 @@ const PREFIX_MATCH_LAST: u32 = 255;
 #[derive(Debug, Clone)]
 pub struct Uki<'a> {
     image: PeImage<'a>,
-    stub: StubVersion,
+    stub: SystemdVersion,
 }
 
-/// The version of systemd's stub.
+/// The version of a program of systemd's: of the stub, or of systemd-boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StubVersion {
+pub struct SystemdVersion {
     /// The release: 252.
     pub release: u32,
     /// All of it: `252.39-1~deb12u2`.
     text: String,
 }
 
-impl fmt::Display for StubVersion {
+impl fmt::Display for SystemdVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -79,14 +79,14 @@ pub enum UkiError {
     #[error("it is no unified kernel image: it has no section {0}")]
     SectionMissing(&'static str),
     /// The section that has the version says something else.
-    #[error("its section .sdmagic does not say which systemd-stub it has: \"{0}\"")]
-    Version(String),
+    #[error("its section .sdmagic does not say which {program} it has: \"{said}\"")]
+    Version { program: &'static str, said: String },
     /// A stub that measures nothing, or nobody knows what.
     #[error("its systemd-stub is {found}: what {FIRST_VERSION} to {LAST_VERSION} measure is known")]
-    UnknownVersion { found: StubVersion },
+    UnknownVersion { found: SystemdVersion },
     /// Stubs differ in which of them they take.
     #[error("it has more than one section that systemd-stub {stub} may take for {section}")]
-    Ambiguous { section: &'static str, stub: StubVersion },
+    Ambiguous { section: &'static str, stub: SystemdVersion },
     /// What it measures is decided when it boots.
     #[error("it has the section {0}: what it measures depends on the machine, or on the profile that is chosen")]
     Dependent(&'static str),
@@ -99,7 +99,7 @@ impl<'a> Uki<'a> {
     /// [`UkiError`].
     pub fn parse(file: &'a [u8]) -> Result<Self, UkiError> {
         let image = PeImage::parse(file)?;
-        let stub = stub_version(&image)?;
+        let stub = version(&image, "systemd-stub")?;
         if !(FIRST_VERSION..=LAST_VERSION).contains(&stub.release) {
             return Err(UkiError::UnknownVersion { found: stub });
         }
@@ -126,7 +126,7 @@ impl<'a> Uki<'a> {
     }
 
     #[must_use]
-    pub const fn stub(&self) -> &StubVersion {
+    pub const fn stub(&self) -> &SystemdVersion {
         &self.stub
     }
 
@@ -172,17 +172,22 @@ impl<'a> Uki<'a> {
     }
 }
 
-fn stub_version(image: &PeImage<'_>) -> Result<StubVersion, UkiError> {
+/// Which release of systemd's an image says that it has of this program.
+pub(super) fn version(image: &PeImage<'_>, program: &'static str) -> Result<SystemdVersion, UkiError> {
     let mut sections = image.sections().iter();
     let magic = sections.find(|section| section.name.as_bytes() == MAGIC_SECTION);
     let magic = magic.ok_or(UkiError::SectionMissing(".sdmagic"))?;
     let text = magic.content().unwrap_or_default();
     let text = text.get(..VERSION_LIMIT_BYTES).unwrap_or(text);
-    let refused = || UkiError::Version(text.escape_ascii().to_string());
-    let version = text.strip_prefix(MAGIC).ok_or_else(refused)?;
+    let refused = || UkiError::Version {
+        program,
+        said: text.escape_ascii().to_string(),
+    };
+    let version = text.strip_prefix(MAGIC).and_then(|text| text.strip_prefix(program.as_bytes()));
+    let version = version.and_then(|text| text.strip_prefix(b" ")).ok_or_else(refused)?;
     let version: Vec<u8> = version.iter().copied().take_while(|byte| byte.is_ascii_graphic()).collect();
     let version = String::from_utf8(version).map_err(|_| refused())?;
     let digits = version.len() - version.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let release = version.get(..digits).and_then(|digits| digits.parse().ok()).ok_or_else(refused)?;
-    Ok(StubVersion { release, text: version })
+    Ok(SystemdVersion { release, text: version })
 }

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use attest::tpm::prediction::Prediction;
-use attest::tpm::prediction::boot::{IMAGES_PCR, SecureBoot, UkiBoot};
+use attest::tpm::prediction::boot::{BESIDE_PCR, EXTENSIONS_PCR, IMAGES_PCR, SecureBoot, UkiBoot};
 use attest::tpm::prediction::grub::{COMMANDS_PCR, CONFIG_LIMIT_BYTES, FILES_PCR, GrubBoot, GrubConfig};
 use attest::tpm::prediction::linux::Kernel;
+use attest::tpm::prediction::loader::is_systemd_boot;
 use attest::tpm::prediction::parts::{Parts, predict_images};
 use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 use attest::tpm::prediction::uki::Uki;
@@ -24,6 +25,9 @@ const FIRST: [(&str, &str); 2] = [("bootx64.efi", "grubx64.efi"), ("bootaa64.efi
 /// Where boot loaders look for unified kernel images, and for entries (UAPI group, Boot Loader Specification).
 const UNIFIED: &str = "EFI/Linux";
 const ENTRIES: [&str; 2] = ["loader/entries", "boot/loader/entries"];
+/// What systemd's stub takes that is not in the image, beside the folder that is named as the image is (systemd-stub(7)).
+const GIVEN: [&str; 2] = ["loader/addons", "loader/credentials"];
+const GIVEN_SUFFIX: &str = ".extra.d";
 /// Where kernels are that no entry names: Debian's, and Flatcar's.
 const KERNEL_FOLDERS: [&str; 3] = ["", "boot", "flatcar"];
 const KERNEL_PREFIX: &str = "vmlinuz";
@@ -63,6 +67,8 @@ pub struct BootDisk {
     kernels: Vec<FoundKernel>,
     /// GRUB's config, and what is beside it on the same file system.
     config: Option<(Found, Option<FoundKernel>)>,
+    /// What systemd's stub would take beside an image.
+    given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
     beside: Vec<String>,
 }
@@ -74,9 +80,13 @@ pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
     let loaders = loaders(&disk.system)?;
     let beside = beside(&disk.system, &loaders)?;
     let (mut unified, mut kernels) = (Vec::new(), Vec::new());
+    let first = loaders.first().filter(|(stage, _)| *stage == Stage::UnifiedKernelImage);
+    let mut given = given(&disk.system, first.map(|(_, found)| found.path.as_str()))?;
     for volume in volumes() {
-        for name in volume.names(UNIFIED)?.iter().filter(|name| is_image(name)) {
-            unified.push(wanted(volume, &format!("{UNIFIED}/{name}"))?);
+        let names = volume.names(UNIFIED)?;
+        for path in names.iter().filter(|name| is_image(name)).map(|name| format!("{UNIFIED}/{name}")) {
+            unified.push(wanted(volume, &path)?);
+            given.extend(self::given(volume, Some(&path))?);
         }
         kernels.extend(kernels_of(volume)?);
         if unified.len() + kernels.len() > KERNELS_LIMIT {
@@ -92,8 +102,19 @@ pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
         unified,
         kernels,
         config,
+        given,
         beside,
     })
+}
+
+/// What the stub of the image at this path would take beside it.
+fn given(volume: &Volume, image: Option<&str>) -> anyhow::Result<Vec<String>> {
+    let mut given = Vec::new();
+    let folder = image.map(|path| format!("{path}{GIVEN_SUFFIX}"));
+    for folder in GIVEN.into_iter().chain(folder.as_deref()) {
+        given.extend(volume.names(folder)?.into_iter().map(|name| format!("{folder}/{name}")));
+    }
+    Ok(given)
 }
 
 /// What firmware starts, and what that does, as far as it does not choose.
@@ -225,7 +246,8 @@ impl Stage {
         let is = |component: &[u8]| sbat.split(|&byte| byte == b'\n').any(|line| line.starts_with(component));
         Ok(match () {
             () if is(b"shim,") || section(b".vendor_").is_some() => Self::Shim,
-            () if is(b"systemd-boot,") => Self::SystemdBoot,
+            // Not by `.sbat`, where Debian 12's is "systemd".
+            () if is_systemd_boot(&image) => Self::SystemdBoot,
             () if is(b"grub,") => Self::Grub,
             () => Self::Other,
         })
@@ -248,6 +270,13 @@ impl BootDisk {
         }
         let stages: Vec<Stage> = self.loaders.iter().map(|(stage, _)| *stage).collect();
         let follows = match (stages.as_slice(), self.unified.as_slice(), self.kernels.as_slice()) {
+            ([Stage::UnifiedKernelImage], ..) | ([Stage::SystemdBoot], [_], []) if !self.given.is_empty() => {
+                let mut given = self.given.clone();
+                given.dedup();
+                let why = format!("systemd-stub takes these beside the image: {}", given.join(", "));
+                prediction.leave_out(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
+                false
+            }
             ([Stage::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
             ([Stage::SystemdBoot], [_], []) => self.predict_unified(&self.loaders, secure_boot, files, prediction).map(|()| true)?,
             ([Stage::Grub] | [Stage::Shim, Stage::Grub], ..) => self.predict_grub(secure_boot, files, prediction)?,
@@ -360,7 +389,8 @@ impl BootDisk {
             }
             .predict(prediction);
         }
-        if self.kernels.is_empty() && self.unified.is_empty() {
+        let has_kernel = |(stage, _): &(Stage, Found)| *stage == Stage::UnifiedKernelImage;
+        if self.kernels.is_empty() && self.unified.is_empty() && !self.loaders.iter().any(has_kernel) {
             prediction.leave_out(
                 &[IMAGES_PCR, FILES_PCR],
                 "no kernel was found on the disk's FAT and ext4 file systems",

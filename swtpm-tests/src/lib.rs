@@ -4,7 +4,7 @@
 //! test starts is a [`Process`]: killed when its owner is dropped, and by the kernel when the test itself dies.
 //!
 //! Reading order: [`scenario`] (what a VM shows, and what it must come to) → [`Gateway`], [`Swtpm`], [`Vm`] → [`Outcome`] (what the VM
-//! says it got) → [`Process`], [`Images`], [`Programs`].
+//! says it got), [`Node`] (what attests without a VM) → [`Process`], [`Images`], [`Programs`].
 
 mod accelerator;
 mod attestation_log;
@@ -17,6 +17,7 @@ pub mod firmware;
 mod folder;
 mod gateway;
 mod images;
+mod node;
 mod outcome;
 mod pid_file;
 mod process;
@@ -36,6 +37,7 @@ pub use expected_files::{RESULT_FILE, WrittenFile, content_of, expected_files};
 pub use folder::Folder;
 pub use gateway::{ANY_TPM, Answer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, Gateway, IGNITION_ACCEPT, IGNITION_SPEC, POOL};
 pub use images::{Images, Release, WholeBoot, read_from_disk, run};
+pub use node::Node;
 pub use outcome::Outcome;
 pub use process::Process;
 pub use programs::Programs;

@@ -9,7 +9,7 @@ use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::tpm::event_log::OS_SEPARATOR;
 use attest::tpm::wire::HashAlg;
 use attest_node::tpm::Tpm;
-use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, POOL, Programs, TpmServer};
+use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, Node, POOL, Programs, TpmServer};
 use tss_esapi::constants::StartupType;
 
 /// What the node says of a boot that it has ended.
@@ -175,27 +175,11 @@ fn attack_47_root_attests_after_the_boot() {
         .unwrap();
     gateway.start(None).unwrap();
     let tpm = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
-    fs::write(path("pointer.ign"), gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap()).unwrap();
-    fs::write(path("cmdline"), "quiet\n").unwrap();
+    let pointer = gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap();
+    let node = Node::new(folder.path(), &tpm, &pointer).unwrap();
     let attest = |log: Option<&LogBuilder>| {
-        let event_log = path("event-log");
-        let _ = fs::remove_file(&event_log);
-        if let Some(log) = log {
-            fs::write(&event_log, log.build()).unwrap();
-        }
-        let mut node = Command::new(&Programs::build().unwrap().node);
-        for (name, file) in [
-            ("--pointer", "pointer.ign"),
-            ("--output", "user.ign"),
-            ("--cmdline", "cmdline"),
-            ("--event-log", "event-log"),
-            ("--state", "state"),
-            ("--kept", "kept"),
-        ] {
-            node.arg(name).arg(path(file));
-        }
-        let output = node.args(["--tcti", &tpm.tcti()]).output().unwrap();
-        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+        node.has_log(log.map(LogBuilder::build).as_deref()).unwrap();
+        node.attests().unwrap()
     };
     let accepted = |log: Option<&LogBuilder>| {
         let (success, said) = attest(log);

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use data_encoding::HEXLOWER;
-use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, POOL, Process, Programs, TpmServer};
+use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, Node, POOL, Process, TpmServer};
 use tss_esapi::constants::StartupType;
 
 /// More than a node waits, which comes again every five to eight seconds here.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A machine: a TPM, and a folder in which `attest-node` runs.
+/// A machine: a TPM, and what attests with it.
 struct Machine {
-    folder: Folder,
+    _folder: Folder,
     tpm: TpmServer,
+    node: Node,
 }
 
 impl Machine {
@@ -24,9 +25,11 @@ impl Machine {
         let folder = Folder::new().unwrap();
         let tpm = TpmServer::start(folder.path(), Endorsement::By(authority)).unwrap();
         let pointer = gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap();
-        fs::write(folder.path().join("pointer.ign"), pointer).unwrap();
-        fs::write(folder.path().join("cmdline"), "quiet\n").unwrap();
-        Self { folder, tpm }
+        Self {
+            node: Node::new(folder.path(), &tpm, &pointer).unwrap(),
+            _folder: folder,
+            tpm,
+        }
     }
 
     /// Boots by this log: the TPM is reset, and extended as the log says.
@@ -45,29 +48,11 @@ impl Machine {
             .output()
             .unwrap();
         assert!(extended.status.success(), "{}", String::from_utf8_lossy(&extended.stderr));
-        fs::write(self.folder.path().join("event-log"), log.build()).unwrap();
-        let _ = fs::remove_file(self.written());
+        self.node.has_log(Some(&log.build())).unwrap();
     }
 
     fn attests(&self) -> Process {
-        let path = |name: &str| self.folder.path().join(name).display().to_string();
-        let mut arguments = vec!["--tcti".to_owned(), self.tpm.tcti()];
-        for (name, file) in [
-            ("--pointer", "pointer.ign"),
-            ("--output", "user.ign"),
-            ("--cmdline", "cmdline"),
-            ("--event-log", "event-log"),
-            ("--state", "state"),
-            ("--kept", "kept"),
-        ] {
-            arguments.extend([name.to_owned(), path(file)]);
-        }
-        let node = &Programs::build().unwrap().node;
-        Process::spawn(node, arguments, &self.folder.path().join("console"), None).unwrap()
-    }
-
-    fn written(&self) -> std::path::PathBuf {
-        self.folder.path().join("user.ign")
+        self.node.begins().unwrap()
     }
 }
 
@@ -76,7 +61,7 @@ fn attested(mut node: Process, machine: &Machine) {
     let status = node.wait(LIMIT).unwrap();
     assert!(status.success(), "{}", node.tail());
     assert!(
-        fs::read_to_string(machine.written()).unwrap().contains("Bearer "),
+        fs::read_to_string(machine.node.written()).unwrap().contains("Bearer "),
         "{}",
         node.tail()
     );
@@ -129,7 +114,7 @@ fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
         })
         .unwrap();
     // Ignition has not begun: it starts when this has ended, and would find nothing yet.
-    assert!(machines.iter().all(|machine| !machine.written().exists()));
+    assert!(machines.iter().all(|machine| !machine.node.written().exists()));
     let pending = gateway.command(&["reference-values", "pending", POOL]).unwrap();
     let question = pending.lines().nth(1).unwrap().split(' ').next().unwrap();
     gateway

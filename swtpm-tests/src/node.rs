@@ -1,0 +1,85 @@
+//! `attest-node` on this machine, as it runs in an initramfs: its TPM is a server, and the files that it reads and writes are in a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process::Process;
+use crate::programs::Programs;
+use crate::swtpm::TpmServer;
+
+/// The files, by the options that name them.
+const FILES: [(&str, &str); 6] = [
+    ("--pointer", "pointer.ign"),
+    ("--output", "user.ign"),
+    ("--cmdline", "cmdline"),
+    ("--event-log", "event-log"),
+    ("--state", "state"),
+    ("--kept", "kept"),
+];
+
+/// A machine that attests.
+#[derive(Debug)]
+pub struct Node {
+    folder: PathBuf,
+    tcti: String,
+}
+
+impl Node {
+    /// One with this TPM and this pointer config, whose firmware has given it no event log.
+    pub fn new(folder: &Path, tpm: &TpmServer, pointer: &str) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        let node = Self {
+            folder: folder.to_path_buf(),
+            tcti: tpm.tcti(),
+        };
+        fs::write(node.path("pointer.ign"), pointer)?;
+        fs::write(node.path("cmdline"), "quiet\n")?;
+        node.has_log(None)?;
+        Ok(node)
+    }
+
+    /// What it has of its firmware's event log from now on.
+    pub fn has_log(&self, log: Option<&[u8]>) -> Result<()> {
+        let file = self.path("event-log");
+        match log {
+            Some(log) => fs::write(&file, log)?,
+            None if file.exists() => fs::remove_file(&file)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Attests, to its end: whether it was attested, and what it said.
+    pub fn attests(&self) -> Result<(bool, String)> {
+        let output = Command::new(&Programs::build()?.node).args(self.arguments()).output()?;
+        Ok((output.status.success(), String::from_utf8(output.stderr)?))
+    }
+
+    /// Begins to attest. What another attempt has left for Ignition is gone.
+    pub fn begins(&self) -> Result<Process> {
+        if self.written().exists() {
+            fs::remove_file(self.written())?;
+        }
+        Process::spawn(&Programs::build()?.node, self.arguments(), &self.path("console"), None)
+    }
+
+    /// The config that it leaves for Ignition, once it is attested.
+    #[must_use]
+    pub fn written(&self) -> PathBuf {
+        self.path("user.ign")
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let files = FILES
+            .iter()
+            .flat_map(|(option, file)| [(*option).to_owned(), self.path(file).display().to_string()]);
+        ["--tcti".to_owned(), self.tcti.clone()].into_iter().chain(files).collect()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}

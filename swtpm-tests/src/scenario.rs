@@ -10,7 +10,7 @@ use crate::accelerator::Accelerator;
 use crate::attestation_log::Record;
 use crate::core_os;
 use crate::expected_files::{RESULT_FILE, expected_files};
-use crate::firmware::boot_disk::make_uki;
+use crate::firmware::loaders::make_uki;
 use crate::gateway::Gateway;
 use crate::images::{Images, Release, WholeBoot};
 use crate::outcome::Outcome;

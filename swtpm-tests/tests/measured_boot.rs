@@ -17,7 +17,7 @@ use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
 use attest::tpm::prediction::secure_boot::Variables;
 use attest::tpm::prediction::uki::Uki;
 use attest::tpm::prediction::{Prediction, What, When};
-use swtpm_tests::firmware::boot_disk::make_uki;
+use swtpm_tests::firmware::loaders::make_uki;
 use swtpm_tests::firmware::{BootDisk, Firmware, Measured, SecureBootKeys};
 use swtpm_tests::scenario::Site;
 use swtpm_tests::{Accelerator, EkAuthority, Endorsement, Folder, Images, Release, Swtpm, TpmServer, Vm, VmBuilder, command_line, run};

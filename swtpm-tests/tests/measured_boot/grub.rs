@@ -10,7 +10,8 @@ use attest::tpm::prediction::grub::{GrubBoot, GrubConfig};
 use attest::tpm::prediction::linux::Kernel;
 use attest::tpm::prediction::pe::PeImage;
 use serde_json::Value;
-use swtpm_tests::firmware::boot_disk::{GrubFiles, make_grub, make_shim};
+use swtpm_tests::firmware::boot_disk::GrubFiles;
+use swtpm_tests::firmware::loaders::{make_grub, make_shim};
 use swtpm_tests::firmware::{BootDisk, Firmware, SecureBootKeys, Signer};
 use swtpm_tests::{Images, Release};
 

@@ -1,0 +1,124 @@
+//! What is started before a kernel: unified kernel images, GRUB and shim.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::keys::Signer;
+use crate::images::{Images, Release, run};
+
+/// Sections are on pages of their own in memory.
+const PAGE_BYTES: u64 = 4096;
+
+/// The modules that the tests' GRUB has in its image: it looks for none on the disk.
+const GRUB_MODULES: [&str; 11] = [
+    "boot",
+    "echo",
+    "fat",
+    "linux",
+    "normal",
+    "part_gpt",
+    "part_msdos",
+    "serial",
+    "terminal",
+    "test",
+    "tpm",
+];
+/// Where this GRUB finds its config.
+const GRUB_START: &str = "set root=hd0,msdos1\nset prefix=(hd0,msdos1)/grub\n";
+
+/// Makes a unified kernel image of a release's stub, as systemd-stub(7) describes it; not signed.
+pub fn make_uki(release: Release, kernel: &Path, initrd: &Path, command_line: &str, folder: &Path) -> Result<PathBuf> {
+    let stub = Images::firmware(release)?.firmware_file("usr/lib/systemd/boot/efi/linuxx64.efi.stub");
+    let (text, name) = (folder.join("cmdline"), folder.join("os-release"));
+    fs::write(&text, command_line)?;
+    fs::write(&name, "ID=tests\nVERSION_ID=1\n")?;
+    let sections = [
+        (".osrel", name.as_path()),
+        (".cmdline", &text),
+        (".linux", kernel),
+        (".initrd", initrd),
+    ];
+
+    let mut address = sections_end(&stub)?;
+    let image = folder.join("uki.efi");
+    let mut objcopy = Command::new("objcopy");
+    for (section, file) in sections {
+        objcopy.arg("--add-section").arg(format!("{section}={}", file.display()));
+        objcopy.arg("--change-section-vma").arg(format!("{section}={address:#x}"));
+        address = (address + fs::metadata(file)?.len()).next_multiple_of(PAGE_BYTES);
+    }
+    run(objcopy.arg(stub).arg(&image))?;
+    Ok(image)
+}
+
+/// Where there is room behind an image's sections in memory.
+fn sections_end(image: &Path) -> Result<u64> {
+    let listing = run(Command::new("objdump").arg("--section-headers").arg(image))?;
+    let mut end = 0;
+    for line in listing.lines() {
+        // Number, name, size, address.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [number, name, size, address, ..] = words.as_slice() else {
+            continue;
+        };
+        if number.parse::<u32>().is_ok() && name.starts_with('.') {
+            end = end.max(u64::from_str_radix(address, 16)? + u64::from_str_radix(size, 16)?);
+        }
+    }
+    Ok(end.next_multiple_of(PAGE_BYTES))
+}
+
+/// Makes GRUB's image of a release, with all of its modules in it; not signed. Without shim it asks nobody whether it may start a kernel.
+pub fn make_grub(release: Release, behind_shim: bool, folder: &Path) -> Result<PathBuf> {
+    let (start, sbat, image) = (folder.join("grub-start.cfg"), folder.join("sbat.csv"), folder.join("grubx64.efi"));
+    fs::write(&start, GRUB_START)?;
+    fs::write(&sbat, sbat_of(release))?;
+    let modules = Images::firmware(release)?.firmware_file("usr/lib/grub/x86_64-efi");
+    // One program puts images of both releases together.
+    let mut mkimage = Images::firmware(Release::Bookworm)?.firmware_program("usr/bin/grub-mkimage");
+    mkimage
+        .arg("--directory")
+        .arg(modules)
+        .args(["--format", "x86_64-efi", "--prefix", "/grub"]);
+    mkimage
+        .arg("--config")
+        .arg(start)
+        .arg("--sbat")
+        .arg(sbat)
+        .arg("--output")
+        .arg(&image);
+    if !behind_shim {
+        mkimage.arg("--disable-shim-lock");
+    }
+    mkimage.args(GRUB_MODULES);
+    if release == Release::Bookworm {
+        mkimage.arg("linuxefi");
+    }
+    run(&mut mkimage)?;
+    Ok(image)
+}
+
+/// As Debian's own images have it (its `debian/sbat.debian.csv.in`): component, generation, vendor, package, version, URL.
+fn sbat_of(release: Release) -> String {
+    let (version, package, debian) = match release {
+        Release::Bookworm => ("2.06", "2.06-13+deb12u2", "grub.debian12,1"),
+        Release::Trixie => ("2.12", "2.12-9", "grub.debian13,1"),
+    };
+    format!(
+        "sbat,1,SBAT Version,sbat,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n\
+         grub,5,Free Software Foundation,grub,{version},https://www.gnu.org/software/grub/\n\
+         grub.debian,5,Debian,grub2,{package},https://tracker.debian.org/pkg/grub2\n\
+         {debian},Debian,grub2,{package},https://tracker.debian.org/pkg/grub2\n"
+    )
+}
+
+/// Debian's shim, as it is built, with the accepted key's signature in the place of Microsoft's.
+pub fn make_shim(signer: &Signer, folder: &Path) -> Result<PathBuf> {
+    let shim = Images::firmware(Release::Bookworm)?.firmware_file("usr/lib/shim/shimx64.efi");
+    let signed = folder.join("shimx64.efi");
+    signer.sign(&shim, &signed)?;
+    Ok(signed)
+}

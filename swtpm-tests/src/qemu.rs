@@ -37,7 +37,11 @@ enum Start {
     /// QEMU brings kernel and initrd into memory by itself.
     Kernel { kernel: PathBuf, initrd: PathBuf },
     /// Firmware looks for something to boot.
-    Firmware { code: PathBuf, variables: PathBuf, disk: PathBuf },
+    Firmware {
+        code: PathBuf,
+        variables: PathBuf,
+        disks: Vec<PathBuf>,
+    },
 }
 
 /// What a VM is made of.
@@ -69,13 +73,14 @@ impl Vm {
         })
     }
 
-    /// The same machine with UEFI, which boots from a disk. What is on the kernel's command line is the disk's: see [`command_line`].
+    /// The same machine with UEFI, which boots from the first of these disks from which it can. What is on the kernel's command line is the disk's:
+    /// see [`command_line`].
     #[must_use]
-    pub fn with_firmware(firmware: &Firmware, disk: &BootDisk) -> VmBuilder {
+    pub fn with_firmware(firmware: &Firmware, disks: &[&BootDisk]) -> VmBuilder {
         Self::of(Start::Firmware {
             code: firmware.code().to_path_buf(),
             variables: firmware.variables().to_path_buf(),
-            disk: disk.folder().to_path_buf(),
+            disks: disks.iter().map(|disk| disk.image().to_path_buf()).collect(),
         })
     }
 
@@ -262,7 +267,7 @@ impl VmBuilder {
                     &command_line(accelerator, &more),
                 ]);
             }
-            Start::Firmware { code, variables, disk } => {
+            Start::Firmware { code, variables, disks } => {
                 if self.platform.is_some() || !self.kernel_arguments.is_empty() {
                     bail!("arguments for a kernel that firmware boots are on its disk");
                 }
@@ -271,12 +276,12 @@ impl VmBuilder {
                     Ok::<_, anyhow::Error>(format!("if=pflash,format=raw,unit={unit}{more},file={}", text(file)?))
                 };
                 add(&["-drive", &flash(0, ",readonly=on", code)?, "-drive", &flash(1, "", variables)?]);
-                // A folder as a disk with one FAT partition. The only one that has a place in the boot order: nothing else is tried, no network card.
-                add(&[
-                    "-drive",
-                    &format!("if=none,id=boot,file=fat:{},format=raw,readonly=on", text(disk)?),
-                ]);
-                add(&["-device", "virtio-blk-pci,drive=boot,bootindex=0"]);
+                // Nothing else has a place in the boot order, and so nothing else is tried: no network card.
+                for (place, disk) in disks.iter().enumerate() {
+                    let drive = format!("if=none,id=boot{place},format=raw,readonly=on,file={}", text(disk)?);
+                    let device = format!("virtio-blk-pci,drive=boot{place},bootindex={place}");
+                    add(&["-drive", &drive, "-device", &device]);
+                }
             }
         }
         // No boot ROM on the card: it would only be searched.

@@ -70,7 +70,7 @@ impl Place {
 
     fn vm(&self, firmware: &Firmware, disk: &BootDisk) -> (VmBuilder, Swtpm) {
         let tpm = Swtpm::start_with_banks(self.path(), Endorsement::By(&self.authority), "sha256,sha384").unwrap();
-        (Vm::with_firmware(firmware, disk).accelerator(self.accelerator).tpm(&tpm), tpm)
+        (Vm::with_firmware(firmware, &[disk]).accelerator(self.accelerator).tpm(&tpm), tpm)
     }
 
     /// Boots a machine until its kernel has told what was measured.
@@ -312,7 +312,7 @@ fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
     let disk = BootDisk::uki(&signed, &place).unwrap();
     let tpm = Swtpm::start(&place, Endorsement::By(site.authority())).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
-    let vm = Vm::with_firmware(&firmware, &disk)
+    let vm = Vm::with_firmware(&firmware, &[&disk])
         .accelerator(site.accelerator())
         .tpm(&tpm)
         .pointer(&pointer);

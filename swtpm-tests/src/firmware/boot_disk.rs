@@ -1,70 +1,179 @@
-//! What firmware boots: a folder that QEMU shows as a disk, with `EFI/BOOT/BOOTX64.EFI` on it, which firmware starts where it knows of nothing else.
+//! What firmware boots: the raw image of a disk with a partition table (GPT). `EFI/BOOT/BOOTX64.EFI` is on its EFI system partition, which firmware starts
+//! where it knows of nothing else.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Cursor, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
+use fatfs::{FileSystem, FormatVolumeOptions, FsOptions};
+use gpt::GptConfig;
+use gpt::mbr::ProtectiveMBR;
+use gpt::partition_types::{EFI, LINUX_FS, Type};
+
+use crate::images::run;
+
+const MIB: usize = 1024 * 1024;
+/// What a file system needs beside its files, and a disk beside its file systems.
+const SPARE_BYTES: usize = 4 * MIB;
+/// Of a disk: what its partition table counts.
+const SECTOR_BYTES: usize = 512;
+
+/// What names a kernel on a file system of its own (UAPI group, Boot Loader Specification).
+const ENTRY: &str = "title Tests\nlinux /vmlinuz\ninitrd /initrd.img\n";
 
 /// A disk to boot from.
 #[derive(Debug)]
 pub struct BootDisk {
-    folder: PathBuf,
+    image: PathBuf,
 }
 
 /// Files for GRUB.
-#[derive(Debug, Clone, Copy)]
-pub struct GrubFiles<'a> {
+#[derive(Debug, Clone)]
+pub struct GrubFiles {
     /// Starts GRUB in the firmware's place.
-    pub shim: Option<&'a Path>,
-    pub grub: &'a Path,
-    pub config: &'a str,
-    /// `/vmlinuz` on the disk.
-    pub kernel: &'a Path,
-    /// `/initrd.img` on the disk.
-    pub initrd: &'a Path,
+    pub shim: Option<PathBuf>,
+    pub grub: PathBuf,
+    /// `/grub/grub.cfg` on the EFI system partition.
+    pub config: PathBuf,
+    /// `/vmlinuz` and `/initrd.img` on the partition that has the kernel.
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+}
+
+/// The partition that has what GRUB loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelOn {
+    /// The first one, beside GRUB.
+    SystemPartition,
+    /// The second one: ext4, called `boot`, with an entry that names the kernel.
+    BootPartition,
+}
+
+impl GrubFiles {
+    /// The options of `reference-values predict` for these files.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<(&'static str, &Path)> {
+        let shim = self.shim.iter().map(|shim| ("--shim", shim.as_path()));
+        let others = [
+            ("--grub", self.grub.as_path()),
+            ("--grub-config", &self.config),
+            ("--kernel", &self.kernel),
+            ("--initrd", &self.initrd),
+        ];
+        shim.chain(others).collect()
+    }
 }
 
 impl BootDisk {
     /// A disk with one image, in `folder`.
     pub fn uki(image: &Path, folder: &Path) -> Result<Self> {
-        let disk = Self::new(folder)?;
-        disk.put(image, "EFI/BOOT/BOOTX64.EFI")?;
-        Ok(disk)
+        Self::new(folder, &fat(&[("EFI/BOOT/BOOTX64.EFI", image)])?, None)
+    }
+
+    /// A disk with systemd-boot and the unified kernel image that it starts, in `folder`.
+    pub fn systemd_boot(loader: &Path, image: &Path, folder: &Path) -> Result<Self> {
+        // As `bootctl install` lays it out.
+        let system = fat(&[
+            ("EFI/BOOT/BOOTX64.EFI", loader),
+            ("EFI/systemd/systemd-bootx64.efi", loader),
+            ("EFI/Linux/linux.efi", image),
+        ]);
+        Self::new(folder, &system?, None)
     }
 
     /// A disk with GRUB and what it loads, in `folder`.
-    pub fn grub(files: &GrubFiles<'_>, folder: &Path) -> Result<Self> {
-        let disk = Self::new(folder)?;
-        match files.shim {
-            Some(shim) => {
-                disk.put(shim, "EFI/BOOT/BOOTX64.EFI")?;
-                disk.put(files.grub, "EFI/BOOT/grubx64.efi")?;
-            }
-            None => disk.put(files.grub, "EFI/BOOT/BOOTX64.EFI")?,
+    pub fn grub(files: &GrubFiles, kernel_on: KernelOn, folder: &Path) -> Result<Self> {
+        let mut system = vec![("grub/grub.cfg", files.config.as_path())];
+        match &files.shim {
+            Some(shim) => system.extend([("EFI/BOOT/BOOTX64.EFI", shim.as_path()), ("EFI/BOOT/grubx64.efi", &files.grub)]),
+            None => system.push(("EFI/BOOT/BOOTX64.EFI", &files.grub)),
         }
-        disk.put(files.kernel, "vmlinuz")?;
-        disk.put(files.initrd, "initrd.img")?;
-        let config = disk.folder.join("grub");
-        fs::create_dir_all(&config)?;
-        fs::write(config.join("grub.cfg"), files.config)?;
-        Ok(disk)
+        let loaded = [("vmlinuz", files.kernel.as_path()), ("initrd.img", &files.initrd)];
+        if kernel_on == KernelOn::SystemPartition {
+            system.extend(loaded);
+            return Self::new(folder, &fat(&system)?, None);
+        }
+        let entry = folder.join("entry.conf");
+        fs::write(&entry, ENTRY)?;
+        let boot = ext4(&[&loaded[..], &[("loader/entries/tests.conf", &entry)]].concat(), folder)?;
+        Self::new(folder, &fat(&system)?, Some(&boot))
     }
 
-    fn new(folder: &Path) -> Result<Self> {
-        let folder = folder.join("boot-disk");
-        fs::create_dir_all(folder.join("EFI/BOOT")).with_context(|| format!("creating {}", folder.display()))?;
-        Ok(Self { folder })
+    fn new(folder: &Path, system: &[u8], boot: Option<&[u8]>) -> Result<Self> {
+        let image = folder.join("boot-disk.raw");
+        let file = File::create(&image).with_context(|| format!("creating {}", image.display()))?;
+        let bytes = system.len() + boot.map_or(0, <[u8]>::len) + SPARE_BYTES;
+        file.set_len(u64::try_from(bytes)?)?;
+        let mut disk = GptConfig::new().writable(true).create(&image)?;
+        let size = *disk.logical_block_size();
+        let mut put = |name: &str, kind: Type, bytes: &[u8]| -> Result<()> {
+            let id = disk.add_partition(name, u64::try_from(bytes.len())?, kind, 0, None)?;
+            let partition = disk.partitions().get(&id).context("the partition that was added")?;
+            Ok(file.write_all_at(bytes, partition.bytes_start(size)?)?)
+        };
+        put("EFI-SYSTEM", EFI, system)?;
+        if let Some(boot) = boot {
+            put("boot", LINUX_FS, boot)?;
+        }
+        // Firmware looks at the table only if the disk's first sector says that there is one.
+        let sectors = u32::try_from(bytes / SECTOR_BYTES)?;
+        ProtectiveMBR::with_lb_size(sectors - 1).overwrite_lba0(disk.device_mut())?;
+        disk.write()?;
+        Ok(Self { image })
     }
 
-    fn put(&self, file: &Path, path: &str) -> Result<()> {
-        let target = self.folder.join(path);
-        fs::copy(file, &target).with_context(|| format!("copying {} to {}", file.display(), target.display()))?;
-        Ok(())
-    }
-
-    /// What QEMU shows.
+    /// The image, raw.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn image(&self) -> &Path {
+        &self.image
     }
+}
+
+/// A file system of FAT with these files.
+fn fat(files: &[(&str, &Path)]) -> Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    for (path, file) in files {
+        contents.push((path, fs::read(file).with_context(|| format!("reading {}", file.display()))?));
+    }
+    let mut bytes = Cursor::new(vec![0; room(contents.iter().map(|(_, content)| content.len()).sum())]);
+    fatfs::format_volume(&mut bytes, FormatVolumeOptions::new())?;
+    let system = FileSystem::new(&mut bytes, FsOptions::new())?;
+    for (path, content) in &contents {
+        let mut folder = system.root_dir();
+        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+        for part in folders.split('/').filter(|part| !part.is_empty()) {
+            folder = folder.create_dir(part)?;
+        }
+        folder.create_file(name)?.write_all(content)?;
+    }
+    system.unmount()?;
+    Ok(bytes.into_inner())
+}
+
+/// One of ext4; made in `folder`.
+fn ext4(files: &[(&str, &Path)], folder: &Path) -> Result<Vec<u8>> {
+    let (content, image) = (folder.join("boot-partition"), folder.join("boot-partition.ext4"));
+    let mut bytes = 0;
+    for (path, file) in files {
+        let target = content.join(path);
+        fs::create_dir_all(target.parent().context("a folder")?)?;
+        bytes += fs::copy(file, &target).with_context(|| format!("copying {}", file.display()))?;
+    }
+    let kib = room(usize::try_from(bytes)?) / 1024;
+    // GRUB 2.06 reads no file system with the first one.
+    let features = "^metadata_csum_seed,^orphan_file";
+    let mut make = Command::new("/sbin/mke2fs");
+    make.args(["-q", "-t", "ext4", "-L", "boot", "-O", features, "-d"])
+        .args([&content, &image]);
+    run(make.arg(format!("{kib}k")))?;
+    fs::read(&image).with_context(|| format!("reading {}", image.display()))
+}
+
+/// For files of so many bytes.
+fn room(bytes: usize) -> usize {
+    // A journal, inodes and the like grow with it.
+    (bytes + bytes / 4 + SPARE_BYTES).next_multiple_of(MIB)
 }

@@ -1,4 +1,4 @@
-//! What is started before a kernel: unified kernel images, GRUB and shim.
+//! What is started before a kernel: unified kernel images, systemd-boot, GRUB and shim.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,10 @@ const PAGE_BYTES: u64 = 4096;
 
 /// The modules that the tests' GRUB has in its image: it looks for none on the disk.
 const GRUB_MODULES: [&str; 11] = [
-    "boot",
-    "echo",
-    "fat",
-    "linux",
-    "normal",
-    "part_gpt",
-    "part_msdos",
-    "serial",
-    "terminal",
-    "test",
-    "tpm",
+    "boot", "echo", "ext2", "fat", "linux", "normal", "part_gpt", "serial", "terminal", "test", "tpm",
 ];
 /// Where this GRUB finds its config.
-const GRUB_START: &str = "set root=hd0,msdos1\nset prefix=(hd0,msdos1)/grub\n";
+const GRUB_START: &str = "set root=hd0,gpt1\nset prefix=(hd0,gpt1)/grub\n";
 
 /// Makes a unified kernel image of a release's stub, as systemd-stub(7) describes it; not signed.
 pub fn make_uki(release: Release, kernel: &Path, initrd: &Path, command_line: &str, folder: &Path) -> Result<PathBuf> {
@@ -69,6 +59,11 @@ fn sections_end(image: &Path) -> Result<u64> {
         }
     }
     Ok(end.next_multiple_of(PAGE_BYTES))
+}
+
+/// A release's systemd-boot; not signed.
+pub fn systemd_boot(release: Release) -> Result<PathBuf> {
+    Ok(Images::firmware(release)?.firmware_file("usr/lib/systemd/boot/efi/systemd-bootx64.efi"))
 }
 
 /// Makes GRUB's image of a release, with all of its modules in it; not signed. Without shim it asks nobody whether it may start a kernel.

@@ -1,7 +1,7 @@
 //! Machines with UEFI: Debian's OVMF with Secure Boot by keys of our own, what it boots, and what was measured until the kernel ran.
 //!
 //! In reading order: [`SecureBootKeys`] (whose signatures count), `variables` (how they get into the firmware), [`Firmware`], [`loaders`] (unified
-//! kernel images, GRUB and shim), [`boot_disk`] (the disk that they are on), [`Measured`] (what the VM tells).
+//! kernel images, systemd-boot, GRUB and shim), [`boot_disk`] (the disks that they are on), [`Measured`] (what the VM tells).
 
 pub mod boot_disk;
 mod keys;

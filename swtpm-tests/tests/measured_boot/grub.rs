@@ -10,7 +10,7 @@ use attest::tpm::prediction::grub::{GrubBoot, GrubConfig};
 use attest::tpm::prediction::linux::Kernel;
 use attest::tpm::prediction::pe::PeImage;
 use serde_json::Value;
-use swtpm_tests::firmware::boot_disk::GrubFiles;
+use swtpm_tests::firmware::boot_disk::{GrubFiles, KernelOn};
 use swtpm_tests::firmware::loaders::{make_grub, make_shim};
 use swtpm_tests::firmware::{BootDisk, Firmware, SecureBootKeys, Signer};
 use swtpm_tests::{Images, Release};
@@ -24,7 +24,7 @@ fn config(line: &str) -> String {
 }
 
 /// A boot by GRUB, and what was predicted of it.
-fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (Prediction, Booted) {
+fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (Prediction, GrubFiles, Booted) {
     let built = make_grub(release, keys.is_some(), place.path()).unwrap();
     let (shim, grub, kernel) = match keys {
         Some(keys) => {
@@ -36,21 +36,23 @@ fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (P
         }
         None => (None, built, place.images.kernel()),
     };
+    let config = place.path().join("grub.cfg");
+    fs::write(&config, self::config(&place.command_line())).unwrap();
     let files = GrubFiles {
-        shim: shim.as_deref(),
-        grub: &grub,
-        config: &config(&place.command_line()),
-        kernel: &kernel,
-        initrd: &place.images.measured_initrd(),
+        shim,
+        grub,
+        config,
+        kernel,
+        initrd: place.images.measured_initrd(),
     };
     let read = |path: &Path| fs::read(path).unwrap();
-    let (kernel, initrd, grub) = (read(files.kernel), read(files.initrd), read(files.grub));
-    let shim = files.shim.map(read);
+    let (kernel, initrd, grub) = (read(&files.kernel), read(&files.initrd), read(&files.grub));
+    let (config, shim) = (read(&files.config), files.shim.as_deref().map(read));
     let mut prediction = Prediction::new(&BANKS);
     GrubBoot {
         shim: shim.as_ref().map(|shim| PeImage::parse(shim).unwrap()).as_ref(),
         grub: &PeImage::parse(&grub).unwrap(),
-        config: (files.config.as_bytes(), &GrubConfig::parse(files.config.as_bytes()).unwrap()),
+        config: (&config, &GrubConfig::parse(&config).unwrap()),
         kernel: (&kernel, &Kernel::parse(&kernel).unwrap()),
         initrds: &[&initrd],
         secure_boot: if keys.is_some() { SecureBoot::On } else { SecureBoot::Off },
@@ -61,14 +63,14 @@ fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (P
         Some(keys) => Firmware::with_secure_boot(keys, place.path()),
         None => Firmware::without_secure_boot(place.path()),
     };
-    let disk = BootDisk::grub(&files, place.path()).unwrap();
+    let disk = BootDisk::grub(&files, KernelOn::SystemPartition, place.path()).unwrap();
     let name = match (release, keys) {
         (_, Some(_)) => "grub-2.06-shim",
         (Release::Bookworm, None) => "grub-2.06",
         (Release::Trixie, None) => "grub-2.12",
     };
     let booted = place.boot(name, &firmware.unwrap(), &disk);
-    (prediction, booted)
+    (prediction, files, booted)
 }
 
 /// So much of a command line is in each message that names it.
@@ -77,22 +79,9 @@ const NAMED_CHARS: usize = 80;
 /// SHA-256 of Debian's certificate. The kernel has Debian's signature too, and shim, which knows that certificate, finds it first.
 const DEBIAN_SECURE_BOOT_CA: &str = "079646974bce09b1f04da67bd722d1fb0947ae4c4010bccdbba52d5b23cbf1a2";
 
-/// Values of a boot by GRUB that [`by_grub`] has prepared, with some of its files replaced.
-fn grub_values(judge: &Judge, name: &str, place: &Place, secure_boot: &str, other: &[(&str, &Path)]) -> Value {
-    let disk = place.path().join("boot-disk");
-    let efi = disk.join("EFI/BOOT");
-    let (shim, grub) = match secure_boot {
-        "on" => (Some(efi.join("BOOTX64.EFI")), efi.join("grubx64.efi")),
-        _ => (None, efi.join("BOOTX64.EFI")),
-    };
-    let (config, kernel, initrd) = (disk.join("grub/grub.cfg"), disk.join("vmlinuz"), disk.join("initrd.img"));
-    let mut arguments: BTreeMap<&str, &Path> = BTreeMap::from([
-        ("--grub", grub.as_path()),
-        ("--grub-config", &config),
-        ("--kernel", &kernel),
-        ("--initrd", &initrd),
-    ]);
-    arguments.extend(shim.as_deref().map(|shim| ("--shim", shim)));
+/// Values of a boot by GRUB, with some of its files replaced.
+fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, secure_boot: &str, other: &[(&str, &Path)]) -> Value {
+    let mut arguments: BTreeMap<&str, &Path> = files.arguments().into_iter().collect();
     arguments.extend(other.iter().copied());
     let arguments: Vec<_> = arguments.into_iter().collect();
     judge.predicted(name, &arguments, secure_boot)
@@ -102,7 +91,7 @@ fn grub_values(judge: &Judge, name: &str, place: &Place, secure_boot: &str, othe
 fn grub_behind_shim_measures_what_was_predicted() {
     let place = Place::new();
     let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
-    let (prediction, booted) = by_grub(&place, Release::Bookworm, Some(&keys));
+    let (prediction, files, booted) = by_grub(&place, Release::Bookworm, Some(&keys));
     assert!(booted.measured.log.is_some());
     equal(&prediction, &booted.measured, &[4, 8, 9]);
 
@@ -114,7 +103,7 @@ fn grub_behind_shim_measures_what_was_predicted() {
         .unwrap();
     fs::write(&line, config(&format!("{} debug", place.command_line()))).unwrap();
     let by = |signer: &Signer, values: Value| signed_by(values, &[signer.certificate()], &[DEBIAN_SECURE_BOOT_CA]);
-    let values = |name: &str, other: &[(&str, &Path)]| by(keys.accepted(), grub_values(&judge, name, &place, "on", other));
+    let values = |name: &str, other: &[(&str, &Path)]| by(keys.accepted(), grub_values(&judge, name, &files, "on", other));
     let rules: &[&str] = &["secure-boot", "authorities", "images", "grub", "files"];
     let case = |pool, values, expect| Case {
         pool,
@@ -161,7 +150,7 @@ fn grub_behind_shim_measures_what_was_predicted() {
 #[test]
 fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
     let place = Place::new();
-    let (prediction, booted) = by_grub(&place, Release::Bookworm, None);
+    let (prediction, _, booted) = by_grub(&place, Release::Bookworm, None);
     // The kernel never sees the firmware, and so gets no event log from it.
     assert!(booted.measured.log.is_none());
     equal(&prediction, &booted.measured, &[4, 8, 9]);
@@ -183,11 +172,11 @@ fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
 #[test]
 fn grub_2_12_has_the_firmware_start_the_kernel() {
     let place = Place::new();
-    let (prediction, booted) = by_grub(&place, Release::Trixie, None);
+    let (prediction, files, booted) = by_grub(&place, Release::Trixie, None);
     assert!(booted.measured.log.is_some());
     equal(&prediction, &booted.measured, &[4, 8, 9]);
     let judge = Judge::new(&place.authority);
-    let values = grub_values(&judge, "these files", &place, "off", &[]);
+    let values = grub_values(&judge, "these files", &files, "off", &[]);
     let case = |pool, rules, expect| Case {
         pool,
         rules,

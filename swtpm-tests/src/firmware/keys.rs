@@ -19,6 +19,7 @@ const OWNER: Guid = *b"attest tests key";
 /// A machine's keys, and one that it does not accept.
 #[derive(Debug)]
 pub struct SecureBootKeys {
+    folder: PathBuf,
     pk: Signer,
     kek: Signer,
     db: Signer,
@@ -37,12 +38,32 @@ impl SecureBootKeys {
     /// New ones, in `folder`.
     pub fn new(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-        Ok(Self {
+        let keys = Self {
+            folder: folder.to_path_buf(),
             pk: Signer::new(folder, "PK")?,
             kek: Signer::new(folder, "KEK")?,
             db: Signer::new(folder, "db")?,
             other: Signer::new(folder, "other")?,
-        })
+        };
+        for (name, list) in keys.signature_lists() {
+            fs::write(keys.list_file(name), list)?;
+        }
+        Ok(keys)
+    }
+
+    fn list_file(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.esl"))
+    }
+
+    /// The options of `reference-values predict` for these keys.
+    #[must_use]
+    pub fn arguments(&self) -> [(&'static str, PathBuf); 4] {
+        [
+            ("--pk", self.list_file("PK")),
+            ("--kek", self.list_file("KEK")),
+            ("--db", self.list_file("db")),
+            ("--signed-by", self.db.certificate.clone()),
+        ]
     }
 
     /// Whose certificate is in db.

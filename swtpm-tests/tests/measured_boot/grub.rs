@@ -4,73 +4,62 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use attest::tpm::prediction::Prediction;
-use attest::tpm::prediction::boot::SecureBoot;
-use attest::tpm::prediction::grub::{GrubBoot, GrubConfig};
-use attest::tpm::prediction::linux::Kernel;
-use attest::tpm::prediction::pe::PeImage;
 use serde_json::Value;
 use swtpm_tests::firmware::boot_disk::{GrubFiles, KernelOn};
 use swtpm_tests::firmware::loaders::{make_grub, make_shim};
-use swtpm_tests::firmware::{BootDisk, Firmware, SecureBootKeys, Signer};
+use swtpm_tests::firmware::{BootDisk, SecureBootKeys, Signer};
 use swtpm_tests::{Images, Release};
 
-use super::verdicts::{Case, Expect, IMAGE, Judge, not_accepted, not_by, secure_boot_off, signed_by};
-use super::{BANKS, Booted, Place, equal};
+use super::predicted::Predicted;
+use super::verdicts::{Case, Expect, IMAGE, Judge, not_accepted, not_by, signed_by};
+use super::{Booted, Place};
 
 /// GRUB's config, with the kernel's command line.
-fn config(line: &str) -> String {
-    format!("# one way, and no menu\nset timeout=0\n\nlinux /vmlinuz {line}\ninitrd /initrd.img\nboot\n")
+fn config(kernel_on: KernelOn, line: &str) -> String {
+    let root = match kernel_on {
+        KernelOn::SystemPartition => "",
+        KernelOn::BootPartition => "set root=hd0,gpt2\n",
+    };
+    format!("# one way, and no menu\nset timeout=0\n{root}\nlinux /vmlinuz {line}\ninitrd /initrd.img\nboot\n")
 }
 
-/// A boot by GRUB, and what was predicted of it.
-fn by_grub(place: &Place, release: Release, keys: Option<&SecureBootKeys>) -> (Prediction, GrubFiles, Booted) {
+/// A machine that has booted by GRUB.
+struct ByGrub {
+    files: GrubFiles,
+    disk: BootDisk,
+    booted: Booted,
+}
+
+/// A boot by GRUB.
+fn by_grub(place: &Place, release: Release, kernel_on: KernelOn, keys: Option<&SecureBootKeys>) -> ByGrub {
+    let path = |name: &str| place.path().join(name);
     let built = make_grub(release, keys.is_some(), place.path()).unwrap();
     let (shim, grub, kernel) = match keys {
         Some(keys) => {
             let signer = keys.accepted();
-            let (grub, kernel) = (place.path().join("grub-signed.efi"), place.path().join("vmlinuz-signed"));
+            let (grub, kernel) = (path("grub-signed.efi"), path("vmlinuz-signed"));
             signer.sign(&built, &grub).unwrap();
             signer.sign(&place.images.kernel(), &kernel).unwrap();
             (Some(make_shim(signer, place.path()).unwrap()), grub, kernel)
         }
         None => (None, built, place.images.kernel()),
     };
-    let config = place.path().join("grub.cfg");
-    fs::write(&config, self::config(&place.command_line())).unwrap();
     let files = GrubFiles {
         shim,
         grub,
-        config,
+        config: path("grub.cfg"),
         kernel,
         initrd: place.images.measured_initrd(),
     };
-    let read = |path: &Path| fs::read(path).unwrap();
-    let (kernel, initrd, grub) = (read(&files.kernel), read(&files.initrd), read(&files.grub));
-    let (config, shim) = (read(&files.config), files.shim.as_deref().map(read));
-    let mut prediction = Prediction::new(&BANKS);
-    GrubBoot {
-        shim: shim.as_ref().map(|shim| PeImage::parse(shim).unwrap()).as_ref(),
-        grub: &PeImage::parse(&grub).unwrap(),
-        config: (&config, &GrubConfig::parse(&config).unwrap()),
-        kernel: (&kernel, &Kernel::parse(&kernel).unwrap()),
-        initrds: &[&initrd],
-        secure_boot: if keys.is_some() { SecureBoot::On } else { SecureBoot::Off },
-    }
-    .predict(&mut prediction);
-
-    let firmware = match keys {
-        Some(keys) => Firmware::with_secure_boot(keys, place.path()),
-        None => Firmware::without_secure_boot(place.path()),
-    };
-    let disk = BootDisk::grub(&files, KernelOn::SystemPartition, place.path()).unwrap();
+    fs::write(&files.config, config(kernel_on, &place.command_line())).unwrap();
     let name = match (release, keys) {
         (_, Some(_)) => "grub-2.06-shim",
         (Release::Bookworm, None) => "grub-2.06",
         (Release::Trixie, None) => "grub-2.12",
     };
-    let booted = place.boot(name, &firmware.unwrap(), &disk);
-    (prediction, files, booted)
+    let disk = BootDisk::grub(&files, kernel_on, place.path()).unwrap();
+    let booted = place.boot(name, keys, &disk);
+    ByGrub { files, disk, booted }
 }
 
 /// So much of a command line is in each message that names it.
@@ -79,21 +68,30 @@ const NAMED_CHARS: usize = 80;
 /// SHA-256 of Debian's certificate. The kernel has Debian's signature too, and shim, which knows that certificate, finds it first.
 const DEBIAN_SECURE_BOOT_CA: &str = "079646974bce09b1f04da67bd722d1fb0947ae4c4010bccdbba52d5b23cbf1a2";
 
-/// Values of a boot by GRUB, with some of its files replaced.
-fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, secure_boot: &str, other: &[(&str, &Path)]) -> Value {
+/// Values of a boot by GRUB behind shim, with some of its files replaced.
+fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, other: &[(&str, &Path)]) -> Value {
     let mut arguments: BTreeMap<&str, &Path> = files.arguments().into_iter().collect();
     arguments.extend(other.iter().copied());
     let arguments: Vec<_> = arguments.into_iter().collect();
-    judge.predicted(name, &arguments, secure_boot)
+    judge.predicted(name, &arguments, "on")
 }
 
+/// As on Fedora CoreOS, its kernel is on a file system of its own. There `--disk` does not say which boot it comes to, but what can be started.
 #[test]
 fn grub_behind_shim_measures_what_was_predicted() {
     let place = Place::new();
     let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
-    let (prediction, files, booted) = by_grub(&place, Release::Bookworm, Some(&keys));
+    let ByGrub { files, disk, booted } = by_grub(&place, Release::Bookworm, KernelOn::BootPartition, Some(&keys));
     assert!(booted.measured.log.is_some());
-    equal(&prediction, &booted.measured, &[4, 8, 9]);
+    let prediction = Predicted::new("on", &files.arguments());
+    prediction.is(&booted.measured, &[4, 8, 9]);
+    let of_disk = Predicted::of_disk(&disk, Some(&keys));
+    let whats: Vec<&str> = of_disk.events(4).iter().map(|event| event.what).collect();
+    assert_eq!(whats, ["image BOOTX64.EFI", "image grubx64.efi", "image vmlinuz"]);
+    of_disk.is_among(&booted.measured, 4, &whats, "is the boot loader's to say");
+    of_disk.is_among(&booted.measured, 9, &["file kernel", "file initrd"], "is not on its file system");
+    of_disk.is_among(&booted.measured, 8, &[], "is not on its file system");
+    of_disk.is_among(&booted.measured, 7, &[], "shim measures its SBAT level");
 
     // Pools that accept the same, but for one thing.
     let judge = Judge::new(&place.authority);
@@ -101,9 +99,10 @@ fn grub_behind_shim_measures_what_was_predicted() {
     keys.accepted()
         .sign(&Images::firmware(Release::Trixie).unwrap().kernel(), &kernel)
         .unwrap();
-    fs::write(&line, config(&format!("{} debug", place.command_line()))).unwrap();
+    let other_line = format!("{} debug", place.command_line());
+    fs::write(&line, config(KernelOn::BootPartition, &other_line)).unwrap();
     let by = |signer: &Signer, values: Value| signed_by(values, &[signer.certificate()], &[DEBIAN_SECURE_BOOT_CA]);
-    let values = |name: &str, other: &[(&str, &Path)]| by(keys.accepted(), grub_values(&judge, name, &files, "on", other));
+    let values = |name: &str, other: &[(&str, &Path)]| by(keys.accepted(), grub_values(&judge, name, &files, other));
     let rules: &[&str] = &["secure-boot", "authorities", "images", "grub", "files"];
     let case = |pool, values, expect| Case {
         pool,
@@ -115,6 +114,14 @@ fn grub_behind_shim_measures_what_was_predicted() {
     let begin: String = place.command_line().chars().take(NAMED_CHARS).collect();
     let cases = [
         case("same", values("same", &[]), Expect::Trusted),
+        Case {
+            rules: &["secure-boot", "images"],
+            ..case(
+                "disk",
+                judge.predicted("the disk", &[("--disk", disk.image())], "on"),
+                Expect::Trusted,
+            )
+        },
         case(
             "kernel",
             values("a kernel", &[("--kernel", &kernel)]),
@@ -142,7 +149,11 @@ fn grub_behind_shim_measures_what_was_predicted() {
                 "a line",
             ),
         ),
-        case("key", by(keys.other(), values("a key", &[])), not_by(keys.accepted(), "a key")),
+        case(
+            "key",
+            by(keys.other(), grub_values(&judge, "a key", &files, &[])),
+            not_by(keys.accepted(), "a key"),
+        ),
     ];
     judge.judge(&booted, &cases);
 }
@@ -150,10 +161,10 @@ fn grub_behind_shim_measures_what_was_predicted() {
 #[test]
 fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
     let place = Place::new();
-    let (prediction, _, booted) = by_grub(&place, Release::Bookworm, None);
+    let ByGrub { disk, booted, .. } = by_grub(&place, Release::Bookworm, KernelOn::SystemPartition, None);
     // The kernel never sees the firmware, and so gets no event log from it.
     assert!(booted.measured.log.is_none());
-    equal(&prediction, &booted.measured, &[4, 8, 9]);
+    Predicted::of_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
     let rules = &["secure-boot"];
     let expect = Expect::Refused {
         code: "event-log-missing",
@@ -172,20 +183,10 @@ fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
 #[test]
 fn grub_2_12_has_the_firmware_start_the_kernel() {
     let place = Place::new();
-    let (prediction, files, booted) = by_grub(&place, Release::Trixie, None);
+    let ByGrub { disk, booted, .. } = by_grub(&place, Release::Trixie, KernelOn::SystemPartition, None);
     assert!(booted.measured.log.is_some());
-    equal(&prediction, &booted.measured, &[4, 8, 9]);
+    Predicted::of_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
     let judge = Judge::new(&place.authority);
-    let values = grub_values(&judge, "these files", &files, "off", &[]);
-    let case = |pool, rules, expect| Case {
-        pool,
-        rules,
-        values: Some(values.clone()),
-        expect,
-    };
-    let cases = [
-        case("any-key", &["images", "grub", "files"], Expect::Trusted),
-        case("secure-boot", &["images", "grub", "files", "secure-boot"], secure_boot_off()),
-    ];
-    judge.judge(&booted, &cases);
+    let values = judge.predicted("this disk", &[("--disk", disk.image())], "off");
+    judge.judge_without_secure_boot(&booted, values, &["images", "grub", "files"]);
 }

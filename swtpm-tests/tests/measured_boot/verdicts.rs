@@ -2,17 +2,17 @@
 //! one that its firmware has measured into, and what attests is `attest-node`, outside of the VM: an emulated one would be at it for minutes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use attest::HashAlg;
-use attest::tpm::prediction::Prediction;
 use serde_json::{Value, json};
 use swtpm_tests::firmware::Signer;
-use swtpm_tests::{EkAuthority, Folder, Gateway, POOL, Programs};
+use swtpm_tests::{EkAuthority, Folder, Gateway, Node, POOL, Record};
 
 use super::Booted;
+use super::predicted::{Predicted, reference_values};
 
 /// A line is written in milliseconds; a loaded machine may need seconds.
 const LINE_LIMIT: Duration = Duration::from_secs(60);
@@ -60,34 +60,14 @@ impl Judge {
 
     /// A file of reference values by `reference-values predict`, with one generation of this name.
     pub fn predicted(&self, name: &str, arguments: &[(&str, &Path)], secure_boot: &str) -> Value {
-        let mut words = vec!["reference-values", "predict", "--set", name, "--secure-boot", secure_boot];
-        words.extend(arguments.iter().flat_map(|(option, path)| [*option, path.to_str().unwrap()]));
-        serde_json::from_str(&self.gateway.command(&words).unwrap()).unwrap()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        reference_values(secure_boot, arguments, Some(name))
     }
 
     fn add(&self, case: &Case<'_>) {
         let pools = self.gateway.folder().join("pools");
-        let folder = pools.join(case.pool);
-        swtpm_tests::run(Command::new("cp").arg("-r").args([&pools.join(POOL), &folder])).unwrap();
-        let file = folder.join("pool.toml");
-        let mut text = fs::read_to_string(&file).unwrap();
-        for (from, to) in [
-            ("#: boot = []", format!("boot = {:?}", case.rules)),
-            ("\"0-7\" = \"not checked\"", QUOTED.to_owned()),
-        ] {
-            assert!(text.contains(from), "{from}");
-            text = text.replacen(from, &to, 1);
-        }
-        if let Some(values) = &case.values {
-            text.push_str("\n[reference_values]\nfolder = \"reference-values\"\n");
-            fs::create_dir(folder.join("reference-values")).unwrap();
-            fs::write(folder.join("reference-values/values.json"), values.to_string()).unwrap();
-        }
-        fs::write(file, text).unwrap();
+        let pool = pools.join(case.pool);
+        swtpm_tests::run(Command::new("cp").arg("-r").args([&pools.join(POOL), &pool])).unwrap();
+        accept(&pool, case.rules, case.values.as_ref());
     }
 
     /// Has the machine attest to each of these pools.
@@ -99,62 +79,95 @@ impl Judge {
             let console = self.attest(machine, case.pool);
             let records = self.gateway.records().unwrap();
             let record = records.iter().rfind(|record| record.decision() == "evidence").unwrap();
-            let context = format!("{}: {console}\n{:#}", case.pool, record.json());
-            assert_eq!(record.text("/pool"), Some(case.pool), "{context}");
-            match &case.expect {
-                Expect::Trusted => {
-                    assert_eq!((record.verdict(), record.grant()), ("trusted", Some("full")), "{context}");
-                    assert!(console.contains("attest-node: attested as tpm:"), "{context}");
-                }
-                Expect::Refused { code, said, accepted } => {
-                    assert_eq!(
-                        (record.verdict(), record.code(), record.grant()),
-                        ("refused", Some(*code), None),
-                        "{context}"
-                    );
-                    for text in [&console, record.reason()] {
-                        assert!(text.contains(said), "{said:?} is not in {text}\n{context}");
-                    }
-                    // Its line follows the answer. Quotation marks in a text are written with a backslash.
-                    let of_pool = format!(" pool={} ", case.pool);
-                    let tells = |line: &str| {
-                        let line = line.replace("\\\"", "\"");
-                        line.contains(&of_pool) && line.contains(said) && accepted.is_none_or(|accepted| line.contains(accepted))
-                    };
-                    self.gateway.process().unwrap().wait_line(LINE_LIMIT, tells).unwrap();
-                    assert!(console.contains(&format!("[{code}]; next: ")), "{context}");
-                    if let Some(accepted) = *accepted {
-                        assert!(record.reason().contains(accepted), "{accepted:?}: {context}");
-                        assert!(!console.contains(accepted), "{accepted:?}: {context}");
-                    }
-                }
-            }
+            case.expect.holds(case.pool, &console, record, &self.gateway);
         }
+    }
+
+    /// Has a machine without Secure Boot attest to a pool that accepts what it has booted by any key, and to one that wants Secure Boot as well.
+    #[track_caller]
+    pub fn judge_without_secure_boot(self, machine: &Booted, values: Value, rules: &[&str]) {
+        let with_secure_boot = [&["secure-boot"], rules].concat();
+        let case = |pool, rules, expect| Case {
+            pool,
+            rules,
+            values: Some(values.clone()),
+            expect,
+        };
+        let off = Expect::Refused {
+            code: "secure-boot-off",
+            said: "secure-boot: Secure Boot is off".to_owned(),
+            accepted: None,
+        };
+        self.judge(
+            machine,
+            &[case("any-key", rules, Expect::Trusted), case("secure-boot", &with_secure_boot, off)],
+        );
     }
 
     /// What the node says.
     fn attest(&self, machine: &Booted, pool: &str) -> String {
         let pointer = self.gateway.pointer_to("127.0.0.1", self.gateway.port(), None).unwrap();
         let pointer = pointer.replace(&format!("/config/{POOL}"), &format!("/config/{pool}"));
-        fs::write(self.path("pointer.ign"), pointer).unwrap();
-        fs::write(self.path("cmdline"), "quiet\n").unwrap();
+        let node = Node::new(self.folder.path(), &machine.tpm, &pointer).unwrap();
         // There is none in what did not get one from the firmware.
-        if let Some(log) = &machine.measured.log {
-            fs::write(self.path("event-log"), log).unwrap();
+        node.has_log(machine.measured.log.as_deref()).unwrap();
+        node.attests().unwrap().1
+    }
+}
+
+/// Has a pool, as `init` makes it, demand these rules of what was booted, and accept these values.
+pub fn accept(pool: &Path, rules: &[&str], values: Option<&Value>) {
+    let file = pool.join("pool.toml");
+    let mut text = fs::read_to_string(&file).unwrap();
+    for (from, to) in [
+        ("#: boot = []", format!("boot = {rules:?}")),
+        ("\"0-7\" = \"not checked\"", QUOTED.to_owned()),
+    ] {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, &to, 1);
+    }
+    if let Some(values) = values {
+        text.push_str("\n[reference_values]\nfolder = \"reference-values\"\n");
+        fs::create_dir(pool.join("reference-values")).unwrap();
+        fs::write(pool.join("reference-values/values.json"), values.to_string()).unwrap();
+    }
+    fs::write(file, text).unwrap();
+}
+
+impl Expect {
+    /// That this has become of a machine: by its console, by the decision's record, and by the gateway's own log.
+    #[track_caller]
+    pub fn holds(&self, pool: &str, console: &str, record: &Record, gateway: &Gateway) {
+        let context = format!("{pool}: {console}\n{:#}", record.json());
+        assert_eq!(record.text("/pool"), Some(pool), "{context}");
+        let (code, said, accepted) = match self {
+            Self::Trusted => {
+                assert_eq!((record.verdict(), record.grant()), ("trusted", Some("full")), "{context}");
+                assert!(console.contains("attest-node: attested as tpm:"), "{context}");
+                return;
+            }
+            Self::Refused { code, said, accepted } => (code, said, accepted),
+        };
+        assert_eq!(
+            (record.verdict(), record.code(), record.grant()),
+            ("refused", Some(*code), None),
+            "{context}"
+        );
+        for text in [console, record.reason()] {
+            assert!(text.contains(said), "{said:?} is not in {text}\n{context}");
         }
-        let mut node = Command::new(&Programs::build().unwrap().node);
-        for (name, file) in [
-            ("--pointer", "pointer.ign"),
-            ("--output", "user.ign"),
-            ("--cmdline", "cmdline"),
-            ("--event-log", "event-log"),
-            ("--state", "state"),
-            ("--kept", "kept"),
-        ] {
-            node.arg(name).arg(self.path(file));
+        // Its line follows the answer. Quotation marks in a text are written with a backslash.
+        let of_pool = format!(" pool={pool} ");
+        let tells = |line: &str| {
+            let line = line.replace("\\\"", "\"");
+            line.contains(&of_pool) && line.contains(said) && accepted.is_none_or(|accepted| line.contains(accepted))
+        };
+        gateway.process().unwrap().wait_line(LINE_LIMIT, tells).unwrap();
+        assert!(console.contains(&format!("[{code}]; next: ")), "{context}");
+        if let Some(accepted) = *accepted {
+            assert!(record.reason().contains(accepted), "{accepted:?}: {context}");
+            assert!(!console.contains(accepted), "{accepted:?}: {context}");
         }
-        let output = node.args(["--tcti", &machine.tpm.tcti()]).output().unwrap();
-        String::from_utf8(output.stderr).unwrap()
     }
 }
 
@@ -172,21 +185,10 @@ pub fn sha256(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
 }
 
-pub fn secure_boot_off() -> Expect {
-    Expect::Refused {
-        code: "secure-boot-off",
-        said: "secure-boot: Secure Boot is off".to_owned(),
-        accepted: None,
-    }
-}
-
 /// The event that differs is of this PCR, and what was predicted as `what` from the files that were booted; the gateway names it in these words, and
 /// the generation that is accepted.
-pub fn not_accepted(prediction: &Prediction, pcr: u8, what: &str, words: [&str; 2], accepted: &'static str) -> Expect {
-    let mut events = prediction.events().iter();
-    let event = events.find(|event| event.pcr == pcr && event.what.to_string().starts_with(what));
-    let event = event.unwrap_or_else(|| panic!("{what:?} in {:#?}", prediction.events()));
-    refused(pcr, &event.digests.get(HashAlg::Sha256).unwrap().to_string(), words, accepted)
+pub fn not_accepted(prediction: &Predicted, pcr: u8, what: &str, words: [&str; 2], accepted: &'static str) -> Expect {
+    refused(pcr, prediction.event(pcr, what).digest(HashAlg::Sha256), words, accepted)
 }
 
 /// The authority that differs is this one.

@@ -1,0 +1,102 @@
+//! Machines with UEFI and `attest-node` in what they boot: what a pool makes of them that accepts what was predicted of a disk, and what stands on their own consoles.
+
+use std::fs;
+
+use attest::HashAlg;
+use swtpm_tests::firmware::{BootDisk, SecureBootKeys};
+use swtpm_tests::scenario::{Run, Site};
+use swtpm_tests::{Endorsement, Folder, POOL, Swtpm, Vm};
+
+use super::firmware;
+use super::predicted::{Predicted, reference_values, with_keys};
+use super::verdicts::{SECTION, accept, not_accepted};
+
+/// A gateway, and the keys of the machine that boots.
+struct Machines {
+    _folder: Folder,
+    site: Site,
+    keys: SecureBootKeys,
+}
+
+impl Machines {
+    fn new() -> Self {
+        let folder = Folder::new().unwrap();
+        Self {
+            keys: SecureBootKeys::new(&folder.path().join("keys")).unwrap(),
+            site: Site::new(folder.path()).unwrap(),
+            _folder: folder,
+        }
+    }
+
+    /// A disk with a unified kernel image, signed by the key that counts or by another one, and with these words at the end of its command line.
+    fn disk(&self, name: &str, by_accepted: bool, words: &[&str]) -> BootDisk {
+        let place = self.site.vm_folder(name).unwrap();
+        let (image, signed) = (self.site.uki(words, &place).unwrap(), place.join("signed.efi"));
+        let signer = if by_accepted { self.keys.accepted() } else { self.keys.other() };
+        signer.sign(&image, &signed).unwrap();
+        BootDisk::uki(&signed, &place).unwrap()
+    }
+
+    /// Boots a machine that has these disks.
+    fn boot(&mut self, disks: &[&BootDisk]) -> Run {
+        self.site.gateway().start(None).unwrap();
+        let place = self.site.vm_folder("node").unwrap();
+        let tpm = Swtpm::start(&place, Endorsement::By(self.site.authority())).unwrap();
+        let pointer = self.site.gateway().pointer(None).unwrap();
+        let vm = Vm::with_firmware(&firmware(Some(&self.keys), &place), disks)
+            .accelerator(self.site.accelerator())
+            .tpm(&tpm)
+            .pointer(&pointer);
+        self.site.boot(vm, &place).unwrap()
+    }
+}
+
+#[test]
+fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
+    let mut machines = Machines::new();
+    let disk = machines.disk("disk", true, &[]);
+    let prediction = Predicted::of_disk(&disk, Some(&machines.keys));
+    let mut accepted = "\"0-3\" = \"not checked\"\n\"5-6\" = \"not checked\"\n".to_owned();
+    for pcr in [4, 7, 9, 11, 12, 13] {
+        accepted.push_str(&format!("{pcr} = [\"{}\"]\n", prediction.value(pcr, HashAlg::Sha256)));
+    }
+    let gateway = machines.site.gateway();
+    gateway.edit_pool("\"0-7\" = \"not checked\"", &accepted).unwrap();
+    let run = machines.boot(&[&disk]);
+    assert_eq!(run.decision().0, "trusted", "{:?}", run.decision());
+    machines.site.prove_exactly("full", &run.outcome).unwrap();
+}
+
+/// The firmware goes on to the machine's other disk, on which somebody has changed the command line, with the right key.
+#[test]
+fn what_another_key_has_signed_is_not_started_and_another_command_line_is_refused() {
+    let mut machines = Machines::new();
+    let accepted = machines.disk("accepted", true, &[]);
+    let disks = [
+        machines.disk("by-another", false, &[]),
+        machines.disk("changed", true, &["rd.break"]),
+    ];
+    let values = reference_values(
+        "on",
+        &with_keys(("--disk", accepted.image()), &machines.keys.arguments()),
+        Some("what is rolled out"),
+    );
+    let pool = machines.site.gateway().folder().join("pools").join(POOL);
+    accept(&pool, &["secure-boot", "authorities", "uki-sections", "files"], Some(&values));
+
+    let run = machines.boot(&[&disks[0], &disks[1]]);
+    let console = fs::read_to_string(&run.console).unwrap();
+    assert!(console.lines().any(|line| line.contains("Access Denied")), "{console}");
+    let [record, ..] = run.records.as_slice() else {
+        panic!("{console}")
+    };
+    let changed = Predicted::of_disk(&disks[1], Some(&machines.keys));
+    let expect = not_accepted(&changed, 11, "section .cmdline", [SECTION, " (.cmdline)"], "what is rolled out");
+    expect.holds(POOL, &console, record, machines.site.gateway());
+    machines.site.prove_exactly("pre-approved", &run.outcome).unwrap();
+
+    // That the firmware has tried something else before is in PCR 4 alone.
+    let differs = |pcr: &u8| record.text(&format!("/claims/tpm/pcrs/{pcr}")).unwrap() != changed.value(*pcr, HashAlg::Sha256);
+    let different: Vec<u8> = [4, 7, 9, 11, 12, 13].into_iter().filter(differs).collect();
+    assert_eq!(different, [4]);
+}

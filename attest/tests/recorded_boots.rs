@@ -42,8 +42,8 @@ fn logs_of_machines_with_uefi_explain_all_of_their_pcrs() {
             assert_eq!(trusted.explained_pcrs().count(), 15, "{name}, {bank}");
         }
     };
-    check("uki-252-secure-boot");
-    check("uki-257");
+    check("systemd-boot-252-secure-boot");
+    check("systemd-boot-257");
     check("grub-2.06-shim");
     check("grub-2.12");
 }
@@ -65,8 +65,25 @@ fn pcr_7_is_what_follows_from_the_keys() {
         db: &db,
         dbx: &[],
     };
-    check("uki-252-secure-boot", &variables, SecureBoot::On, &[&signer]);
-    for name in ["uki-257", "grub-2.06", "grub-2.12"] {
+    check("systemd-boot-252-secure-boot", &variables, SecureBoot::On, &[&signer]);
+    for name in ["systemd-boot-257", "grub-2.06", "grub-2.12"] {
         check(name, &Variables::default(), SecureBoot::Off, &[]);
     }
+}
+
+/// systemd-boot 252 gives the image its own command line, and 257 does not: the kernel has the same, with its zero at the end, in PCR 9.
+#[test]
+fn pcr_12_is_what_systemd_boot_has_given() {
+    let check = |name: &str, given: bool| {
+        let log = fs::read(file(&format!("{name}.log"))).unwrap();
+        let log = EventLog::parse(&log).unwrap();
+        for bank in BANKS {
+            let of_pcr = |pcr| log.events().iter().filter(move |event| event.pcr == pcr && event.extends());
+            let digests = |pcr| of_pcr(pcr).map(|event| event.digest(bank).unwrap()).collect::<Vec<_>>();
+            let expected = if given { vec![digests(9)[0]] } else { Vec::new() };
+            assert_eq!(digests(12), expected, "{name}, {bank}");
+        }
+    };
+    check("systemd-boot-252-secure-boot", true);
+    check("systemd-boot-257", false);
 }

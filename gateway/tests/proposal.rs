@@ -38,7 +38,7 @@ impl Boot {
     }
 }
 
-const UKI: &str = "uki-252-secure-boot";
+const UKI: &str = "systemd-boot-252-secure-boot";
 const QUOTED: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
 /// A pool that names all PCRs, asks nothing of them, and observes; and its machines.

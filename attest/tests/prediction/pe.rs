@@ -1,9 +1,9 @@
 //! Images, and their digests.
 
 use attest::HashAlg;
-use attest::tpm::prediction::pe::{PeError, PeImage, SECTIONS_LIMIT};
+use attest::tpm::prediction::pe::{PeError, PeImage, SECTIONS_LIMIT, ZEROS_LIMIT_BYTES};
 
-use super::image::{CHECKSUM, Image, NT_HEADERS, OPTIONAL_HEADER, SECURITY, SIZE_OF_HEADERS, put};
+use super::image::{CHECKSUM, FILE_ALIGNMENT, Image, NT_HEADERS, OPTIONAL_HEADER, SECURITY, SIZE_OF_HEADERS, put};
 
 fn image() -> Image {
     Image::new().section(".text", b"some code").section(".data", &[7; 600])
@@ -163,6 +163,30 @@ fn a_section_is_what_is_in_memory() {
     assert_eq!(digests(1).get(HashAlg::Sha256).unwrap().as_bytes(), of(&content));
     assert_eq!(parsed.sections()[1].memory_bytes(), 5000);
     assert_eq!(parsed.sections()[1].content(), None);
+}
+
+/// A file of some hundred bytes would have gigabytes hashed otherwise.
+#[test]
+fn what_is_not_in_the_file_is_bounded_over_all_sections() {
+    let check = |beyond: [usize; 2], expect: Option<usize>| {
+        let mut image = image();
+        for (section, beyond) in image.sections.iter_mut().zip(beyond) {
+            let padded = section.content.len().next_multiple_of(FILE_ALIGNMENT);
+            section.memory_bytes = u32::try_from(padded + beyond).unwrap();
+        }
+        let found = match PeImage::parse(&image.build()) {
+            Ok(_) => None,
+            Err(PeError::Zeros { bytes, .. }) => Some(bytes),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(found, expect, "{beyond:?}");
+    };
+    let half = ZEROS_LIMIT_BYTES / 2;
+    check([half, half], None);
+    check([half, half + 1], Some(ZEROS_LIMIT_BYTES + 1));
+    check([ZEROS_LIMIT_BYTES, 0], None);
+    check([ZEROS_LIMIT_BYTES + 1, 0], Some(ZEROS_LIMIT_BYTES + 1));
+    check([2 * ZEROS_LIMIT_BYTES, 3 * ZEROS_LIMIT_BYTES], Some(2 * ZEROS_LIMIT_BYTES));
 }
 
 #[test]

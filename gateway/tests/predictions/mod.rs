@@ -169,6 +169,23 @@ fn a_set_has_one_generation_that_says_where_it_comes_from() {
     assert_eq!(of_11, 2);
 }
 
+/// What the image is given beside itself is for the rule on PCR 12, and the kernel's own command line for that on PCR 9.
+#[test]
+fn a_command_line_that_systemd_boot_gives_is_a_value_of_its_own() {
+    let files = Files::new();
+    files.put("older.efi", &systemd_boot("252.39-1"));
+    let check = |loader: &str, given: usize| {
+        let (code, said) = files.run(&format!("--secure-boot on --uki linux.efi --loader {loader} --set linux-6.1"));
+        assert_eq!(code, Some(0), "{said}");
+        let set: Value = serde_json::from_str(&said).unwrap();
+        let values = &set["generations"][0]["values"];
+        let count = |list: &str| values[list].as_array().map_or(0, Vec::len);
+        assert_eq!((count("kernel_config"), count("files")), (given, 2), "{said}");
+    };
+    check("older.efi", 1);
+    check("systemd-bootx64.efi", 0);
+}
+
 #[test]
 fn what_is_wrong_with_the_arguments_or_the_files_is_said() {
     let files = Files::new();

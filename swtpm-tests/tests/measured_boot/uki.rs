@@ -77,8 +77,8 @@ fn verdicts(place: &Place, keys: &SecureBootKeys, [loader, signed]: [&Path; 2], 
     let (kernel, initrd, line) = (place.images.kernel(), place.images.measured_initrd(), place.command_line());
     let other_kernel = Images::firmware(Release::Trixie).unwrap().kernel();
     let (by_image, by_section): (&[&str], &[&str]) = (
-        &["secure-boot", "authorities", "images", "uki-sections", "files"],
-        &["secure-boot", "authorities", "uki-sections", "files"],
+        &["secure-boot", "authorities", "images", "uki-sections", "kernel-config", "files"],
+        &["secure-boot", "authorities", "uki-sections", "kernel-config", "files"],
     );
     let case = |pool, rules, values, expect| Case {
         pool,
@@ -133,7 +133,7 @@ fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
     prediction.is(&booted.measured, &[4, 7, 9, 11, 12, 13]);
     let judge = Judge::new(&place.authority);
     let values = judge.predicted("this image", &[("--disk", disk.image())], "off");
-    judge.judge_without_secure_boot(&booted, values, &["images", "uki-sections", "files"]);
+    judge.judge_without_secure_boot(&booted, values, &["images", "uki-sections", "kernel-config", "files"]);
 }
 
 /// systemd's own program, for the same sections.

@@ -2,6 +2,7 @@
 
 use attest::HashAlg;
 use attest::reference_sets::{EventValue, Generation, Origin, PcrValue, ReferenceSet, ReferenceSetError, SectionValue, Time, Values};
+use attest::tpm::prediction::boot::BESIDE_PCR;
 use attest::tpm::prediction::{Digests, Prediction, What};
 
 /// Longest name of a value, in characters: what a file of reference values takes in bytes is four times as much.
@@ -40,6 +41,7 @@ pub fn set(prediction: &Prediction, name: &str, added: Time, by: String, files: 
                 },
             ),
             What::Command(_) | What::GrubCommandLine(_) => put(&mut values.grub, named),
+            What::CommandLine(_) if event.pcr == BESIDE_PCR => put(&mut values.kernel_config, named),
             What::File(_) | What::Initrd | What::CommandLine(_) => put(&mut values.files, named),
             What::Section(section) => {
                 let section = section.to_string().trim_start_matches('.').to_owned();

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// Most elements of a list, and members of an object, that a condition is evaluated on. A quote has at most 24 PCRs; the longest lists in claims are those
-/// of a boot's images and certificates.
+/// Most elements of a list, and members of an object, that a condition is evaluated on. A quote has at most 24 PCRs; the longest lists are GRUB's texts of a
+/// boot, of which recorded logs have up to 73.
 pub const LIST_LIMIT: usize = 128;
 
 /// Most values in claims, those inside of others too.

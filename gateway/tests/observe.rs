@@ -32,12 +32,14 @@ fn strict(gateway: &Gateway) {
     gateway.edit_pool(POOL, "observe = true\n", "");
 }
 
-fn last(gateway: &Gateway) -> Value {
+/// The last record of evidence.
+pub fn last(gateway: &Gateway) -> Value {
     let mut records = gateway.records().into_iter();
     records.rfind(|record| record["decision"] == "evidence").unwrap()
 }
 
-fn codes(record: &Value) -> Vec<&str> {
+/// What the pool would have refused.
+pub fn codes(record: &Value) -> Vec<&str> {
     let all = record["would_refuse"].as_array().map_or(&[][..], Vec::as_slice);
     all.iter().map(|one| one["code"].as_str().unwrap()).collect()
 }

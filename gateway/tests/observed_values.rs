@@ -3,11 +3,10 @@
 
 use std::fs;
 
-use serde_json::Value;
-
 use crate::history::{WAYS, Way, booted};
 use crate::log_builder::{LogBuilder, SHA256};
 use crate::new_values::{SECTION, boots, pending, strict, updated};
+use crate::observe::{codes, last};
 use crate::support::node::Node;
 use crate::support::{Case, Gateway, POOL, tpm};
 
@@ -24,16 +23,6 @@ fn change(gateway: &Gateway, from: &str, to: &str) {
 
 fn observes(gateway: &Gateway) {
     change(gateway, "[grants]\n", "observe = true\n\n[grants]\n");
-}
-
-fn last(gateway: &Gateway) -> Value {
-    let mut records = gateway.records().into_iter();
-    records.rfind(|record| record["decision"] == "evidence").unwrap()
-}
-
-fn codes(record: &Value) -> Vec<&str> {
-    let all = record["would_refuse"].as_array().map_or(&[][..], Vec::as_slice);
-    all.iter().map(|one| one["code"].as_str().unwrap()).collect()
 }
 
 /// The alerts of the last record of evidence, as text; empty if it has none.

@@ -104,8 +104,13 @@ pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u
     let replaced = || StoreError::Replaced(place.place.clone().into());
     let known = replacement.known.as_ref().map(|known| known.id.as_str());
     let id = schema::new_id()?;
+    // Why the API did not let it be changed: that says more than that there was no time for another try.
+    let mut why = None;
     loop {
-        let there = look(place, until).await?;
+        let there = match (look(place, until).await, &why) {
+            (Err(_), Some(why)) => return Err(place.error(why, true)),
+            (there, _) => there?,
+        };
         if let Some(now) = there.as_ref().filter(|there| there.id == id) {
             // An answer was lost.
             return Ok(now.mark());
@@ -133,12 +138,16 @@ pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u
                 place.swap(&there.commit, &next, &next.encode()?, until).await
             }
         };
-        match sent {
-            Ok(Swapped::Done) if Instant::now() < until => {}
-            Ok(Swapped::Refused(_)) | Err(Failure::Unanswered(_)) if Instant::now() + AGAIN_AFTER < until => sleep(AGAIN_AFTER).await,
+        let failure = match sent {
+            Ok(Swapped::Done) if Instant::now() < until => continue,
             Ok(Swapped::Done) => return Err(replaced()),
-            Ok(Swapped::Refused(message)) => return Err(place.error(&Failure::Refused { code: 422, message }, true)),
+            Ok(Swapped::Refused(message)) => &*why.insert(Failure::Refused { code: 422, message }),
+            Err(Failure::Unanswered(told)) => why.get_or_insert(Failure::Unanswered(told)),
             Err(failure) => return Err(place.error(&failure, true)),
+        };
+        if Instant::now() + AGAIN_AFTER >= until {
+            return Err(place.error(failure, true));
         }
+        sleep(AGAIN_AFTER).await;
     }
 }

@@ -90,7 +90,9 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
     });
     let imported = arguments.from_file.as_deref().map(imported).transpose()?;
     let expires = imported.as_ref().and_then(Imported::expires);
-    let lifetime = lifetime(arguments.ttl, standard, expires, now().as_secs())?;
+    // One moment for both: a lifetime that is counted from a later one would end later than the token does where it is from.
+    let made = now();
+    let lifetime = lifetime(arguments.ttl, standard, expires, made.as_secs())?;
     if expires.is_some() && rotation.is_some() {
         bail!("it expires where it is from, and the cluster makes others: --rotate-every is for tokens that are this gateway's");
     }
@@ -112,8 +114,8 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
             None => tokens::free_name(&*store, &first).await?,
         };
         Ok(match imported {
-            Some(token) => tokens::import(&*store, draft(name), token, &ca, now()).await?,
-            None => tokens::create(&*store, draft(name), &ca, now()).await?,
+            Some(token) => tokens::import(&*store, draft(name), token, &ca, made).await?,
+            None => tokens::create(&*store, draft(name), &ca, made).await?,
         })
     })?;
     describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });

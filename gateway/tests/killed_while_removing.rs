@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_gateway::audit::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
+use attest_gateway::clock::Clock;
 use attest_gateway::store::Embedded;
 use tokio::task::JoinSet;
 
@@ -71,7 +72,10 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
         bytes: Some(keep_bytes),
     };
     let retention = Retention::new(log, rule, vec![blobs], |_| Vec::new());
-    assert_eq!(retention.tend(&journal, &store, now()).await.into_result().unwrap(), None);
+    assert_eq!(
+        retention.tend(&journal, &store, Clock::Fixed(now())).await.into_result().unwrap(),
+        None
+    );
     journal.checkpoint(now()).await.unwrap();
 }
 

@@ -11,6 +11,7 @@ use attest_gateway::audit::{
     Blobs, DecidedBy, Decision, Journal, JournalError, LineHash, LogKey, Record, Retention, Rule, SegmentLimits, Signer, closed_segments,
     kept_file,
 };
+use attest_gateway::clock::Clock;
 use attest_gateway::store::{Embedded, Store, Tick};
 use flate2::read::MultiGzDecoder;
 use serde_json::Value;
@@ -97,7 +98,7 @@ impl Site {
             store.forget_expired(Tick { now, passed }).await.unwrap();
             let age = Some(Duration::from_secs(seconds));
             let retention = Retention::new(log(&a), Rule { age, bytes: None }, Vec::new(), |_| Vec::new());
-            retention.tend(&journal, &store, now).await.into_result().unwrap();
+            retention.tend(&journal, &store, Clock::Fixed(now)).await.into_result().unwrap();
             journal.checkpoint(now).await.unwrap();
         };
         let journal = open(&a, 1);

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use attest_gateway::audit::{Decision, LineHash, LogKey, Point, Record, Removal, Retention, Rule, closed_segments, decision_id, kept_file};
+use attest_gateway::clock::Clock;
 use attest_gateway::store::{Embedded, Store, Tick};
 use serde_json::{Value, json};
 
@@ -89,7 +90,7 @@ impl Site {
         let journal = open(&folder, 1);
         journal.compress_closed();
         let retention = Retention::new(log(&folder), Rule { age, bytes: None }, Vec::new(), |_| Vec::new());
-        retention.tend(&journal, &store, now).await.into_result().unwrap();
+        retention.tend(&journal, &store, Clock::Fixed(now)).await.into_result().unwrap();
         drop(journal);
         // Opened once more when nothing of it is compressed any longer.
         drop(open(&folder, u64::MAX));

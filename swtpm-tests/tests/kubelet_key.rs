@@ -81,18 +81,18 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     );
     let theirs = wait(&api, LIMIT, |_| true)["metadata"]["name"].as_str().unwrap().to_owned();
 
+    // It is judged before the node asks: of what comes later, the attestation may be used already, and that is said then.
+    wait_until(|| {
+        let events = api.all("events");
+        let mut said = events.iter().filter_map(|event| event["message"].as_str());
+        said.any(|said| said.starts_with("csr-key-not-attested: ") && said.contains(&key))
+    });
     let mut own = node(&asking("kept", "keys", "pki", "60"), Some("kubelet-certificate"), "own.log");
     assert_ne!(sign_approved(&cluster, &api, LIMIT), theirs);
     assert!(own.wait(LIMIT).unwrap().success(), "{:?}", own.lines());
     assert!(!path("kept/kubelet-key.pem").exists() && !path("keys").exists());
     assert_eq!(api.get(CSRS, "", &theirs).unwrap()["status"]["conditions"], Value::Null);
     other.kill().unwrap();
-    // The event comes when the gateway has judged the other one's, which may be after it has approved the node's.
-    wait_until(|| {
-        let events = api.all("events");
-        let mut said = events.iter().filter_map(|event| event["message"].as_str());
-        said.any(|said| said.starts_with("csr-key-not-attested: ") && said.contains(&key))
-    });
 
     // What the kubelet has is what the gateway knows the node by.
     let config = [

@@ -47,8 +47,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let (mut said, mut failed) = (None, BTreeSet::new());
     loop {
         every.tick().await;
-        let now = gateway.clock.now().as_secs();
-        let Tended { held, beside } = retention.tend(&gateway.journal, &*gateway.store, now).await;
+        let Tended { held, beside } = retention.tend(&gateway.journal, &*gateway.store, gateway.clock).await;
         let mut errors: Vec<RetentionError> = beside;
         match held {
             Ok(held) => {

@@ -11,6 +11,7 @@ use super::super::pending::{Recorded, resolve_recorded};
 use super::content::Content;
 use super::survey::{Due, Survey};
 use super::{Past, Removal, RetentionError, Rule, kept_lines, named, unnamed};
+use crate::clock::Clock;
 use crate::files;
 use crate::store::{Pending, Store};
 
@@ -114,15 +115,15 @@ impl Retention {
         self.rule == Rule::default()
     }
 
-    /// Removes what is past the rule at this second of the clock; gives what is, and stays. What others need is looked for once it is known what may go:
+    /// Removes what is past the rule by this clock; gives what is, and stays. What others need is looked for once it is known what may go:
     /// a decision that is made later has its line in a later file.
-    pub async fn tend(&self, journal: &Journal, store: &dyn Store, now: u64) -> Tended {
+    pub async fn tend(&self, journal: &Journal, store: &dyn Store, clock: Clock) -> Tended {
         // What cannot be done of it keeps nothing else from being done.
         let before = self.sweep(journal).await;
         let mut beside = Vec::new();
         let held = match self.keeps_all() {
             true => Ok(None),
-            false => self.shorten(journal, store, now, &mut beside).await,
+            false => self.shorten(journal, store, clock, &mut beside).await,
         };
         let swept = match before {
             Ok(()) => self.sweep(journal).await,
@@ -136,9 +137,10 @@ impl Retention {
         &self,
         journal: &Journal,
         store: &dyn Store,
-        now: u64,
+        clock: Clock,
         odd: &mut Vec<RetentionError>,
     ) -> Result<Option<Held>, RetentionError> {
+        let now = clock.now().as_secs();
         // A clock that jumps ahead makes nothing old at once.
         let trusted = store.time(now).await?.min(now);
         let log = self.log.clone();
@@ -159,7 +161,8 @@ impl Retention {
                 return Ok(Some(Held { segments: left, ..held }));
             }
             let mut going = Going::new(self, due, rule);
-            while going.advance(journal, now).await? {}
+            // What is written says when it is: it may begin a segment, whose name is to sort behind those of before.
+            while going.advance(journal, clock.now().as_secs()).await? {}
             left -= 1;
         }
         Ok(None)

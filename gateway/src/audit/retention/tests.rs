@@ -22,6 +22,7 @@ use super::super::verification::{Finding, Note, Report, Trust, Verifier};
 use super::pass::{Going, Retention};
 use super::survey::Survey;
 use super::*;
+use crate::clock::Clock;
 use crate::store::{Embedded, EntryKind, Occasion, Pending, Spendable, Store, Tick};
 use site::{NOW, Process, RULE, Site, each, each_line, said};
 
@@ -57,7 +58,7 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
         process.journal.checkpoint(now - 50).await.unwrap();
         process
             .retention
-            .tend(&process.journal, &site.store, now)
+            .tend(&process.journal, &site.store, Clock::Fixed(now))
             .await
             .into_result()
             .unwrap();
@@ -178,7 +179,7 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
     // The clock was set back.
     process
         .retention
-        .tend(&process.journal, &site.store, 60)
+        .tend(&process.journal, &site.store, Clock::Fixed(60))
         .await
         .into_result()
         .unwrap();
@@ -196,7 +197,11 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
     assert_eq!(other.segments(), 3);
     let by_size = Rule { bytes: Some(1), ..RULE };
     let retention = Retention::new(other.log(), by_size, Vec::new(), |_| Vec::new());
-    retention.tend(&process.journal, &other.store, NOW).await.into_result().unwrap();
+    retention
+        .tend(&process.journal, &other.store, Clock::Fixed(NOW))
+        .await
+        .into_result()
+        .unwrap();
     assert_eq!(other.segments(), 0);
 }
 
@@ -224,7 +229,11 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     // The next one is said for itself.
     let by_size = Rule { bytes: Some(1), ..RULE };
     let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()], |_| Vec::new());
-    retention.tend(&process.journal, &site.store, NOW).await.into_result().unwrap();
+    retention
+        .tend(&process.journal, &site.store, Clock::Fixed(NOW))
+        .await
+        .into_result()
+        .unwrap();
     assert_eq!(site.removed().len(), 1);
 }
 
@@ -255,7 +264,13 @@ async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
             record.verdict = verdict;
             process.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
         }
-        let tend = async |now| retention.tend(&process.journal, &site.store, now).await.into_result().unwrap();
+        let tend = async |now| {
+            retention
+                .tend(&process.journal, &site.store, Clock::Fixed(now))
+                .await
+                .into_result()
+                .unwrap()
+        };
         // As long as it may be under way, nobody asks.
         let under_way = tend(607).await.unwrap();
         assert_eq!((under_way.undecided, site.segments()), (None, 3), "{verdict:?}");

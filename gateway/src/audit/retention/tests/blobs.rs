@@ -120,7 +120,11 @@ async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_writ
     let age = Some(Duration::from_secs(NOW - 200));
     let rule = Rule { age, ..RULE };
     let later = Retention::new(site.log(), rule, vec![process.blobs.clone()], |_| Vec::new());
-    later.tend(&process.journal, &site.store, NOW).await.into_result().unwrap();
+    later
+        .tend(&process.journal, &site.store, Clock::Fixed(NOW))
+        .await
+        .into_result()
+        .unwrap();
     assert!(!process.blobs.has(&first.sha256));
     read(&second).unwrap_err();
     // The next one brings it again.

@@ -154,7 +154,10 @@ impl Process {
     }
 
     pub async fn tend(&self, site: &Site) -> Result<Option<Held>, RetentionError> {
-        self.retention.tend(&self.journal, &site.store, NOW).await.into_result()
+        self.retention
+            .tend(&self.journal, &site.store, Clock::Fixed(NOW))
+            .await
+            .into_result()
     }
 }
 

@@ -302,16 +302,16 @@ async fn tend_shared_seal(gateway: &Gateway, now: Times) {
     }
 }
 
-/// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over.
+/// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over; it was done before anybody was served.
 async fn tend_seal(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(ROTATE_EVERY);
+    let mut every = tokio::time::interval_at(tokio::time::Instant::now() + ROTATE_EVERY, ROTATE_EVERY);
     loop {
         every.tick().await;
         tend_keys(&gateway, gateway.clock.now().as_secs().into()).await;
     }
 }
 
-async fn tend_keys(gateway: &Gateway, now: Times) {
+pub(super) async fn tend_keys(gateway: &Gateway, now: Times) {
     match gateway.seal.tend(now, gateway.settings.seal_keep()).await {
         Ok(false) => {}
         Ok(true) => tracing::info!("the seal has a new key"),

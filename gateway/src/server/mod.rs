@@ -242,6 +242,10 @@ impl Server {
         });
         // Before anybody is served by it.
         let standing = Standing::begin(&gateway).await;
+        // What has sealed something from then on is known here.
+        if !gateway.seal.is_shared() {
+            background::tend_keys(&gateway, gateway.clock.now().as_secs().into()).await;
+        }
         tracing::info!("{listening}");
         Ok(Self {
             gateway,

@@ -9,10 +9,9 @@ use attest_gateway::audit::{Blobs, DecidedBy, Decision, Journal, LogKey, Record,
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use futures_util::StreamExt;
-use inotify::{Inotify, WatchMask};
 
-use crate::support::{Gateway, LIMIT, POOL};
+use crate::support::folder::Folder;
+use crate::support::{Gateway, POOL};
 
 /// Segments of two gateways, each closed at every third line.
 struct Site {
@@ -24,12 +23,7 @@ struct Site {
 /// Writes a log of closed segments, compressed, and an open one: lines 1 to 4, 5 to 8, 9 to 12, and 13.
 async fn written(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
-    let watch = Inotify::init().unwrap();
-    watch
-        .watches()
-        .add(folder, WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::DELETE)
-        .unwrap();
-    let mut changed = watch.into_event_stream(vec![0; 4096]).unwrap();
+    let mut watched = Folder::watched(folder);
     let key = || LogKey::open(&folder.join("log.key")).unwrap();
     fs::write(folder.join("log.pub"), key().public().pem()).unwrap();
     let log = folder.join("attestation.jsonl");
@@ -52,10 +46,8 @@ async fn written(folder: &Path) {
     }
     // Another thread compresses them, one after the other.
     let is_compressed = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "gz");
-    while closed_segments(&log).unwrap().iter().filter(|file| is_compressed(file)).count() < 3 {
-        let changed = tokio::time::timeout(LIMIT, changed.next()).await;
-        changed.unwrap_or_else(|_| panic!("{:?}", closed_segments(&log))).unwrap().unwrap();
-    }
+    let compressed = || closed_segments(&log).unwrap().iter().filter(|file| is_compressed(file)).count();
+    watched.comes_to("three are compressed", || compressed() == 3).await;
     drop(journal);
     while open(SegmentLimits::NEVER).is_err() {
         std::thread::yield_now();

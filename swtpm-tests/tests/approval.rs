@@ -1,5 +1,5 @@
 //! A cluster beside the gateway that approves its CSRs: how the gateway is told to, and who signs what it has approved.
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cloud_fixtures::kubernetes::Kubernetes;
 use data_encoding::BASE64;
@@ -20,14 +20,8 @@ pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {
 
 /// Waits for a CSR of which this holds.
 pub fn wait(api: &Kubernetes, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
-    loop {
-        if let Some(csr) = api.all(CSRS).into_iter().find(&holds) {
-            return csr;
-        }
-        assert!(begun.elapsed() < limit, "{:?} {:?}", api.all(CSRS), api.all("events"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let found = api.wait_for(limit, || api.all(CSRS).into_iter().find(&holds));
+    found.unwrap_or_else(|| panic!("{:?} {:?}", api.all(CSRS), api.all("events")))
 }
 
 /// Waits for a CSR that is approved, signs it as kube-controller-manager does, and gives its name.

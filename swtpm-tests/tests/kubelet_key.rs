@@ -1,7 +1,7 @@
 //! From a TPM's quote that names the kubelet's key to a certificate for it, by the real programs: the node attests and asks, the gateway approves, a cluster
 //! signs, and with what the kubelet then has the node is known by mutual TLS.
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cloud_fixtures::kubernetes::Kubernetes;
 use serde_json::Value;
@@ -82,11 +82,12 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     let theirs = wait(&api, LIMIT, |_| true)["metadata"]["name"].as_str().unwrap().to_owned();
 
     // It is judged before the node asks: of what comes later, the attestation may be used already, and that is said then.
-    wait_until(|| {
-        let events = api.all("events");
-        let mut said = events.iter().filter_map(|event| event["message"].as_str());
-        said.any(|said| said.starts_with("csr-key-not-attested: ") && said.contains(&key))
-    });
+    let is_judged = |event: &Value| {
+        let said = event["message"].as_str().unwrap_or_default();
+        said.starts_with("csr-key-not-attested: ") && said.contains(&key)
+    };
+    let judged = api.wait_for(LIMIT, || api.all("events").into_iter().find(is_judged));
+    assert!(judged.is_some(), "{:?}", api.all("events"));
     let mut own = node(&asking("kept", "keys", "pki", "60"), Some("kubelet-certificate"), "own.log");
     assert_ne!(sign_approved(&cluster, &api, LIMIT), theirs);
     assert!(own.wait(LIMIT).unwrap().success(), "{:?}", own.lines());
@@ -109,20 +110,9 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
         (served.shown(), served.verdict(), served.identity()),
         ("kubelet", "served", Some("kubelet:worker-1"))
     );
-    // The approval was told in the store; its line follows.
-    wait_until(|| {
-        let audit = gateway.command(&["audit"]).unwrap();
-        assert!(audit.contains(", 0 different;"), "{audit}");
-        audit.contains("csr.approve")
-    });
-}
-
-/// Waits for what the gateway does by itself, looking now and then.
-#[track_caller]
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not within {} s", LIMIT.as_secs());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    // The approval was told in the store; its record follows, and is shown then.
+    let is_shown = |line: &str| line.contains(" ADMIN ") && line.contains("csr.approve");
+    gateway.process().unwrap().wait_line(LIMIT, is_shown).unwrap();
+    let audit = gateway.command(&["audit"]).unwrap();
+    assert!(audit.contains(", 0 different;") && audit.contains("csr.approve"), "{audit}");
 }

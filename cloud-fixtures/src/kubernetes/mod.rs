@@ -81,6 +81,8 @@ struct Shared {
     let_through: tokio::sync::watch::Sender<u64>,
     /// Changes with each change of an object, and when watches are broken.
     changed: tokio::sync::watch::Sender<Changed>,
+    /// How many requests were answered.
+    answered: tokio::sync::watch::Sender<u64>,
     /// How often a watch that wants bookmarks gets one.
     bookmarks: Mutex<Duration>,
 }
@@ -120,6 +122,7 @@ impl Kubernetes {
             recovered: tokio::sync::watch::Sender::default(),
             let_through: tokio::sync::watch::Sender::default(),
             changed: tokio::sync::watch::Sender::default(),
+            answered: tokio::sync::watch::Sender::default(),
             bookmarks: Mutex::new(Duration::from_secs(60)),
         });
         Self {
@@ -318,11 +321,29 @@ impl Kubernetes {
         *locked(&self.shared.bookmarks) = pause;
     }
 
-    /// Waits until this holds, which is looked at after each change of an object. `false`: it did not within the limit.
+    /// Waits until this holds, which is looked at after each change of an object and each answer. `false`: it did not within the limit.
     pub async fn comes_to(&self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-        let mut changed = self.shared.changed.subscribe();
-        let waited = async { while !holds() && changed.changed().await.is_ok() {} };
+        let (mut changed, mut answered) = (self.shared.changed.subscribe(), self.shared.answered.subscribe());
+        let waited = async {
+            while !holds() {
+                tokio::select! {
+                    told = changed.changed() => told.unwrap(),
+                    told = answered.changed() => told.unwrap(),
+                }
+            }
+        };
         tokio::time::timeout(limit, waited).await.is_ok()
+    }
+
+    /// As [`Kubernetes::comes_to`], in a test without a runtime: what is found then.
+    pub fn wait_for<T>(&self, limit: Duration, mut find: impl FnMut() -> Option<T>) -> Option<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let mut found = None;
+        runtime.block_on(self.comes_to(limit, || {
+            found = find();
+            found.is_some()
+        }));
+        found
     }
 
     fn changed(&self) {

@@ -179,6 +179,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
     if is_write && status < 300 {
         shared.changed();
     }
+    shared.answered.send_modify(|answered| *answered += 1);
     mishap.is_none().then_some(response)
 }
 

@@ -1,7 +1,9 @@
 //! How the watches are: said once when one fails, and once when it is well again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
@@ -22,20 +24,26 @@ pub enum Heard {
 pub struct Health {
     clock: Clock,
     metrics: Arc<Metrics>,
-    watches: Mutex<BTreeMap<&'static str, Heard>>,
+    watches: watch::Sender<BTreeMap<&'static str, Heard>>,
 }
 
 impl Health {
     #[must_use]
-    pub const fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let watches = Mutex::new(BTreeMap::new());
+    pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
+        let watches = watch::Sender::default();
         Self { clock, metrics, watches }
     }
 
     /// How each watch is, by what it watches.
     #[must_use]
     pub fn watches(&self) -> BTreeMap<&'static str, Heard> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.watches.borrow().clone()
+    }
+
+    /// The same, and each change of it.
+    #[must_use]
+    pub fn told(&self) -> watch::Receiver<BTreeMap<&'static str, Heard>> {
+        self.watches.subscribe()
     }
 
     pub(super) fn begin(&self, what: &'static str) {
@@ -73,6 +81,8 @@ impl Health {
     }
 
     fn set(&self, what: &'static str, heard: Heard) -> Option<Heard> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(what, heard)
+        let mut before = None;
+        self.watches.send_modify(|watches| before = watches.insert(what, heard));
+        before
     }
 }

@@ -7,7 +7,8 @@ use kube::api::{Api, PartialObjectMeta};
 use kube::core::Selector;
 use serde_json::json;
 
-use super::{Asked, until};
+use super::{Asked, shown};
+use crate::support::LIMIT;
 
 const NODES: &str = "nodes";
 
@@ -37,8 +38,33 @@ fn heard(asked: &Asked) -> Heard {
     asked.cluster.health().watches().get(NODES).cloned().unwrap()
 }
 
-fn is_away(asked: &Asked) -> bool {
-    matches!(heard(asked), Heard::Away { .. })
+fn is_away(heard: &Heard) -> bool {
+    matches!(heard, Heard::Away { .. })
+}
+
+/// Waits until that is how the watch is.
+async fn told(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bool) {
+    let mut told = asked.cluster.health().told();
+    let waited = told.wait_for(|watches| watches.get(NODES).is_some_and(&is_so));
+    let is_told = tokio::time::timeout(LIMIT, waited).await.is_ok_and(|told| told.is_ok());
+    assert!(is_told, "{what}: not within {} s", LIMIT.as_secs());
+}
+
+/// Waits until it is well: then what is kept is what there is.
+async fn well(asked: &Asked) {
+    told(asked, "it is well", |heard| *heard == Heard::Well).await;
+}
+
+/// Waits until these are kept.
+async fn has(kept: &mut Kept<Node>, wanted: &[&str]) {
+    let wanted = Some(wanted.iter().map(|name| (*name).to_owned()).collect());
+    let waited = async {
+        while names(kept) != wanted {
+            kept.changed().await;
+        }
+    };
+    let is_so = tokio::time::timeout(LIMIT, waited).await.is_ok();
+    assert!(is_so, "{wanted:?}: not within {} s", LIMIT.as_secs());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,11 +72,11 @@ async fn nothing_is_known_before_all_were_listed() {
     let asked = Asked::with(&rules()).await;
     asked.api.disturb(Disturbance::Down);
     let kept = kept(&asked);
-    until("the failure is said", || is_away(&asked)).await;
+    told(&asked, "the failure is said", is_away).await;
     assert_eq!(names(&kept), None);
     asked.api.recover();
-    until("they are listed", || names(&kept) == Some(Vec::new())).await;
-    assert_eq!(heard(&asked), Heard::Well);
+    well(&asked).await;
+    assert_eq!(names(&kept), Some(Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,7 +95,8 @@ async fn each_change_is_told() {
     assert_eq!(names(&kept), is(&["b"]));
     asked.api.break_watches();
     asked.api.put(node("c"));
-    until("a watch goes on where another ended", || names(&kept) == is(&["b", "c"])).await;
+    // A watch goes on where another ended.
+    has(&mut kept, &["b", "c"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,35 +104,35 @@ async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed
     for history in [History::Kept, History::Lost] {
         let asked = Asked::with(&rules()).await;
         asked.api.put(node("a"));
-        let kept = kept(&asked);
-        until("they are listed", || names(&kept).is_some()).await;
+        let mut kept = kept(&asked);
+        well(&asked).await;
         asked.api.disturb(Disturbance::Down);
-        until("the failure is said", || is_away(&asked)).await;
+        told(&asked, "the failure is said", is_away).await;
         assert_eq!(names(&kept), Some(vec!["a".to_owned()]), "{history:?}");
         asked.api.remove("nodes", "", "a");
         asked.api.put(node("b"));
         asked.api.restart(history);
-        until("what has changed meanwhile is known", || names(&kept) == Some(vec!["b".to_owned()])).await;
-        assert_eq!(heard(&asked), Heard::Well, "{history:?}");
+        has(&mut kept, &["b"]).await;
+        well(&asked).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_is_back_and_has_no_news_is_well() {
     let asked = Asked::with(&rules()).await;
-    let kept = kept(&asked);
-    until("they are listed", || names(&kept).is_some()).await;
+    let _kept = kept(&asked);
+    well(&asked).await;
     asked.api.disturb(Disturbance::Down);
-    until("the failure is said", || is_away(&asked)).await;
+    told(&asked, "the failure is said", is_away).await;
     asked.api.recover();
-    until("it is well", || heard(&asked) == Heard::Well).await;
+    well(&asked).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
     let asked = Asked::with(&json!([])).await;
     let kept = kept(&asked);
-    until("the refusal is said", || is_away(&asked)).await;
+    told(&asked, "the refusal is said", is_away).await;
     let Heard::Away { reason, .. } = heard(&asked) else {
         panic!("away")
     };
@@ -113,14 +140,15 @@ async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
     assert!(!reason.contains(&asked.token), "{reason}");
     assert_eq!(names(&kept), None);
     asked.api.grant(super::NAMESPACE, "gateway", &rules());
-    until("they are listed", || names(&kept).is_some()).await;
+    well(&asked).await;
+    assert_eq!(names(&kept), Some(Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_list_and_not_watch_is_not_told() {
     let asked = Asked::with(&json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}])).await;
     let kept = kept(&asked);
-    until("the refusal is said", || is_away(&asked)).await;
+    told(&asked, "the refusal is said", is_away).await;
     // Whether it is well by now is asked by a watch that is short.
     let is_probe = |query: &str| query.split('&').any(|parameter| parameter == "timeoutSeconds=1");
     let refused = || {
@@ -129,8 +157,8 @@ async fn who_may_list_and_not_watch_is_not_told() {
             .iter()
             .any(|asked| asked.verb == "watch" && asked.status == 403 && is_probe(&asked.query))
     };
-    until("the probe is refused", refused).await;
-    assert!(is_away(&asked), "{:?}", heard(&asked));
+    shown(&asked.api, "the probe is refused", refused).await;
+    assert!(is_away(&heard(&asked)), "{:?}", heard(&asked));
     assert_eq!(names(&kept), Some(Vec::new()));
 }
 
@@ -141,7 +169,7 @@ async fn of_what_is_large_only_the_metadata_is_asked_for() {
     let nodes: Api<PartialObjectMeta<Node>> = Api::all(asked.cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), NODES, asked.cluster.health());
     tokio::spawn(keeping.run());
-    until("they are listed", || kept.all().is_some()).await;
+    well(&asked).await;
     let listed = kept.all().unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(serde_json::to_value(&*listed[0]).unwrap()["status"], serde_json::Value::Null);

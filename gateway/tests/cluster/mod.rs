@@ -11,8 +11,6 @@ mod mcs_certificate;
 mod pointers;
 mod second_stage;
 
-use std::time::Duration;
-
 use attest_gateway::clock::Clock;
 use attest_gateway::cluster::Cluster;
 use attest_gateway::settings::{ClusterApi, ClusterSettings};
@@ -54,21 +52,7 @@ impl Asked {
     }
 }
 
-/// Waits for what comes about among the API's objects: each change of one is told.
+/// Waits for what comes about among the API's objects, and is asked of it: each change and each answer is told.
 async fn shown(api: &Kubernetes, what: &str, is_so: impl FnMut() -> bool) {
     assert!(api.comes_to(LIMIT, is_so).await, "{what}: not within {} s", LIMIT.as_secs());
-}
-
-/// Waits for what comes about elsewhere by itself, looking now and then.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let looked = async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(LIMIT, looked).await.is_ok(),
-        "{what}: not within {} s",
-        LIMIT.as_secs()
-    );
 }

@@ -5,8 +5,9 @@ use std::fs;
 use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, until};
+use super::NAMESPACE;
 use crate::support::Gateway;
+use crate::support::folder::Folder;
 
 const MACHINES: &str = "openshift-machine-api";
 const LABEL: &str = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
@@ -111,13 +112,14 @@ async fn each_step_of_a_rotation_reaches_the_machine_sets() {
         .gateway
         .line(|line| line.contains("worker-user-data: its pointer carries the CAs"));
     assert!(cluster.is_written("worker-user-data"));
+    let mut state = Folder::watched(&cluster.gateway.path("state"));
     let recorded = || {
         fs::read_to_string(cluster.gateway.path("state/attestation.jsonl"))
             .unwrap()
             .matches("\"pointer.renew\"")
             .count()
     };
-    until("both are recorded", || recorded() == 2).await;
+    state.comes_to("both are recorded", || recorded() == 2).await;
     cluster.gateway.command(&["audit"]);
 }
 

@@ -14,6 +14,7 @@
 pub mod soft_tpm;
 
 pub mod answer;
+pub mod folder;
 pub mod held;
 pub mod killed_child;
 pub mod kubelet;

@@ -50,6 +50,8 @@ pub(super) struct Parsed {
     on_what_was_booted: bool,
     /// What it names of the events of a boot.
     boot: BTreeSet<BootMention>,
+    /// Whether it asks something else for its `boot`, or in another way.
+    boot_elsewhere: bool,
     /// The functions of the standard.
     functions: Arc<Env>,
 }
@@ -90,6 +92,7 @@ impl Parsed {
         Ok(Self {
             on_what_was_booted: mentions.booted && !mentions.others,
             boot: mentions.boot,
+            boot_elsewhere: mentions.boot_elsewhere,
             expression,
             steps,
             functions: Arc::new(Env::stdlib()),
@@ -102,6 +105,10 @@ impl Parsed {
 
     pub(super) const fn boot(&self) -> &BTreeSet<BootMention> {
         &self.boot
+    }
+
+    pub(super) const fn asks_for_boot_elsewhere(&self) -> bool {
+        self.boot_elsewhere
     }
 
     pub(super) const fn steps(&self) -> usize {
@@ -269,6 +276,7 @@ struct Mentions {
     /// Anything else.
     others: bool,
     boot: BTreeSet<BootMention>,
+    boot_elsewhere: bool,
 }
 
 impl Mentions {
@@ -277,7 +285,10 @@ impl Mentions {
             Expr::Ident(name) if name == CLAIMS => self.others = true,
             Expr::Select(select) if self.is_of_a_boot(select) => {}
             Expr::Select(select) if is_booted(&select.operand, &select.field) => self.booted = true,
-            Expr::Select(select) => self.look(&select.operand),
+            Expr::Select(select) => {
+                self.boot_elsewhere |= select.field == BOOT;
+                self.look(&select.operand);
+            }
             Expr::List(list) => list.elements.iter().for_each(|element| self.look(element)),
             Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).for_each(|part| self.look(part)),
             Expr::Comprehension(over) => {

@@ -129,6 +129,10 @@ impl Condition {
 
     /// Whether what it names of a boot can be there, where the section of a kind has these PCRs quoted; why not, in words.
     pub(crate) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
+        // It would never be there, and `has()` would say so of any boot.
+        if self.parsed.asks_for_boot_elsewhere() {
+            return Err("what was booted has to be named as claims.<kind>.boot.<part>".to_owned());
+        }
         self.parsed.boot().iter().try_for_each(|mention| mention.check(&asked_pcrs))
     }
 

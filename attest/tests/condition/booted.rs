@@ -379,13 +379,25 @@ fn a_condition_sees_what_it_names() {
     let log = grub_machine(true);
     check(&log, "claims.tpm.all(member, member != 'boot')", Ok(()));
     check(&log, "claims.tpm.exists(member, member == 'boot') && has(BOOT)", Ok(()));
-    undecided(&log, "claims['tpm'].boot.secure_boot", "boot");
     undecided(&log, "claims.tpm['boot']['secure_boot']", "boot");
     undecided(&log, "has(BOOT) && claims.tpm['boot']['secure_boot']", "secure_boot");
     // As a record has them, there is none of it.
     let case = machine(&log, Some(&log), &PCRS);
     let claims = serde_json::to_value(case.verify().unwrap()).unwrap();
     assert!(Condition::parse("has(claims.tpm.boot)").unwrap().evaluate(&claims) == Ok(false));
+}
+
+/// `has()` of something that is never there is false of each boot, and what is asked with it would be let in.
+#[test]
+fn a_boot_by_another_name_is_refused_when_loaded() {
+    for condition in [
+        "!has(claims['tpm'].boot.secure_boot)",
+        "BOOT.secure_boot && !has(claims['tpm'].boot)",
+        "!has(claims.tpm.event_log.boot)",
+    ] {
+        let policy = AppraisalPolicy::new(vec![Kind::Tpm.into()], rules(condition, &PCRS));
+        assert!(matches!(policy, Err(PolicyError::Condition(_))), "{condition}");
+    }
 }
 
 #[test]
@@ -408,6 +420,13 @@ fn a_pool_whose_condition_names_what_is_never_there_is_refused_and_a_record_of_i
     refused("BOOT.events.all(e, true)", &PCRS, "there is never a claims.tpm.boot.events");
     refused("BOOT.all(part, part == 'x')", &PCRS, "name a part");
     refused("BOOT['images'] == []", &PCRS, "name a part");
+    for elsewhere in [
+        "claims['tpm'].boot.secure_boot",
+        "BOOT.secure_boot && claims['tpm'].boot.images == []",
+        "claims.tpm.event_log.boot.secure_boot",
+    ] {
+        refused(elsewhere, &PCRS, "has to be named as claims.<kind>.boot.<part>");
+    }
     refused("claims.gcp.boot.secure_boot", &PCRS, "never a claims.gcp.boot");
     refused("claims.aws_nitro_tpm.boot.images == []", &PCRS, "never a claims.aws_nitro_tpm.boot");
     refused("claims.pool.boot.images == []", &PCRS, "never a claims.pool.boot");

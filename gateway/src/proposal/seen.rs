@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use attest::tpm::reference_values::Accepted;
 use attest::tpm::requirements::{Quoted, Requirement};
 use attest::tpm::rules::{Check, could_hold, recorded};
-use attest::{AppraisalPolicy, Claims, HashAlg, Kind, ReferenceValues, UnixTime, appraise};
+use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, UnixTime, appraise};
 
 use super::values::{self, Value};
 use crate::audit::past::Past;
@@ -65,19 +65,8 @@ impl Section {
 
     /// What was quoted, if evidence of this kind was shown.
     fn quoted(self, claims: &Claims) -> Option<Quoted<'_>> {
-        match self {
-            Self::Tpm => claims.tpm().map(attest::TpmClaims::quoted),
-            Self::AzureVtpm => claims.azure_vtpm().map(|vtpm| Quoted {
-                bank: HashAlg::Sha256,
-                pcrs: vtpm.pcrs(),
-                event_log: vtpm.event_log(),
-            }),
-            Self::AwsNitroTpm => claims.aws_nitro_tpm().map(|nitro| Quoted {
-                bank: HashAlg::Sha384,
-                pcrs: &nitro.document.pcrs,
-                event_log: None,
-            }),
-        }
+        let mut quotes = claims.quotes().into_iter();
+        quotes.find(|(kind, _)| *kind == self.kind()).map(|(_, quoted)| quoted)
     }
 }
 

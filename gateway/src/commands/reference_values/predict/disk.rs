@@ -272,6 +272,7 @@ impl BootDisk {
         let follows = match (stages.as_slice(), self.unified.as_slice(), self.kernels.as_slice()) {
             ([Stage::UnifiedKernelImage], ..) | ([Stage::SystemdBoot], [_], []) if !self.given.is_empty() => {
                 let mut given = self.given.clone();
+                given.sort();
                 given.dedup();
                 let why = format!("systemd-stub takes these beside the image: {}", given.join(", "));
                 prediction.leave_out(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);

@@ -290,7 +290,10 @@ impl Mentions {
                 self.look(&select.operand);
             }
             Expr::List(list) => list.elements.iter().for_each(|element| self.look(element)),
-            Expr::Call(call) => call.args.iter().chain(call.target.as_deref()).for_each(|part| self.look(part)),
+            Expr::Call(call) => {
+                self.boot_elsewhere |= call.func_name == operators::INDEX && call.args.get(1).is_some_and(says_boot);
+                call.args.iter().chain(call.target.as_deref()).for_each(|part| self.look(part));
+            }
             Expr::Comprehension(over) => {
                 let parts = [&over.iter_range, &over.accu_init, &over.loop_cond, &over.loop_step, &over.result];
                 parts.into_iter().for_each(|part| self.look(part));
@@ -319,6 +322,11 @@ impl Mentions {
         self.boot.insert(BootMention { kind, part, is_asked_for });
         true
     }
+}
+
+/// Whether this is `'boot'`.
+fn says_boot(node: &IdedExpr) -> bool {
+    matches!(&node.expr, Expr::Literal(LiteralValue::String(text)) if text.inner() == BOOT)
 }
 
 /// Whether `claims.<kind>.<field>` is one of them; `operand` is `claims.<kind>`.

@@ -7,7 +7,9 @@ use attest::tpm::measured_boot::SAID_FORM;
 
 fn said(log: &LogBuilder) -> BTreeMap<u8, String> {
     let boot = boot(log);
-    (0..24).filter_map(|pcr| Some((pcr, boot.said(pcr)?))).collect()
+    (0..24)
+        .filter_map(|pcr| Some((pcr, data_encoding::HEXLOWER.encode(&boot.said(pcr)?))))
+        .collect()
 }
 
 /// The PCRs of which two logs of the same measurements say something else.

@@ -5,20 +5,19 @@
 //! is left out: addresses in memory, the order of events in different PCRs, and events that extend nothing.
 
 use aws_lc_rs::digest::{Context, SHA256};
-use data_encoding::HEXLOWER;
 
 use super::MeasuredBoot;
 
 /// Which form [`MeasuredBoot::said`] has. Only digests of one form can be compared: to be raised when an event's summary, or what is read of it, changes.
 pub const SAID_FORM: u32 = 1;
 
-/// Of the hash so much is kept: to write another story with the same one is out of reach, and the store keeps one for each PCR.
+/// Of the hash so much is kept: to write another story with the same one is out of reach.
 const SAID_BYTES: usize = 16;
 
 impl MeasuredBoot {
-    /// A digest of what the log says of a PCR's events, hexadecimal; `None` if nothing is proven about that PCR, or not all of it was read.
+    /// How the digest begins of what the log says of a PCR's events; `None` if nothing is proven about that PCR, or not all of it was read.
     #[must_use]
-    pub fn said(&self, pcr: u8) -> Option<String> {
+    pub fn said(&self, pcr: u8) -> Option<[u8; SAID_BYTES]> {
         let events = self.events_of(pcr).ok()?;
         let mut context = Context::new(&SHA256);
         for event in events {
@@ -30,6 +29,6 @@ impl MeasuredBoot {
             context.update(summary.as_bytes());
         }
         let hash = context.finish();
-        hash.as_ref().get(..SAID_BYTES).map(|begin| HEXLOWER.encode(begin))
+        hash.as_ref().first_chunk().copied()
     }
 }

@@ -6,6 +6,7 @@ use attest::HashAlg;
 use attest::tpm::measured_boot::SAID_FORM;
 use attest::tpm::requirements::Quoted;
 use attest::tpm::rules::{self, Check, Place};
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::{Deserialize, Serialize};
 
 use super::Finding;
@@ -16,9 +17,9 @@ use crate::store::{Entry, EntryKind, StoreError};
 /// more, and then a PCR's value says whether they were the same.
 const VALUES_LIMIT: usize = 24;
 
-/// Of a digest so many hexadecimal digits are kept, in an entry of each machine: 64 bits tell values apart that nobody has made to be taken for one another.
-/// Who has spent 2^64 hashes on two that begin alike gains a wrong word in a message, or is not told of; no rule goes by it.
-const DIGITS: usize = 16;
+/// So many bytes of a digest are kept, in an entry of each machine: 64 bits tell values apart that nobody has made to be taken for one another. Who has
+/// spent 2^64 hashes on two that begin alike gains a wrong word in a message, or is not told of.
+const BEGIN_BYTES: usize = 8;
 
 /// How many values a text names that were there before.
 const NAMED_LIMIT: usize = 3;
@@ -26,17 +27,42 @@ const NAMED_LIMIT: usize = 3;
 /// How coarse the time is of when a machine was trusted last: a machine that boots again the same day writes nothing new.
 const DAY_SECONDS: u64 = 86_400;
 
+/// How digests begin, by PCR. The store has one of each machine: as one text, each with its PCR before it, it takes half of what a member for each would.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+struct Begins(BTreeMap<u8, [u8; BEGIN_BYTES]>);
+
+impl From<Begins> for String {
+    fn from(Begins(begins): Begins) -> Self {
+        let bytes = begins.iter().flat_map(|(pcr, begin)| [&[*pcr], begin.as_slice()].concat());
+        BASE64URL_NOPAD.encode(&bytes.collect::<Vec<u8>>())
+    }
+}
+
+impl TryFrom<String> for Begins {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        const WRONG: &str = "these are not begins of digests, each behind its PCR";
+        let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| WRONG)?;
+        let each = bytes.chunks(1 + BEGIN_BYTES).map(|chunk| {
+            let (pcr, begin) = chunk.split_first()?;
+            Some((*pcr, begin.try_into().ok()?))
+        });
+        each.collect::<Option<_>>().map(Self).ok_or(WRONG)
+    }
+}
+
 /// A boot, as far as another one is compared with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Boot {
     bank: HashAlg,
-    /// How the values of the PCRs begin that were quoted.
-    pcrs: BTreeMap<u8, String>,
+    /// Of the values of the PCRs that were quoted.
+    pcrs: Begins,
     /// Which form the next have.
     said_form: u32,
-    /// How digests begin: of each PCR that the log explains, what the log says of its events beside their digests.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    said: BTreeMap<u8, String>,
+    /// Of each PCR that the log explains, of the digest of what the log says of its events beside their digests.
+    said: Begins,
     /// Of each check of the pool's the values that it looked at, as far as they are few.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     values: BTreeMap<Check, Vec<String>>,
@@ -49,6 +75,9 @@ pub(super) struct TrustedBoot {
     at: u64,
     /// By which decision that was noted.
     decision: String,
+    /// The version of the TPM's firmware, where the kind of evidence says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    firmware: Option<u64>,
     boot: Boot,
 }
 
@@ -61,19 +90,13 @@ pub(super) fn date(at: u64) -> String {
     text
 }
 
-/// How a digest begins.
-fn begin(digest: &impl ToString) -> String {
-    let mut text = digest.to_string();
-    text.truncate(DIGITS);
-    text
-}
-
-/// A value of a check as it is kept: the firmware's version is no digest.
-fn kept(check: Check, value: &String) -> String {
-    match check {
-        Check::FirmwareVersion => value.clone(),
-        _ => begin(value),
-    }
+/// A value of a check as it is kept: of a digest its first digits. The firmware's version is none.
+fn kept(check: Check, value: &str) -> String {
+    let begin = match check {
+        Check::FirmwareVersion => None,
+        _ => value.get(..2 * BEGIN_BYTES),
+    };
+    begin.unwrap_or(value).to_owned()
 }
 
 impl Boot {
@@ -81,8 +104,10 @@ impl Boot {
         let boot = quoted.boot();
         let said = boot.iter().flat_map(|boot| {
             let explained = boot.explained_pcrs.iter().filter(|pcr| quoted.pcrs.contains_key(pcr));
-            explained.filter_map(|pcr| Some((*pcr, begin(&boot.said(*pcr)?))))
+            explained.filter_map(|pcr| Some((*pcr, *boot.said(*pcr)?.first_chunk()?)))
         });
+        let pcrs = quoted.pcrs.iter();
+        let pcrs = pcrs.filter_map(|(pcr, value)| Some((*pcr, *value.as_bytes().first_chunk()?)));
         let mut values = BTreeMap::new();
         let mut room = VALUES_LIMIT;
         for (check, found) in checks.iter().filter_map(|check| Some((*check, rules::values(*check, boot?)?))) {
@@ -93,18 +118,27 @@ impl Boot {
         }
         Self {
             bank: quoted.bank,
-            pcrs: quoted.pcrs.iter().map(|(pcr, value)| (*pcr, begin(value))).collect(),
+            pcrs: Begins(pcrs.collect()),
             said_form: SAID_FORM,
-            said: said.collect(),
+            said: Begins(said.collect()),
             values,
         }
     }
 }
 
 impl TrustedBoot {
-    pub(super) fn new(boot: Boot, at: u64, decision: &str) -> Self {
+    pub(super) fn new(boot: Boot, firmware: Option<u64>, at: u64, decision: &str) -> Self {
         let decision = decision.to_owned();
-        Self { at, decision, boot }
+        Self {
+            at,
+            decision,
+            firmware,
+            boot,
+        }
+    }
+
+    pub(super) const fn firmware(&self) -> Option<u64> {
+        self.firmware
     }
 
     pub(super) fn entry(&self, id: String) -> Result<Entry, StoreError> {
@@ -117,9 +151,9 @@ impl TrustedBoot {
         }
     }
 
-    /// Whether it says all that this boot at this time would.
-    pub(super) fn says(&self, boot: &Boot, at: u64) -> bool {
-        self.boot == *boot && self.at / DAY_SECONDS == at / DAY_SECONDS
+    /// Whether it says all that this boot at this time, with this firmware, would.
+    pub(super) fn says(&self, boot: &Boot, firmware: Option<u64>, at: u64) -> bool {
+        self.boot == *boot && self.firmware == firmware && self.at / DAY_SECONDS == at / DAY_SECONDS
     }
 
     /// The first PCR that has the value that it had, of which the log says something else.
@@ -129,11 +163,11 @@ impl TrustedBoot {
             return None;
         }
         let is_other = |pcr: &&u8| {
-            let same_value = then.pcrs.get(pcr).is_some_and(|value| now.pcrs.get(pcr) == Some(value));
-            let [then, now] = [then, now].map(|boot| boot.said.get(pcr));
+            let same_value = then.pcrs.0.get(pcr).is_some_and(|value| now.pcrs.0.get(pcr) == Some(value));
+            let [then, now] = [then, now].map(|boot| boot.said.0.get(pcr));
             same_value && then.zip(now).is_some_and(|(then, now)| then != now)
         };
-        let pcr = *now.said.keys().find(is_other)?;
+        let pcr = *now.said.0.keys().find(is_other)?;
         let (at, decision) = (self.at, self.decision.clone());
         Some(Finding::AnotherLog { pcr, at, decision })
     }
@@ -159,10 +193,10 @@ impl TrustedBoot {
                 None => check.pcr(),
             },
         };
-        let (then, now) = (then.pcrs.get(&pcr)?, now.pcrs.get(&pcr)?);
+        let (then, now) = (then.pcrs.0.get(&pcr)?, now.pcrs.0.get(&pcr)?);
         Some(match then == now {
             true => format!("this machine booted that until {until}"),
-            false => format!("PCR {pcr} of this machine was {then}… until {until}"),
+            false => format!("PCR {pcr} of this machine was {}… until {until}", HEXLOWER.encode(then)),
         })
     }
 }

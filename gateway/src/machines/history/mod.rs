@@ -1,7 +1,7 @@
 //! What is known of each TPM from when it was trusted last: how far its counters had come ([`counters`]), which firmware it had, and what its machine had
 //! booted ([`boot`]). What comes is held against that: a pool is told of what went backwards, or refuses it ([`HistoryRules`]).
 //!
-//! The counters are in the entries that earlier releases know. All else is in entries of their own beside them, because two releases may serve one store.
+//! The counters are in the entries that earlier releases know. All else is in an entry of its own beside them, because two releases may serve one store.
 
 mod attested;
 mod boot;
@@ -20,9 +20,7 @@ pub use rules::{Answer, HistoryRules};
 use super::instances::by_its_own_tpm;
 use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 
-/// How the id begins under which the version of a TPM's firmware is kept, among the counters.
-const FIRMWARE: &str = "firmware:";
-/// Likewise, what its machine had booted.
+/// How the id begins under which what a TPM's machine had booted is kept, among the counters.
 const BOOT: &str = "booted:";
 
 /// By which identity a TPM's history is kept: an instance's own TPM is the same one, whoever's the instance is said to be.
@@ -42,7 +40,6 @@ struct Past {
     /// What was read: what is refused is refused for this.
     read: Vec<Entry>,
     counters: Option<(Option<KnownCounters>, Counters)>,
-    firmware: Option<u64>,
     trusted: Option<TrustedBoot>,
     boot: Boot,
 }
@@ -59,7 +56,7 @@ impl History {
             // At once: a store may be at the end of a network.
             let wanted = ids(&id).map(|id| (EntryKind::Clock, id));
             let mut found = store.get_all(wanted.to_vec()).await?.into_iter();
-            let found = [found.next(), found.next(), found.next()].map(Option::flatten);
+            let found = [found.next(), found.next()].map(Option::flatten);
             let boot = Boot::of(&tpm.quoted, tpm.checks);
             all.push(Past::new(id, tpm.kind, tpm.counters, boot, found)?);
         }
@@ -99,17 +96,14 @@ impl History {
     pub async fn note(&self, store: &dyn Store, at: u64, decision: &str) -> Result<(), StoreError> {
         let mut entries = Vec::new();
         for past in &self.0 {
-            let [id, of_firmware, of_boot] = ids(&past.id);
+            let [id, of_boot] = ids(&past.id);
             if let Some((_, now)) = past.counters {
                 entries.push(KnownCounters::from(now).entry(id)?);
-                if past.firmware != Some(now.firmware_version) {
-                    let value = now.firmware_version.to_string();
-                    entries.push(Entry { id: of_firmware, value });
-                }
             }
-            let is_noted = past.trusted.as_ref().is_some_and(|trusted| trusted.says(&past.boot, at));
+            let firmware = past.counters.map(|(_, now)| now.firmware_version);
+            let is_noted = past.trusted.as_ref().is_some_and(|trusted| trusted.says(&past.boot, firmware, at));
             if !is_noted {
-                entries.push(TrustedBoot::new(past.boot.clone(), at, decision).entry(of_boot)?);
+                entries.push(TrustedBoot::new(past.boot.clone(), firmware, at, decision).entry(of_boot)?);
             }
         }
         match entries.is_empty() {
@@ -121,9 +115,9 @@ impl History {
 
 impl Past {
     /// Of what was found under its [`ids`].
-    fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<Entry>; 3]) -> Result<Self, StoreError> {
+    fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<Entry>; 2]) -> Result<Self, StoreError> {
         let read = found.iter().flatten().cloned().collect();
-        let [counters, firmware, trusted] = found;
+        let [counters, trusted] = found;
         let known = counters.map(KnownCounters::read).transpose()?;
         Ok(Self {
             id,
@@ -131,7 +125,6 @@ impl Past {
             read,
             counters: now.map(|now| (known, now)),
             // What cannot be read, as that of a later release, is not known.
-            firmware: firmware.and_then(|entry| entry.value.parse().ok()),
             trusted: trusted.and_then(|entry| serde_json::from_str(&entry.value).ok()),
             boot,
         })
@@ -139,7 +132,8 @@ impl Past {
 
     fn findings(&self) -> Vec<Finding> {
         let counters = self.counters.and_then(|(known, now)| known?.behind(now));
-        let firmware = self.counters.zip(self.firmware).and_then(|((_, now), before)| {
+        let before = self.trusted.as_ref().and_then(TrustedBoot::firmware);
+        let firmware = self.counters.zip(before).and_then(|((_, now), before)| {
             let now = now.firmware_version;
             (now < before).then_some(Finding::FirmwareBack { before, now })
         });
@@ -148,9 +142,9 @@ impl Past {
     }
 }
 
-/// The ids of its entries: counters, firmware, boot.
-fn ids(kept_by: &str) -> [String; 3] {
-    [kept_by.to_owned(), format!("{FIRMWARE}{kept_by}"), format!("{BOOT}{kept_by}")]
+/// The ids of its entries: counters, boot.
+fn ids(kept_by: &str) -> [String; 2] {
+    [kept_by.to_owned(), format!("{BOOT}{kept_by}")]
 }
 
 /// Forgets the history of a machine's TPMs, named as [`super::revocations::named`] gives it: what each is next is compared with nothing. That they have
@@ -166,16 +160,14 @@ pub async fn forget(store: &dyn Store, who: &str) -> Result<bool, StoreError> {
         let tpms: BTreeSet<String> = named.iter().map(String::as_str).chain([who]).map(kept_by).collect();
         let mut rewrites = Vec::new();
         for tpm in tpms {
-            let [counters, firmware, boot] = ids(&tpm);
+            let [counters, boot] = ids(&tpm);
             if reading.get(EntryKind::Clock, &counters).await?.is_some() {
                 // Nothing is behind these; that there are none would say that it has never attested.
                 let Entry { id, value } = KnownCounters::default().entry(counters)?;
                 rewrites.push(rewrite(id, Some(value)));
             }
-            for id in [firmware, boot] {
-                if reading.get(EntryKind::Clock, &id).await?.is_some() {
-                    rewrites.push(rewrite(id, None));
-                }
+            if reading.get(EntryKind::Clock, &boot).await?.is_some() {
+                rewrites.push(rewrite(boot, None));
             }
         }
         if rewrites.is_empty() {

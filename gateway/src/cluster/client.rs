@@ -33,7 +33,7 @@ impl Cluster {
         // A server that takes requests and is silent is found out: a watch says something within its own time.
         config.read_timeout = Some(kept::SILENCE);
         let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|source| ClusterError::Client { api, source })?;
+        let client = Client::try_from(config).map_err(|error| ClusterError::Client { api, error })?;
         Ok(Self {
             client,
             namespace,
@@ -69,7 +69,7 @@ impl Cluster {
     /// [`ClusterError`], about `what`.
     pub async fn ask<T>(&self, what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
         match tokio::time::timeout(ASK, answer).await {
-            Ok(answer) => answer.map_err(|source| ClusterError::Api { what, source }),
+            Ok(answer) => answer.map_err(|error| ClusterError::Api { what, error }),
             Err(_) => Err(ClusterError::Silent {
                 what,
                 seconds: ASK.as_secs(),

@@ -39,7 +39,7 @@ pub use mcs_certificate::keep_mcs_certificate;
 use crate::audit::Durable;
 use crate::audit::admin::By;
 use crate::clock::Clock;
-pub use crate::cluster_api::ClusterError;
+pub use crate::cluster_api::{Cause, ClusterError};
 use crate::files;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};

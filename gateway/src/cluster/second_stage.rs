@@ -299,7 +299,7 @@ const NOT_FOUND: u16 = 404;
 fn status(error: &ClusterError) -> Option<u16> {
     match error {
         ClusterError::Api {
-            source: kube::Error::Api(status),
+            error: kube::Error::Api(status),
             ..
         } => Some(status.code),
         _ => None,

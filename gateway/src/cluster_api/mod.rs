@@ -4,7 +4,7 @@ mod error;
 
 use std::time::Duration;
 
-pub use error::ClusterError;
+pub use error::{Cause, ClusterError, explain};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -19,12 +19,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// [`ClusterError`].
 pub(crate) async fn config(settings: &ClusterSettings) -> Result<(String, Config), ClusterError> {
     let mut config = match &settings.api {
-        ClusterApi::InCluster => Config::incluster()?,
+        ClusterApi::InCluster => Config::incluster().map_err(ClusterError::InCluster)?,
         ClusterApi::Kubeconfig(path) => {
-            let unread = |source| ClusterError::Kubeconfig {
-                path: path.clone(),
-                source,
-            };
+            let unread = |error| ClusterError::Kubeconfig { path: path.clone(), error };
             let file = Kubeconfig::read_from(path).map_err(unread)?;
             let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
@@ -51,6 +48,6 @@ pub(crate) async fn client_that_asks_once(settings: &ClusterSettings) -> Result<
     let (api, mut config) = config(settings).await?;
     config.default_retry = false;
     let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).map_err(|source| ClusterError::Client { api, source })?;
+    let client = Client::try_from(config).map_err(|error| ClusterError::Client { api, error })?;
     Ok((client, namespace))
 }

@@ -177,7 +177,7 @@ pub async fn keep_bootstrap_kubeconfig(cluster: Arc<Cluster>, path: PathBuf) {
     tokio::join!(
         keep_token.run(),
         keep_ca.run(),
-        keeping.without_managed_fields().run(),
+        keeping.without_what_anybody_adds().run(),
         told.follow(path)
     );
 }

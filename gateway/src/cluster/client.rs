@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use kube::api::{Api, ListParams};
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 
 use super::{ClusterError, Health, kept};
 use crate::clock::Clock;
@@ -13,6 +15,8 @@ use crate::settings::ClusterSettings;
 
 /// How long one request is waited for; a watch is no such request.
 const ASK: Duration = Duration::from_secs(15);
+/// Most objects that a list may have: more nodes than a cluster can have.
+const LIST_LIMIT_OBJECTS: usize = 50_000;
 
 /// The cluster's API, as whoever this gateway is there.
 #[derive(Clone)]
@@ -61,6 +65,48 @@ impl Cluster {
     #[must_use]
     pub const fn settings(&self) -> &ClusterSettings {
         &self.settings
+    }
+
+    /// Lists objects, page by page.
+    ///
+    /// # Errors
+    /// [`ClusterError`], about `what`.
+    pub async fn list<K>(&self, what: &'static str, api: &Api<K>, params: &ListParams) -> Result<Vec<K>, ClusterError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        let (mut all, mut params) = (Vec::new(), params.clone().limit(kept::PAGE_OBJECTS));
+        while all.len() < LIST_LIMIT_OBJECTS {
+            let page = self.ask(what, api.list(&params)).await?;
+            all.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(all),
+            }
+        }
+        let limit = LIST_LIMIT_OBJECTS;
+        Err(ClusterError::TooMany { what, limit })
+    }
+
+    /// Asks for the API's version, which any account may.
+    ///
+    /// # Errors
+    /// [`ClusterError`]
+    pub async fn version(&self) -> Result<(), ClusterError> {
+        self.ask("version", self.client.apiserver_version()).await.map(drop)
+    }
+
+    /// Asks whether the API has the kind ValidatingAdmissionPolicy.
+    ///
+    /// # Errors
+    /// [`ClusterError`]
+    pub async fn knows_admission_policies(&self) -> Result<bool, ClusterError> {
+        const GROUP: &str = "admissionregistration.k8s.io/v1";
+        match self.ask(GROUP, self.client.list_api_group_resources(GROUP)).await {
+            Ok(list) => Ok(list.resources.iter().any(|resource| resource.kind == "ValidatingAdmissionPolicy")),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// An answer, within the time that one may take.

@@ -1,12 +1,20 @@
-//! How the watches are: said once when one fails, and once when it is well again.
+//! The state of all watches, and the log lines about it: one when a watch is lost, one when it is restored.
+//!
+//! All watches are lost together when the API is away. The first one is logged, with the reason; those that fail with it are named by the line that says that
+//! all are restored, and by the metric meanwhile.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::clock::{Clock, rfc3339};
+use super::ClusterError;
+use crate::clock::Clock;
 use crate::metrics::Metrics;
+
+/// Time after a line about a lost watch in which others that the same outage takes are not logged, in seconds: a silent API is found out by every watch within
+/// 70 s, and 15 s more for the next attempt.
+const ALIKE_SECONDS: u64 = 120;
 
 /// How one watch is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,13 +33,88 @@ pub struct Health {
     clock: Clock,
     metrics: Arc<Metrics>,
     watches: watch::Sender<BTreeMap<&'static str, Heard>>,
+    log: Mutex<Log>,
+}
+
+/// Log lines about lost watches that no line about their restoration has followed yet.
+#[derive(Debug, Default)]
+struct Log {
+    /// Lost by a cause that concerns all requests.
+    outage: BTreeSet<&'static str>,
+    /// Those of the outage that are restored.
+    restored: BTreeSet<&'static str>,
+    /// Beginning of the outage, and the last line about it; seconds since 1970.
+    since: u64,
+    logged: u64,
+    /// Lost by a cause of their own.
+    alone: BTreeSet<&'static str>,
+}
+
+/// A line to log.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    Lost { watch: &'static str },
+    Restored { watches: String, seconds: u64 },
+}
+
+impl Log {
+    fn lost(&mut self, watch: &'static str, concerns_all: bool, now: u64) -> Vec<Line> {
+        let mut lines = Vec::new();
+        if !concerns_all {
+            // The API answers again, if this was the last one that it did not answer.
+            if self.alone.insert(watch) {
+                lines.push(Line::Lost { watch });
+            }
+            if self.outage.remove(&watch) {
+                lines.extend(self.over(now));
+            }
+        } else if !self.alone.contains(watch) && self.outage.insert(watch) {
+            if self.outage.len() == 1 && self.restored.is_empty() {
+                (self.since, self.logged) = (now, 0);
+            }
+            self.restored.remove(&watch);
+            if now.saturating_sub(self.logged) > ALIKE_SECONDS {
+                self.logged = now;
+                lines.push(Line::Lost { watch });
+            }
+        }
+        lines
+    }
+
+    fn restored(&mut self, watch: &'static str, since: u64, now: u64) -> Option<Line> {
+        if self.alone.remove(watch) {
+            let seconds = now.saturating_sub(since);
+            let watches = watch.to_owned();
+            return Some(Line::Restored { watches, seconds });
+        }
+        if !self.outage.remove(watch) {
+            return None;
+        }
+        self.restored.insert(watch);
+        self.over(now)
+    }
+
+    /// Ends the outage with the last watch.
+    fn over(&mut self, now: u64) -> Option<Line> {
+        if !self.outage.is_empty() {
+            return None;
+        }
+        let restored = std::mem::take(&mut self.restored);
+        let watches = restored.into_iter().collect::<Vec<_>>().join(", ");
+        let seconds = now.saturating_sub(self.since);
+        (!watches.is_empty()).then_some(Line::Restored { watches, seconds })
+    }
 }
 
 impl Health {
     #[must_use]
     pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let watches = watch::Sender::default();
-        Self { clock, metrics, watches }
+        Self {
+            clock,
+            metrics,
+            watches: watch::Sender::default(),
+            log: Mutex::default(),
+        }
     }
 
     /// How each watch is, by what it watches.
@@ -52,37 +135,109 @@ impl Health {
     }
 
     pub(super) fn well(&self, what: &'static str) {
-        if let Some(Heard::Away { since, .. }) = self.set(what, Heard::Well) {
-            tracing::info!("cluster: {what}: told again, after it was away since {}", rfc3339(since));
-            self.metrics.cluster_watch_broken(what, false);
+        let heard = self.watches.borrow().get(what).cloned();
+        // Each event says it: who waits for a change is woken by a change only.
+        if heard == Some(Heard::Well) {
+            return;
+        }
+        self.set(what, Heard::Well);
+        self.metrics.cluster_watch_broken(what, false);
+        if let Some(Heard::Away { since, .. }) = heard {
+            let line = self.log(|log, now| log.restored(what, since, now));
+            if let Some(Line::Restored { watches, seconds }) = line {
+                tracing::info!("cluster: restored after {seconds} s: watches of {watches}");
+            }
         }
     }
 
     /// A watch that fails again has failed since the first time.
-    pub(super) fn away(&self, what: &'static str, reason: &str) {
-        let since = match self.watches().get(what) {
+    pub(super) fn away(&self, what: &'static str, error: &ClusterError) {
+        let (reason, cause) = (error.reason(), error.cause());
+        let heard = self.watches.borrow().get(what).cloned();
+        let since = match &heard {
             Some(Heard::Away { since, .. }) => *since,
             _ => self.clock.now().as_secs(),
         };
-        let reason = reason.to_owned();
-        let before = self.set(
-            what,
-            Heard::Away {
-                since,
-                reason: reason.clone(),
-            },
-        );
-        match before {
-            Some(Heard::Away { reason: said, .. }) if said == reason => {}
-            Some(Heard::Well) => tracing::warn!("cluster: {what}: not told any longer, what was known last is kept: {reason}"),
-            _ => tracing::warn!("cluster: {what}: {reason}"),
-        }
+        let state = match heard {
+            Some(Heard::Well) => "lost, using cached state",
+            _ => "cannot begin",
+        };
+        let away = Heard::Away {
+            since,
+            reason: reason.clone(),
+        };
+        self.set(what, away);
         self.metrics.cluster_watch_broken(what, true);
+        for line in self.log(|log, now| log.lost(what, cause.concerns_all(), now)) {
+            match line {
+                Line::Lost { watch } => tracing::warn!("cluster: watch of {watch} {state}: {reason}"),
+                Line::Restored { watches, seconds } => tracing::info!("cluster: restored after {seconds} s: watches of {watches}"),
+            }
+        }
     }
 
-    fn set(&self, what: &'static str, heard: Heard) -> Option<Heard> {
-        let mut before = None;
-        self.watches.send_modify(|watches| before = watches.insert(what, heard));
-        before
+    fn log<T>(&self, change: impl FnOnce(&mut Log, u64) -> T) -> T {
+        let now = self.clock.now().as_secs();
+        change(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+
+    fn set(&self, what: &'static str, heard: Heard) {
+        self.watches.send_modify(|watches| drop(watches.insert(what, heard)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn lost(watch: &'static str) -> Vec<Line> {
+        vec![Line::Lost { watch }]
+    }
+
+    fn restored(watches: &str, seconds: u64) -> Option<Line> {
+        let watches = watches.to_owned();
+        Some(Line::Restored { watches, seconds })
+    }
+
+    #[test]
+    fn an_outage_is_one_line_and_its_end_another() {
+        let mut log = Log::default();
+        assert_eq!(log.lost("nodes", true, NOW), lost("nodes"));
+        for second in 0..67 {
+            for watch in ["machines", "nodes", "secrets"] {
+                assert_eq!(log.lost(watch, true, NOW + second), []);
+            }
+        }
+        assert_eq!(log.restored("nodes", NOW, NOW + 67), None);
+        assert_eq!(log.restored("secrets", NOW, NOW + 67), None);
+        // One that is lost again before all are back is part of it.
+        assert_eq!(log.lost("nodes", true, NOW + 68), []);
+        assert_eq!(log.restored("nodes", NOW + 68, NOW + 69), None);
+        assert_eq!(log.restored("machines", NOW, NOW + 70), restored("machines, nodes, secrets", 70));
+        assert_eq!(log.restored("machines", NOW, NOW + 70), None);
+        assert_eq!(log.lost("nodes", true, NOW + 71), lost("nodes"));
+    }
+
+    #[test]
+    fn one_that_is_never_restored_hides_no_later_outage() {
+        let mut log = Log::default();
+        assert_eq!(log.lost("nodes", true, NOW), lost("nodes"));
+        assert_eq!(log.lost("machines", true, NOW + ALIKE_SECONDS + 1), lost("machines"));
+        assert_eq!(log.lost("secrets", true, NOW + ALIKE_SECONDS + 2), []);
+    }
+
+    #[test]
+    fn a_refusal_of_one_watch_is_its_own_line() {
+        let mut log = Log::default();
+        assert_eq!(log.lost("nodes", true, NOW), lost("nodes"));
+        assert_eq!(log.lost("machines", true, NOW), []);
+        // The API is back, and refuses one of them.
+        assert_eq!(log.lost("machines", false, NOW + 5), lost("machines"));
+        assert_eq!(log.restored("nodes", NOW, NOW + 6), restored("nodes", 6));
+        assert_eq!(log.lost("machines", false, NOW + 7), []);
+        assert_eq!(log.lost("machines", true, NOW + 8), []);
+        assert_eq!(log.restored("machines", NOW, NOW + 9), restored("machines", 9));
     }
 }

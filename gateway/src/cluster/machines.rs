@@ -39,7 +39,7 @@ struct Machine {
 
 /// What is looked at of a Node.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(from = "Whole")]
+#[serde(from = "WholeNode")]
 struct Node {
     metadata: ObjectMeta,
     provider_id: String,
@@ -53,6 +53,14 @@ struct Whole {
     spec: Value,
     #[serde(default)]
     status: Value,
+}
+
+/// A Node as it comes, without its status, which lists all its images.
+#[derive(Deserialize)]
+struct WholeNode {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Value,
 }
 
 impl k8s_openapi::Resource for Machine {
@@ -118,8 +126,8 @@ impl From<Whole> for Machine {
     }
 }
 
-impl From<Whole> for Node {
-    fn from(Whole { metadata, spec, .. }: Whole) -> Self {
+impl From<WholeNode> for Node {
+    fn from(WholeNode { metadata, spec }: WholeNode) -> Self {
         Self {
             metadata: identified(metadata),
             provider_id: text(&spec, "/providerID").unwrap_or_default().to_owned(),

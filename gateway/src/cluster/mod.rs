@@ -12,6 +12,7 @@ mod client_ca;
 mod configs;
 mod copies;
 mod events;
+mod failures;
 mod health;
 mod kept;
 mod machines;

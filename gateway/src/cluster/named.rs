@@ -15,6 +15,9 @@ use super::{Cluster, ClusterError, Keeping, Kept, keep_by_fields};
 /// Largest value that is looked at, in bytes; an object has 1 MiB at most, and a bundle of CAs some kilobytes.
 const VALUE_LIMIT_BYTES: usize = 256 * 1024;
 
+/// Prefix of the annotations that are kept; the others of an object may have 256 KiB.
+const OWN_ANNOTATIONS: &str = "attest-gateway.internal/";
+
 /// What is kept of an object: of a Secret nothing that its `Debug` shows.
 pub(super) trait Content: Clone + Send + Sync + 'static {
     const KIND: &'static str;
@@ -36,11 +39,19 @@ impl<C: Content> From<Value> for Object<C> {
     fn from(mut object: Value) -> Self {
         let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
         let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
+        let content = C::read(metadata.name.as_deref().unwrap_or_default(), &object);
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        annotations.retain(|name, _| name.starts_with(OWN_ANNOTATIONS));
         Self {
-            content: C::read(metadata.name.as_deref().unwrap_or_default(), &object),
+            content,
             metadata: ObjectMeta {
-                managed_fields: None,
-                ..metadata
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                deletion_timestamp: metadata.deletion_timestamp,
+                annotations: (!annotations.is_empty()).then_some(annotations),
+                ..ObjectMeta::default()
             },
         }
     }
@@ -212,6 +223,19 @@ mod tests {
         ] {
             check(none, None);
         }
+    }
+
+    #[test]
+    fn of_an_objects_metadata_only_what_is_looked_at_is_kept() {
+        let metadata = json!({
+            "name": "n", "namespace": "m", "resourceVersion": "7", "labels": {"a": "b"}, "managedFields": [{"manager": "kubectl"}],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "u"}],
+            "annotations": {"attest-gateway.internal/pools": "worker", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+        });
+        let object: Object<Bundle> = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+        let kept =
+            json!({"name": "n", "namespace": "m", "resourceVersion": "7", "annotations": {"attest-gateway.internal/pools": "worker"}});
+        assert_eq!(serde_json::to_value(object.metadata).unwrap(), kept);
     }
 
     #[test]

@@ -15,14 +15,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 pub use there::{There, there};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;
 
+use super::failures::FailureLog;
 use super::resources::{machine_config_pools, machine_configs};
-use super::{Cluster, ClusterError};
+use super::{Cause, Cluster, ClusterError};
 use crate::clock::{Clock, rfc3339};
 use crate::machine_config::second_stage::{LABELS, Object};
 use crate::metrics::Metrics;
@@ -42,10 +42,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// How soon after a failure it is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// Objects in a page of a list.
-const PAGE_OBJECTS: u32 = 500;
-/// Most pages that are read: of more nodes than a cluster can have.
-const PAGES_LIMIT: usize = 100;
 /// The annotations of a node that name the MachineConfigs which its daemon needs.
 const OF_NODES: [&str; 2] = [
     "machineconfiguration.openshift.io/currentConfig",
@@ -65,9 +61,6 @@ pub enum SecondStageError {
     /// What was made of a pool is no object.
     #[error("MachineConfig {name}: {problem}")]
     NotAnObject { name: String, problem: String },
-    /// A list without an end.
-    #[error("{what}: more than {PAGES_LIMIT} pages")]
-    Endless { what: &'static str },
 }
 
 /// The objects in the cluster, and what is known of them.
@@ -107,9 +100,8 @@ impl SecondStage {
         let mut done = Done::default();
         let labels: Vec<String> = LABELS.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let ours = ListParams::default().labels(&labels.join(","));
-        let there = self
-            .list(&self.machine_configs(), ours, "MachineConfigs of the second stage")
-            .await?;
+        let metas: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.cluster.client(), &machine_configs());
+        let there = self.cluster.list("MachineConfigs of the second stage", &metas, &ours).await?;
         let mut wrong = None;
         for object in wanted {
             let found = there.iter().find(|found| found.name_any() == object.name);
@@ -240,8 +232,8 @@ impl SecondStage {
     }
 
     async fn remove(&self, superseded: &[PartialObjectMeta<DynamicObject>], done: &mut Done) -> Result<(), SecondStageError> {
-        let nodes: Api<Node> = Api::all(self.cluster.client());
-        let nodes = self.list(&nodes, ListParams::default(), "nodes").await?;
+        let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.cluster.client());
+        let nodes = self.cluster.list("nodes", &nodes, &ListParams::default()).await?;
         let named: BTreeSet<&str> = nodes
             .iter()
             .flat_map(|node| OF_NODES.iter().filter_map(|name| node.annotations().get(*name)))
@@ -271,25 +263,6 @@ impl SecondStage {
         }
         Ok(())
     }
-
-    /// The metadata of all of them.
-    async fn list<K>(&self, api: &Api<K>, mut params: ListParams, what: &'static str) -> Result<Vec<PartialObjectMeta<K>>, SecondStageError>
-    where
-        K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
-    {
-        let mut all = Vec::new();
-        params = params.limit(PAGE_OBJECTS);
-        for _ in 0..PAGES_LIMIT {
-            let page = self.cluster.ask(what, api.list_metadata(&params)).await?;
-            let more = page.metadata.continue_.clone().filter(|more| !more.is_empty());
-            all.extend(page.items);
-            match more {
-                Some(more) => params = params.continue_token(&more),
-                None => return Ok(all),
-            }
-        }
-        Err(SecondStageError::Endless { what })
-    }
 }
 
 const CONFLICT: u16 = 409;
@@ -311,7 +284,7 @@ pub async fn keep(cluster: Arc<Cluster>, pools: Arc<LivePools>, clock: Clock, me
     let mut second_stage = SecondStage::new(cluster, clock);
     let (mut served, mut wanted): (Vec<Arc<Pool>>, Vec<Object>) = (Vec::new(), Vec::new());
     let mut due = Instant::now();
-    let mut failing: Option<String> = None;
+    let mut failures = FailureLog::default();
     let mut every = tokio::time::interval(LOOK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -340,18 +313,20 @@ pub async fn keep(cluster: Arc<Cluster>, pools: Arc<LivePools>, clock: Clock, me
         metrics.second_stage_missing(!matches!(looked, Ok(Done { again: false, .. })));
         match looked {
             Ok(done) => {
-                if failing.take().is_some() {
+                if failures.is_over() {
                     tracing::info!("second stage: the cluster has its MachineConfigs");
                 }
                 done.log();
             }
             Err(error) => {
-                let reason = error.to_string();
-                if failing.as_ref() != Some(&reason) {
+                let cause = match &error {
+                    SecondStageError::Cluster(error) => error.cause(),
+                    other => Cause::Other(other.to_string()),
+                };
+                if failures.is_new(cause) {
                     tracing::warn!(
-                        "second stage: {reason}; nodes with a pre-approved config wait for their MachineConfig if the cluster has it not"
+                        "second stage: {error}; nodes with a pre-approved config wait for their MachineConfig if the cluster has it not"
                     );
-                    failing = Some(reason);
                 }
             }
         }

@@ -11,14 +11,21 @@ use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
 use crate::settings::Settings;
 
-/// Who is asked; and what a gateway cannot begin without is asked for, if it has no copy of it.
+/// The cluster's API, as it was found by the inspection.
+pub(super) struct Api {
+    pub cluster: Cluster,
+    /// True if it answers. One that does not is asked nothing else: each answer would be the same.
+    pub answers: bool,
+}
+
+/// Opens the API, and asks for what a gateway cannot begin without and has no copy of.
 pub(super) async fn open(
     settings: &Settings,
     clock: Clock,
     metrics: &Arc<Metrics>,
     depth: Depth,
     findings: &mut Vec<Finding>,
-) -> Option<Cluster> {
+) -> Option<Api> {
     let cluster = match Cluster::open(settings.cluster.as_ref()?, clock, metrics).await {
         Ok(cluster) => cluster,
         Err(error) => {
@@ -26,6 +33,18 @@ pub(super) async fn open(
             return None;
         }
     };
+    if let Err(error) = cluster.version().await
+        && error.cause().concerns_all()
+    {
+        // It may be back at any time, and what was known is kept meanwhile.
+        findings.push(Finding::Degraded(format!(
+            "cluster: the API does not serve this gateway: {}; a gateway that serves goes by what it was told last",
+            error.reason()
+        )));
+        return Some(Api { cluster, answers: false });
+    }
+    let api = Api { cluster, answers: true };
+    let cluster = &api.cluster;
     // Who only looks may be another user than who will serve, and makes no state for him.
     if depth == Depth::Thorough && !settings.state.exists() {
         if cluster.settings().mcs_certificate || cluster.settings().bootstrap_kubeconfig {
@@ -34,23 +53,22 @@ pub(super) async fn open(
                 settings.state.display()
             )));
         }
-        return Some(cluster);
+        return Some(api);
     }
     let wrong = cluster.first_copies(settings, clock).await;
     findings.extend(wrong.into_iter().map(|problem| Finding::Degraded(format!("cluster: {problem}"))));
-    Some(cluster)
+    Some(api)
 }
 
 /// What is asked for once: which MachineConfigs nodes need before they are approved.
-pub(super) async fn inspect(cluster: Option<&Cluster>, findings: &mut Vec<Finding>) -> NeededState {
-    let Some(cluster) = cluster else {
+pub(super) async fn inspect(api: Option<&Api>, findings: &mut Vec<Finding>) -> NeededState {
+    let Some(Api { cluster, answers: true }) = api else {
         return NeededState::Untold;
     };
     let mut told = Vec::new();
     for (what, found) in cluster.look().await {
         match found {
             Ok(()) => told.push(what),
-            // It may be back at any time, and what was known is kept meanwhile.
             Err(error) => findings.push(Finding::Degraded(format!(
                 "cluster: {error}; a gateway that serves goes by what it was told last"
             ))),

@@ -92,7 +92,7 @@ impl Inspection {
     pub async fn of(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>, depth: Depth) -> Self {
         let mut findings = Vec::new();
         #[cfg(feature = "cluster")]
-        let cluster = cluster::open(settings, clock, metrics, depth, &mut findings).await;
+        let api = cluster::open(settings, clock, metrics, depth, &mut findings).await;
         let tls = certificates::inspect(&settings.tls, clock, &mut findings);
         let ek_roots = ek_roots(settings, &mut findings);
         let name = tls.as_ref().map(LiveTls::current);
@@ -120,15 +120,15 @@ impl Inspection {
             now: clock.now().as_secs(),
         };
         #[cfg(feature = "cluster")]
-        let needed = cluster::inspect(cluster.as_ref(), &mut findings).await;
+        let needed = cluster::inspect(api.as_ref(), &mut findings).await;
         #[cfg(not(feature = "cluster"))]
         let needed = NeededState::Untold;
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {
             Ok(pools) => {
                 pools::inspect(&pools, &known, &mut findings);
                 #[cfg(feature = "cluster")]
-                if let (Some(cluster), Depth::Thorough) = (&cluster, depth) {
-                    cluster::second_stage(cluster, &pools, &mut findings).await;
+                if let (Some(api), Depth::Thorough) = (api.as_ref().filter(|api| api.answers), depth) {
+                    cluster::second_stage(&api.cluster, &pools, &mut findings).await;
                 }
                 Some(pools)
             }
@@ -156,7 +156,7 @@ impl Inspection {
                 listener,
                 metrics_listener,
                 #[cfg(feature = "cluster")]
-                cluster,
+                cluster: api.map(|api| api.cluster),
             }),
             _ => None,
         };

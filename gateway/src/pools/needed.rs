@@ -65,6 +65,12 @@ pub enum NeededError {
     Missing { kind: &'static str, name: String },
 }
 
+/// Returns whether [`is_needed`] looks at this annotation.
+#[must_use]
+pub fn is_looked_at(annotation: &str) -> bool {
+    [GENERATED_ANNOTATION, NEEDED_ANNOTATION].contains(&annotation)
+}
+
 /// Whether a node needs the MachineConfig before it is approved, by its annotations.
 #[must_use]
 pub fn is_needed(annotations: &BTreeMap<String, String>) -> bool {

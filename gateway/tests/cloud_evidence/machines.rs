@@ -260,7 +260,7 @@ async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_b
     let answer = comes_to(&gateway, &machine, Kind::Gcp, "trusted").await;
     let ticket = bearer(&answer.ticket());
     api.disturb(Disturbance::Down);
-    gateway.line(|line| line.contains("cluster: machines: not told any longer"));
+    gateway.line(|line| line.contains("cluster: watch of ") && line.contains(" lost, using cached state"));
     let answer = machine.attest(&gateway, &[Kind::Gcp]).await;
     site::trusted(&gateway, &answer, GCP_IDENTITY, &[Kind::Gcp]);
 

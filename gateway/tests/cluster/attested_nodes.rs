@@ -467,7 +467,7 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
     site.api.break_watches();
     site.boots(&case).await;
     let (gateway, checked) = (&site.gateway, || site.gateway.command(&["check"]));
-    gateway.line(|line| line.contains("cluster: attested nodes: not told any longer"));
+    gateway.line(|line| line.contains("cluster: watch of attested nodes lost, using cached state"));
     let said = checked();
     assert!(said.contains("DEGRADED") && said.contains("cluster: attested nodes: "), "{said}");
     part().into_iter().for_each(|object| site.api.put(object));

@@ -205,7 +205,7 @@ async fn an_api_that_is_away_ends_no_token_and_what_has_changed_meanwhile_is_mad
         gateway.terminate();
         gateway.wait();
         gateway.run();
-        gateway.line(|line| line.contains("cluster: bootstrap tokens:"));
+        gateway.line(|line| line.contains("cluster: watch of bootstrap tokens cannot begin: "));
         assert_eq!(fetched(&gateway, "worker", TOKEN).await, "served");
         remove(&api);
         api.restart(history);

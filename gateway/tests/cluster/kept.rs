@@ -1,14 +1,16 @@
 //! What is kept of the objects of a kind while they change, and while their API is away.
 
+use std::fs;
+
 use attest_gateway::cluster::{Heard, Kept, keep};
-use cloud_fixtures::kubernetes::{Disturbance, History};
+use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta};
 use kube::core::Selector;
 use serde_json::json;
 
 use super::{Asked, shown};
-use crate::support::LIMIT;
+use crate::support::{Gateway, LIMIT};
 
 const NODES: &str = "nodes";
 
@@ -149,17 +151,156 @@ async fn who_may_list_and_not_watch_is_not_told() {
     let asked = Asked::with(&json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}])).await;
     let kept = kept(&asked);
     told(&asked, "the refusal is said", is_away).await;
-    // Whether it is well by now is asked by a watch that is short.
-    let is_probe = |query: &str| query.split('&').any(|parameter| parameter == "timeoutSeconds=1");
-    let refused = || {
-        let asked = asked.api.asked();
-        asked
-            .iter()
-            .any(|asked| asked.verb == "watch" && asked.status == 403 && is_probe(&asked.query))
-    };
-    shown(&asked.api, "the probe is refused", refused).await;
+    // It is tried again and again, and stays so.
+    let refused = || watches(&asked).iter().filter(|(_, status)| *status == 403).count() >= 3;
+    shown(&asked.api, "the watch is refused", refused).await;
     assert!(is_away(&heard(&asked)), "{:?}", heard(&asked));
     assert_eq!(names(&kept), Some(Vec::new()));
+}
+
+/// The watches so far: how long each was to last, and how it was answered.
+fn watches(asked: &Asked) -> Vec<(String, u16)> {
+    let all = asked.api.asked().into_iter().filter(|asked| asked.verb == "watch");
+    let lasting = |query: &str| {
+        let mut parameters = query.split('&');
+        parameters
+            .find_map(|parameter| parameter.strip_prefix("timeoutSeconds="))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    all.map(|asked| (lasting(&asked.query), asked.status)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_is_restored_when_the_watch_itself_is_established() {
+    let asked = Asked::with(&rules()).await;
+    let mut kept = kept(&asked);
+    well(&asked).await;
+    asked.api.disturb(Disturbance::Down);
+    told(&asked, "the failure is said", is_away).await;
+    asked.api.forget_asked();
+    asked.api.recover();
+    well(&asked).await;
+    // What lasts, and not a probe: from here on each change is told.
+    assert_eq!(watches(&asked), [("60".to_owned(), 200)]);
+    asked.api.put(node("a"));
+    has(&mut kept, &["a"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_that_has_expired_is_listed_again_and_no_lost_watch() {
+    let asked = Asked::with(&rules()).await;
+    asked.api.put(node("a"));
+    let mut kept = kept(&asked);
+    well(&asked).await;
+    has(&mut kept, &["a"]).await;
+    let mut health = asked.cluster.health().told();
+    health.borrow_and_update();
+    asked.api.forget_asked();
+    asked.api.remove("nodes", "", "a");
+    asked.api.put(node("b"));
+    asked.api.compact();
+    // Until here the watch has told; from here on nobody knows what has happened since.
+    has(&mut kept, &["b"]).await;
+    asked.api.put(node("c"));
+    asked.api.compact();
+    asked.api.break_watches();
+    asked.api.put(node("d"));
+    has(&mut kept, &["b", "c", "d"]).await;
+    assert!(!health.has_changed().unwrap(), "{:?}", asked.cluster.health().watches());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_ends_and_goes_on_at_once_was_not_lost() {
+    let asked = Asked::with(&rules()).await;
+    let mut kept = kept(&asked);
+    well(&asked).await;
+    let mut health = asked.cluster.health().told();
+    health.borrow_and_update();
+    for _ in 0..3 {
+        asked.api.break_watches();
+    }
+    asked.api.put(node("a"));
+    has(&mut kept, &["a"]).await;
+    assert!(!health.has_changed().unwrap(), "{:?}", asked.cluster.health().watches());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_listed_in_small_pages() {
+    let asked = Asked::with(&rules()).await;
+    let names: Vec<String> = (0..50).map(|number| format!("node-{number:02}")).collect();
+    for name in &names {
+        asked.api.put(node(name));
+    }
+    let mut kept = kept(&asked);
+    has(&mut kept, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let all = asked.api.asked();
+    let lists: Vec<&str> = all
+        .iter()
+        .filter(|asked| asked.verb == "list")
+        .map(|asked| asked.query.as_str())
+        .collect();
+    let is_page = |query: &&str| query.split('&').any(|parameter| parameter == "limit=20");
+    assert!(lists.len() == 3 && lists.iter().all(is_page), "{lists:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_token_is_said_as_that() {
+    let asked = Asked::with(&rules()).await;
+    let _kept = kept(&asked);
+    well(&asked).await;
+    asked.api.expire(&asked.token);
+    asked.api.break_watches();
+    told(&asked, "the refusal is said", is_away).await;
+    let Heard::Away { reason, .. } = heard(&asked) else {
+        panic!("away")
+    };
+    assert!(
+        reason.starts_with("401 Unauthorized: ") && reason.contains("has expired"),
+        "{reason}"
+    );
+    assert!(!reason.contains("Status {") && !reason.contains(&asked.token), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_all_watches_is_two_lines() {
+    let api = Kubernetes::start();
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes", "configmaps"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["machine.openshift.io"], "resources": ["machines"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["machineconfiguration.openshift.io"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+    ]);
+    api.grant(super::NAMESPACE, "gateway", &rules);
+    let mut gateway = Gateway::init();
+    fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token(super::NAMESPACE, "gateway"))).unwrap();
+    gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = true\nmachines = true\nclient_ca = true");
+    gateway.run();
+    let watched = |api: &Kubernetes| {
+        api.asked()
+            .iter()
+            .filter(|asked| asked.verb == "watch" && asked.status == 200)
+            .count()
+    };
+    shown(&api, "eight watches are established", || watched(&api) == 8).await;
+    api.disturb(Disturbance::Down);
+    gateway.line(|line| line.contains("lost, using cached state: "));
+    // Checked while it is away: one cause is one line.
+    let checked = gateway.try_command(&["check"]);
+    let checked = String::from_utf8(checked.stdout).unwrap();
+    let causes: Vec<&str> = checked.lines().filter(|line| line.contains("cluster: ")).collect();
+    assert!(causes.len() == 1 && causes[0].contains("DEGRADED"), "{checked}");
+    api.forget_asked();
+    api.recover();
+    let restored = gateway.line(|line| line.contains("cluster: restored after "));
+    shown(&api, "all are back", || watched(&api) == 8).await;
+    let said = gateway.output();
+    let lines = |words: &str| {
+        said.lines()
+            .filter(|line| line.contains("cluster: ") && line.contains(words))
+            .count()
+    };
+    assert_eq!((lines(" lost, "), lines("restored after ")), (1, 1), "{said}");
+    assert!(restored.contains("watches of ") && !said.contains("Status {"), "{restored}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,8 @@ use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
 use crate::audit::admin::{By, ByObject};
 use crate::clock::Clock;
-use crate::cluster::{Cluster, ClusterError, Kept};
+use crate::cluster::failures::FailureLog;
+use crate::cluster::{Cause, Cluster, ClusterError, Kept};
 use crate::pools::live::LivePools;
 use crate::store::{Store, StoreError, Turn};
 
@@ -52,6 +53,15 @@ enum PassError {
     Cluster(#[from] ClusterError),
 }
 
+impl PassError {
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Cluster(error) => error.cause(),
+            Self::Store(_) => Cause::Other("store".to_owned()),
+        }
+    }
+}
+
 /// What is left to do.
 #[derive(Debug, Default)]
 struct Left {
@@ -71,7 +81,7 @@ impl Leading {
         let mut writer = Writer::new(Arc::clone(&self.cluster));
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut names, mut due, mut failing) = (BTreeSet::new(), Instant::now(), None);
+        let (mut names, mut due, mut failures) = (BTreeSet::new(), Instant::now(), FailureLog::default());
         let (mut is_changed, mut least) = (false, PAUSE_LEAST);
         loop {
             tokio::select! {
@@ -88,23 +98,23 @@ impl Leading {
                 continue;
             }
             let passed = self.pass(&mut turn, &mut writer).await;
-            let (pause, problem) = match passed {
+            let pause = match passed {
                 Ok(left) => {
                     names = left.names;
                     least = (left.read * PAUSE_FACTOR).clamp(PAUSE_LEAST, PASS_EVERY);
-                    (if left.again { least } else { PASS_EVERY }, None)
+                    if failures.is_over() {
+                        tracing::info!("cluster: {WHAT}: they are as the store has them again");
+                    }
+                    if left.again { least } else { PASS_EVERY }
                 }
-                Err(error) => (RETRY_AFTER, Some(crate::causes::with_causes(&error))),
+                Err(error) => {
+                    if failures.is_new(error.cause()) {
+                        tracing::warn!("cluster: {WHAT}: they are not as the store has them at the moment, and edits wait: {error}");
+                    }
+                    RETRY_AFTER
+                }
             };
             due = Instant::now() + pause;
-            // Said once, and once more when it is another.
-            if let Some(problem) = problem.as_ref().filter(|problem| failing.as_ref() != Some(*problem)) {
-                tracing::warn!("cluster: {WHAT}: they are not as the store has them at the moment, and edits wait: {problem}");
-            }
-            if problem.is_none() && failing.is_some() {
-                tracing::info!("cluster: {WHAT}: they are as the store has them again");
-            }
-            failing = problem;
         }
     }
 

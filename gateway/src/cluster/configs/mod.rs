@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
+use kube::Resource;
+use kube::api::{Api, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta};
 use kube::core::{ApiResource, Expression, Selector};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use self::needed::Had;
 use self::standing::Standing;
+use super::failures::FailureLog;
 use super::{Cluster, ClusterError, Kept, keep, resources};
 use crate::machine_config::ROLE_LABEL;
 use crate::pools::live::{LivePools, News};
-use crate::pools::needed::NeededState;
+use crate::pools::needed::{NeededState, is_looked_at};
 
 /// How long nothing must change before the server is asked: a rollout changes several objects one after the other.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -37,6 +39,36 @@ fn of_a_role() -> Selector {
 
 type Metas = Kept<PartialObjectMeta<DynamicObject>>;
 
+/// Keeps of a MachineConfigPool its name, the selector of its MachineConfigs, and the rendered one that new nodes get. Its status lists all their sources.
+fn trim_pool(pool: &mut DynamicObject) {
+    const LOOKED_AT: [&str; 4] = [
+        "/spec/machineConfigSelector",
+        "/spec/configuration/name",
+        "/status/configuration/name",
+        "/status/updatedMachineCount",
+    ];
+    let [selector, wanted, has, updated] = LOOKED_AT.map(|place| pool.data.pointer(place).cloned().unwrap_or_default());
+    pool.data = json!({
+        "spec": {"machineConfigSelector": selector, "configuration": {"name": wanted}},
+        "status": {"configuration": {"name": has}, "updatedMachineCount": updated},
+    });
+    trim_metadata(pool.meta_mut());
+}
+
+fn trim_meta(object: &mut PartialObjectMeta<DynamicObject>) {
+    trim_metadata(&mut object.metadata);
+}
+
+/// Labels select at the API; of the annotations those count that say whether a MachineConfig is needed before approval.
+fn trim_metadata(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    metadata.labels = None;
+    metadata.owner_references = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|name, _| is_looked_at(name));
+    }
+}
+
 /// What is kept.
 struct Configs {
     cluster: Arc<Cluster>,
@@ -52,11 +84,11 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, live: &Arc<
     let of = resources::machine_config_pools();
     let api = Api::all_with(cluster.client(), &of);
     let (pools, keeping) = keep(&api, of, &Selector::default(), "machineconfigpools", cluster.health());
-    tasks.spawn(keeping.without_managed_fields().run());
+    tasks.spawn(keeping.trimmed(trim_pool).run());
     let mut metas = |of: ApiResource, which: &Selector, what, optional| {
         let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(cluster.client(), &of);
         let (kept, keeping) = keep(&api, of, which, what, cluster.health());
-        let keeping = keeping.without_managed_fields();
+        let keeping = keeping.trimmed(trim_meta);
         tasks.spawn(if optional { keeping.optional() } else { keeping }.run());
         kept
     };
@@ -100,7 +132,7 @@ pub(super) async fn look(cluster: &Cluster) -> Vec<(&'static str, Result<(), Clu
 impl Configs {
     /// Tells of each change, when it is over.
     async fn tell(mut self, live: &LivePools) {
-        let (mut before, mut had) = (None, Had::default());
+        let (mut before, mut had, mut failures) = (None, Had::default(), FailureLog::default());
         let mut once_more: Option<(Instant, News)> = None;
         let mut retry: Option<Instant> = None;
         loop {
@@ -127,7 +159,7 @@ impl Configs {
                 }
                 before = Some(now);
             }
-            retry = self.need(&mut had, live).await;
+            retry = self.need(&mut had, live, &mut failures).await;
         }
     }
 
@@ -158,7 +190,7 @@ impl Configs {
     }
 
     /// Says which MachineConfigs nodes need, if that has changed; when to try again, if it could not be had.
-    async fn need(&self, had: &mut Had, live: &LivePools) -> Option<Instant> {
+    async fn need(&self, had: &mut Had, live: &LivePools, failures: &mut FailureLog) -> Option<Instant> {
         let (pools, metas) = (self.pools.all()?, self.machine_configs.all()?);
         let pools: Vec<Value> = pools.iter().map(|pool| needed::selecting(pool)).collect();
         if had.is(&pools, &metas) {
@@ -167,11 +199,14 @@ impl Configs {
         match had.fetch(&self.cluster, &metas, pools).await {
             Ok(needed) => {
                 live.needs(NeededState::Told(Arc::new(needed)));
+                failures.is_over();
                 None
             }
             // What was known last is kept; the watches say what is wrong with the API, and this, what is wrong besides.
             Err(error) => {
-                tracing::warn!("cluster: {error}; what was known last of what nodes need before approval is kept");
+                if failures.is_new(error.cause()) {
+                    tracing::warn!("cluster: {error}; what was known last of what nodes need before approval is kept");
+                }
                 Some(Instant::now() + RETRY)
             }
         }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use serde_json::{Value, json};
 
 use super::of_a_role;
 use super::standing::Meta;
-use crate::cluster::{Cluster, ClusterError, resources};
+use crate::cluster::{Cause, Cluster, ClusterError, resources};
 use crate::pools::needed::{Needed, is_needed};
 
 /// Most MachineConfigs that are taken. A cluster has a dozen that nodes need at first; each may have 1.5 MB.
@@ -34,6 +34,15 @@ pub(super) enum NotHad {
     /// One is not there any more, or another by now: the API tells of that.
     #[error("they change")]
     Changing,
+}
+
+impl NotHad {
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Cluster(error) => error.cause(),
+            other => Cause::Other(other.to_string()),
+        }
+    }
 }
 
 impl Had {
@@ -70,24 +79,14 @@ impl Had {
 
 /// Asks once, for who does not watch.
 pub(super) async fn ask(cluster: &Cluster) -> Result<Needed, NotHad> {
-    const PAGE: u32 = 500;
     let (client, configs) = (cluster.client(), resources::machine_configs());
     let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resources::machine_config_pools());
-    let pools = cluster.ask("machineconfigpools", pools.list(&ListParams::default())).await?;
-    let configs: Api<DynamicObject> = Api::all_with(client, &configs);
-    let mut metas = Vec::new();
-    let mut page = ListParams::default().labels_from(&of_a_role()).limit(PAGE);
-    loop {
-        let list = cluster.ask("machineconfigs", configs.list_metadata(&page)).await?;
-        metas.extend(list.items.into_iter().map(Meta::new));
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => break,
-        }
-    }
-    Had::default()
-        .fetch(cluster, &metas, pools.items.iter().map(selecting).collect())
-        .await
+    let pools = cluster.list("machineconfigpools", &pools, &ListParams::default()).await?;
+    let configs: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &configs);
+    let of_a_role = ListParams::default().labels_from(&of_a_role());
+    let metas = cluster.list("machineconfigs", &configs, &of_a_role).await?;
+    let metas: Vec<Meta> = metas.into_iter().map(Meta::new).collect();
+    Had::default().fetch(cluster, &metas, pools.iter().map(selecting).collect()).await
 }
 
 /// Of a MachineConfigPool, what says which MachineConfigs are its own.

@@ -45,7 +45,7 @@ const fn kind(
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 29] = [
+pub(super) const KINDS: [Kind; 30] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -77,6 +77,8 @@ pub(super) const KINDS: [Kind; 29] = [
     kind("config.openshift.io", "v1", "Infrastructure", "infrastructures", false, STATUS),
     kind(MACHINES, "v1beta1", "Machine", "machines", true, STATUS),
     kind(MACHINES, "v1beta1", "MachineSet", "machinesets", true, STATUS),
+    // openshift/api: `machine/v1/types_controlplanemachineset.go`, and the definition made of it in `machine/v1/zz_generated.crd-manifests`.
+    kind(MACHINES, "v1", "ControlPlaneMachineSet", "controlplanemachinesets", true, STATUS),
     kind(
         ADMISSION,
         "v1",
@@ -173,14 +175,22 @@ pub(super) fn discovery(path: &str, objects: &Objects) -> Option<Value> {
         "/version" => Some(json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"})),
         "/api" => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         "/apis" => {
-            let there = KINDS.iter().filter(|kind| custom::is_there(objects, **kind));
-            let mut groups: Vec<(&str, &str)> = there.map(|kind| (kind.group, kind.version)).collect();
-            groups.retain(|(group, _)| !group.is_empty());
-            groups.dedup();
-            let group = |(group, version): (&str, &str)| {
-                let version = json!({"groupVersion": format!("{group}/{version}"), "version": version});
-                json!({"name": group, "versions": [version], "preferredVersion": version})
-            };
+            // A group with several versions is one group, of which each kind is in one of them here: <https://kubernetes.io/docs/concepts/overview/kubernetes-api/>,
+            // and `APIGroup` in `staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
+            let there = KINDS
+                .iter()
+                .filter(|kind| custom::is_there(objects, **kind) && !kind.group.is_empty());
+            let mut groups: Vec<(&str, Vec<Value>)> = Vec::new();
+            for kind in there {
+                let version = json!({"groupVersion": kind.api_version(), "version": kind.version});
+                match groups.iter_mut().find(|(group, _)| *group == kind.group) {
+                    Some((_, versions)) if versions.contains(&version) => {}
+                    Some((_, versions)) => versions.push(version),
+                    None => groups.push((kind.group, vec![version])),
+                }
+            }
+            let group =
+                |(group, versions): (&str, Vec<Value>)| json!({"name": group, "preferredVersion": versions[0], "versions": versions});
             let groups: Vec<Value> = groups.into_iter().map(group).collect();
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }

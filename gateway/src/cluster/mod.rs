@@ -114,6 +114,9 @@ impl Cluster {
         if self.settings().machines {
             found.extend(machines::look(self).await);
         }
+        if self.settings().pointers {
+            found.extend(pointers::ask(self).await);
+        }
         if self.settings().client_ca {
             found.push(client_ca::look(self).await);
         }

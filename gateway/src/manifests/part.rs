@@ -146,6 +146,11 @@ const POINTERS: &[Rule] = &[
         names: &["master-user-data", "worker-user-data"],
         ..within(MACHINES, &["secrets"], &["get", "patch"])
     },
+    Rule {
+        // What an installer gives bare metal. The Machine Config Operator writes them itself: they are looked at only.
+        names: &["master-user-data-managed", "worker-user-data-managed"],
+        ..within(MACHINES, &["secrets"], &["get"])
+    },
 ];
 
 const APPROVAL: &[Rule] = &[

@@ -175,3 +175,110 @@ async fn without_the_api_nothing_is_known_and_the_gateway_serves() {
     assert!(done && status.contains("machine sets: "), "{status}");
     cluster.gateway.command(&["ca", "switch", "--force"]);
 }
+
+fn with_spec(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet", "metadata": {"name": name, "namespace": MACHINES},
+        "spec": {"replicas": 2, "template": {"spec": {"providerSpec": {"value": spec}}}},
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_may_not_be_read_or_written_stops_no_other_and_is_named() {
+    let mut cluster = Cluster::new();
+    // Its name comes before the others', and the role does not have it.
+    cluster.api.put(machine_set("b-infra", "infra-user-data"));
+    cluster.api.put(secret("infra-user-data", &cluster.written()));
+    cluster.gateway.command(&["ca", "introduce"]);
+    cluster.gateway.run();
+    cluster
+        .gateway
+        .line(|line| line.contains("worker-user-data: its pointer carries the CAs"));
+    let said = cluster
+        .gateway
+        .line(|line| line.contains("infra-user-data: its pointer is not renewed: 403 "));
+    assert!(said.contains("add infra-user-data to resourceNames"), "{said}");
+    assert!(cluster.is_written("worker-user-data") && !cluster.is_written("infra-user-data"));
+    let (done, said) = cluster.said(&["ca", "switch"]);
+    assert!(!done && said.contains("MachineSet b-infra") && !said.contains("a-worker"), "{said}");
+    let (_, status) = cluster.said(&["ca", "status"]);
+    let row = status.lines().find(|line| line.contains("b-infra")).unwrap();
+    assert!(row.contains("403 ") && !row.contains("Status {") && row.len() < 500, "{row}");
+    // And `check` says so before.
+    let (_, checked) = cluster.said(&["check"]);
+    assert!(
+        checked.contains("DEGRADED") && checked.contains("\"infra-user-data\" is forbidden"),
+        "{checked}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machine_sets_of_bare_metal_are_not_passed_over() {
+    let cluster = Cluster::new();
+    let spec = json!({
+        "apiVersion": "baremetal.cluster.k8s.io/v1alpha1", "kind": "BareMetalMachineProviderSpec", "hostSelector": {},
+        "image": {"url": "http://172.22.0.3:6181/images/rhcos.qcow2", "checksum": "http://172.22.0.3:6181/images/rhcos.qcow2.sha256"},
+        "userData": {"name": "worker-user-data-managed", "namespace": MACHINES},
+    });
+    cluster.api.remove("machinesets", MACHINES, "a-worker");
+    cluster.api.put(with_spec("metal-worker-0", &spec));
+    cluster.api.put(secret("worker-user-data-managed", &cluster.written()));
+    cluster.gateway.command(&["ca", "introduce"]);
+    let (done, said) = cluster.said(&["ca", "switch"]);
+    assert!(
+        !done && said.contains("MachineSet metal-worker-0") && said.contains("worker-user-data-managed"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machine_sets_that_cannot_be_looked_at_are_named_and_count_as_not_safe() {
+    let mut cluster = Cluster::new();
+    cluster.gateway.command(&["ca", "introduce"]);
+    cluster.gateway.run();
+    cluster
+        .gateway
+        .line(|line| line.contains("worker-user-data: its pointer carries the CAs"));
+    cluster.gateway.kill();
+    for (spec, why) in [
+        (json!({"kind": "OtherProviderSpec", "bootstrap": "b"}), "(OtherProviderSpec)"),
+        (
+            json!({"kind": "BareMetalMachineProviderSpec", "userData": {"name": "a", "namespace": "metal"}}),
+            "is in namespace metal",
+        ),
+        (Value::Null, "(no kind)"),
+    ] {
+        cluster.api.put(with_spec("z-other", &spec));
+        let (done, said) = cluster.said(&["ca", "switch"]);
+        assert!(!done && said.contains("MachineSet z-other") && said.contains(why), "{said}");
+        let (_, status) = cluster.said(&["ca", "status"]);
+        assert!(status.contains(why), "{status}");
+    }
+    cluster.api.remove("machinesets", MACHINES, "z-other");
+    let control_plane = json!({
+        "apiVersion": "machine.openshift.io/v1", "kind": "ControlPlaneMachineSet", "metadata": {"name": "cluster", "namespace": MACHINES},
+        "spec": {"replicas": 3, "template": {
+            "machineType": "machines_v1beta1_machine_openshift_io",
+            "machines_v1beta1_machine_openshift_io": {"spec": {"providerSpec": {"value": {"userDataSecret": {"name": "master-user-data"}}}}},
+        }},
+    });
+    cluster.api.put(control_plane);
+    let (done, said) = cluster.said(&["ca", "switch"]);
+    assert!(
+        !done && said.contains("ControlPlaneMachineSet cluster") && said.contains("master-user-data"),
+        "{said}"
+    );
+    cluster.api.remove("controlplanemachinesets", MACHINES, "cluster");
+    cluster.gateway.command(&["ca", "switch"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_machine_sets_than_a_page_has_are_looked_at() {
+    let cluster = Cluster::new();
+    cluster.gateway.command(&["ca", "introduce"]);
+    for number in 0..60 {
+        cluster.api.put(machine_set(&format!("w-{number:02}"), "worker-user-data"));
+    }
+    let (done, said) = cluster.said(&["ca", "switch"]);
+    assert!(!done && said.contains("w-00 ") && said.contains("w-59 "), "{said}");
+}

@@ -32,7 +32,13 @@ const PARTS: [(&str, &[Right]); 11] = [
     ("mcs-certificate", &[]),
     ("bootstrap-kubeconfig", &[]),
     // So are the Secrets.
-    ("pointers", &[("list", "machinesets", "openshift-machine-api")]),
+    (
+        "pointers",
+        &[
+            ("list", "machinesets", "openshift-machine-api"),
+            ("list", "controlplanemachinesets", "openshift-machine-api"),
+        ],
+    ),
     (
         "approval",
         &[
@@ -212,7 +218,7 @@ fn what_is_named_is_told_and_nothing_beside_it() {
 }
 
 #[test]
-fn of_the_secrets_of_machines_two_are_read_and_changed() {
+fn of_the_secrets_of_machines_two_are_read_and_changed_and_the_operators_are_read() {
     let (api, token) = api(&["pointers"]);
     let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, Kind::by_plural("secrets"), None, namespace, name);
     for verb in VERBS {
@@ -221,7 +227,10 @@ fn of_the_secrets_of_machines_two_are_read_and_changed() {
             assert_eq!(may(verb, "openshift-machine-api", name), expected, "{verb} {name}");
             assert!(!may(verb, "openshift-machine-config-operator", name), "{verb} {name}");
         }
-        for name in ["", "worker-user-data-managed", "any"] {
+        for name in ["worker-user-data-managed", "master-user-data-managed"] {
+            assert_eq!(may(verb, "openshift-machine-api", name), verb == "get", "{verb} {name}");
+        }
+        for name in ["", "infra-user-data", "any"] {
             assert!(!may(verb, "openshift-machine-api", name), "{verb} {name}");
         }
     }

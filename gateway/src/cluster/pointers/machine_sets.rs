@@ -1,7 +1,14 @@
 //! Machine sets, and which Secret has the pointer of the machines that they make.
 //!
-//! Where that stands: `MachineSpec.providerSpec.value.userDataSecret.name`, for each platform, in `machine/v1beta1/types_*provider.go` of openshift/api, and in a
-//! ControlPlaneMachineSet below `spec.template.machines_v1beta1_machine_openshift_io` (`machine/v1/types_controlplanemachineset.go`).
+//! It is named in `MachineSpec.providerSpec.value`, below `spec.template` of a MachineSet, and below `spec.template.machines_v1beta1_machine_openshift_io` of a
+//! ControlPlaneMachineSet (openshift/api `machine/v1/types_controlplanemachineset.go`):
+//!
+//! | Field | Platforms, and where their types are |
+//! |---|---|
+//! | `userDataSecret: {name}` | AWS, GCP, vSphere (openshift/api `machine/v1beta1/types_{aws,gcp,vsphere}provider.go`), Nutanix, Power VS (`machine/v1/types_{nutanix,powervs}provider.go`), IBM Cloud (openshift/machine-api-provider-ibmcloud `pkg/apis/ibmcloudprovider/v1`), oVirt (openshift/cluster-api-provider-ovirt `pkg/apis/ovirtprovider/v1beta1`) |
+//! | `userDataSecret: {name, namespace}` | Azure (`machine/v1beta1/types_azureprovider.go`), OpenStack (`machine/v1alpha1/types_openstack.go`) |
+//! | `userData: {name, namespace}` | bare metal (openshift/cluster-api-provider-baremetal `pkg/apis/baremetal/v1alpha1/baremetalmachineproviderspec_types.go`) |
+//! | `ignition: {userDataSecret: "…"}` | libvirt (openshift/cluster-api-provider-libvirt `pkg/apis/libvirtproviderconfig/v1beta1/libvirtmachineproviderconfig_types.go`) |
 
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -10,8 +17,11 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, ClusterError};
 
-/// Most that are looked at: a cluster has some dozen.
-const LIMIT: u32 = 500;
+/// Where a provider's specification is, in a MachineSet and in a ControlPlaneMachineSet.
+const SETS: &str = "/spec/template/spec/providerSpec/value";
+const CONTROL_PLANE: &str = "/spec/template/machines_v1beta1_machine_openshift_io/spec/providerSpec/value";
+/// The `authoritativeAPI` of a machine set whose machines the Machine API makes; so do those without the field.
+const MACHINE_API: &str = "MachineAPI";
 
 /// What makes machines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,14 +29,28 @@ pub struct MachineSet {
     pub kind: &'static str,
     pub name: String,
     pub replicas: i64,
-    /// The Secret with the pointer, in the same namespace.
-    pub secret: String,
+    pub secret: SecretName,
+}
+
+/// The Secret with the pointer, in the namespace of the machine set.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SecretName {
+    Named(String),
+    /// It cannot be looked at, for this reason.
+    Unknown(String),
+}
+
+impl std::fmt::Display for SecretName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Named(name) => f.write_str(name),
+            Self::Unknown(_) => f.write_str("unknown"),
+        }
+    }
 }
 
 /// All of them in a namespace; those of a kind that the cluster does not have are none.
 pub(super) async fn all(cluster: &Cluster, namespace: &str) -> Result<Vec<MachineSet>, ClusterError> {
-    const SETS: &str = "/spec/template/spec/providerSpec/value/userDataSecret/name";
-    const CONTROL_PLANE: &str = "/spec/template/machines_v1beta1_machine_openshift_io/spec/providerSpec/value/userDataSecret/name";
     let kinds = [
         ("MachineSet", "v1beta1", "machinesets", SETS),
         ("ControlPlaneMachineSet", "v1", "controlplanemachinesets", CONTROL_PLANE),
@@ -35,21 +59,188 @@ pub(super) async fn all(cluster: &Cluster, namespace: &str) -> Result<Vec<Machin
     for (kind, version, plural, place) in kinds {
         let of = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("machine.openshift.io", version, kind), plural);
         let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), namespace, &of);
-        let list = match cluster.ask(plural, api.list(&ListParams::default().limit(LIMIT))).await {
-            Err(error) if error.is_not_found() => continue,
-            list => list?,
-        };
-        found.extend(list.items.iter().filter_map(|object| of_object(kind, object, place)));
+        match cluster.list(plural, &api, &ListParams::default()).await {
+            Err(error) if error.is_not_found() => {}
+            list => found.extend(list?.iter().map(|object| of_object(kind, object, namespace, place))),
+        }
     }
     found.sort();
     Ok(found)
 }
 
-fn of_object(kind: &'static str, object: &DynamicObject, place: &str) -> Option<MachineSet> {
-    Some(MachineSet {
+fn of_object(kind: &'static str, object: &DynamicObject, namespace: &str, place: &str) -> MachineSet {
+    MachineSet {
         kind,
         name: object.name_any(),
         replicas: object.data.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or_default(),
-        secret: object.data.pointer(place)?.as_str()?.to_owned(),
-    })
+        secret: secret(&object.data, namespace, place),
+    }
+}
+
+fn secret(object: &Value, namespace: &str, place: &str) -> SecretName {
+    // openshift/api `machine/v1beta1/types_machineset.go`: `Migrating` in the status besides.
+    let makers = ["/status/authoritativeAPI", "/spec/authoritativeAPI"].map(|place| object.pointer(place).and_then(Value::as_str));
+    if let Some(maker) = makers.into_iter().flatten().find(|maker| !["", MACHINE_API].contains(maker)) {
+        return SecretName::Unknown(format!(
+            "its authoritativeAPI is {maker}: the machines are made from objects of the Cluster API, whose Secrets are not looked at"
+        ));
+    }
+    let spec = object.pointer(place).unwrap_or(&Value::Null);
+    let referred = ["/userDataSecret", "/userData"]
+        .into_iter()
+        .find_map(|field| spec.pointer(field).filter(|value| value.is_object()));
+    if let Some(reference) = referred {
+        let text = |field: &str| reference.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+        return match (text("name"), text("namespace")) {
+            (Some(_), Some(other)) if other != namespace => SecretName::Unknown(format!(
+                "its Secret is in namespace {other}: only those in {namespace} (cluster.machine_namespace) are looked at"
+            )),
+            (Some(name), _) => SecretName::Named(name.to_owned()),
+            (None, _) => SecretName::Unknown("its reference to user data has no name".to_owned()),
+        };
+    }
+    let plain = spec.pointer("/ignition/userDataSecret").and_then(Value::as_str);
+    if let Some(name) = plain.filter(|name| !name.is_empty()) {
+        return SecretName::Named(name.to_owned());
+    }
+    let of = spec.get("kind").and_then(Value::as_str).unwrap_or("no kind");
+    SecretName::Unknown(format!(
+        "its provider specification ({of}) has no userDataSecret, userData or ignition.userDataSecret"
+    ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NAMESPACE: &str = "openshift-machine-api";
+
+    /// Reads a specification in a MachineSet, and the same in a ControlPlaneMachineSet.
+    #[track_caller]
+    fn found(spec: &Value) -> SecretName {
+        let template = json!({"spec": {"metadata": {}, "providerSpec": {"value": spec}}});
+        let set = json!({"spec": {"replicas": 3, "template": template}});
+        let control_plane = json!({"spec": {"template": {"machineType": "machines_v1beta1_machine_openshift_io", "machines_v1beta1_machine_openshift_io": template}}});
+        let found = secret(&set, NAMESPACE, SETS);
+        assert_eq!(secret(&control_plane, NAMESPACE, CONTROL_PLANE), found);
+        found
+    }
+
+    #[track_caller]
+    fn is_named(spec: &Value, name: &str) {
+        assert_eq!(found(spec), SecretName::Named(name.to_owned()), "{spec}");
+    }
+
+    #[track_caller]
+    fn is_unknown(spec: &Value, why: &str) {
+        let SecretName::Unknown(found) = found(spec) else {
+            panic!("{spec} is looked at")
+        };
+        assert!(found.contains(why), "{found}");
+    }
+
+    /// The specifications are those that openshift/installer writes: `pkg/asset/machines/PLATFORM/machines.go`.
+    #[test]
+    fn each_platform_names_its_secret_in_its_own_way() {
+        let v1beta1 = "machine.openshift.io/v1beta1";
+        is_named(
+            &json!({"apiVersion": v1beta1, "kind": "AWSMachineProviderConfig", "ami": {"id": "ami-0"}, "instanceType": "m6i.xlarge", "deviceIndex": 0,
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "aws-cloud-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": v1beta1, "kind": "AzureMachineProviderSpec", "vmSize": "Standard_D4s_v3", "zone": "1",
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "azure-cloud-credentials", "namespace": NAMESPACE}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": v1beta1, "kind": "GCPMachineProviderSpec", "machineType": "n2-standard-4", "canIPForward": false,
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "gcp-cloud-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": v1beta1, "kind": "VSphereMachineProviderSpec", "template": "rhcos", "numCPUs": 4,
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "vsphere-cloud-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": "machine.openshift.io/v1alpha1", "kind": "OpenstackProviderSpec", "flavor": "m1.xlarge", "cloudName": "openstack",
+                "cloudsSecret": {"name": "openstack-cloud-credentials", "namespace": NAMESPACE}, "userDataSecret": {"name": "worker-user-data", "namespace": NAMESPACE}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": "machine.openshift.io/v1", "kind": "NutanixMachineProviderConfig", "vcpusPerSocket": 1,
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "nutanix-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": "machine.openshift.io/v1", "kind": "PowerVSMachineProviderConfig", "systemType": "s922", "processorType": "Shared",
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "powervs-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": "ibmcloudproviderconfig.openshift.io/v1beta1", "kind": "IBMCloudMachineProviderSpec", "profile": "bx2-4x16",
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "ibmcloud-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": "ovirtproviderconfig.machine.openshift.io/v1beta1", "kind": "OvirtMachineProviderSpec", "template_name": "rhcos",
+                "userDataSecret": {"name": "worker-user-data"}, "credentialsSecret": {"name": "ovirt-credentials"}}),
+            "worker-user-data",
+        );
+        is_named(
+            &json!({"apiVersion": "libvirtproviderconfig.openshift.io/v1beta1", "kind": "LibvirtMachineProviderConfig", "domainMemory": 8192, "domainVcpu": 4,
+                "ignition": {"userDataSecret": "worker-user-data"}, "networkInterfaceName": "n", "uri": "qemu+tcp://192.168.122.1/system"}),
+            "worker-user-data",
+        );
+        // The installer gives bare metal the Secret that the Machine Config Operator writes.
+        is_named(
+            &json!({"apiVersion": "baremetal.cluster.k8s.io/v1alpha1", "kind": "BareMetalMachineProviderSpec",
+                "image": {"url": "http://172.22.0.1/rhcos.qcow2.gz", "checksum": "http://172.22.0.1/rhcos.qcow2.gz.md5sum"},
+                "userData": {"name": "worker-user-data-managed", "namespace": NAMESPACE}}),
+            "worker-user-data-managed",
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_said_with_its_reason() {
+        is_unknown(
+            &json!({"kind": "BareMetalMachineProviderSpec", "userData": {"name": "a", "namespace": "metal"}}),
+            "in namespace metal",
+        );
+        is_unknown(
+            &json!({"kind": "AzureMachineProviderSpec", "userDataSecret": {"namespace": NAMESPACE}}),
+            "has no name",
+        );
+        is_unknown(
+            &json!({"kind": "AzureMachineProviderSpec", "userDataSecret": {"name": ""}}),
+            "has no name",
+        );
+        is_unknown(
+            &json!({"kind": "OtherProviderSpec", "bootstrap": {"dataSecretName": "a"}}),
+            "(OtherProviderSpec)",
+        );
+        is_unknown(
+            &json!({"kind": "LibvirtMachineProviderConfig", "ignition": {"userDataSecret": ""}}),
+            "(LibvirtMachineProviderConfig)",
+        );
+        is_unknown(&Value::Null, "(no kind)");
+        is_unknown(&json!({"userData": "text", "userDataSecret": 7}), "(no kind)");
+    }
+
+    #[test]
+    fn machines_that_the_cluster_api_makes_are_not_looked_at() {
+        let set = |maker: &str| {
+            let spec = json!({"userDataSecret": {"name": "worker-user-data"}});
+            json!({"spec": {"authoritativeAPI": maker, "template": {"spec": {"providerSpec": {"value": spec}}}}})
+        };
+        assert_eq!(
+            secret(&set("MachineAPI"), NAMESPACE, SETS),
+            SecretName::Named("worker-user-data".to_owned())
+        );
+        assert!(matches!(secret(&set("ClusterAPI"), NAMESPACE, SETS), SecretName::Unknown(why) if why.contains("is ClusterAPI")));
+    }
 }

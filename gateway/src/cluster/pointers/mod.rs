@@ -15,8 +15,9 @@ use serde_json::json;
 use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
-pub use self::machine_sets::MachineSet;
-use super::{Cluster, ClusterError};
+pub use self::machine_sets::{MachineSet, SecretName};
+use super::failures::FailureLog;
+use super::{Cause, Cluster, ClusterError};
 use crate::audit::admin::{Act, By, Thing, Verb};
 use crate::certificates::{Certificate, Fingerprint};
 use crate::clock::Clock;
@@ -32,6 +33,8 @@ const USER_DATA: &str = "userData";
 /// The label by which the Machine Config Operator leaves a Secret's CA alone: `MachineConfigServerCAManagedByConfigMapKey` in `pkg/controller/common/constants.go`,
 /// asked for in `pkg/controller/certrotation/helpers.go` (machine-config-operator 7ff337a).
 const LEFT_ALONE: &str = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
+/// HTTP status of a refusal for want of a right.
+const NO_RIGHT: u16 = 403;
 /// How the names of Secrets end that the operator writes itself, from its own CA (`manifests/userdata_secret.yaml`, likewise).
 const MANAGED: &str = "-user-data-managed";
 
@@ -82,12 +85,15 @@ struct Judged {
 pub async fn look(cluster: &Cluster, here: &Here) -> Result<Vec<(MachineSet, State)>, ClusterError> {
     let namespace = &cluster.settings().machine_namespace;
     let sets = machine_sets::all(cluster, namespace).await?;
-    let mut states: BTreeMap<String, State> = BTreeMap::new();
+    let mut states: BTreeMap<SecretName, State> = BTreeMap::new();
     for set in &sets {
         if !states.contains_key(&set.secret) {
-            let state = match judged(cluster, &set.secret, here).await {
-                Ok(judged) => judged.map_or_else(|| State::Unread("there is no such Secret".to_owned()), |judged| judged.state),
-                Err(error) => State::Unread(error.to_string()),
+            let state = match &set.secret {
+                SecretName::Named(name) => match judged(cluster, name, here).await {
+                    Ok(judged) => judged.map_or_else(|| State::Unread("there is no such Secret".to_owned()), |judged| judged.state),
+                    Err(error) => State::Unread(unread(&error, name, namespace)),
+                },
+                SecretName::Unknown(why) => State::Unread(why.clone()),
             };
             states.insert(set.secret.clone(), state);
         }
@@ -97,6 +103,46 @@ pub async fn look(cluster: &Cluster, here: &Here) -> Result<Vec<(MachineSet, Sta
         Some((set, state))
     };
     Ok(sets.into_iter().filter_map(with_state).collect())
+}
+
+/// Asks once for the machine sets, and for each Secret that they name.
+pub(super) async fn ask(cluster: &Cluster) -> Vec<(&'static str, Result<(), ClusterError>)> {
+    const WHAT: &str = "pointers of machine sets";
+    let namespace = &cluster.settings().machine_namespace;
+    let sets = match machine_sets::all(cluster, namespace).await {
+        Ok(sets) => sets,
+        Err(error) => return vec![(WHAT, Err(error))],
+    };
+    let mut found = Vec::new();
+    for name in named(&sets) {
+        let asked = cluster.ask(WHAT, secrets(cluster).get_metadata_opt(name)).await;
+        found.extend(asked.err().map(|error| (WHAT, Err(error))));
+    }
+    if found.is_empty() {
+        found.push((WHAT, Ok(())));
+    }
+    found
+}
+
+/// The Secrets that machine sets name, each once.
+fn named(sets: &[MachineSet]) -> BTreeSet<&str> {
+    let names = sets.iter().filter_map(|set| match &set.secret {
+        SecretName::Named(name) => Some(name.as_str()),
+        SecretName::Unknown(_) => None,
+    });
+    names.collect()
+}
+
+/// Says why a Secret could not be read, and what to do.
+fn unread(error: &ClusterError, name: &str, namespace: &str) -> String {
+    if error.is_status(NO_RIGHT) {
+        format!(
+            "{}: add {name} to resourceNames of the Role in {namespace} by which this gateway gets and patches Secrets",
+            error.reason()
+        )
+    } else {
+        error.reason()
+    }
 }
 
 async fn judged(cluster: &Cluster, name: &str, here: &Here) -> Result<Option<Judged>, ClusterError> {
@@ -150,13 +196,22 @@ enum NotKept {
     Store(#[from] StoreError),
 }
 
+impl NotKept {
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Cluster(error) => error.cause(),
+            Self::Store(_) => Cause::Other("store".to_owned()),
+        }
+    }
+}
+
 impl Keeper {
     /// Keeps them for as long as it is polled, if it is this gateway's turn.
     pub(super) async fn run(self) {
         let mut turn = Turn::new(Arc::clone(&self.store), "keep the pointers of machine sets");
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut said, mut failed) = (BTreeMap::new(), None);
+        let (mut said, mut failures) = (BTreeMap::new(), FailureLog::default());
         loop {
             every.tick().await;
             let kept = match turn.take().await {
@@ -164,14 +219,18 @@ impl Keeper {
                 Ok(Some(store)) => self.keep(store, &mut said).await,
                 Err(error) => Err(error.into()),
             };
-            // Said once, and not each minute.
-            let reason = kept.err().map(|error| error.to_string());
-            if let Some(reason) = &reason
-                && failed.as_ref() != Some(reason)
-            {
-                tracing::warn!("cluster: the pointers of machine sets cannot be looked at: {reason}");
+            match kept {
+                Err(error) => {
+                    if failures.is_new(error.cause()) {
+                        tracing::warn!("cluster: the pointers of machine sets cannot be looked at: {error}");
+                    }
+                }
+                Ok(()) => {
+                    if failures.is_over() {
+                        tracing::info!("cluster: the pointers of machine sets are looked at again");
+                    }
+                }
             }
-            failed = reason;
         }
     }
 
@@ -185,26 +244,53 @@ impl Keeper {
         };
         let namespace = &self.cluster.settings().machine_namespace;
         let sets = machine_sets::all(&self.cluster, namespace).await?;
-        let names: BTreeSet<String> = sets.into_iter().map(|set| set.secret).collect();
-        said.retain(|name, _| names.contains(name));
-        for name in names {
-            let Some(judged) = judged(&self.cluster, &name, &here).await? else {
-                continue;
-            };
-            match (&judged.state, &judged.renewed) {
-                (State::Behind(carried), Some(renewed)) => {
-                    self.write(&name, &judged.secret, renewed).await?;
-                    store.tell(self.act(&name, carried, &here)).await?;
-                    said.remove(&name);
-                }
-                (State::Left(reason, _), _) if said.get(&name) != Some(reason) => {
-                    tracing::info!("cluster: Secret {namespace}/{name}: its pointer is left as it is: {reason}");
-                    said.insert(name, reason.clone());
-                }
-                _ => {}
+        // What is left as it is: said once, and again when it is for another reason.
+        let mut left = BTreeMap::new();
+        for set in &sets {
+            if let SecretName::Unknown(why) = &set.secret {
+                left.insert(
+                    format!("{} {namespace}/{}", set.kind, set.name),
+                    format!("its pointer is not renewed: {why}"),
+                );
             }
         }
+        for name in named(&sets) {
+            match self.keep_one(store, name, &here).await {
+                Ok(None) => {}
+                Ok(Some(why)) => {
+                    left.insert(format!("Secret {namespace}/{name}"), why);
+                }
+                // The others do not wait for what the API refuses of one.
+                Err(NotKept::Cluster(error)) if !error.cause().concerns_all() => {
+                    let why = format!("its pointer is not renewed: {}", unread(&error, name, namespace));
+                    left.insert(format!("Secret {namespace}/{name}"), why);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for (object, why) in &left {
+            if said.get(object) != Some(why) {
+                tracing::warn!("cluster: {object}: {why}");
+            }
+        }
+        *said = left;
         Ok(())
+    }
+
+    /// Renews the pointer in one Secret, or says why it is left as it is.
+    async fn keep_one(&self, store: &dyn Store, name: &str, here: &Here) -> Result<Option<String>, NotKept> {
+        let Some(judged) = judged(&self.cluster, name, here).await? else {
+            return Ok(Some("there is no such Secret".to_owned()));
+        };
+        match (&judged.state, &judged.renewed) {
+            (State::Behind(carried), Some(renewed)) => {
+                self.write(name, &judged.secret, renewed).await?;
+                store.tell(self.act(name, carried, here)).await?;
+                Ok(None)
+            }
+            (State::Left(reason, _), _) => Ok(Some(format!("its pointer is left as it is: {reason}"))),
+            _ => Ok(None),
+        }
     }
 
     /// Takes the place of the pointer, if nobody has changed the Secret meanwhile.

@@ -99,7 +99,7 @@ mod asked {
                 [
                     format!("{} {}", set.kind, set.name),
                     set.replicas.to_string(),
-                    set.secret.clone(),
+                    set.secret.to_string(),
                     carries,
                     note,
                 ]

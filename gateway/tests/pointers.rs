@@ -442,3 +442,27 @@ async fn pointers_in_use_are_known_after_a_restart() {
     }
     assert!(again[2].last >= first[2].last);
 }
+
+#[test]
+fn a_pointer_leads_where_the_settings_say_that_nodes_come() {
+    let gateway = Gateway::init();
+    let base = |arguments: &[&str]| {
+        let pointer = gateway.command(&[&["pointer", "--pool", POOL], arguments].concat());
+        let pointer: Value = serde_json::from_str(&pointer).unwrap();
+        let source = pointer["ignition"]["config"]["merge"][0]["source"].as_str().unwrap().to_owned();
+        source.split("/config/").next().unwrap().to_owned()
+    };
+    let port = gateway.address().port();
+    assert!(base(&[]).ends_with(&format!(":{port}")));
+    // Behind the table of `manifests`, the gateway listens on a port that nobody else knows.
+    gateway.settings("pointer_url = \"https://api-int.example.com:22623\"");
+    assert_eq!(base(&[]), "https://api-int.example.com:22623");
+    assert_eq!(base(&["--url", "https://other.example.com"]), "https://other.example.com");
+    let (_, said) = inspect(&gateway, &gateway.command(&["pointer", "--pool", POOL]));
+    assert!(!said.contains("something must lead there"), "{said}");
+    let (_, said) = inspect(
+        &gateway,
+        &gateway.command(&["pointer", "--pool", POOL, "--url", "https://api-int.example.com:9999"]),
+    );
+    assert!(said.contains("something must lead there from port 9999"), "{said}");
+}

@@ -87,7 +87,7 @@ bootstrap_kubeconfig = {}
 }
 
 /// `gateway.toml`.
-fn settings(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let (mut store, cluster) = (String::new(), cluster(parts, pools));
     if parts.contains(&Part::Store) && etcd.is_empty() {
         let _ = write!(
@@ -135,6 +135,8 @@ listen = \"[::]:{GATEWAY_PORT}\"
 state = \"{STATE}\"
 pools = \"{CONFIGURATION}/pools\"
 ek_roots = \"{CONFIGURATION}/{ek}\"
+# Nodes come to the Machine Config Server's port; the table of `attest-gateway manifests --only nft` leads them here.
+pointer_url = \"https://{host}:22623\"
 {store}{cluster}
 [tls]
 {tls}
@@ -190,7 +192,7 @@ impl InitialSettings {
     /// # Errors
     /// [`SettingsError`]: what was asked for is no setting.
     pub fn config_maps(&self) -> Result<[String; 2], SettingsError> {
-        let settings = settings(&self.etcd, &self.parts, &self.pools);
+        let settings = settings(&self.host, &self.etcd, &self.parts, &self.pools);
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
         let pool = pool(&self.host, &self.parts);
         let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();

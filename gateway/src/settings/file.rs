@@ -35,6 +35,7 @@ pub(super) const SECTIONS: &[&str] = &[
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     pub listen: SocketAddr,
+    pub pointer_url: Option<String>,
     pub proxy_protocol_from: Vec<String>,
     pub state: PathBuf,
     pub pools: PathBuf,
@@ -59,6 +60,7 @@ impl Default for File {
         Self {
             // The Machine Config Server's port, on every address, IPv4 and IPv6.
             listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 22623)),
+            pointer_url: None,
             proxy_protocol_from: Vec::new(),
             state: "state".into(),
             pools: "pools".into(),

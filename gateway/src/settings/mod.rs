@@ -29,6 +29,7 @@ use log::LogSettings;
 pub use log::{CheckpointSettings, ConfigsSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
 use serde_json::Value;
 pub use store::{EtcdSettings, KubernetesSettings, StoreSettings};
+use url::Url;
 
 use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::network::network;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub said: BTreeMap<String, Value>,
     /// Where it listens.
     pub listen: SocketAddr,
+    /// The URL by which nodes reach the gateway, if it is not the certificate's first name with the port of `listen`.
+    pub pointer_url: Option<Url>,
     /// Balancers: each connection from there says first, by the PROXY protocol, whose it is.
     pub balancers: Vec<IpNet>,
     /// Private state: store, seal, attestation log.
@@ -99,6 +102,18 @@ pub struct TlsSettings {
     pub client_ca_of_cluster: bool,
     /// Whether CA, certificate and key are: one file, which has all of them.
     pub serving_of_cluster: bool,
+}
+
+/// Checks a URL that pointers can begin with.
+fn pointer_url(text: String) -> Result<Url, Fault> {
+    let is_base = |url: &Url| {
+        let plain = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+        url.scheme() == "https" && url.has_host() && url.password().is_none() && plain
+    };
+    match Url::parse(&text) {
+        Ok(url) if is_base(&url) => Ok(url),
+        _ => Err(("pointer_url", format!("{text:?}"), "https://HOST or https://HOST:PORT")),
+    }
 }
 
 /// What a file says, by `section.key`.
@@ -217,6 +232,7 @@ impl Settings {
         Ok(Self {
             said,
             listen: file.listen,
+            pointer_url: file.pointer_url.map(pointer_url).transpose()?,
             balancers: balancers(&file.proxy_protocol_from)?,
             state: folder.join(file.state),
             store_key_file: file.store.key_file.as_ref().map(|path| folder.join(path)),

@@ -223,3 +223,28 @@ fn a_store_on_objects_is_where_the_cluster_is_asked() {
     refused(cluster, "key_file = \"x\"\nendpoints = [\"https://e:1\"]", "store.endpoints is set");
     refused(cluster, "key_file = \"x\"\nca = \"c\"", "store.ca is set");
 }
+
+#[test]
+fn a_pointer_url_is_where_pointers_can_begin() {
+    let url = |text: &str| parse(&format!("pointer_url = \"{text}\"")).map(|settings| settings.pointer_url.unwrap().to_string());
+    assert_eq!(parse("").unwrap().pointer_url, None);
+    assert_eq!(
+        url("https://api-int.example.com:22623").unwrap(),
+        "https://api-int.example.com:22623/"
+    );
+    assert!(url("https://[fd00::1]:22623").is_ok() && url("https://api-int.example.com/").is_ok());
+    for wrong in [
+        "",
+        "api-int.example.com:22623",
+        "http://api-int.example.com:22623",
+        "https://",
+        "https://api-int.example.com/config",
+        "https://api-int.example.com?a=b",
+        "https://user@api-int.example.com",
+        "https://:password@api-int.example.com",
+        "https://api-int.example.com#a",
+    ] {
+        let error = url(wrong).unwrap_err().to_string();
+        assert!(error.contains("pointer_url") && error.contains("https://HOST"), "{error}");
+    }
+}

@@ -119,6 +119,12 @@ fn the_settings_name_what_is_mounted() {
         settings.listen.port().to_string(),
         pod["containers"][0]["ports"][0]["containerPort"].to_string()
     );
+    // Pointers name the port that balancers and virtual IPs lead to, which is not the one that it listens on.
+    assert_eq!(
+        settings.pointer_url.as_ref().unwrap().as_str(),
+        "https://api-int.example.com:22623/"
+    );
+    assert_ne!(settings.listen.port(), 22623);
     // What it takes to end is within what it is given for that.
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > settings.limits.drain.as_secs() + 5);

@@ -191,7 +191,8 @@ impl Judgement {
                 .push(format!("{shown}: it has a user or a password, which this gateway does not look at"));
         }
         let (port, listen) = (url.port_or_known_default(), settings.listen.port());
-        if let Some(port) = port.filter(|port| *port != listen) {
+        let led_here = settings.pointer_url.as_ref().and_then(Url::port_or_known_default);
+        if let Some(port) = port.filter(|port| *port != listen && Some(*port) != led_here) {
             self.remarks.push(format!(
                 "{shown}: this gateway listens on port {listen}; something must lead there from port {port}"
             ));

@@ -40,7 +40,7 @@ pub struct Arguments {
     /// The pool that nodes with this pointer join.
     #[arg(long, required = true)]
     pool: Option<String>,
-    /// How nodes reach the gateway: https://host:port [default: the certificate's first name, and the port of `listen`].
+    /// How nodes reach the gateway: https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first name, and the port of `listen`].
     #[arg(long)]
     url: Option<Url>,
     /// A provisioning token for machines that cannot attest. Whoever can read the pointer has it then. On the command line everybody on
@@ -169,9 +169,9 @@ pub(super) fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How nodes reach the gateway, unless the administrator says so: the certificate's first name, and the port of `listen`.
+/// How nodes reach the gateway: as the command says it, or `pointer_url`; else by the certificate's first name, and the port of `listen`.
 pub(super) fn base_url(settings: &Settings, url: Option<&Url>) -> anyhow::Result<Url> {
-    if let Some(url) = url {
+    if let Some(url) = url.or(settings.pointer_url.as_ref()) {
         return Ok(url.clone());
     }
     let path = &settings.tls.certificate;

@@ -7,6 +7,9 @@ pub const GROUP: &str = "attest-gateway.internal";
 pub const VERSION: &str = "v1alpha1";
 pub const KIND: &str = "AttestedNode";
 pub const PLURAL: &str = "attestednodes";
+/// Labels by which an object is found: its node's name, and the pool of its last attestation.
+pub const NODE_LABEL: &str = "attest-gateway.internal/node";
+pub const POOL_LABEL: &str = "attest-gateway.internal/pool";
 
 /// Longest reason of a ban, in characters: it stands in every record of a refusal.
 pub const REASON_LIMIT_CHARACTERS: usize = 100;

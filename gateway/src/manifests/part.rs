@@ -187,7 +187,8 @@ const ATTESTED_NODES: &[Rule] = &[
     cluster(
         attested_nodes::GROUP,
         &[attested_nodes::PLURAL],
-        &["create", "get", "list", "watch"],
+        // Their labels are patched: by these they are found.
+        &["create", "get", "list", "patch", "watch"],
     ),
     cluster(attested_nodes::GROUP, &["attestednodes/status"], &["patch"]),
     // The objects are in no namespace; the events of what is in none are in this one.

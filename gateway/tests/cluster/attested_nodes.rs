@@ -476,3 +476,32 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_found_by_the_labels_of_their_node_and_pool() {
+    const NODE: &str = "attest-gateway.internal/node";
+    const POOL: &str = "attest-gateway.internal/pool";
+    let site = Site::start("edit");
+    let (_, object) = site.attested("worker-7").await;
+    let (_, other) = site.attested("worker-8").await;
+    let label = |name: &str, label: &str| site.node(name).unwrap()["metadata"]["labels"][label].clone();
+    shown(&site.api, "they are labelled", || {
+        label(&object, NODE) == "worker-7" && label(&other, NODE) == "worker-8" && label(&object, POOL) == "worker"
+    })
+    .await;
+    let found = site.kubectl(&["get", "an", "-l", &format!("{NODE}=worker-7"), "-o", "name"]);
+    assert_eq!(found.trim(), format!("attestednode.attest-gateway.internal/{object}"));
+    let found = site.kubectl(&["get", "an", "-l", &format!("{POOL}=worker"), "-o", "name"]);
+    assert_eq!(found.lines().count(), 2);
+    // What somebody else writes there is put back; what is theirs stays.
+    let generation = site.node(&object).unwrap()["metadata"]["generation"].clone();
+    site.kubectl(&["label", "an", &other, "--overwrite", &format!("{NODE}=worker-7"), "rack=a"]);
+    site.patch(&other, &json!({"reason": "looked at"}));
+    shown(&site.api, "the label is put back", || label(&other, NODE) == "worker-8").await;
+    assert_eq!(label(&other, "rack"), "a");
+    assert_eq!(site.node(&object).unwrap()["metadata"]["generation"], generation);
+    // A name that is freed is none to be found by.
+    site.patch(&object, &json!({"forget": "worker-7"}));
+    shown(&site.api, "the label is gone", || label(&object, NODE).is_null()).await;
+    assert_eq!(site.kubectl(&["get", "an", "-l", &format!("{NODE}=worker-7"), "-o", "name"]), "");
+}

@@ -61,7 +61,7 @@ const PARTS: [(&str, &[Right]); 11] = [
     (
         "attested-nodes",
         &[
-            ("create get list watch", "attestednodes", "*"),
+            ("create get list patch watch", "attestednodes", "*"),
             ("patch", "attestednodes/status", "*"),
             ("create", "events", "default"),
         ],

@@ -53,7 +53,7 @@ pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), Cluster
 pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Parts<'_>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), WHAT, cluster.health());
-    tasks.spawn(keeping.without_what_anybody_adds().run());
+    tasks.spawn(keeping.trimmed(AttestedNode::trim).run());
     let followed = Followed {
         cluster: Arc::clone(cluster),
         kept: kept.clone(),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::status::Status;
-use crate::manifests::attested_nodes::{GROUP, KIND, PLURAL, VERSION};
+use crate::manifests::attested_nodes::{GROUP, KIND, NODE_LABEL, PLURAL, POOL_LABEL, VERSION};
 
 /// `apiVersion` of the objects, as events name it.
 pub(super) const API_VERSION: &str = "attest-gateway.internal/v1alpha1";
@@ -138,6 +138,19 @@ impl AttestedNode {
 
     pub(super) fn resource_version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Takes away what is not looked at: labels and annotations are as large as whoever writes the object makes them.
+    pub(super) fn trim(&mut self) {
+        self.metadata.managed_fields = None;
+        self.metadata.annotations = None;
+        if let Some(labels) = &mut self.metadata.labels {
+            labels.retain(|name, _| [NODE_LABEL, POOL_LABEL].contains(&name.as_str()));
+        }
     }
 
     pub(super) fn generation(&self) -> i64 {

@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::clock::rfc3339;
-use crate::manifests::attested_nodes::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS};
+use crate::manifests::attested_nodes::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_LABEL};
+
+/// Longest value of a label.
+const LABEL_LIMIT_BYTES: usize = 63;
 
 /// All of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,11 +220,25 @@ impl Status {
         });
     }
 
+    /// The labels that the object is to have; none where the value can be no label's: a node's name can be longer.
+    pub(super) fn labels(&self) -> [(&'static str, Option<&str>); 2] {
+        let pool = self.attestation.as_ref().map(|attestation| attestation.pool.as_str());
+        [(NODE_LABEL, self.node_name.as_deref()), (POOL_LABEL, pool)]
+            .map(|(label, value)| (label, value.filter(|value| self.identity.is_some() && is_label_value(value))))
+    }
+
     /// The merge patch (RFC 7386) that makes this of that; none if it is the same.
     pub(super) fn patch(&self, before: &Self) -> Option<Value> {
         let value = |status: &Self| serde_json::to_value(status).unwrap_or_default();
         difference(&value(before), &value(self))
     }
+}
+
+/// Returns whether a label can have this value (`IsValidLabelValue` in `apimachinery/pkg/util/validation/validation.go`).
+fn is_label_value(value: &str) -> bool {
+    let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    value.len() <= LABEL_LIMIT_BYTES && value.bytes().all(plain) && ends(value.bytes().next()) && ends(value.bytes().last())
 }
 
 fn difference(before: &Value, after: &Value) -> Option<Value> {

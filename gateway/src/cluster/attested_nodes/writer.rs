@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::WHAT;
@@ -38,11 +38,13 @@ pub(super) struct Writer {
     events: Events,
     pace: Interval,
     /// The versions that were written over: whoever is told of them again is told of the past.
-    past: HashMap<String, String>,
+    past: HashMap<String, Vec<String>>,
     /// How often in a row the API has refused to write each of these, though it answers.
     failed: HashMap<String, u32>,
     /// Whether it was said that the schema is another.
     said: bool,
+    /// The log has a line that labels cannot be written.
+    unlabelled: bool,
 }
 
 impl Writer {
@@ -56,6 +58,7 @@ impl Writer {
             past: HashMap::new(),
             failed: HashMap::new(),
             said: false,
+            unlabelled: false,
         }
     }
 
@@ -65,7 +68,10 @@ impl Writer {
 
     /// Whether the watch has not told yet what was written over this.
     pub(super) fn is_past(&mut self, node: &AttestedNode) -> bool {
-        let is_past = self.past.get(node.name()).is_some_and(|version| version == node.resource_version());
+        let is_past = self
+            .past
+            .get(node.name())
+            .is_some_and(|versions| versions.iter().any(|version| version == node.resource_version()));
         if !is_past {
             self.past.remove(node.name());
         }
@@ -102,35 +108,68 @@ impl Writer {
         }
     }
 
-    /// Writes the status, if it is another than it was.
+    /// Writes labels and status, if they are others than they were.
     pub(super) async fn write(&mut self, node: &AttestedNode, status: &mut Status) -> Result<Written, ClusterError> {
         status.sum_up();
-        let Some(changes) = status.patch(&node.status()) else {
+        let mut versions = vec![node.resource_version().to_owned()];
+        match self.label(node, status).await {
+            Ok(version) => versions.extend(version),
+            Err(error) if error.is_status(CONFLICT) || error.is_not_found() => return Ok(Written::Later),
+            Err(error) => return Err(error),
+        }
+        if let Some(changes) = status.patch(&node.status()) {
+            self.pace.tick().await;
+            let patch = json!({"metadata": {"resourceVersion": versions.last()}, "status": changes});
+            match self
+                .cluster
+                .ask(WHAT, self.api().patch_status(node.name(), &patched(), &Patch::Merge(&patch)))
+                .await
+            {
+                Ok(_) => {}
+                Err(error) if error.is_status(CONFLICT) || error.is_not_found() => return Ok(Written::Later),
+                Err(error) if error.is_status(INVALID) => {
+                    if !std::mem::replace(&mut self.said, true) {
+                        tracing::warn!(
+                            "cluster: {error}; is the CustomResourceDefinition that of this release? `attest-gateway manifests --with attested-nodes`"
+                        );
+                    }
+                    return Ok(Written::Never);
+                }
+                Err(error) => return Err(error),
+            }
+        } else if versions.len() == 1 {
             return Ok(Written::Yes);
-        };
+        } else {
+            versions.pop();
+        }
+        self.past.insert(node.name().to_owned(), versions);
+        Ok(Written::Yes)
+    }
+
+    /// Writes the labels by which the object is found, if they are others, and returns the version that it has then.
+    async fn label(&mut self, node: &AttestedNode, status: &Status) -> Result<Option<String>, ClusterError> {
+        let changed = status.labels().into_iter().filter(|(name, value)| node.label(name) != *value);
+        let changed: serde_json::Map<String, Value> = changed.map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        if changed.is_empty() {
+            return Ok(None);
+        }
         self.pace.tick().await;
-        let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "status": changes});
-        let params = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let patch = json!({"metadata": {"resourceVersion": node.resource_version(), "labels": changed}});
         match self
             .cluster
-            .ask(WHAT, self.api().patch_status(node.name(), &params, &Patch::Merge(&patch)))
+            .ask(WHAT, self.api().patch(node.name(), &patched(), &Patch::Merge(&patch)))
             .await
         {
-            Ok(_) => {
-                self.past.insert(node.name().to_owned(), node.resource_version().to_owned());
-                Ok(Written::Yes)
+            Ok(labelled) => {
+                self.unlabelled = false;
+                Ok(Some(labelled.resource_version().to_owned()))
             }
-            Err(error) if error.is_status(CONFLICT) || error.is_not_found() => Ok(Written::Later),
-            Err(error) if error.is_status(INVALID) => {
-                if !std::mem::replace(&mut self.said, true) {
-                    tracing::warn!(
-                        "cluster: {error}; is the CustomResourceDefinition that of this release? `attest-gateway manifests --with attested-nodes`"
-                    );
+            // What the objects say is worth more than that they are found by it: a role without this right, or a spec that the schema refuses, keeps no status away.
+            Err(error) if !error.cause().concerns_all() && !error.is_status(CONFLICT) && !error.is_not_found() => {
+                if !std::mem::replace(&mut self.unlabelled, true) {
+                    tracing::warn!("cluster: {error}; the object gets no labels, which needs patch on attestednodes");
                 }
-                Ok(Written::Never)
+                Ok(None)
             }
             Err(error) => Err(error),
         }
@@ -155,6 +194,13 @@ impl Writer {
             .say(&self.cluster, about, Said { reason, warning }, text, now)
             .await
             .map(drop)
+    }
+}
+
+fn patched() -> PatchParams {
+    PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
     }
 }
 

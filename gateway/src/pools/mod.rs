@@ -11,6 +11,7 @@ mod folder;
 mod inventory;
 pub mod live;
 mod load;
+mod missing_files;
 pub mod needed;
 mod new_values;
 mod observed;

@@ -2,6 +2,7 @@
 
 use super::again;
 use super::difference::{self, Difference};
+use super::missing_files::{MissingFile, missing_files};
 use super::taken_over::{self, Obstacle};
 use super::versions::Kind;
 use crate::ignition::{Config, Hashed, Inexpressible, SpecVersion};
@@ -26,6 +27,8 @@ pub(super) struct Known {
     pub obstacle: Option<String>,
     /// What keeps machine-config-daemon from taking it over, where it should.
     pub not_taken_over: Vec<Obstacle>,
+    /// Files that the pre-approved one names, and that only the full one has.
+    pub missing_files: Vec<MissingFile>,
     /// Whether the full one has kernel arguments.
     pub kernel_arguments: bool,
     /// How large they are.
@@ -84,6 +87,7 @@ impl Outlines {
             same: self.same_kind && self.pre_approved == self.full,
             obstacle: again::obstacle(&self.pre_approved, &self.full),
             not_taken_over: spec.map_or_else(Vec::new, |spec| taken_over::obstacles(&self.pre_approved, spec, &self.full)),
+            missing_files: missing_files(&self.pre_approved, &self.full),
             kernel_arguments: arguments.iter().any(|arguments| !arguments.is_empty()),
             summary: format!("full: {}; pre-approved: {}", sizes(&self.full), sizes(&self.pre_approved)),
         }

@@ -123,6 +123,14 @@ impl Pool {
         {
             warnings.push(format!("pool {}: {obstacle}", self.name));
         }
+        let earned = [self.grants.attested, self.grants.token, self.grants.kubelet, self.grants.nothing];
+        let missing = self.known.missing_files.iter().filter(|_| earned.contains(&Earns::PreApproved));
+        warnings.extend(missing.map(|missing| {
+            format!(
+                "pool {}: {} names {}, which the full config has and the pre-approved one has not, so a node with the latter lacks it: add it to upstream.include.files, or have its MachineConfig needed before approval",
+                self.name, missing.named_by, missing.path
+            )
+        }));
         warnings.extend(self.of_second_stage());
         if self.unpinned {
             warnings.push(format!(

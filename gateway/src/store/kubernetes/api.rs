@@ -16,8 +16,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::super::StoreError;
 use super::head::{Head, Unread, VERSION, pack, unpack};
 use super::view::Pairs;
-use crate::causes::with_causes;
-use crate::cluster_api::{self, ClusterError};
+use crate::cluster_api::{self, ClusterError, explain};
 use crate::settings::KubernetesSettings;
 
 /// Which state the object has: what a change of it wants.
@@ -83,11 +82,15 @@ fn failure(error: &Error) -> Failure {
     match error {
         // What is answered so, an API may have begun: 500, 503 and 504 come from its own store, or from what stands before it; 429 from a limit of either.
         Error::Api(status) if status.code == 429 || status.code >= 500 => Failure::Unanswered(beginning(&status.message)),
+        Error::Api(status) if status.code == 401 => Failure::Refused {
+            code: 401,
+            message: explain(error),
+        },
         Error::Api(status) => Failure::Refused {
             code: status.code,
             message: beginning(&status.message),
         },
-        error => Failure::Unanswered(beginning(&with_causes(error))),
+        error => Failure::Unanswered(explain(error)),
     }
 }
 
@@ -281,7 +284,11 @@ impl Place {
                 "the cluster's API does not answer, or its etcd is too slow; what was asked for can be asked for again",
             ),
             Failure::Unanswered(why) => engine(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
-            Failure::Refused { code: 401 | 403, message } => engine(
+            Failure::Refused { code: 401, message } => engine(
+                message.clone(),
+                "the gateway's service account, or the token by which it is known, is there no longer: a pod that is started again has a new one",
+            ),
+            Failure::Refused { code: 403, message } => engine(
                 message.clone(),
                 "the gateway's service account needs get, list, create, patch and delete on secrets in its namespace",
             ),

@@ -50,6 +50,10 @@ pub(super) struct Committer {
     pub(super) apart: Apart<Asked>,
     fold_again: Instant,
     pub(super) folds: u32,
+    /// The kind of failure that was logged last, while transactions fail.
+    failing: Option<(&'static str, u16)>,
+    /// The same for the beats by which other processes know that this one lives.
+    pub(super) unheard: Option<(&'static str, u16)>,
 }
 
 impl Committer {
@@ -64,6 +68,8 @@ impl Committer {
             apart: Apart::default(),
             fold_again: Instant::now(),
             folds: 0,
+            failing: None,
+            unheard: None,
         };
         committer.observe();
         committer
@@ -133,7 +139,12 @@ impl Committer {
                 tried => tried,
             };
             match tried {
-                Ok(true) => return,
+                Ok(true) => {
+                    if self.failing.take().is_some() {
+                        tracing::info!("{}: transactions succeed again", self.opened.place.place);
+                    }
+                    return;
+                }
                 Ok(false) => {}
                 Err(Trouble::Contended) if Instant::now() < until => {
                     conflicts += 1;
@@ -146,7 +157,10 @@ impl Committer {
                 }
                 Err(trouble) => {
                     let trouble = self.told(trouble).await;
-                    tracing::warn!("{}", self.opened.error(&trouble));
+                    // Each of those who asked is told. The log says it once, and again when the cause is another.
+                    if self.failing.replace(trouble.kind()) != Some(trouble.kind()) {
+                        tracing::warn!("{}", self.opened.error(&trouble));
+                    }
                     self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
                     return;
                 }

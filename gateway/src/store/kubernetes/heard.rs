@@ -70,9 +70,16 @@ impl Committer {
             }
             true
         });
-        if let Err(trouble) = beat.await {
-            let error = self.opened.error(&trouble);
-            tracing::warn!("this gateway cannot say in the store that it is there: {error}");
+        let beat = beat.await;
+        if beat.is_ok() {
+            self.unheard = None;
+        }
+        if let Err(trouble) = beat {
+            // Tried again within the third of a lease: the log says it once for each kind of failure.
+            if self.unheard.replace(trouble.kind()) != Some(trouble.kind()) {
+                let error = self.opened.error(&trouble);
+                tracing::warn!("this gateway cannot say in the store that it is there: {error}");
+            }
             if self.heard.elapsed() >= self.opened.limits.lease {
                 locked(&self.opened.leads).drain(..).for_each(|leads| leads.is_lost());
             }

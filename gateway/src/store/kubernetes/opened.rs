@@ -75,6 +75,20 @@ pub(super) enum Trouble {
     Store(StoreError),
 }
 
+impl Trouble {
+    /// Returns what tells one kind of failure from another in the log, where each is said once: whether something was done makes no other kind.
+    pub(super) const fn kind(&self) -> (&'static str, u16) {
+        match self {
+            Self::Api(Failure::Unanswered(_)) | Self::Doubt(Failure::Unanswered(_)) | Self::Late => ("unanswered", 0),
+            Self::Api(Failure::Refused { code, .. }) | Self::Doubt(Failure::Refused { code, .. }) => ("refused", *code),
+            Self::Contended => ("contended", 0),
+            Self::Crowded | Self::Full => ("full", 0),
+            Self::Absent => ("absent", 0),
+            _ => ("other", 0),
+        }
+    }
+}
+
 impl From<Failure> for Trouble {
     fn from(failure: Failure) -> Self {
         Self::Api(failure)

@@ -49,7 +49,7 @@ pub(super) fn short_names(objects: &Objects, kind: Kind) -> Value {
 
 /// Whether this kind is there.
 pub(super) fn is_there(objects: &Objects, kind: Kind) -> bool {
-    !kind.is_custom() || version(objects, kind).is_some()
+    !objects.lacks(kind) && (!kind.is_custom() || version(objects, kind).is_some())
 }
 
 /// Largest request that etcd takes: its `--max-request-bytes`, <https://etcd.io/docs/v3.6/dev-guide/limit/>.

@@ -202,6 +202,13 @@ impl Kubernetes {
         self.changed();
     }
 
+    /// This kind is not known here, as in a release that is older than the kind: its paths are answered by 404, and the discovery does not name it
+    /// (<https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>: since 1.30; `installAPIResources` in
+    /// `pkg/controlplane/instance.go` of `kubernetes/kubernetes`).
+    pub fn lack(&self, plural: &str) {
+        locked(&self.shared.objects).lack(Kind::by_plural(plural));
+    }
+
     /// An object, if it is there.
     #[must_use]
     pub fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {

@@ -46,6 +46,8 @@ pub(super) struct Objects {
     made: u64,
     /// Who writes next, as `metadata.managedFields` names it.
     manager: String,
+    /// Kinds of newer releases.
+    lacking: Vec<Kind>,
 }
 
 /// How much one secret may hold.
@@ -58,6 +60,15 @@ fn key(kind: Kind, namespace: &str, name: &str) -> Key {
 impl Objects {
     pub(super) const fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// This kind is not known from here on.
+    pub(super) fn lack(&mut self, kind: Kind) {
+        self.lacking.push(kind);
+    }
+
+    pub(super) fn lacks(&self, kind: Kind) -> bool {
+        self.lacking.contains(&kind)
     }
 
     pub(super) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {

@@ -69,6 +69,11 @@ impl Arguments {
             pools: self.pools(),
             parts: self.parts(),
         };
+        if gateway.parts.contains(&Part::SecondStage) {
+            output::tell(
+                "--with second-stage: a ValidatingAdmissionPolicy holds the account to MachineConfigs of the second stage. An API before Kubernetes 1.30 (OpenShift 4.17) does not know that kind: kubectl says so and applies the role all the same, and the account can write any MachineConfig. See first that this prints the kind:\n  kubectl api-resources --api-group=admissionregistration.k8s.io | grep validatingadmissionpolicies",
+            );
+        }
         Ok(gateway.objects())
     }
 
@@ -89,6 +94,11 @@ impl Arguments {
         if settings.etcd.is_empty() && !settings.parts.contains(&Part::Store) {
             output::tell(
                 "neither --etcd nor --with store: each host has a store of its own, and a node that attests at one and fetches from another is refused",
+            );
+        }
+        if settings.parts.contains(&Part::Tokens) {
+            output::tell(
+                "--with tokens: as printed, no pool takes tokens; set token = \"full\" (or \"pre-approved\") under [grants] in those of ConfigMap attest-gateway-pools that should",
             );
         }
         Ok(settings.config_maps()?.into())

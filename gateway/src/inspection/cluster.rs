@@ -93,6 +93,13 @@ pub(super) async fn second_stage(cluster: &Cluster, pools: &LivePools, findings:
             return;
         }
     };
+    // What may be written without that policy is every MachineConfig.
+    if !found.is_empty() && cluster.knows_admission_policies().await.is_ok_and(|known| !known) {
+        findings.push(Finding::Degraded(
+            "cluster: the API knows no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so nothing holds an account with the rights of `manifests --with second-stage` to MachineConfigs of the second stage: take the ClusterRoleBinding attest-gateway-second-stage away, and apply the objects by hand (docs/second-stage.md)"
+                .to_owned(),
+        ));
+    }
     for (pool, name, there) in found {
         findings.push(match there {
             There::Well => Finding::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),

@@ -74,7 +74,10 @@ bootstrap_kubeconfig = {}
         parts.contains(&Part::BootstrapKubeconfig),
     );
     if parts.contains(&Part::Tokens) {
-        let _ = writeln!(cluster, "bootstrap_tokens = [{pools}]");
+        let _ = writeln!(
+            cluster,
+            "# A pool gives something for them once its grants.token says so; as printed, none does.\nbootstrap_tokens = [{pools}]"
+        );
     }
     if parts.contains(&Part::AttestedNodes) {
         // Whoever may edit them would decide about machines: that is the administrator's to say.
@@ -132,11 +135,11 @@ key = \"{CONFIGURATION}/mcs-tls/tls.key\"
     format!(
         "# What is not here is at its default: docs/configuration.md. A change counts when the pods are restarted.
 listen = \"[::]:{GATEWAY_PORT}\"
+# Nodes come to the Machine Config Server's port; the table of `attest-gateway manifests --only nft` leads them here.
+pointer_url = \"https://{host}:22623\"
 state = \"{STATE}\"
 pools = \"{CONFIGURATION}/pools\"
 ek_roots = \"{CONFIGURATION}/{ek}\"
-# Nodes come to the Machine Config Server's port; the table of `attest-gateway manifests --only nft` leads them here.
-pointer_url = \"https://{host}:22623\"
 {store}{cluster}
 [tls]
 {tls}
@@ -230,7 +233,12 @@ mod tests {
     fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
         let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
-        let text = settings(&etcd, &parts.iter().copied().collect(), &pools);
+        let text = settings(
+            &"api-int.example.com".parse().unwrap(),
+            &etcd,
+            &parts.iter().copied().collect(),
+            &pools,
+        );
         Settings::parse(&text, Path::new("/etc/attest-gateway/settings/gateway.toml")).unwrap()
     }
 

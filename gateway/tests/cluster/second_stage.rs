@@ -308,6 +308,12 @@ async fn a_gateway_makes_what_its_pools_name_and_says_what_keeps_it_from_that() 
     let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
     let made = api.get(KIND, "", &name(&first)).unwrap();
     assert_eq!(made["spec"], first["spec"]);
+    // An API that does not know the policy holds the account to nothing.
+    assert!(!gateway.command(&["check"]).contains("ValidatingAdmissionPolicy"));
+    api.lack("validatingadmissionpolicies");
+    let checked = gateway.command(&["check"]);
+    let said = checked.lines().find(|line| line.contains("knows no ValidatingAdmissionPolicy"));
+    assert!(said.is_some_and(|line| line.contains("DEGRADED")), "{checked}");
     // What nodes get names it.
     let served = String::from_utf8(gateway.config("/config/worker", &[]).await.body).unwrap();
     assert!(served.contains(&name(&first)));

@@ -192,7 +192,7 @@ fn one_host_after_the_other_and_control_plane_hosts_only() {
         "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
     );
     let keys: Vec<&Value> = terms.iter().map(|term| &term["matchExpressions"][0]["key"]).collect();
-    assert_eq!(keys, ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"]);
+    assert_eq!(keys, ["node-role.kubernetes.io/control-plane"]);
     for key in keys {
         assert!(
             list(pod, "/tolerations").iter().any(|toleration| &toleration["key"] == key),

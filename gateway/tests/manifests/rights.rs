@@ -299,6 +299,32 @@ fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stag
     }
 }
 
+/// `kubectl apply` goes on after a kind that the API does not know: the role would count without it.
+#[test]
+fn that_an_api_may_not_know_the_policy_is_said_before_the_role_counts() {
+    let said = |part: &str, only: &str| {
+        let output = manifests(&["--only", only, "--image", IMAGE, "--host", "api-int.example.com", "--with", part]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let second_stage = said("second-stage", "gateway");
+    for words in [
+        "Kubernetes 1.30",
+        "can write any MachineConfig",
+        "kubectl api-resources --api-group=admissionregistration.k8s.io",
+    ] {
+        assert!(second_stage.contains(words), "{words} is not in {second_stage}");
+    }
+    assert!(!said("configs", "gateway").contains("ValidatingAdmissionPolicy"));
+    // Bootstrap tokens are followed, and what they earn is the pools' to say.
+    let tokens = said("tokens", "settings");
+    assert!(
+        tokens.contains("no pool takes tokens") && tokens.contains("token = \"full\""),
+        "{tokens}"
+    );
+    assert!(!said("configs", "settings").contains("no pool takes tokens"));
+}
+
 /// Who edits the machines' objects is the administrator's to say: the role is there, and nobody has it. It is no right to say what is known of a machine.
 #[test]
 fn nobody_may_edit_the_machines_objects_unless_that_is_said() {

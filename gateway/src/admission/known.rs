@@ -1,10 +1,10 @@
-//! Sources that have proven something lately: what they come for next is nearly theirs.
+//! Addresses that have proven something lately: what they come for next is nearly theirs. Of an IPv6 address nothing follows for its neighbours: the network
+//! of a machine is one that strangers may be in, too.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use super::Source;
 
 /// How long it counts: as long as a ticket is good by default. Whoever comes later waits with the others.
 const LASTS: Duration = Duration::from_secs(600);
@@ -17,31 +17,35 @@ pub struct Known(Mutex<Sources>);
 
 #[derive(Debug, Default)]
 struct Sources {
-    since: HashMap<Source, Instant>,
+    since: HashMap<IpAddr, Instant>,
     /// All of them, and how each was remembered; the first one longest ago.
-    order: VecDeque<(Instant, Source)>,
+    order: VecDeque<(Instant, IpAddr)>,
 }
 
 impl Known {
-    /// At `now` this source has proven something.
-    pub fn note(&self, source: Source, now: Instant) {
+    /// At `now` this address has proven something.
+    pub fn note(&self, address: IpAddr, now: Instant) {
+        let address = address.to_canonical();
         let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.since.insert(source, now);
-        sources.order.push_back((now, source));
+        sources.since.insert(address, now);
+        sources.order.push_back((now, address));
         while sources.order.len() > MOST || sources.order.front().is_some_and(|(since, _)| is_over(*since, now)) {
-            let Some((since, source)) = sources.order.pop_front() else { break };
+            let Some((since, address)) = sources.order.pop_front() else { break };
             // It may have done so again since.
-            if sources.since.get(&source) == Some(&since) {
-                sources.since.remove(&source);
+            if sources.since.get(&address) == Some(&since) {
+                sources.since.remove(&address);
             }
         }
     }
 
     /// Whether it has, not long before `now`.
     #[must_use]
-    pub fn knows(&self, source: Source, now: Instant) -> bool {
+    pub fn knows(&self, address: IpAddr, now: Instant) -> bool {
         let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.since.get(&source).is_some_and(|since| !is_over(*since, now))
+        sources
+            .since
+            .get(&address.to_canonical())
+            .is_some_and(|since| !is_over(*since, now))
     }
 }
 
@@ -51,11 +55,11 @@ fn is_over(since: Instant, now: Instant) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
 
-    fn source(number: usize) -> Source {
+    fn source(number: usize) -> IpAddr {
         Ipv4Addr::from_bits(u32::try_from(number).unwrap_or_default()).into()
     }
 
@@ -72,6 +76,14 @@ mod tests {
         assert!(!known.knows(source(1), late + LASTS / 2));
         let sources = known.0.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!((sources.since.len(), sources.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn attack_55_a_neighbour_of_an_address_that_is_known_is_not_known() {
+        let (known, now) = (Known::default(), Instant::now());
+        let address = |last: u16| IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, last));
+        known.note(address(7), now);
+        assert!(known.knows(address(7), now) && !known.knows(address(66), now));
     }
 
     #[test]

@@ -1,26 +1,51 @@
-//! A line: who is next. Sources take turns, so that one with a thousand in it makes another wait for one of them and not for all.
+//! A line: who is next. Networks take turns, in each of them its smaller networks, and in those the addresses ([`Source::networks`]): one with a
+//! thousand in it makes another wait for one of them and not for all.
 
 use std::collections::{HashMap, VecDeque};
 
 use tokio::sync::oneshot;
 
 use super::Source;
+use super::source::Network;
+
+/// Those who have gone are taken out when more than this, and more than twice as many as stayed the last time, are in the line: each of them may be of an
+/// address of its own.
+const SWEEP_LENGTH: usize = 1024;
 
 /// Those who wait for a `T`. How many they are is bounded by who can ask: a connection asks for one thing at a time.
 #[derive(Debug)]
 pub(super) struct Line<T> {
-    waiting: HashMap<Source, VecDeque<oneshot::Sender<T>>>,
-    /// The sources that wait, each once; the next one first.
-    order: VecDeque<Source>,
+    networks: Turns<T>,
     length: usize,
+    /// The length from which on it is looked who has gone.
+    sweep_at: usize,
+}
+
+/// What is in the line, of one network.
+#[derive(Debug)]
+struct Turns<T> {
+    waiting: VecDeque<oneshot::Sender<T>>,
+    members: HashMap<Network, Turns<T>>,
+    /// Those members, each once; the next one first.
+    order: VecDeque<Network>,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            members: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
 }
 
 impl<T> Default for Line<T> {
     fn default() -> Self {
         Self {
-            waiting: HashMap::new(),
-            order: VecDeque::new(),
+            networks: Turns::default(),
             length: 0,
+            sweep_at: SWEEP_LENGTH,
         }
     }
 }
@@ -33,45 +58,80 @@ impl<T> Line<T> {
 
     /// One more waits.
     pub(super) fn wait(&mut self, source: Source) -> oneshot::Receiver<T> {
-        let (sender, receiver) = oneshot::channel();
-        let waiting = self.waiting.entry(source).or_default();
-        if waiting.is_empty() {
-            self.order.push_back(source);
-        } else {
-            // Those who have gone would only be counted.
-            while waiting.back().is_some_and(oneshot::Sender::is_closed) {
-                waiting.pop_back();
-                self.length -= 1;
-            }
+        if self.length >= self.sweep_at {
+            self.length = self.networks.sweep();
+            self.sweep_at = self.length.saturating_mul(2).max(SWEEP_LENGTH);
         }
-        waiting.push_back(sender);
+        let (sender, receiver) = oneshot::channel();
+        let mut turns = &mut self.networks;
+        for network in source.networks() {
+            if !turns.members.contains_key(&network) {
+                turns.order.push_back(network);
+            }
+            turns = turns.members.entry(network).or_default();
+        }
+        // Those who have gone would only be counted.
+        while turns.waiting.back().is_some_and(oneshot::Sender::is_closed) {
+            turns.waiting.pop_back();
+            self.length -= 1;
+        }
+        turns.waiting.push_back(sender);
         self.length += 1;
         receiver
     }
 
     /// Who is next. It may have gone.
     pub(super) fn next(&mut self) -> Option<oneshot::Sender<T>> {
-        let source = self.order.pop_front()?;
-        let waiting = self.waiting.get_mut(&source)?;
-        while waiting.front().is_some_and(oneshot::Sender::is_closed) && waiting.len() > 1 {
-            waiting.pop_front();
-            self.length -= 1;
-        }
-        let next = waiting.pop_front();
-        self.length -= usize::from(next.is_some());
-        if waiting.is_empty() {
-            self.waiting.remove(&source);
+        let (next, passed_over) = self.networks.next();
+        self.length -= passed_over + usize::from(next.is_some());
+        next
+    }
+}
+
+impl<T> Turns<T> {
+    /// Who is next, and how many were passed over because they have gone.
+    fn next(&mut self) -> (Option<oneshot::Sender<T>>, usize) {
+        let Some(network) = self.order.pop_front() else {
+            let mut passed_over = 0;
+            while self.waiting.front().is_some_and(oneshot::Sender::is_closed) && self.waiting.len() > 1 {
+                self.waiting.pop_front();
+                passed_over += 1;
+            }
+            return (self.waiting.pop_front(), passed_over);
+        };
+        let Some(member) = self.members.get_mut(&network) else {
+            return (None, 0);
+        };
+        let next = member.next();
+        if member.is_empty() {
+            self.members.remove(&network);
         } else {
-            self.order.push_back(source);
+            self.order.push_back(network);
         }
         next
+    }
+
+    /// Takes out who has gone; says how many stay.
+    fn sweep(&mut self) -> usize {
+        self.waiting.retain(|sender| !sender.is_closed());
+        let mut stay = self.waiting.len();
+        self.members.retain(|_, member| {
+            stay += member.sweep();
+            !member.is_empty()
+        });
+        self.order.retain(|network| self.members.contains_key(network));
+        stay
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.members.is_empty()
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use super::*;
 
@@ -94,7 +154,7 @@ mod tests {
                 served.push(asked[place.unwrap()]);
             }
         }
-        assert!(line.length() == 0 && line.waiting.is_empty() && line.order.is_empty());
+        assert!(line.length() == 0 && line.networks.is_empty() && line.networks.order.is_empty());
         served
     }
 
@@ -118,6 +178,39 @@ mod tests {
             drop(line.wait(source(1)));
         }
         assert!(line.length() <= 2);
+        // Nor from an address of its own each time.
+        for number in 0..100_000 {
+            drop(line.wait(source(number)));
+        }
+        assert!(line.length() <= SWEEP_LENGTH && line.networks.order.len() <= SWEEP_LENGTH);
         drop(first);
+    }
+
+    /// How many are served before this one, which came last.
+    fn before(neighbours: impl Iterator<Item = IpAddr>, last: Source) -> usize {
+        let mut line = Line::default();
+        let neighbours: Vec<_> = neighbours.map(|address| line.wait(address.into())).collect();
+        let mut last = line.wait(last);
+        let mut served = 0;
+        while last.try_recv().is_err() {
+            line.next().unwrap().send(()).unwrap();
+            served += 1;
+        }
+        drop(neighbours);
+        served - 1
+    }
+
+    #[test]
+    fn attack_55_a_neighbour_in_the_network_of_64_bits_makes_nobody_wait_for_all_of_its_addresses() {
+        let address = |number: u128| IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number));
+        let from_one = || (0..1000).map(|_| address(66));
+        let from_many = || (0..1000).map(|number| address(0x1_0000 + number));
+        let in_another = |bits: u32| Source::from(address(1 << bits));
+        assert_eq!(before(from_one(), address(7).into()), 1);
+        for other in [in_another(64), in_another(80), source(7), Source::known(address(7))] {
+            assert_eq!((before(from_one(), other), before(from_many(), other)), (1, 1), "{other}");
+        }
+        // Among a thousand addresses of one network, of which nothing else is known, it is one.
+        assert_eq!(before(from_many(), address(7).into()), 1000);
     }
 }

@@ -23,10 +23,13 @@ pub use connections::{Connections, Place, Unnamed, Waiting, Working};
 pub use handshakes::{Begun, Handshake, Handshakes, RequestTurn};
 pub use known::Known;
 pub use shares::{NoRoom, Share, Shares};
-pub use source::Source;
+pub use source::{Network, Source};
 pub use turns::{TooBusy, Turn, Turns};
 pub use verification::{Length, Verification};
 pub use wrong::{Wrong, WrongCredentials};
+
+use std::net::IpAddr;
+use std::time::Instant;
 
 use crate::settings::Limits;
 
@@ -45,7 +48,7 @@ pub struct Admission {
     pub requests: Turns,
     /// Handshakes, which begin when there is little else to do.
     pub handshakes: Handshakes,
-    /// Whose handshakes go first.
+    /// Whose handshakes go first, and who counts by itself.
     pub known: Known,
     /// What takes the processor.
     pub verification: Verification,
@@ -69,6 +72,15 @@ impl Admission {
             verification: Verification::default(),
             challenges: Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
             wrong: WrongCredentials::default(),
+        }
+    }
+
+    /// Whom limits are counted for that comes from this address: from one that has proven something lately, the address alone.
+    #[must_use]
+    pub fn source(&self, peer: IpAddr) -> Source {
+        match self.known.knows(peer, Instant::now()) {
+            true => Source::known(peer),
+            false => peer.into(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Shares of what there is only so much of: connections, bytes of memory. A source may have all that nobody else wants. When there is no room
-//! left, the source that has most gives back what has waited longest for its peer.
+//! left, the network that has most gives back, in it the smaller network, and in that the address ([`Source::networks`]), what has waited longest for its
+//! peer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::Source;
 use super::line::Line;
+use super::source::Network;
 
 /// How long something waits for its peer before others of the same source take its place. A storm of good machines behind one address must
 /// not push each other out: what they send arrives within milliseconds, so that something is wrong with whoever is older than this.
@@ -31,23 +33,28 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     limit: usize,
-    total: usize,
     next_id: u64,
-    sources: HashMap<Source, Holder>,
-    /// All sources by what they have; the last one has most.
-    by_amount: BTreeSet<(usize, Source)>,
+    /// All of them, by their networks.
+    all: Holder,
 }
 
+/// What a network has, or an address.
 #[derive(Debug, Default)]
 struct Holder {
     amount: usize,
+    /// How many parts wait for their peer.
+    waiting: usize,
+    members: HashMap<Network, Holder>,
+    /// All members by what they have; the last one has most.
+    by_amount: BTreeSet<(usize, Network)>,
     parts: BTreeMap<u64, Part>,
     /// The parts that wait for their peer, by since when.
-    waiting: BTreeSet<(Instant, u64)>,
+    by_wait: BTreeSet<(Instant, u64)>,
 }
 
 #[derive(Debug)]
 struct Part {
+    source: Source,
     amount: usize,
     waiting_since: Option<Instant>,
     evicted: Arc<Notify>,
@@ -73,10 +80,8 @@ impl Shares {
         Self(Arc::new(Inner {
             state: Mutex::new(State {
                 limit,
-                total: 0,
                 next_id: 0,
-                sources: HashMap::new(),
-                by_amount: BTreeSet::new(),
+                all: Holder::default(),
             }),
             waiting: Mutex::default(),
         }))
@@ -90,14 +95,12 @@ impl Shares {
         let id = state.next_id;
         state.next_id += 1;
         let part = Part {
+            source,
             amount: 0,
             waiting_since: None,
             evicted: Arc::clone(&evicted),
         };
-        let holder = state.sources.entry(source).or_default();
-        holder.parts.insert(id, part);
-        let amount = holder.amount;
-        state.by_amount.insert((amount, source));
+        state.change(source, |holder| holder.parts.insert(id, part));
         Share {
             shares: self.clone(),
             source,
@@ -110,8 +113,8 @@ impl Shares {
     pub fn close(&self) {
         let mut state = self.lock();
         state.limit = 0;
-        let parts = |(source, holder): (&Source, &Holder)| holder.parts.keys().map(|id| (*source, *id)).collect::<Vec<_>>();
-        let all: Vec<_> = state.sources.iter().flat_map(parts).collect();
+        let mut all = Vec::new();
+        state.all.list(&mut all);
         all.into_iter().for_each(|(source, id)| state.evict(source, id));
     }
 
@@ -175,7 +178,7 @@ impl Share {
         if !state.set_waiting(self.source, self.id, None) {
             return Err(NoRoom);
         }
-        while state.total.saturating_add(amount).saturating_add(left) > state.limit {
+        while state.all.amount.saturating_add(amount).saturating_add(left) > state.limit {
             let (source, id) = state.victim(self.source, amount, now).ok_or(NoRoom)?;
             state.evict(source, id);
         }
@@ -208,21 +211,13 @@ impl Drop for Share {
 }
 
 impl State {
-    /// Who gives back: of all sources that have something to give, the one with most; of what it has, what has waited longest. Not before
-    /// its [`GRACE`] or [`EQUALS_GRACE`] is over, unless its source has more than the one that asks will have; and never one that has less.
+    /// Changes what a source has, and with it what its networks have.
+    fn change<T>(&mut self, source: Source, change: impl FnOnce(&mut Holder) -> Option<T>) -> Option<T> {
+        self.all.change(&mut source.networks(), change)
+    }
+
     fn victim(&self, asking: Source, amount: usize, now: Instant) -> Option<(Source, u64)> {
-        let (has, source, since, id) = self.by_amount.iter().rev().find_map(|(has, source)| {
-            let (since, id) = self.sources.get(source)?.waiting.first()?;
-            Some((*has, *source, *since, *id))
-        })?;
-        let will_have = self.sources.get(&asking).map_or(0, |holder| holder.amount).saturating_add(amount);
-        let waited = now.saturating_duration_since(since);
-        let fair = if source == asking {
-            waited >= GRACE
-        } else {
-            will_have < has || (will_have == has && waited >= EQUALS_GRACE)
-        };
-        fair.then_some((source, id))
+        self.all.victim(&mut asking.networks(), amount, now)
     }
 
     fn evict(&mut self, source: Source, id: u64) {
@@ -233,53 +228,110 @@ impl State {
 
     /// Whether there is such a share still: one that was evicted has nothing that others could take.
     fn set_waiting(&mut self, source: Source, id: u64, since: Option<Instant>) -> bool {
-        let Some(holder) = self.sources.get_mut(&source) else {
-            return false;
-        };
-        let Some(part) = holder.parts.get_mut(&id) else { return false };
-        if let Some(before) = part.waiting_since.take() {
-            holder.waiting.remove(&(before, id));
-        }
-        if let Some(since) = since {
-            part.waiting_since = Some(since);
-            holder.waiting.insert((since, id));
-        }
-        true
+        let set = self.change(source, |holder| {
+            let part = holder.parts.get_mut(&id)?;
+            if let Some(before) = std::mem::replace(&mut part.waiting_since, since) {
+                holder.by_wait.remove(&(before, id));
+            }
+            holder.by_wait.extend(since.map(|since| (since, id)));
+            Some(())
+        });
+        set.is_some()
     }
 
     fn add(&mut self, source: Source, id: u64, amount: usize) -> Result<(), NoRoom> {
-        let holder = self.sources.get_mut(&source).ok_or(NoRoom)?;
-        let part = holder.parts.get_mut(&id).ok_or(NoRoom)?;
-        self.by_amount.remove(&(holder.amount, source));
-        part.amount = part.amount.saturating_add(amount);
-        holder.amount = holder.amount.saturating_add(amount);
-        self.total = self.total.saturating_add(amount);
-        self.by_amount.insert((holder.amount, source));
-        Ok(())
+        let added = self.change(source, |holder| {
+            let part = holder.parts.get_mut(&id)?;
+            part.amount = part.amount.saturating_add(amount);
+            holder.amount = holder.amount.saturating_add(amount);
+            Some(())
+        });
+        added.ok_or(NoRoom)
     }
 
     fn remove(&mut self, source: Source, id: u64) -> Option<Part> {
-        let holder = self.sources.get_mut(&source)?;
-        let part = holder.parts.remove(&id)?;
-        if let Some(since) = part.waiting_since {
-            holder.waiting.remove(&(since, id));
-        }
-        self.by_amount.remove(&(holder.amount, source));
-        holder.amount = holder.amount.saturating_sub(part.amount);
-        self.total = self.total.saturating_sub(part.amount);
-        if holder.parts.is_empty() {
-            self.sources.remove(&source);
+        self.change(source, |holder| {
+            let part = holder.parts.remove(&id)?;
+            if let Some(since) = part.waiting_since {
+                holder.by_wait.remove(&(since, id));
+            }
+            holder.amount = holder.amount.saturating_sub(part.amount);
+            Some(part)
+        })
+    }
+}
+
+impl Holder {
+    /// Changes the one at the end of these networks. A network that has nothing left is forgotten.
+    fn change<T>(&mut self, networks: &mut impl Iterator<Item = Network>, change: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let Some(network) = networks.next() else {
+            let changed = change(self);
+            self.waiting = self.by_wait.len();
+            return changed;
+        };
+        let member = self.members.entry(network).or_default();
+        let (amount, waiting) = (member.amount, member.waiting);
+        let changed = member.change(networks, change);
+        self.amount = (self.amount - amount).saturating_add(member.amount);
+        self.waiting = self.waiting - waiting + member.waiting;
+        self.by_amount.remove(&(amount, network));
+        if member.parts.is_empty() && member.members.is_empty() {
+            self.members.remove(&network);
         } else {
-            self.by_amount.insert((holder.amount, source));
+            self.by_amount.insert((member.amount, network));
         }
-        Some(part)
+        changed
+    }
+
+    /// Who gives back: of all members that have something to give, the one with most; of what an address has, what has waited longest. Not before
+    /// its [`GRACE`] or [`EQUALS_GRACE`] is over, unless its network has more than the one that asks will have; and never one that has less.
+    fn victim(&self, asking: &mut impl Iterator<Item = Network>, amount: usize, now: Instant) -> Option<(Source, u64)> {
+        let Some(own) = asking.next() else {
+            let (since, source, id) = self.oldest()?;
+            return (now.saturating_duration_since(since) >= GRACE).then_some((source, id));
+        };
+        let (has, network) = self.gives_first()?;
+        let most = self.members.get(network)?;
+        if *network == own {
+            return most.victim(asking, amount, now);
+        }
+        let (since, source, id) = most.oldest_of_most()?;
+        let will_have = self.members.get(&own).map_or(0, |holder| holder.amount).saturating_add(amount);
+        let waited = now.saturating_duration_since(since);
+        let fair = will_have < *has || (will_have == *has && waited >= EQUALS_GRACE);
+        fair.then_some((source, id))
+    }
+
+    /// The member with most, of those that have something to give.
+    fn gives_first(&self) -> Option<&(usize, Network)> {
+        let gives = |network: &Network| self.members.get(network).is_some_and(|member| member.waiting > 0);
+        self.by_amount.iter().rev().find(|(_, network)| gives(network))
+    }
+
+    /// What this gives back, by the same order all the way down.
+    fn oldest_of_most(&self) -> Option<(Instant, Source, u64)> {
+        match self.gives_first() {
+            Some((_, network)) => self.members.get(network)?.oldest_of_most(),
+            None => self.oldest(),
+        }
+    }
+
+    fn oldest(&self) -> Option<(Instant, Source, u64)> {
+        let (since, id) = self.by_wait.first()?;
+        Some((*since, self.parts.get(id)?.source, *id))
+    }
+
+    /// All parts.
+    fn list(&self, all: &mut Vec<(Source, u64)>) {
+        all.extend(self.parts.iter().map(|(id, part)| (part.source, *id)));
+        self.members.values().for_each(|member| member.list(all));
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use futures_util::FutureExt;
 
@@ -306,14 +358,18 @@ mod tests {
         }
 
         fn take(&self, source: u32, amount: usize, millis: u64) -> Result<Share, NoRoom> {
-            let share = self.shares.enter(Ipv4Addr::from_bits(source).into());
+            self.take_from(Ipv4Addr::from_bits(source).into(), amount, millis)
+        }
+
+        fn take_from(&self, source: Source, amount: usize, millis: u64) -> Result<Share, NoRoom> {
+            let share = self.shares.enter(source);
             share.grow(amount, self.at(millis))?;
             share.waits(self.at(millis));
             Ok(share)
         }
 
         fn total(&self) -> usize {
-            self.shares.lock().total
+            self.shares.lock().all.amount
         }
     }
 
@@ -336,7 +392,7 @@ mod tests {
         assert_eq!(case.total(), 100);
         drop((held, nodes));
         assert_eq!(case.total(), 0);
-        assert!(case.shares.lock().sources.is_empty() && case.shares.lock().by_amount.is_empty());
+        assert!(case.shares.lock().all.members.is_empty() && case.shares.lock().all.by_amount.is_empty());
     }
 
     #[test]
@@ -386,6 +442,48 @@ mod tests {
         assert!(!is_evicted(&held));
         assert_eq!(held.grow(2, case.at(5000)), Ok(()));
         assert_eq!(case.total(), 10);
+    }
+
+    /// An address of 2001:db8::/32.
+    fn six(number: u128) -> Source {
+        IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)).into()
+    }
+
+    /// In the same network of 64 bits, in another one of the same 48, and in another of those.
+    const NEIGHBOURS: [u128; 3] = [7, (1 << 64) + 7, (1 << 80) + 7];
+
+    #[test]
+    fn attack_55_a_neighbour_in_the_network_of_64_bits_evicts_no_node_and_gives_back_to_it() {
+        let case = case(100);
+        let nodes = NEIGHBOURS.map(|node| case.take_from(six(node), 1, 0).unwrap());
+        let of_one: Vec<Share> = (0..97).map(|_| case.take_from(six(66), 1, 0).unwrap()).collect();
+        // More of it take what is its own, and nobody else's.
+        let more: Vec<Share> = (0..50).map(|_| case.take_from(six(66), 1, 5000).unwrap()).collect();
+        assert!(!nodes.iter().any(is_evicted) && of_one.iter().filter(|share| is_evicted(share)).count() == 50);
+        // And each of their next ones has a place at once.
+        let next: Vec<Share> = NEIGHBOURS.map(|node| case.take_from(six(node), 1, 5000).unwrap()).into();
+        assert!(!nodes.iter().chain(&next).any(is_evicted));
+        drop((of_one, more));
+        drop((nodes, next));
+        assert_eq!(case.total(), 0);
+    }
+
+    #[test]
+    fn attack_55_a_neighbour_with_a_thousand_addresses_evicts_nobody_of_another_network_and_no_known_address() {
+        let case = case(1000);
+        let known = Source::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 8)));
+        let others = [six(NEIGHBOURS[1]), six(NEIGHBOURS[2]), known, Ipv4Addr::from_bits(NODE).into()];
+        let nodes = others.map(|source| case.take_from(source, 1, 0).unwrap());
+        let held: Vec<Share> = (0..996).map(|number| case.take_from(six(1000 + number), 1, 0).unwrap()).collect();
+        let more = (0..1000).filter(|number| case.take_from(six(5000 + number), 1, 9_000).is_ok());
+        assert_eq!(more.count(), 0, "they are equals, and have not waited for so long");
+        let next = others.map(|source| case.take_from(source, 1, 9_000).unwrap());
+        assert!(!nodes.iter().chain(&next).any(is_evicted));
+        assert_eq!(held.iter().filter(|share| is_evicted(share)).count(), next.len());
+        // A node beside them of which nothing is known waits as long as one of many equals does.
+        assert_eq!(case.take_from(six(NEIGHBOURS[0]), 1, 9_999).unwrap_err(), NoRoom);
+        let node = case.take_from(six(NEIGHBOURS[0]), 1, 10_000).unwrap();
+        assert!(!nodes.iter().chain(&next).chain([&node]).any(is_evicted));
     }
 
     #[tokio::test]

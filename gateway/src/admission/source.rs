@@ -1,39 +1,106 @@
-//! Whom limits are counted for.
+//! Sources: whom limits are counted for.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Who has one address of an IPv6 network has 2^64: the rest of the address says nothing. Of IPv4 each address counts by itself: they are
-/// handed out one by one, and a shorter prefix would make a rack of good machines answer for one bad neighbour.
-const IPV6_PREFIX_BITS: u32 = 64;
+/// The networks in which an IPv6 address is counted, the largest first: a site's, and a machine network's. Whoever has one address of a network of 64
+/// bits has 2^64 of them, and whoever has a network of 48 bits has 65,536 of those: shares are fair among the largest, in each of them among the
+/// smaller ones, and in those among addresses.
+///
+/// An IPv4 address is in none: they are handed out one by one, and a prefix would make a rack of good machines answer for one bad neighbour.
+const IPV6_NETWORKS_BITS: [u8; 2] = [48, 64];
+/// The network that stands for an IPv6 address where an address says nothing.
+const IPV6_MACHINES_BITS: u8 = 64;
+const IPV4_BITS: u8 = 32;
+const IPV6_BITS: u8 = 128;
 
-/// Where requests come from, as far as an address tells: an IPv4 address, or an IPv6 network.
+/// Where a request comes from: an address, with the networks in which it shares what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Source(IpAddr);
+pub struct Source {
+    address: IpAddr,
+    is_known: bool,
+}
+
+/// A network, or an address by itself, that has a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
 
 impl From<Ipv4Addr> for Source {
     fn from(peer: Ipv4Addr) -> Self {
-        Self(peer.into())
+        Self::from(IpAddr::from(peer))
     }
 }
 
 impl From<IpAddr> for Source {
     fn from(peer: IpAddr) -> Self {
-        match peer.to_canonical() {
-            IpAddr::V6(address) => {
-                let host_bits = Ipv6Addr::BITS - IPV6_PREFIX_BITS;
-                Self(Ipv6Addr::from_bits(address.to_bits() >> host_bits << host_bits).into())
-            }
-            four => Self(four),
+        Self {
+            address: peer.to_canonical(),
+            is_known: false,
         }
+    }
+}
+
+impl Source {
+    /// An address that has proven something lately ([`super::Known`]). It counts by itself, as an IPv4 address does: neighbours that have proven
+    /// nothing use up none of its share.
+    #[must_use]
+    pub fn known(peer: IpAddr) -> Self {
+        let address = peer.to_canonical();
+        Self {
+            address,
+            is_known: address.is_ipv6(),
+        }
+    }
+
+    /// The networks that have a share of which this source has a part, the largest first, and the address itself last.
+    pub fn networks(self) -> impl Iterator<Item = Network> {
+        let counts_alone = self.is_known || self.address.is_ipv4();
+        let larger = IPV6_NETWORKS_BITS.into_iter().filter(move |_| !counts_alone);
+        let larger = larger.map(move |bits| Network::of(self.address, bits));
+        larger.chain([Network::of(self.address, IPV6_BITS)])
+    }
+
+    /// The network of its machines, for what is not worth an entry for each address; of an IPv4 address the address.
+    #[must_use]
+    pub fn machines(self) -> Network {
+        Network::of(self.address, IPV6_MACHINES_BITS)
+    }
+}
+
+impl Network {
+    fn of(address: IpAddr, bits: u8) -> Self {
+        match address {
+            IpAddr::V4(_) => Self { address, bits: IPV4_BITS },
+            IpAddr::V6(six) => {
+                let host_bits = u32::from(IPV6_BITS.saturating_sub(bits));
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                let address = Ipv6Addr::from_bits(six.to_bits() & mask).into();
+                Self { address, bits }
+            }
+        }
+    }
+
+    /// The length of its prefix, as an IPv6 network's.
+    pub(super) const fn bits(self) -> u8 {
+        self.bits
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            IpAddr::V4(address) => address.fmt(f),
-            IpAddr::V6(network) => write!(f, "{network}/{IPV6_PREFIX_BITS}"),
+        self.address.fmt(f)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.address, self.bits) {
+            (IpAddr::V4(address), _) => address.fmt(f),
+            (IpAddr::V6(address), IPV6_BITS) => address.fmt(f),
+            (IpAddr::V6(network), bits) => write!(f, "{network}/{bits}"),
         }
     }
 }
@@ -42,9 +109,33 @@ impl fmt::Display for Source {
 mod tests {
     use super::*;
 
+    fn networks(source: Source) -> Vec<String> {
+        source.networks().map(|network| network.to_string()).collect()
+    }
+
     #[test]
-    fn an_address_stands_for_its_network() {
-        let check = |address: &str, source: &str| assert_eq!(Source::from(address.parse::<IpAddr>().unwrap()).to_string(), source);
+    fn an_ipv6_address_is_counted_in_its_networks_and_an_ipv4_address_alone() {
+        let source = |address: &str| Source::from(address.parse::<IpAddr>().unwrap());
+        assert_eq!(networks(source("192.0.2.66")), ["192.0.2.66"]);
+        assert_eq!(networks(source("::ffff:192.0.2.66")), ["192.0.2.66"]);
+        let six = networks(source("2001:db8:1:2:ffff::1"));
+        assert_eq!(six, ["2001:db8:1::/48", "2001:db8:1:2::/64", "2001:db8:1:2:ffff::1"]);
+        assert_eq!(networks(source("::1")), ["::/48", "::/64", "::1"]);
+    }
+
+    #[test]
+    fn a_known_address_is_counted_alone() {
+        let known = |address: &str| Source::known(address.parse().unwrap());
+        assert_eq!(networks(known("2001:db8:1:2:ffff::1")), ["2001:db8:1:2:ffff::1"]);
+        assert_eq!(known("::ffff:192.0.2.66"), Source::from(Ipv4Addr::new(192, 0, 2, 66)));
+    }
+
+    #[test]
+    fn an_address_stands_for_the_network_of_its_machines() {
+        let check = |address: &str, network: &str| {
+            let source = Source::from(address.parse::<IpAddr>().unwrap());
+            assert_eq!(source.machines().to_string(), network);
+        };
         check("192.0.2.66", "192.0.2.66");
         check("::ffff:192.0.2.66", "192.0.2.66");
         check("2001:db8:0:1:ffff::1", "2001:db8:0:1::/64");

@@ -4,29 +4,34 @@
 //! Tokens have 256 random bits, so guessing is hopeless as it is. The limit keeps guesses from filling the attestation log.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use attest::UnixTime;
 
 use super::Source;
+use super::source::Network;
 
-/// Wrong credentials that a source may show at once: a rack of machines behind one address that all have the same dead pointer.
+/// Wrong credentials that an address may show at once: a rack of machines behind one address that all have the same dead pointer.
 const BURST: u64 = 20;
-/// How long it takes until a source may be wrong once more, seconds.
-const REFILL_SECONDS: u64 = 3;
-/// Sources that are remembered. One takes about a hundred bytes.
-const SOURCES_LIMIT: usize = 4096;
-/// How often the console is told about one source.
-const WARN_EVERY_SECONDS: u64 = 60;
+/// How long it takes until an address may be wrong once more.
+const REFILL_MILLIS: u64 = 3000;
+/// How often an IPv6 network of 64 bits may be wrong, for each time that an address may: as many machines with a dead pointer, and not as many as it has
+/// addresses.
+const MACHINES_FACTOR: u64 = 8;
+/// The same of a network of 48 bits.
+const SITE_FACTOR: u64 = 64;
+/// Accounts that are remembered, of addresses and networks. One takes about a hundred bytes.
+const ACCOUNTS_LIMIT: usize = 4096;
+/// How often the console is told about one network.
+const WARN_EVERY_MILLIS: u64 = 60_000;
 
 /// Who has been wrong, and how often.
 #[derive(Debug, Default)]
 pub struct WrongCredentials {
-    sources: Mutex<HashMap<Source, Account>>,
+    accounts: Mutex<HashMap<Network, Account>>,
 }
 
-/// One source's account. It is kept as a time: each wrong credential moves it on, and at that time the account is full again.
+/// An account. It is kept as a time, in milliseconds: each wrong credential moves it on, and at that time the account is full again.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     full_at: u64,
@@ -47,37 +52,61 @@ pub enum Wrong {
 }
 
 impl WrongCredentials {
-    /// Counts a credential from this address that was wrong.
-    pub fn count(&self, peer: IpAddr, now: UnixTime) -> Wrong {
-        let now = now.as_secs();
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Source::from(peer);
-        if !sources.contains_key(&key) && sources.len() >= SOURCES_LIMIT {
-            make_room(&mut sources, now);
+    /// Counts a credential of this source that was wrong, for its address and for each of its networks.
+    pub fn count(&self, source: Source, now: UnixTime) -> Wrong {
+        let now = now.as_secs().saturating_mul(1000);
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        // The largest network first: where that has been wrong too often, its addresses need no accounts.
+        for network in source.networks() {
+            let account = account(&mut accounts, network, now);
+            if account.may_not(step(network), now) {
+                let tell = account.warned.is_none_or(|warned| now.abs_diff(warned) >= WARN_EVERY_MILLIS);
+                if tell {
+                    account.warned = Some(now);
+                }
+                return Wrong::TooMany { tell };
+            }
         }
-        let account = sources.entry(key).or_insert(Account {
-            full_at: now,
-            last: now,
-            warned: None,
-        });
-        account.set_back(now);
-        account.last = now;
-        let moved_on = account.full_at.max(now).saturating_add(REFILL_SECONDS);
-        if moved_on.saturating_sub(now) <= BURST * REFILL_SECONDS {
-            account.full_at = moved_on;
-            return Wrong::Refused;
+        for network in source.networks() {
+            if let Some(account) = accounts.get_mut(&network) {
+                account.full_at = account.full_at.max(now).saturating_add(step(network));
+            }
         }
-        let tell = account.warned.is_none_or(|warned| now.abs_diff(warned) >= WARN_EVERY_SECONDS);
-        if tell {
-            account.warned = Some(now);
-        }
-        Wrong::TooMany { tell }
+        Wrong::Refused
     }
 }
 
+/// How far one wrong credential moves on the account of this network: all have the same time until they are full again.
+const fn step(network: Network) -> u64 {
+    match network.bits() {
+        48 => REFILL_MILLIS / SITE_FACTOR,
+        64 => REFILL_MILLIS / MACHINES_FACTOR,
+        _ => REFILL_MILLIS,
+    }
+}
+
+fn account(accounts: &mut HashMap<Network, Account>, network: Network, now: u64) -> &mut Account {
+    if !accounts.contains_key(&network) && accounts.len() >= ACCOUNTS_LIMIT {
+        make_room(accounts, now);
+    }
+    let account = accounts.entry(network).or_insert(Account {
+        full_at: now,
+        last: now,
+        warned: None,
+    });
+    account.set_back(now);
+    account.last = now;
+    account
+}
+
 impl Account {
+    /// Whether one more would be too many.
+    const fn may_not(&self, step: u64, now: u64) -> bool {
+        self.full_at.saturating_sub(now).saturating_add(step) > BURST * REFILL_MILLIS
+    }
+
     /// A clock that was set back must not keep a source waiting for longer than it would have.
-    fn set_back(&mut self, now: u64) {
+    const fn set_back(&mut self, now: u64) {
         if now < self.last {
             self.full_at = self.full_at.saturating_sub(self.last).saturating_add(now);
             self.last = now;
@@ -85,20 +114,20 @@ impl Account {
     }
 }
 
-/// Forgets the sources whose account is full again; if there are none, the one that was wrong the longest time ago.
-fn make_room(sources: &mut HashMap<Source, Account>, now: u64) {
-    sources.retain(|_, account| account.full_at > now);
-    if sources.len() >= SOURCES_LIMIT {
-        let oldest = sources.iter().min_by_key(|(source, account)| (account.last, **source));
-        if let Some(oldest) = oldest.map(|(source, _)| *source) {
-            sources.remove(&oldest);
+/// Forgets the accounts that are full again; if there are none, the one that was wrong the longest time ago.
+fn make_room(accounts: &mut HashMap<Network, Account>, now: u64) {
+    accounts.retain(|_, account| account.full_at > now);
+    if accounts.len() >= ACCOUNTS_LIMIT {
+        let oldest = accounts.iter().min_by_key(|(network, account)| (account.last, **network));
+        if let Some(oldest) = oldest.map(|(network, _)| *network) {
+            accounts.remove(&oldest);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
+    use std::net::{IpAddr, Ipv4Addr};
     use std::time::Duration;
 
     use super::*;
@@ -112,7 +141,7 @@ mod tests {
     /// How many of so many wrong credentials are refused, and not told to come again.
     fn refused(wrong: &WrongCredentials, peer: &str, times: u64, now: u64) -> usize {
         let peer: IpAddr = peer.parse().unwrap();
-        (0..times).filter(|_| wrong.count(peer, at(now)) == Wrong::Refused).count()
+        (0..times).filter(|_| wrong.count(peer.into(), at(now)) == Wrong::Refused).count()
     }
 
     #[test]
@@ -138,21 +167,31 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_source_is_a_network_of_64_bits() {
+    fn attack_55_a_neighbour_in_the_network_of_64_bits_uses_up_nobody_elses() {
         let wrong = WrongCredentials::default();
-        for host in 0..20 {
-            assert_eq!(refused(&wrong, &format!("2001:db8:0:1::{host:x}"), 1, 1000), 1);
-        }
-        assert_eq!(refused(&wrong, "2001:db8:0:1:ffff::1", 1, 1000), 0);
+        assert_eq!(refused(&wrong, "2001:db8:0:1::66", 1000, 1000), 20);
+        assert_eq!(refused(&wrong, "2001:db8:0:1:ffff::1", 1000, 1000), 20);
+        // Many addresses of a network are not many networks, nor is each of those as much as a site.
+        let from_many = |wrong: &WrongCredentials, network: &str| {
+            let of_one = |host: u32| refused(wrong, &format!("{network}::{host:x}"), 1, 1000);
+            (1000..1400).map(of_one).sum::<usize>()
+        };
+        assert_eq!(from_many(&wrong, "2001:db8:0:1"), 8 * 20 - 2 * 20);
         assert_eq!(refused(&wrong, "2001:db8:0:2::1", 1, 1000), 1);
-        assert_eq!(refused(&wrong, "2001:db8::1", 1, 1000), 1);
+        assert_eq!(refused(&wrong, "2001:db8:1::1", 1, 1000), 1);
+        let of_a_site: usize = (3..300).map(|number| from_many(&wrong, &format!("2001:db8:0:{number:x}"))).sum();
+        assert!((900..=64 * 21).contains(&of_a_site), "{of_a_site}");
+        assert_eq!(refused(&wrong, "2001:db8:1::1", 1, 1000), 1);
+        let known = |address: &str| wrong.count(Source::known(address.parse().unwrap()), at(1000));
+        assert_eq!(known("2001:db8:0:1::7"), Wrong::Refused);
+        assert!(wrong.accounts.lock().unwrap().len() < ACCOUNTS_LIMIT);
     }
 
     #[test]
     fn the_console_is_told_once_a_minute() {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, ATTACKER, 20, 1000), 20);
-        let count = |now| wrong.count(ATTACKER.parse().unwrap(), at(now));
+        let count = |now| wrong.count(ATTACKER.parse::<IpAddr>().unwrap().into(), at(now));
         assert_eq!(count(1000), Wrong::TooMany { tell: true });
         assert_eq!(count(1000), Wrong::TooMany { tell: false });
         assert_eq!(refused(&wrong, ATTACKER, 19, 1059), 19);
@@ -172,23 +211,23 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_oldest_goes_first() {
         let wrong = WrongCredentials::default();
-        let address = |number: usize| IpAddr::from(Ipv6Addr::from_bits(u128::try_from(number).unwrap() << 64));
-        let spend = |number: usize, now: u64| (0..20).filter(|_| wrong.count(address(number), at(now)) == Wrong::Refused).count();
-        for number in 1..=SOURCES_LIMIT {
+        let source = |number: usize| Source::from(Ipv4Addr::from_bits(u32::try_from(number).unwrap()));
+        let spend = |number: usize, now: u64| (0..20).filter(|_| wrong.count(source(number), at(now)) == Wrong::Refused).count();
+        for number in 1..=ACCOUNTS_LIMIT {
             assert_eq!(spend(number, if number == 7 { 1000 } else { 1001 }), 20);
         }
-        let count = || wrong.sources.lock().unwrap().len();
-        assert_eq!((spend(8, 1001), count()), (0, SOURCES_LIMIT));
-        assert_eq!(spend(SOURCES_LIMIT + 1, 1002), 20);
-        assert_eq!(count(), SOURCES_LIMIT);
-        assert_eq!((spend(8, 1002), spend(SOURCES_LIMIT + 1, 1002)), (0, 0));
+        let count = || wrong.accounts.lock().unwrap().len();
+        assert_eq!((spend(8, 1001), count()), (0, ACCOUNTS_LIMIT));
+        assert_eq!(spend(ACCOUNTS_LIMIT + 1, 1002), 20);
+        assert_eq!(count(), ACCOUNTS_LIMIT);
+        assert_eq!((spend(8, 1002), spend(ACCOUNTS_LIMIT + 1, 1002)), (0, 0));
         assert!(
-            !wrong.sources.lock().unwrap().contains_key(&Source::from(address(7))),
+            !wrong.accounts.lock().unwrap().contains_key(&source(7).machines()),
             "the oldest was forgotten"
         );
         // Those that are full again need not be remembered, and go before anybody else does.
         assert_eq!(spend(9, 1060), 19);
-        assert_eq!(spend(SOURCES_LIMIT + 2, 1061), 20);
+        assert_eq!(spend(ACCOUNTS_LIMIT + 2, 1061), 20);
         assert_eq!(count(), 3);
     }
 }

@@ -131,7 +131,7 @@ impl Anchors {
             };
             let endorsements = endorsements.clone().with_clouds(self.clouds.clone());
             let verify = || attest::verify(&submission, &endorsements, asked.now);
-            let reject = match verification.run(asked.peer.into(), length, verify).await? {
+            let reject = match verification.run(asked.source, length, verify).await? {
                 Ok(claims) => return Ok(Ok(claims)),
                 Err(reject) => reject,
             };

@@ -76,7 +76,7 @@ pub(super) async fn post(
         Err(refusal) => return refusal.into_response(),
     };
     let now = endpoint.clock.now();
-    let source = Source::from(peer.ip());
+    let source = endpoint.admission.source(peer.ip());
     if let Spending::Over { tell, again } = endpoint.admission.challenges.spend(source, 1, now) {
         endpoint.metrics.challenge_over_budget();
         if tell {

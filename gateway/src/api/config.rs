@@ -308,8 +308,8 @@ impl<'r> ConfigCase<'r> {
         if endpoint.tls.awaits_client_authorities(&tls) {
             return Err(Refusal::kubelet_ca_untold());
         }
-        let verification = &endpoint.admission.verification;
-        let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, peer, now).await?;
+        let (verification, source) = (&endpoint.admission.verification, endpoint.admission.source(peer));
+        let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, source, now).await?;
         record.basis = Some(examined.basis);
         self.kept = examined.kept;
         let verified = examined.verified.map_err(|error| match error.path() {

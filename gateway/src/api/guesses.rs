@@ -28,7 +28,7 @@ impl Guesses {
     /// Counts a credential that was wrong. Whoever shows too many is told to come again, so that a rack of good machines with a dead pointer waits
     /// and is not turned away; and that is not recorded, so that guessing does not fill the disk. Right ones are never counted.
     pub(super) fn turned_out_wrong(&self, peer: IpAddr, now: UnixTime, refusal: Refusal) -> Refusal {
-        let Wrong::TooMany { tell } = self.admission.wrong.count(peer, now) else {
+        let Wrong::TooMany { tell } = self.admission.wrong.count(self.admission.source(peer), now) else {
             return refusal;
         };
         self.metrics.guess_ignored();

@@ -1,11 +1,9 @@
 //! A kubelet's client certificate, shown for a config.
 
-use std::net::IpAddr;
-
 use attest::UnixTime;
 
 use super::problem::Refusal;
-use crate::admission::{Length, TooBusy, Verification};
+use crate::admission::{Length, Source, TooBusy, Verification};
 use crate::audit::{Basis, Blobs, LargeParts};
 use crate::certificates::Certificate;
 use crate::clock::rfc3339;
@@ -29,11 +27,11 @@ pub(super) async fn examine(
     authorities: &Authorities,
     pool: &Pool,
     presented: &Presented,
-    peer: IpAddr,
+    source: Source,
     now: UnixTime,
 ) -> Result<Examined, TooBusy> {
     let verify = || kubelet::verify(presented, authorities, now);
-    let verified = verification.run(peer.into(), Length::Long, verify).await?;
+    let verified = verification.run(source, Length::Long, verify).await?;
     let mut basis = Basis {
         client_certificate_sha256: presented.leaf_fingerprint().map(|fingerprint| fingerprint.to_string()),
         kubelet_names: pool.kubelet_names.as_slice().to_vec(),

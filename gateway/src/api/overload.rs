@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use super::Peer;
 use super::awaited::Waiting;
 use super::problem::{self, Refusal};
-use crate::admission::{Admission, NoBody, Place, Source, Whole};
+use crate::admission::{Admission, NoBody, Place, Whole};
 
 /// How long a request for a config waits for its turn: Ignition waits 10 s for the head of an answer, whose making takes its time too.
 const CONFIG_PATIENCE: Duration = Duration::from_secs(8);
@@ -59,7 +59,7 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
         body_bytes,
     } = guard;
     let Peer(peer) = request.extensions().get().copied()?;
-    let source = Source::from(peer.ip());
+    let source = admission.source(peer.ip());
     let (mut head, body) = request.into_parts();
     let body = match admission.bodies.read(source, body, body_bytes, patience).await {
         Ok(body) => body,

@@ -9,7 +9,7 @@ use attest::UnixTime;
 
 use super::journal::JournalError;
 use super::record::{Decision, Record, Shown, Verdict, decision_id};
-use crate::admission::{Budget, Source, Spending};
+use crate::admission::{Budget, Network, Source, Spending};
 use crate::clock::rfc3339;
 
 /// Bytes of records at once of those who proved nothing. A rack of a thousand machines that are refused takes one megabyte; ten thousand that
@@ -24,7 +24,7 @@ const GENUINE_AT_ONCE_BYTES: u64 = 64 * 1024 * 1024;
 const GENUINE_EACH_SECOND_BYTES: u64 = 64 * 1024;
 /// How long it is counted before a line says how much it was, seconds.
 const COUNT_SECONDS: u64 = 60;
-/// Sources that are counted by themselves. All others are counted together.
+/// Networks that are counted by themselves. All others are counted together.
 const SOURCES_LIMIT: usize = 1024;
 
 /// Whom a budget is for.
@@ -36,8 +36,8 @@ pub(super) enum Whose {
     Genuine,
 }
 
-/// Of whom is counted: of one source, or of all that are not counted by themselves.
-type Counted = (Whose, Option<Source>);
+/// Of whom is counted: of one network of machines, since each of its addresses would be a line of its own, or of all that are not counted by themselves.
+type Counted = (Whose, Option<Network>);
 
 /// What came lately from those for whom there are budgets.
 #[derive(Debug)]
@@ -92,14 +92,14 @@ impl Strangers {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(record.at));
         match budget.spend(source, bytes, now) {
             Spending::Granted => Recording::OneByOne,
-            Spending::Over { .. } => self.count(whose, source, record.at),
+            Spending::Over { .. } => self.count(whose, source.machines(), record.at),
         }
     }
 
-    fn count(&self, whose: Whose, source: Source, at: u64) -> Recording {
+    fn count(&self, whose: Whose, network: Network, at: u64) -> Recording {
         let mut counts = self.lock();
-        let known = counts.contains_key(&(whose, Some(source))) || counts.len() < SOURCES_LIMIT;
-        let of = (whose, known.then_some(source));
+        let known = counts.contains_key(&(whose, Some(network))) || counts.len() < SOURCES_LIMIT;
+        let of = (whose, known.then_some(network));
         let count = counts.entry(of).or_insert(Count {
             since: at,
             decisions: 0,
@@ -156,30 +156,30 @@ impl Whose {
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn begins((whose, source): Counted, now: u64) -> Result<Record, JournalError> {
+pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Record, JournalError> {
     let reason = format!(
         "more decisions about {} than are recorded one by one: from now on they are counted",
         whose.named()
     );
-    line(source, now, reason, 0)
+    line(network, now, reason, 0)
 }
 
 /// The line that says how much it was.
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn sum(((whose, source), decisions, since): Sum, now: u64) -> Result<Record, JournalError> {
+pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result<Record, JournalError> {
     let reason = format!(
         "{decisions} decisions about {} since {} are not recorded one by one",
         whose.named(),
         rfc3339(since)
     );
-    line(source, now, reason, decisions)
+    line(network, now, reason, decisions)
 }
 
-fn line(source: Option<Source>, now: u64, reason: String, counted: u64) -> Result<Record, JournalError> {
+fn line(network: Option<Network>, now: u64, reason: String, counted: u64) -> Result<Record, JournalError> {
     let id = decision_id().ok_or(JournalError::Failed)?;
-    let peer = source.map_or_else(|| "others".to_owned(), |source| source.to_string());
+    let peer = network.map_or_else(|| "others".to_owned(), |network| network.to_string());
     let mut record = Record::new(id, Decision::Counted, now, peer, String::new());
     record.reason = reason;
     record.counted = Some(counted);
@@ -189,7 +189,7 @@ fn line(source: Option<Source>, now: u64, reason: String, counted: u64) -> Resul
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
 
@@ -221,11 +221,26 @@ mod tests {
     }
 
     #[test]
+    fn attack_55_the_addresses_of_one_network_are_counted_in_one_line() {
+        let strangers = Strangers::default();
+        let line = |address: u128| {
+            let peer = SocketAddr::from((Ipv6Addr::from_bits((0x2001_0db8 << 96) + address), 1));
+            let record = Record::new(String::new(), Decision::Challenge, 1000, peer.to_string(), String::new());
+            strangers.admit(&record, 32 * 1024)
+        };
+        for address in 0..5000 {
+            line(address);
+        }
+        let sums = strangers.sums(1000, true);
+        assert_eq!(sums.len(), 1, "{sums:?}");
+    }
+
+    #[test]
     fn what_is_counted_is_said_once_a_minute_and_for_so_many_sources() {
         let strangers = Strangers::default();
         written(&strangers, 66, 20_000, 1000);
         let source = Source::from(Ipv4Addr::from_bits(66));
-        let of = (Whose::Strangers, Some(source));
+        let of = (Whose::Strangers, Some(source.machines()));
         let counted = |announced| Recording::Counted { of, announced };
         assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(false));
         strangers.announced(of);
@@ -235,7 +250,7 @@ mod tests {
         assert_eq!(sums, [(of, 20_000 - 8 * 1024 + 2, 1000)]);
         assert!(strangers.sums(1060, true).is_empty());
         for source in 0..5000 {
-            strangers.count(Whose::Strangers, Ipv4Addr::from_bits(source).into(), 1000);
+            strangers.count(Whose::Strangers, Source::from(Ipv4Addr::from_bits(source)).machines(), 1000);
         }
         let sums = strangers.sums(1000, true);
         assert_eq!(sums.len(), SOURCES_LIMIT + 1);

@@ -75,7 +75,7 @@ impl ConnectionService {
         let connections = &self.admission.connections;
         match self.is_balancer(address) {
             true => Ok(Arrived::ByBalancer(connections.enter_unnamed(address.into())?)),
-            false => Ok(Arrived::Itself(connections.enter(address.into())?)),
+            false => Ok(Arrived::Itself(connections.enter(self.admission.source(address))?)),
         }
     }
 
@@ -91,7 +91,7 @@ impl ConnectionService {
                 let Some(peer) = self.peer_by_balancer(&mut stream, address, &unnamed).await else {
                     return;
                 };
-                (peer, self.admission.connections.enter(peer.ip().into()))
+                (peer, self.admission.connections.enter(self.admission.source(peer.ip())))
             }
         };
         let Ok(waiting) = waiting else {
@@ -138,7 +138,7 @@ impl ConnectionService {
             }
             let (source, since) = (waiting.source(), Instant::now());
             // A balancer's own connections look whether this gateway lives.
-            let known = self.is_balancer(peer) || self.admission.known.knows(source, since);
+            let known = self.is_balancer(peer) || self.admission.known.knows(peer, since);
             let _waits = self.metrics.handshake_waits();
             loop {
                 let handshake = self.admission.handshakes.begin(source, known).await;

@@ -19,6 +19,7 @@ use super::super::endorsers::Vouched;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
+use crate::admission::Source;
 use crate::audit::{Basis, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
@@ -37,6 +38,8 @@ pub(in super::super) struct EvidenceAsked<'r> {
     pub challenge: &'r Challenge,
     pub evidence: &'r Evidence,
     pub peer: IpAddr,
+    /// Whom its turns at the processor are counted for.
+    pub source: Source,
     pub now: UnixTime,
 }
 

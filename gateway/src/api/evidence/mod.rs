@@ -147,6 +147,7 @@ pub(super) async fn post(
         challenge: spent.challenge(),
         evidence: &request.evidence,
         peer: peer.ip(),
+        source: endpoint.admission.source(peer.ip()),
         now,
     };
     match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
@@ -155,7 +156,7 @@ pub(super) async fn post(
             let answer = endpoint.decisions.answer(decided).await;
             if answer.status().is_success() {
                 // Its Ignition comes next, on a connection of its own.
-                endpoint.admission.known.note(peer.ip().into(), Instant::now());
+                endpoint.admission.known.note(peer.ip(), Instant::now());
             }
             answer
         }

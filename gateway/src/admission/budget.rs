@@ -1,20 +1,66 @@
-//! Budgets of what is spent over time: challenges, bytes of the attestation log.
+//! Budgets of what is spent over time: challenges, bytes of the attestation log, writes of a store.
 //!
-//! Half of a budget is for whoever comes. The other half is shared out: from it nobody takes more than an equal part, so that one source that
-//! spends all it can leaves others theirs. What protects the machine when nobody misbehaves is the budget in all.
+//! A source may spend what nobody else wants: half of a budget is for whoever comes. The other half is shared out in max-min fair shares over time, among
+//! networks, in each of them among its smaller networks, and in those among addresses ([`Source::networks`]): of what comes back each second, each of those that
+//! ask makes up for an equal part of what it has spent. The less is left, the less a source may have spent that still gets something of it, and the last
+//! eighth is for who owes nothing.
 
-use std::collections::HashMap;
+mod accounts;
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use accounts::{Account, Level};
 use attest::UnixTime;
 
 use super::Source;
 
-/// Sources that are remembered. One takes about a hundred bytes.
-const SOURCES_LIMIT: usize = 4096;
-/// How often the console is told about one source.
+/// How many parts one of what is spent has in an account: shares of a second are small where thousands of sources ask.
+const ONE: u64 = 1 << 20;
+/// How often the console is told about one network.
 const TELL_EVERY_SECONDS: u64 = 60;
+/// Of what comes back each second, the eighths that sources make up for. The rest is nobody's: it is there for who asks least, and for whoever comes once all
+/// of these have something.
+const SHARED_EIGHTHS: u64 = 7;
+
+/// How far a budget may be spent, and by whom.
+struct Tier {
+    /// Eighths of the whole that may be spent then.
+    whole: u64,
+    /// Who may.
+    takers: Takers,
+}
+
+enum Takers {
+    /// Whoever comes; it counts for the address alone, since nobody else in its networks wanted it.
+    Anybody,
+    /// A source that has spent no more than so many eighths of its part then, in networks that have spent no more than so many of theirs: the rest of
+    /// theirs is for members that ask less.
+    Within { own: u64, networks: u64 },
+    /// A source that has nothing to make up for: it is new, or asks rarely.
+    Debtless { networks: u64 },
+}
+
+const TIERS: [Tier; 4] = [
+    Tier {
+        whole: 4,
+        takers: Takers::Anybody,
+    },
+    Tier {
+        whole: 6,
+        takers: Takers::Within { own: 8, networks: 4 },
+    },
+    Tier {
+        whole: 7,
+        takers: Takers::Within { own: 2, networks: 5 },
+    },
+    Tier {
+        whole: 8,
+        takers: Takers::Debtless { networks: 6 },
+    },
+];
 
 /// So much at once, and so much more each second.
 #[derive(Debug)]
@@ -26,18 +72,14 @@ pub struct Budget {
 
 #[derive(Debug, Default)]
 struct State {
+    /// What was spent in all, and in it what each network has spent.
     all: Account,
-    sources: HashMap<Source, Account>,
+    /// When `all` was reckoned.
+    at: u64,
     /// When it was looked last who has spent nothing lately.
     swept: u64,
-}
-
-/// What was spent and is not made up for yet.
-#[derive(Debug, Clone, Copy, Default)]
-struct Account {
-    spent: u64,
-    at: u64,
-    told: Option<u64>,
+    /// How many accounts there are.
+    accounts: usize,
 }
 
 /// What comes of it.
@@ -47,9 +89,9 @@ pub enum Spending {
     Granted,
     /// It is not: this is more than the source's part.
     Over {
-        /// Whether to tell the console: it has not been told of this source for a while.
+        /// Whether to tell the console: it has not been told of this source's network for a while.
         tell: bool,
-        /// After how long there is so much for it at the earliest: if nobody spends anything until then.
+        /// After how long there is so much for it: if nobody spends anything until then.
         again: Duration,
     },
 }
@@ -68,179 +110,82 @@ impl Budget {
     /// Spends that much for this source, if there is so much for it.
     pub fn spend(&self, source: Source, amount: u64, now: UnixTime) -> Spending {
         let now = now.as_secs();
+        let amount = amount.saturating_mul(ONE);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
-        if !state.sources.contains_key(&source) && state.sources.len() >= SOURCES_LIMIT {
-            state.make_room(self.each_second, now);
+        self.recover(state, now);
+        if state.all.owed.saturating_add(amount) > self.eighths(4) {
+            state.sweep(now);
         }
-        state.all.recover(self.each_second, now);
-        let in_all = state.all.spent.saturating_add(amount);
-        let for_whoever_comes = self.at_once / 2;
-        if in_all > for_whoever_comes && state.swept != now {
-            state.sweep(self.each_second, now);
-        }
-        let others = state.sources.len() - usize::from(state.sources.contains_key(&source));
-        let sources = u64::try_from(others).unwrap_or(u64::MAX).saturating_add(1);
-        let account = state.sources.entry(source).or_default();
-        account.recover(self.each_second, now);
-        let own = account.spent.saturating_add(amount);
-        let missing_of_all = in_all.saturating_sub(self.at_once);
-        let missing_of_part = own.saturating_sub(for_whoever_comes / sources);
-        let missing = in_all.saturating_sub(for_whoever_comes).min(missing_of_all.max(missing_of_part));
-        if missing == 0 {
-            account.spent = own;
-            state.all.spent = in_all;
+        let levels = state.enter(source, self.part(), self.shared_each_second(), now);
+        let waits = TIERS.each_ref().map(|tier| self.wait(tier, &levels, state.all.owed, amount));
+        let [anybody, others @ ..] = waits;
+        if anybody == 0 {
+            state.all.charge_address(source, amount);
             return Spending::Granted;
         }
-        let tell = account.told.is_none_or(|told| now.abs_diff(told) >= TELL_EVERY_SECONDS);
-        if tell {
-            account.told = Some(now);
+        if others.contains(&0) {
+            state.all.charge_all(source, amount);
+            return Spending::Granted;
         }
-        let again = Duration::from_secs(missing.div_ceil(self.each_second.max(1)));
-        Spending::Over { tell, again }
-    }
-}
-
-impl State {
-    /// Forgets who has spent nothing lately.
-    fn sweep(&mut self, each_second: u64, now: u64) {
-        self.swept = now;
-        self.sources.retain(|_, account| {
-            account.recover(each_second, now);
-            account.spent > 0 || account.told.is_some_and(|told| now.abs_diff(told) < TELL_EVERY_SECONDS)
-        });
-    }
-
-    fn make_room(&mut self, each_second: u64, now: u64) {
-        self.sweep(each_second, now);
-        if self.sources.len() >= SOURCES_LIMIT {
-            // Who has spent least gains least by being forgotten.
-            let least = self.sources.iter().min_by_key(|(source, account)| (account.spent, **source));
-            if let Some(least) = least.map(|(source, _)| *source) {
-                self.sources.remove(&least);
-            }
+        let soonest = others.into_iter().fold(anybody, u64::min);
+        Spending::Over {
+            tell: state.all.tells(source, now),
+            again: Duration::from_secs(soonest),
         }
     }
-}
 
-impl Account {
-    fn recover(&mut self, each_second: u64, now: u64) {
-        // A clock that was set back gives nothing, and takes nothing.
-        let seconds = now.saturating_sub(self.at);
-        self.spent = self.spent.saturating_sub(seconds.saturating_mul(each_second));
-        self.at = now;
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-
-    const ATTACKER: u32 = 66;
-
-    /// How many of so many are granted to this source.
-    fn granted(budget: &Budget, source: u32, times: usize, now: u64) -> usize {
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
-        let spend = || budget.spend(Ipv4Addr::from_bits(source).into(), 1, now);
-        (0..times).filter(|_| spend() == Spending::Granted).count()
+    /// Spends that much for somebody who gets it in any case. What others may spend is less by that.
+    pub fn take(&self, amount: u64, now: UnixTime) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.recover(&mut state, now.as_secs());
+        let taken = state.all.owed.saturating_add(amount.saturating_mul(ONE));
+        state.all.owed = taken.min(self.eighths(8));
     }
 
-    #[test]
-    fn a_source_may_spend_what_nobody_else_wants() {
-        let budget = Budget::new(100, 10);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 2000), 50);
+    /// Gives back what has come since the last time.
+    fn recover(&self, state: &mut State, now: u64) {
+        // A clock that was set back gives nothing, and takes nothing. Nothing is owed any longer once all of it has come back.
+        let all_of_it = self.at_once.div_ceil(self.each_second.max(1)).saturating_add(1);
+        let seconds = now.saturating_sub(state.at).min(all_of_it);
+        state.at = now;
+        let came = self.each_second.saturating_mul(ONE).saturating_mul(seconds);
+        state.all.owed = state.all.owed.saturating_sub(came);
+        state.all.share_out(self.shared_each_second().saturating_mul(seconds));
     }
 
-    #[test]
-    fn one_that_spends_all_it_can_leaves_others_theirs() {
-        let budget = Budget::new(100, 10);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
-        // Two sources: each has half of the other half.
-        assert_eq!(granted(&budget, 1, 1000, 1000), 25);
-        let budget = Budget::new(100, 10);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
-        for node in 1..=7 {
-            assert_eq!(granted(&budget, node, 3, 1000), 3, "{node}");
-        }
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
-        // All together never spend more than there is.
-        let budget = Budget::new(100, 10);
-        let all: usize = (0..1000).map(|source| granted(&budget, source, 1000, 1000)).sum();
-        assert!((50..=100).contains(&all), "{all}");
-    }
-
-    #[test]
-    fn what_is_larger_than_the_whole_is_never_granted() {
-        let budget = Budget::new(100, 10);
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
-        let source = Ipv4Addr::LOCALHOST.into();
-        assert!(matches!(budget.spend(source, u64::MAX, now), Spending::Over { tell: true, .. }));
-        assert!(matches!(budget.spend(source, 101, now), Spending::Over { tell: false, .. }));
-        assert_eq!(budget.spend(source, 50, now), Spending::Granted);
-    }
-
-    #[test]
-    fn the_console_is_told_once_a_minute() {
-        let budget = Budget::new(0, 0);
-        let spend = |now| budget.spend(Ipv4Addr::LOCALHOST.into(), 1, UnixTime::since_unix_epoch(Duration::from_secs(now)));
-        assert!(matches!(spend(1000), Spending::Over { tell: true, .. }));
-        assert!(matches!(spend(1059), Spending::Over { tell: false, .. }));
-        assert!(matches!(spend(1060), Spending::Over { tell: true, .. }));
-    }
-
-    /// After how many seconds the source is told to come again that wants one more.
-    fn told(budget: &Budget, source: u32, now: u64) -> u64 {
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
-        let Spending::Over { again, .. } = budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) else {
-            panic!("there was one more");
+    /// After how many seconds this much may be spent by this tier, if nobody spends anything until then; 0 if it may be now.
+    fn wait(&self, tier: &Tier, levels: &[Level], spent: u64, amount: u64) -> u64 {
+        let each_second = self.each_second.max(1).saturating_mul(ONE);
+        let whole = seconds(spent.saturating_add(amount), self.eighths(tier.whole), each_second);
+        let [networks @ .., own] = levels else { return whole };
+        let within = |level: &Level, eighths: u64| {
+            let limit = (level.part / 8).saturating_mul(eighths);
+            seconds(level.owed.saturating_add(amount), limit, level.each_second)
         };
-        again.as_secs()
-    }
-
-    #[test]
-    fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
-        let spent = |sources: u32| {
-            let budget = Budget::new(100, 10);
-            for source in (0..sources).map(|source| ATTACKER + source) {
-                granted(&budget, source, 1000, 1000);
-            }
-            budget
+        let (own, eighths) = match tier.takers {
+            Takers::Anybody => return whole,
+            Takers::Within { own: eighths, networks } => (within(own, eighths), networks),
+            Takers::Debtless { networks } => (seconds(own.owed, 0, own.each_second), networks),
         };
-        // They have 50, 25 and 16; whoever asks with one other gets 25, with two 16.
-        for (sources, asks, after) in [
-            (1, ATTACKER, 1),
-            (2, ATTACKER, 3),
-            (2, ATTACKER + 1, 1),
-            (3, ATTACKER, 4),
-            (3, ATTACKER + 1, 1),
-        ] {
-            assert_eq!(told(&spent(sources), asks, 1000), after, "{sources} {asks}");
-            assert_eq!(granted(&spent(sources), asks, 1, 1000 + after), 1, "{sources} {asks}");
-            assert_eq!(granted(&spent(sources), asks, 1, 1000 + after - 1), 0, "{sources} {asks}");
-        }
-        // What never comes is far away, and no division by nothing.
-        assert_eq!(told(&Budget::new(0, 0), ATTACKER, 1000), 1);
+        networks.iter().map(|level| within(level, eighths)).fold(whole.max(own), u64::max)
     }
 
-    #[test]
-    fn a_clock_that_is_set_back_gives_nothing() {
-        let budget = Budget::new(100, 10);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 100_000), 50);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
-        assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
+    /// What all sources share out, of the whole.
+    const fn part(&self) -> u64 {
+        self.eighths(4)
     }
 
-    #[test]
-    fn memory_is_bounded() {
-        let budget = Budget::new(1_000_000, 1);
-        for source in 0..10_000 {
-            granted(&budget, source, 2, 1000);
-        }
-        assert!(budget.state.lock().unwrap().sources.len() <= SOURCES_LIMIT);
+    const fn eighths(&self, eighths: u64) -> u64 {
+        self.at_once.saturating_mul(ONE / 8).saturating_mul(eighths)
     }
+
+    const fn shared_each_second(&self) -> u64 {
+        self.each_second.saturating_mul(ONE / 8).saturating_mul(SHARED_EIGHTHS)
+    }
+}
+
+/// How many seconds it takes until no more than `limit` of this is left.
+fn seconds(owed: u64, limit: u64, each_second: u64) -> u64 {
+    owed.saturating_sub(limit).div_ceil(each_second.max(1))
 }

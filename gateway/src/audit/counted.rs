@@ -221,6 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn attack_54_whoever_fills_the_log_leaves_others_their_records() {
+        for greedy in [2, 10, 1200] {
+            let strangers = Strangers::default();
+            for second in 0..40 {
+                (0..greedy).for_each(|source| {
+                    written(&strangers, source, 3000 / usize::try_from(greedy).unwrap(), 1000 + second);
+                });
+            }
+            for node in 0..33 {
+                assert_eq!(written(&strangers, 100_000 + node, 2, 1039), 2048, "beside {greedy}");
+            }
+        }
+    }
+
+    #[test]
     fn attack_55_the_addresses_of_one_network_are_counted_in_one_line() {
         let strangers = Strangers::default();
         let line = |address: u128| {

@@ -1,0 +1,305 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::super::{CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND};
+use super::*;
+
+const ATTACKER: u32 = 66;
+
+/// How many of so many are granted to this source.
+fn granted(budget: &Budget, source: u32, times: usize, now: u64) -> usize {
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+    let spend = || budget.spend(Ipv4Addr::from_bits(source).into(), 1, now);
+    (0..times).filter(|_| spend() == Spending::Granted).count()
+}
+
+#[test]
+fn a_source_may_spend_what_nobody_else_wants() {
+    let budget = Budget::new(100, 10);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 2000), 50);
+}
+
+#[test]
+fn one_that_spends_all_it_can_leaves_others_theirs() {
+    let budget = Budget::new(100, 10);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
+    // Two sources: each has half of the other half.
+    assert_eq!(granted(&budget, 1, 1000, 1000), 25);
+    let budget = Budget::new(100, 10);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
+    for node in 1..=7 {
+        assert_eq!(granted(&budget, node, 3, 1000), 3, "{node}");
+    }
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
+    // All together never spend more than there is.
+    let budget = Budget::new(100, 10);
+    let all: usize = (0..1000).map(|source| granted(&budget, source, 1000, 1000)).sum();
+    assert!((50..=100).contains(&all), "{all}");
+}
+
+#[test]
+fn what_is_larger_than_the_whole_is_never_granted() {
+    let budget = Budget::new(100, 10);
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
+    let source = Ipv4Addr::LOCALHOST.into();
+    assert!(matches!(budget.spend(source, u64::MAX, now), Spending::Over { tell: true, .. }));
+    assert!(matches!(budget.spend(source, 101, now), Spending::Over { tell: false, .. }));
+    assert_eq!(budget.spend(source, 50, now), Spending::Granted);
+}
+
+#[test]
+fn the_console_is_told_once_a_minute() {
+    let budget = Budget::new(0, 0);
+    let spend = |now| budget.spend(Ipv4Addr::LOCALHOST.into(), 1, UnixTime::since_unix_epoch(Duration::from_secs(now)));
+    assert!(matches!(spend(1000), Spending::Over { tell: true, .. }));
+    assert!(matches!(spend(1059), Spending::Over { tell: false, .. }));
+    assert!(matches!(spend(1060), Spending::Over { tell: true, .. }));
+}
+
+/// After how many seconds the source is told to come again that wants one more.
+fn told(budget: &Budget, source: u32, now: u64) -> u64 {
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+    let Spending::Over { again, .. } = budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) else {
+        panic!("there was one more");
+    };
+    again.as_secs()
+}
+
+#[test]
+fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
+    let spent = |sources: u32| {
+        let budget = Budget::new(100, 10);
+        for source in (0..sources).map(|source| ATTACKER + source) {
+            granted(&budget, source, 1000, 1000);
+        }
+        budget
+    };
+    // They have 50, 25 and 4: the part of the last one is 16, and of what is left by then nobody has more than a quarter of his.
+    for (sources, asks, after) in [
+        (1, ATTACKER, 1),
+        (2, ATTACKER, 3),
+        (2, ATTACKER + 1, 1),
+        (3, ATTACKER, 3),
+        (3, ATTACKER + 1, 3),
+        (3, ATTACKER + 2, 1),
+    ] {
+        assert_eq!(told(&spent(sources), asks, 1000), after, "{sources} {asks}");
+        assert_eq!(granted(&spent(sources), asks, 1, 1000 + after), 1, "{sources} {asks}");
+        assert_eq!(granted(&spent(sources), asks, 1, 1000 + after - 1), 0, "{sources} {asks}");
+    }
+    // What never comes is far away, and no division by nothing.
+    assert_eq!(told(&Budget::new(0, 0), ATTACKER, 1000), 1);
+}
+
+#[test]
+fn a_clock_that_is_set_back_gives_nothing() {
+    let budget = Budget::new(100, 10);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 100_000), 50);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let of_v4 = |number: u32| Source::from(Ipv4Addr::from_bits(number));
+    let of_one_network = |number: u32| six(number.into());
+    let of_many_networks = |number: u32| six(u128::from(number) << 64);
+    let of_many_sites = |number: u32| six(u128::from(number) << 80);
+    let kinds: [&dyn Fn(u32) -> Source; 4] = [&of_v4, &of_one_network, &of_many_networks, &of_many_sites];
+    for (amount, now) in [(1, 1000), (0, 1000)] {
+        let budget = Budget::new(1_000_000, 1);
+        for kind in kinds {
+            for number in 0..20_000 {
+                spends(&budget, kind(number), amount, now);
+            }
+            let accounts = budget.state.lock().unwrap().accounts;
+            // A new network may take the place of one address with three accounts.
+            assert!(accounts <= 3 * 16 * 1024, "{accounts}");
+        }
+        let mut state = budget.state.lock().unwrap();
+        assert_eq!(state.accounts, state.all.count() - 1);
+        state.all.owed = 0;
+        state.sweep(now + 100);
+        assert_eq!((state.accounts, state.all.count()), (0, 1), "nobody owes more than all");
+    }
+}
+
+/// An address of 2001:db8::/32.
+fn six(number: u128) -> Source {
+    IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)).into()
+}
+
+fn spends(budget: &Budget, source: Source, amount: u64, now: u64) -> Spending {
+    budget.spend(source, amount, UnixTime::since_unix_epoch(Duration::from_secs(now)))
+}
+
+/// A tenth of the gateway's, beside which attackers ask 25 times as often as there is something.
+fn challenges() -> Budget {
+    Budget::new(CHALLENGES_AT_ONCE / 10, EACH_SECOND)
+}
+
+const EACH_SECOND: u64 = CHALLENGES_EACH_SECOND / 10;
+
+/// When an attack begins, and when nodes boot beside it.
+const BEGIN: u64 = 1000;
+const BOOT: u64 = BEGIN + 30;
+/// How long a node waits at most when it is told to retry (`attestation.hold_seconds`).
+const HOLD_SECONDS: u64 = 3600;
+/// Requests of all attackers together.
+const ATTACK_EACH_SECOND: usize = 2000;
+
+/// A node that asks for so many challenges, one after the other, and comes when it is told to.
+struct Node {
+    source: Source,
+    wants: usize,
+    at: u64,
+}
+
+fn nodes(sources: impl IntoIterator<Item = Source>, wants: usize) -> Vec<Node> {
+    let node = |source| Node { source, wants, at: BOOT };
+    sources.into_iter().map(node).collect()
+}
+
+/// Seconds from the boot until the last node has what it wants. In each second attackers ask, in order of `attackers`, and nodes do somewhere between
+/// them, as a generator has it that is the same each time.
+fn booted_after(budget: &Budget, attackers: &mut dyn FnMut() -> Source, mut nodes: Vec<Node>) -> u64 {
+    let mut random: u64 = 7;
+    for now in BEGIN..BOOT + HOLD_SECONDS {
+        let mut before: Vec<(usize, usize)> = Vec::new();
+        for (number, _) in nodes.iter().enumerate().filter(|(_, node)| node.wants > 0 && node.at <= now) {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let place = usize::try_from(random >> 33).unwrap() % ATTACK_EACH_SECOND;
+            before.push((place, number));
+        }
+        before.sort_unstable();
+        let mut due = before.into_iter().peekable();
+        for place in 0..ATTACK_EACH_SECOND {
+            while let Some((_, number)) = due.next_if(|(before, _)| *before <= place) {
+                let node = &mut nodes[number];
+                match spends(budget, node.source, 1, now) {
+                    Spending::Granted => (node.wants, node.at) = (node.wants - 1, now + 1),
+                    Spending::Over { again, .. } => node.at = now + again.as_secs(),
+                }
+            }
+            spends(budget, attackers(), 1, now);
+        }
+        if nodes.iter().all(|node| node.wants == 0) {
+            return now - BOOT;
+        }
+    }
+    u64::MAX
+}
+
+/// So many of these in turn.
+fn in_turn(sources: u128, source: impl Fn(u128) -> Source) -> impl FnMut() -> Source {
+    let mut next = 0;
+    move || {
+        next = (next + 1) % sources;
+        source(next)
+    }
+}
+
+fn v4(number: u128) -> Source {
+    Ipv4Addr::from_bits(u32::try_from(number).unwrap()).into()
+}
+
+const HONEST: std::ops::Range<u128> = 1_000_000..1_000_033;
+
+#[test]
+fn attack_54_greedy_sources_keep_nobody_from_booting() {
+    for (greedy, within) in [(1, 2), (2, 2), (10, 2), (1200, 30), (10_000, 300)] {
+        // One challenge, and another one since the answer to the first was lost.
+        let honest = nodes(HONEST.map(v4), 2);
+        let after = booted_after(&challenges(), &mut in_turn(greedy, v4), honest);
+        assert!(after <= within, "{greedy} greedy sources: {after} s");
+    }
+}
+
+/// They are as new as the nodes are.
+#[test]
+fn attack_54_greedy_sources_that_begin_with_the_boot_keep_nobody_from_it() {
+    for greedy in [2, 10, 1200] {
+        let budget = challenges();
+        let mut ask = in_turn(greedy, v4);
+        let mut asked = 0;
+        let idle = v4(9_999_999);
+        let mut late = || {
+            asked += 1;
+            if asked > (BOOT - BEGIN) * 2000 { ask() } else { idle }
+        };
+        let after = booted_after(&budget, &mut late, nodes(HONEST.map(v4), 2));
+        assert!(after <= 30, "{greedy} greedy sources: {after} s");
+    }
+}
+
+#[test]
+fn attack_54_a_fleet_behind_one_address_boots_within_its_hold_beside_greedy_sources() {
+    for (greedy, fleet) in [(2, 1000), (10, 1000)] {
+        let honest = nodes(std::iter::repeat_n(v4(HONEST.start), fleet), 1);
+        let after = booted_after(&challenges(), &mut in_turn(greedy, v4), honest);
+        assert!(after < HOLD_SECONDS / 2, "{greedy} greedy sources, a fleet of {fleet}: {after} s");
+    }
+}
+
+#[test]
+fn sources_that_ask_without_end_get_equal_parts_over_time() {
+    for sources in [2, 10, 300] {
+        let budget = challenges();
+        let mut granted = vec![0; sources];
+        for now in BEGIN..BEGIN + 120 {
+            for _ in 0..2400 / sources {
+                for (number, granted) in granted.iter_mut().enumerate() {
+                    let got = spends(&budget, v4(number.try_into().unwrap()), 1, now) == Spending::Granted;
+                    *granted += u64::from(got && now >= BEGIN + 60);
+                }
+            }
+        }
+        let fair = 60 * EACH_SECOND / u64::try_from(sources).unwrap();
+        let least = granted.iter().min().unwrap();
+        assert!(*least >= fair * 3 / 4, "of {fair} each the least is {least}");
+        let all: u64 = granted.iter().sum();
+        assert!(all >= 59 * EACH_SECOND, "nothing is left unused: {all}");
+    }
+}
+
+#[test]
+fn attack_55_a_neighbour_with_one_address_keeps_no_node_of_its_network_from_booting() {
+    let honest = nodes(HONEST.map(six), 2);
+    let after = booted_after(&challenges(), &mut || six(66), honest);
+    assert!(after <= 2, "{after} s");
+}
+
+#[test]
+fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_and_no_other() {
+    // Some thousands, or a new one each time.
+    for addresses in [4000, u128::from(u64::MAX)] {
+        let known = |number: u128| Source::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
+        let others: [(&str, &dyn Fn(u128) -> Source, u64); 5] = [
+            ("another network of 64 bits", &|number| six((1 << 64) + number), 10),
+            ("a network of 64 bits each", &|number| six(number << 64), 10),
+            ("another network of 48 bits", &|number| six((1 << 80) + number), 10),
+            ("known addresses of the same network", &known, 10),
+            ("addresses of the same network", &six, 600),
+        ];
+        for (of, honest, within) in others {
+            let mut neighbour = in_turn(addresses, |number| six(0x1_0000_0000 + number));
+            let after = booted_after(&challenges(), &mut neighbour, nodes(HONEST.map(honest), 2));
+            assert!(after <= within, "{addresses} addresses beside {of}: {after} s");
+        }
+    }
+}
+
+#[test]
+fn what_is_taken_in_any_case_is_less_for_others() {
+    let budget = Budget::new(100, 10);
+    let at = |now| UnixTime::since_unix_epoch(Duration::from_secs(now));
+    budget.take(30, at(1000));
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 45);
+    // It is had even where there is nothing left, and is made up for in no longer than all of it.
+    budget.take(1000, at(1000));
+    assert_eq!((granted(&budget, 1, 1, 1000), granted(&budget, 1, 1, 1001)), (0, 1));
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1010), 49);
+}

@@ -1,6 +1,7 @@
 //! Evidence: from what a node sent to what it has proven.
 
 use rustls_pki_types::UnixTime;
+use subtle::ConstantTimeEq;
 
 use crate::appraisal::AppraisalPolicy;
 use crate::aws::sts::StsCall;
@@ -44,6 +45,33 @@ impl<'a> Submission<'a> {
             claimant_sha256: None,
         }
     }
+}
+
+/// Refuses evidence that cannot answer its challenge, by what costs less than to spend it: which kinds it has, who has asked for the challenge, and what each kind
+/// shows of that without a signature. What passes has proven nothing by that, but for a TPM that was asked to activate a credential.
+///
+/// A challenge that was not spent can be answered again. So this compares random values of 256 bits, of which a wrong guess teaches nothing, in constant
+/// time, and what the sender has been told anyway.
+///
+/// # Errors
+/// [`Reject`], as [`verify`] would refuse it, or another one of the reasons that it has.
+pub fn screen(submission: &Submission<'_>) -> Result<(), Reject> {
+    let Submission { challenge, evidence, .. } = *submission;
+    let (asked, shown) = (challenge.subject.kinds(), evidence.kinds());
+    if asked != shown || shown.is_empty() {
+        return Err(Reject::KindsShown { asked, shown });
+    }
+    claimant(submission)?;
+    let binding = challenge.binding(submission.server_keys);
+    macro_rules! one {
+        ($kind:ident, $member:ident, $room:ty) => {
+            if let (Some(subject), Some(evidence)) = (&challenge.subject.$member, &evidence.$member) {
+                <$room>::screen(subject, evidence, &binding)?;
+            }
+        };
+    }
+    each_kind!(one);
+    Ok(())
 }
 
 /// Verifies Evidence: a pure function of its arguments, so that the same record gives the same answer years later.
@@ -123,7 +151,12 @@ fn event_log(evidence: &Evidence) -> Option<&Blob> {
 fn claimant(submission: &Submission<'_>) -> Result<Option<HexDigest>, Reject> {
     let asked = submission.challenge.subject.claimant_sha256();
     let shown = submission.evidence.claimant_sha256();
-    if shown.as_ref().or(submission.claimant_sha256) != asked {
+    let is_asked = match (shown.as_ref().or(submission.claimant_sha256), asked) {
+        (Some(shown), Some(asked)) => bool::from(shown.as_bytes().ct_eq(asked.as_bytes())),
+        (None, None) => true,
+        _ => false,
+    };
+    if !is_asked {
         return Err(Reject::Claimant);
     }
     Ok(asked.cloned())

@@ -49,7 +49,7 @@ pub use challenge::{Challenge, Issued, Subject};
 pub use claims::{Claims, NodeIdentity};
 pub use combination::Combination;
 pub use endorsements::Endorsements;
-pub use evidence::{Submission, verify};
+pub use evidence::{Submission, screen, verify};
 pub use inventory::Inventory;
 pub use judged::Judged;
 pub use kinds::{Counters, Pcrs};

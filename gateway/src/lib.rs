@@ -9,8 +9,9 @@
 //! admission    the body, within memory and time; a turn → Whole → Turn
 //! api          decode, strictly                         → EvidenceRequest
 //! credentials  the seal is ours                         → Opened
+//! attest       kinds, secret, form: nothing is spent    → screened
 //! api          what the clouds sign with                → Anchors
-//! credentials  spent, before the evidence is looked at  → Challenge
+//! credentials  spent, before the evidence is verified   → Challenge
 //! attest       verify, appraise                         → Claims → AttestationResult
 //! policy       what that earns                          → Grant
 //! machines     whose the instance is, the node's name   → instance → name

@@ -79,7 +79,14 @@ async fn attack(gateway: &Gateway, tpm: &Case, way: &Way) {
         tpm_of(&mut forged).secret_sha256 = HexDigest::from_hex(&secret).unwrap();
         gateway.post(EVIDENCE, &forged).await.refused(403, "challenge-spent");
     }
-    if ["challenge-invalid", "pool-unknown"].contains(&way.code) {
+    let unspent = [
+        "challenge-invalid",
+        "pool-unknown",
+        "evidence-incomplete",
+        "malformed-request",
+        "credential-mismatch",
+    ];
+    if unspent.contains(&way.code) {
         // It can be answered still, so nobody was told anything of it.
         let secret = challenge.subject.tpm.as_ref().unwrap().secret_sha256.to_string();
         for told in [secret, challenge.id.to_string()] {
@@ -199,9 +206,10 @@ async fn attack_37_what_proves_nothing_is_recorded_by_digests() {
         tpm_of(body).secret_sha256 = HexDigest::from([0; 32]);
     };
     let (_, mut honest) = honest(&gateway, &case, &WAYS[0]);
+    let mut right = honest.clone();
     large(&mut honest);
     gateway.post(EVIDENCE, &honest).await.refused(403, "credential-mismatch");
-    gateway.post(EVIDENCE, &honest).await.refused(403, "challenge-spent");
+    gateway.post(EVIDENCE, &honest).await.refused(403, "credential-mismatch");
 
     let lines = gateway.record_lines();
     assert_eq!(lines.len(), 4);
@@ -210,9 +218,16 @@ async fn attack_37_what_proves_nothing_is_recorded_by_digests() {
     }
     let blobs = fs::read_dir(gateway.path("state/evidence")).unwrap().count();
     assert_eq!(blobs, 0);
-    let record = &gateway.records()[3];
-    assert_eq!(record["basis"]["digests"]["tpm.event_log"]["bytes"], 1_000_000);
+    let is_by_digest = |record: &Value| assert_eq!(record["basis"]["digests"]["tpm.event_log"]["bytes"], 1_000_000);
+    is_by_digest(&gateway.records()[3]);
+    // Nor does it leave more where the challenge was spent.
+    gateway.post(EVIDENCE, &right).await.ticket();
+    tpm_of(&mut right).event_log = tpm_of(&mut honest).event_log.clone();
+    gateway.post(EVIDENCE, &right).await.refused(403, "challenge-spent");
+    let record = &gateway.records()[5];
+    is_by_digest(record);
     assert_eq!(record["decided_by"], "store");
+    assert!(gateway.record_lines()[5].len() < SMALL_BYTES);
     let table = gateway.command(&["audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{Audience, Gcp, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity};
+use super::{Audience, Gcp, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity, verifier};
 use crate::advice::Advice;
 use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
@@ -36,10 +36,12 @@ impl Verifier for Gcp {
         Ok((task.clone(), task))
     }
 
+    fn screen(subject: &GcpTask, evidence: &GcpEvidence, binding: &Binding<'_>) -> Result<(), Refusal<GcpError>> {
+        Ok(verifier::screen(evidence.token.0.as_bytes(), &audiences(subject, binding))?)
+    }
+
     fn verify(subject: &GcpTask, evidence: &GcpEvidence, keys: &GoogleKeys, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
-        let audience = |key| Audience::new(&subject.gateway, binding.purpose, binding.pool, binding.nonce, key);
-        let audiences: Vec<Audience> = binding.server_keys.iter().map(audience).collect();
-        let identity = super::verify(evidence.token.0.as_bytes(), keys, &audiences, now)?;
+        let identity = super::verify(evidence.token.0.as_bytes(), keys, &audiences(subject, binding), now)?;
         Ok((identity, None))
     }
 
@@ -63,6 +65,12 @@ impl Verifier for Gcp {
 }
 
 impl<P, R> Beside<P, R> for Gcp {}
+
+/// Whom the token may be for: this gateway, by each key that the node may have seen.
+fn audiences(subject: &GcpTask, binding: &Binding<'_>) -> Vec<Audience> {
+    let audience = |key| Audience::new(&subject.gateway, binding.purpose, binding.pool, binding.nonce, key);
+    binding.server_keys.iter().map(audience).collect()
+}
 
 fn is_identity(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

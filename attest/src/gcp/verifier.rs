@@ -45,6 +45,30 @@ pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], 
     openid::read(token, audiences, now)
 }
 
+/// Refuses a token that cannot be for one of `audiences`, whoever has signed it: by its size and form, its header, and whether what binds an audience to its
+/// challenge stands in its payload, which is not parsed.
+pub(crate) fn screen(identity_token: &[u8], audiences: &[Audience]) -> Result<(), GcpError> {
+    let Form { text, .. } = check_form(identity_token)?;
+    let payload = text
+        .split('.')
+        .nth(1)
+        .and_then(|payload| BASE64URL_NOPAD.decode(payload.as_bytes()).ok());
+    // What cannot be decoded is refused by its signature, if by nothing else.
+    let Some(payload) = payload else { return Ok(()) };
+    let names = |audience: &Audience| {
+        let binding = audience.binding().as_bytes();
+        payload.windows(binding.len().max(1)).any(|part| part == binding)
+    };
+    match audiences.iter().any(names) {
+        true => Ok(()),
+        // The challenge can be answered still: nothing is said of what would fit it.
+        false => Err(GcpError::Audience {
+            found: "something else".to_owned(),
+            expected: "this challenge alone".to_owned(),
+        }),
+    }
+}
+
 /// A token of which only the header was read.
 struct Form<'t> {
     text: &'t str,

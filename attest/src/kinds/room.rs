@@ -131,6 +131,11 @@ pub(crate) trait Verifier: EvidenceKind {
         None
     }
 
+    /// Refuses evidence that cannot be the answer to what was asked, by what costs next to nothing: [`crate::screen`].
+    fn screen(_: &Self::Subject, _: &Self::Evidence, _: &Binding<'_>) -> Result<(), Refusal<Self::Error>> {
+        Ok(())
+    }
+
     /// Verifies the evidence as the answer to what was asked.
     fn verify(
         subject: &Self::Subject,

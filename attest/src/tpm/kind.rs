@@ -70,6 +70,10 @@ impl Verifier for Tpm {
         error.is_not_endorsed()
     }
 
+    fn screen(subject: &TpmSubject, evidence: &TpmEvidence, _: &Binding<'_>) -> Result<(), Refusal<TpmEvidenceError>> {
+        Ok(verifier::activated(subject, evidence)?)
+    }
+
     fn verify(
         subject: &TpmSubject,
         evidence: &TpmEvidence,

@@ -28,11 +28,7 @@ pub(crate) fn verify(
     endorsements: &TpmEndorsements,
     now: UnixTime,
 ) -> Result<(TpmClaims, SpkiSha256), TpmEvidenceError> {
-    // The AK is in the TPM that has the EK: only that TPM could recover the secret.
-    let activated = subject.secret_sha256.as_bytes().ct_eq(evidence.secret_sha256.as_bytes());
-    if !bool::from(activated) {
-        return Err(TpmEvidenceError::CredentialMismatch);
-    }
+    activated(subject, evidence)?;
     let answer = ShownQuote {
         ak_public: subject.attester.ak_public.as_ref(),
         quoted: evidence.quoted.as_ref(),
@@ -63,6 +59,15 @@ pub(crate) fn verify(
         event_log,
     };
     Ok((claims, quote.server_key))
+}
+
+/// The AK is in the TPM that has the EK: only that TPM could recover the secret.
+pub(crate) fn activated(subject: &TpmSubject, evidence: &TpmEvidence) -> Result<(), TpmEvidenceError> {
+    let activated = subject.secret_sha256.as_bytes().ct_eq(evidence.secret_sha256.as_bytes());
+    match bool::from(activated) {
+        true => Ok(()),
+        false => Err(TpmEvidenceError::CredentialMismatch),
+    }
 }
 
 /// What a TPM answers with, whoever vouches for its AK.

@@ -31,12 +31,18 @@ pub use wrong::{Wrong, WrongCredentials};
 use std::net::IpAddr;
 use std::time::Instant;
 
-use crate::settings::Limits;
+use crate::settings::{Limits, StoreSettings};
 
 /// Challenges at once. Ten thousand nodes that boot together ask for one each, and for another if the first answer was lost.
 pub(crate) const CHALLENGES_AT_ONCE: u64 = 20_000;
 /// Challenges each second beyond that: at 0.3 ms each, a quarter of a processor.
 pub(crate) const CHALLENGES_EACH_SECOND: u64 = 800;
+
+/// Challenges that clients may spend at once that have proven nothing, where the store is on objects of the cluster's API: each is written to the cluster's own
+/// etcd. A rack of machines of a cloud that boots together.
+const SPENDS_AT_ONCE: u64 = 1000;
+/// Such challenges each second beyond that. Three gateways spend thirty, which is what `docs/replicas.md` says that this store bears.
+const SPENDS_EACH_SECOND: u64 = 10;
 
 /// Everything that sources share.
 #[derive(Debug)]
@@ -54,14 +60,16 @@ pub struct Admission {
     pub verification: Verification,
     /// Challenges, which cost whoever asks nothing.
     pub challenges: Budget,
+    /// Challenges that are spent, where that costs more than the gateway alone.
+    pub spends: Option<Budget>,
     /// Credentials that turned out wrong.
     pub wrong: WrongCredentials,
 }
 
 impl Admission {
-    /// Within these limits.
+    /// Within these limits, in front of this store.
     #[must_use]
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(limits: &Limits, store: &StoreSettings) -> Self {
         let requests = Turns::new(limits.requests);
         Self {
             connections: Connections::new(limits.connections, limits.waiting),
@@ -71,6 +79,7 @@ impl Admission {
             requests,
             verification: Verification::default(),
             challenges: Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
+            spends: matches!(store, StoreSettings::Kubernetes(_)).then(|| Budget::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
             wrong: WrongCredentials::default(),
         }
     }

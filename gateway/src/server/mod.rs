@@ -166,7 +166,7 @@ impl Server {
         };
         let retention = retention::of(&settings, &folders);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
-        let admission = Arc::new(Admission::new(&settings.limits));
+        let admission = Arc::new(Admission::new(&settings.limits, &settings.engine));
         // Before it is watched for changes.
         if settings.tls.client_ca_of_cluster
             && let Some(folder) = settings.tls.client_ca.as_deref().and_then(Path::parent)

@@ -13,7 +13,7 @@ mod kubelet_key;
 // Of what the cluster tells, a gateway without that feature writes nothing.
 #[cfg(feature = "cluster")]
 mod log_schema;
-mod machine;
+pub mod machine;
 #[cfg(feature = "cluster")]
 mod machines;
 mod meanwhile;
@@ -23,5 +23,5 @@ mod own_tpm;
 mod policy;
 mod proposed;
 mod row_by_row;
-mod site;
+pub mod site;
 mod sts;

@@ -132,7 +132,7 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
     }
     // None of that has spent the challenge, or asked anybody.
     drop(asked.show(&gateway, machine.evidence(&asked)).await.ticket());
-    // Documents have a limit of their own, below that of the body. Those can be read, so the challenge is spent.
+    // Documents have a limit of their own, below that of the body. That is looked at before the challenge is spent.
     for (evidence, kind) in [
         (json!({"gcp": {"token": "a".repeat(65 << 10)}}), "gcp"),
         (json!({"azure": {"signature": "A".repeat(65 << 10)}}), "azure"),
@@ -155,8 +155,7 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
         let detail = answer.problem().detail.unwrap_or_default();
         assert!(detail.contains(&format!("kind {kind} ")), "{kind}: {detail}");
         answer.refused(400, "malformed-request");
-        let again = asked.show(&gateway, machine.evidence(&asked)).await;
-        again.refused(403, "challenge-spent");
+        drop(asked.show(&gateway, machine.evidence(&asked)).await.ticket());
     }
     let large = gcp_evidence("a".repeat(3 << 20));
     let asked = machine.ask(&gateway, &[Kind::Gcp]).await;

@@ -7,21 +7,21 @@ use attest_gateway::credentials::seal::Seal;
 use super::*;
 use crate::support::{Gateway, POOL, bearer, now, tpm};
 
-/// A gateway whose store is there.
-fn gateway(site: &Site, name: &str) -> Gateway {
+/// A gateway whose store is there, with more settings.
+pub(super) fn gateway(site: &Site, name: &str, more: &str) -> Gateway {
     let gateway = Gateway::init();
     let ClusterApi::Kubeconfig(kubeconfig) = site.settings(name).cluster.api else {
         panic!()
     };
     let cluster = format!("[cluster]\napi = {kubeconfig:?}\nnamespace = \"{NAMESPACE}\"\nconfigs = false\n");
     gateway.settings(&format!(
-        "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\ntimeout_seconds = 3\n"
+        "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\ntimeout_seconds = 3\n{more}"
     ));
     gateway
 }
 
 /// How often the head was changed.
-fn commits(site: &Site) -> usize {
+pub(super) fn commits(site: &Site) -> usize {
     let is_commit = |asked: &cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.name == HEAD && asked.status == 200;
     site.api.asked().iter().filter(|asked| is_commit(asked)).count()
 }
@@ -30,7 +30,7 @@ fn commits(site: &Site) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_boot_is_no_more_commits_than_the_document_says() {
     let site = Site::start();
-    let mut gateway = gateway(&site, "one");
+    let mut gateway = gateway(&site, "one", "");
     gateway.command(&["store", "key"]);
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -55,7 +55,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_18_two_gateways_use_one_token_as_often_as_it_may_be_together() {
     let site = Site::start();
-    let mut gateways = [gateway(&site, "one"), gateway(&site, "two")];
+    let mut gateways = [gateway(&site, "one", ""), gateway(&site, "two", "")];
     gateways[0].command(&["store", "key"]);
     fs::copy(gateways[0].path("store.key"), gateways[1].path("store.key")).unwrap();
     for gateway in &mut gateways {

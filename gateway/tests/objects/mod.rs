@@ -10,6 +10,7 @@ mod refused;
 mod set_back;
 mod suite;
 mod transactions;
+mod writes;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

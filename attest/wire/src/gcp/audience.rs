@@ -23,6 +23,12 @@ impl Audience {
         Self(format!("{gateway}/{purpose}/{pool}/{qualifying_data}"))
     }
 
+    /// The part that binds it to its challenge: hexadecimal digits, which are written in one way.
+    #[must_use]
+    pub fn binding(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
     /// The `aud` claim.
     #[must_use]
     pub fn as_str(&self) -> &str {

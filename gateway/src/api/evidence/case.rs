@@ -7,7 +7,7 @@ mod new_values;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use attest::protocol::{DOCUMENT_LIMIT_BYTES, Evidence};
+use attest::protocol::Evidence;
 use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
 use axum::response::Response;
@@ -243,16 +243,6 @@ impl<'r> EvidenceCase<'r> {
     async fn verify(&mut self, reading: &mut Reading<'_>) -> Result<(Vouched, Claims), Refusal> {
         let (endpoint, asked, Made { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
         let (endorsers, store) = (&*endpoint.endorsers, &*endpoint.store);
-        if let Some(kind) = asked.evidence.too_large() {
-            return Err(Refusal::malformed(format!(
-                "the evidence of kind {kind} has more than {DOCUMENT_LIMIT_BYTES} bytes"
-            )));
-        }
-        // Nobody is asked about evidence that was not asked for.
-        let (subject, shown) = (asked.challenge.subject.kinds(), asked.evidence.kinds());
-        if subject != shown {
-            return Err(Reject::KindsShown { asked: subject, shown }.into());
-        }
         anchors.gather(endorsers, asked, basis).await?;
         let tpm = asked.challenge.subject.tpm.as_ref();
         let ek = tpm.map(|tpm| tpm.attester.ek_digest()).transpose().map_err(Reject::from)?;

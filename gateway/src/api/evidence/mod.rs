@@ -2,11 +2,12 @@
 
 mod case;
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use attest::protocol::{CONFIG_PREFIX, EvidenceRequest, EvidenceResponse};
-use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, UnixTime};
+use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
+use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, Submission, UnixTime};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -20,8 +21,9 @@ use super::decisions::Decisions;
 use super::endorsers::Endorsers;
 use super::gateway::Gateway;
 use super::guesses::Guesses;
+use super::overload;
 use super::problem::Refusal;
-use crate::admission::Admission;
+use crate::admission::{Admission, Spending};
 use crate::audit::admin::{Acting, By, Verb};
 use crate::audit::{Decision, Likenesses, Record, Shown, TicketTerms};
 use crate::clock::Clock;
@@ -129,6 +131,14 @@ pub(super) async fn post(
     let mut record = record(pool.name());
     note(opened.peek(), &mut record);
 
+    // What costs less than to spend a challenge goes before that, and leaves the challenge as it is. So of it there is nothing in the record.
+    if let Err(refusal) = screen(&endpoint, opened.peek(), &request.evidence) {
+        record.basis = Some(by_digest(&request.evidence));
+        return endpoint.decisions.refuse(record, refusal).await;
+    }
+    if let Some(again) = endpoint.over_budget(opened.peek(), peer.ip(), now) {
+        return overload::told_when(Refusal::unavailable().into_response(), Some(again));
+    }
     // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
     // any more.
     let spent = match opened.spend(&*endpoint.store).await {
@@ -161,6 +171,40 @@ pub(super) async fn post(
             answer
         }
         Err(unavailable) => unavailable.into_response(),
+    }
+}
+
+/// Refuses what cannot be the answer, before the challenge is spent.
+fn screen(endpoint: &EvidenceEndpoint, challenge: &Challenge, evidence: &Evidence) -> Result<(), Refusal> {
+    if let Some(kind) = evidence.too_large() {
+        return Err(Refusal::malformed(format!(
+            "the evidence of kind {kind} has more than {DOCUMENT_LIMIT_BYTES} bytes"
+        )));
+    }
+    let server_keys = endpoint.tls.server_keys();
+    attest::screen(&Submission::new(challenge, evidence, &server_keys)).map_err(Refusal::from)
+}
+
+impl EvidenceEndpoint {
+    /// Takes what it costs to spend a challenge, where the store has a budget for that; says for how long there is nothing for this source. A TPM that has
+    /// activated its credential has proven something: it is in nobody's queue.
+    fn over_budget(&self, challenge: &Challenge, peer: IpAddr, now: UnixTime) -> Option<Duration> {
+        let spends = self.admission.spends.as_ref()?;
+        if challenge.subject.tpm.is_some() {
+            spends.take(1, now);
+            return None;
+        }
+        let source = self.admission.source(peer);
+        let Spending::Over { tell, again } = spends.spend(source, 1, now) else {
+            return None;
+        };
+        if tell {
+            tracing::warn!(
+                %source,
+                "more evidence from clients that have proven nothing than the store on the cluster's API bears: answered with 503 and Retry-After"
+            );
+        }
+        Some(again)
     }
 }
 

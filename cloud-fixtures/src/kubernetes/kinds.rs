@@ -45,7 +45,7 @@ const fn kind(
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 30] = [
+pub(super) const KINDS: [Kind; 31] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -79,6 +79,7 @@ pub(super) const KINDS: [Kind; 30] = [
     kind(MACHINES, "v1beta1", "MachineSet", "machinesets", true, STATUS),
     // openshift/api: `machine/v1/types_controlplanemachineset.go`, and the definition made of it in `machine/v1/zz_generated.crd-manifests`.
     kind(MACHINES, "v1", "ControlPlaneMachineSet", "controlplanemachinesets", true, STATUS),
+    kind("k8s.ovn.org", "v1", "EgressIP", "egressips", false, &[]),
     kind(
         ADMISSION,
         "v1",

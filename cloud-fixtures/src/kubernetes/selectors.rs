@@ -2,7 +2,20 @@
 
 use serde_json::Value;
 
+use super::kinds::Kind;
 use super::status::Status;
+
+/// By which fields objects of a kind can be selected. Others than these of all kinds are named by the kind: of requests for certificates in
+/// `pkg/apis/certificates/v1/conversion.go` (kubernetes/kubernetes at 736e3b6), of events and of Secrets in `pkg/apis/core/v1/conversion.go`.
+fn is_selectable(kind: Kind, field: &str) -> bool {
+    match (kind.kind, field) {
+        (_, "metadata.name") => true,
+        (_, "metadata.namespace") => kind.namespaced,
+        ("CertificateSigningRequest", "spec.signerName") | ("Secret", "type") => true,
+        ("Event", field) => field == "type" || field.starts_with("involvedObject."),
+        _ => false,
+    }
+}
 
 /// What labels and fields have to be.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +34,7 @@ enum Requirement {
 
 impl Selector {
     /// `labelSelector` and `fieldSelector`.
-    pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, Status> {
+    pub(super) fn parse(kind: Kind, labels: &str, fields: &str) -> Result<Self, Status> {
         let parts = |text: &str| -> Vec<String> { split(text).into_iter().filter(|part| !part.is_empty()).collect() };
         let labels = parts(labels).iter().map(|part| requirement(part)).collect::<Option<_>>();
         let field = |part: &String| {
@@ -29,10 +42,7 @@ impl Selector {
                 .split_once("!=")
                 .map(|(name, value)| (name, false, value))
                 .or_else(|| part.split_once('=').map(|(name, value)| (name, true, value)))?;
-            let known = ["metadata.name", "metadata.namespace", "type", "spec.signerName"].contains(&name);
-            // Of events (`AddFieldLabelConversionsForEvent` in `pkg/apis/core/v1/conversion.go`).
-            let known = known || name.starts_with("involvedObject.");
-            known.then(|| (name.to_owned(), equal, value.trim_start_matches('=').to_owned()))
+            is_selectable(kind, name).then(|| (name.to_owned(), equal, value.trim_start_matches('=').to_owned()))
         };
         let fields = parts(fields).iter().map(field).collect::<Option<_>>();
         match (labels, fields) {
@@ -41,6 +51,11 @@ impl Selector {
                 "unable to parse the selector, or a field of it is not supported",
             )),
         }
+    }
+
+    /// Whether every object is meant.
+    pub(super) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
     }
 
     pub(super) fn matches(&self, object: &Value) -> bool {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -45,6 +45,8 @@ pub struct Asked {
     pub bytes: usize,
     /// Of the answer's beginning.
     pub status: u16,
+    /// How many bytes the answer has; none of a watch, which goes on.
+    pub answered_bytes: usize,
 }
 
 /// What a path names.
@@ -164,6 +166,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         None => place.kind.plural.to_owned(),
     };
     let status = response.status().as_u16();
+    let answered_bytes = usize::try_from(response.body().size_hint().exact().unwrap_or_default()).unwrap();
     let Place { namespace, name, .. } = place;
     locked(&shared.asked).push(Asked {
         user: user.name,
@@ -174,6 +177,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         query,
         bytes,
         status,
+        answered_bytes,
     });
     // Only now: whoever waits for what has changed may look at what was asked.
     if is_write && status < 300 {
@@ -306,12 +310,25 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     }
     let key: Key = (*kind, namespace.clone(), name.clone());
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
-    let selector = || Selector::parse(&parameter(wants.query, "labelSelector"), &parameter(wants.query, "fieldSelector"));
+    let selector = || {
+        Selector::parse(
+            *kind,
+            &parameter(wants.query, "labelSelector"),
+            &parameter(wants.query, "fieldSelector"),
+        )
+    };
     let object = match wants.verb {
         "list" => {
-            let limit = parameter(wants.query, "limit").parse().unwrap_or_default();
-            let page = objects.list(*kind, within, &selector()?, limit, from(&parameter(wants.query, "continue"))?)?;
-            let list = list(*kind, &page, wants.form);
+            // From its cache an API answers with the whole list (kubernetes/kubernetes#70735).
+            let is_of_cache = parameter(wants.query, "resourceVersion") == "0";
+            let limit = if is_of_cache {
+                0
+            } else {
+                parameter(wants.query, "limit").parse().unwrap_or_default()
+            };
+            let selector = selector()?;
+            let page = objects.list(*kind, within, &selector, limit, from(&parameter(wants.query, "continue"))?)?;
+            let list = list(*kind, &page, &selector, wants.form);
             return Ok(match (is_table, list["items"].as_array()) {
                 (true, Some(items)) => said(200, &custom::table(&objects, *kind, &list["metadata"], items)),
                 _ => said(200, &list),
@@ -425,12 +442,15 @@ pub(super) fn parameter(query: &str, name: &str) -> String {
         .unwrap_or_default()
 }
 
-fn list(kind: Kind, page: &Page, form: Form) -> Value {
+fn list(kind: Kind, page: &Page, selector: &Selector, form: Form) -> Value {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(((_, namespace, name), left)) = &page.next {
         let next = json!([page.revision, kind.plural, namespace, name]).to_string();
         metadata["continue"] = json!(data_encoding::BASE64URL_NOPAD.encode(next.as_bytes()));
-        metadata["remainingItemCount"] = json!(left);
+        // Unknown where there is a selector (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/list-meta>).
+        if selector.is_empty() {
+            metadata["remainingItemCount"] = json!(left);
+        }
     }
     let items: Vec<Value> = page.items.iter().map(|item| form.of_object(item)).collect();
     let (of, api_version) = match form {

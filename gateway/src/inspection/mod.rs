@@ -115,7 +115,7 @@ impl Inspection {
             clouds: clouds.as_ref(),
             machines: settings.cluster.as_ref().is_some_and(|cluster| cluster.machines),
             bootstrap_tokens: &bootstrap_tokens.unwrap_or_default(),
-            approved: settings.approval().map(|approval| &*approval.pools).unwrap_or_default(),
+            approval: settings.approval(),
             depth,
             now: clock.now().as_secs(),
         };

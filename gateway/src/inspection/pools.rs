@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use attest::Combination;
+
 use super::{Depth, Finding, clouds};
 use crate::clock::rfc3339;
 use crate::cloud::Clouds;
 use crate::policy::{ConfigSet, Earns};
 use crate::pools::Pool;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
+use crate::settings::{ApprovalSettings, Keys};
 
 /// What decides what a pool's settings mean.
 pub(super) struct Known<'a> {
@@ -21,8 +24,8 @@ pub(super) struct Known<'a> {
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
     pub bootstrap_tokens: &'a BTreeSet<String>,
-    /// The pools whose machines' CSRs are approved.
-    pub approved: &'a [String],
+    /// Which CSRs are approved, if any are.
+    pub approval: Option<&'a ApprovalSettings>,
     pub depth: Depth,
     /// Seconds since 1970.
     pub now: u64,
@@ -58,10 +61,34 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
         )));
     }
     let names = pools.names();
-    for name in known.approved.iter().filter(|name| !names.contains(name)) {
+    let approved = known.approval.map(|approval| approval.pools.as_slice()).unwrap_or_default();
+    for name in approved.iter().filter(|name| !names.contains(name)) {
         findings.push(Finding::Warning(format!(
             "cluster.approval.pools names pool {name}, and there is no such pool: no machine of it is approved"
         )));
+    }
+    if known.approval.is_some_and(|approval| approval.keys == Keys::Any) {
+        let exposed = pools.all().into_iter().filter(|pool| pool.gives_bootstrap_credential());
+        findings.extend(exposed.map(|pool| {
+            Finding::Error(format!(
+                "cluster.approval.keys is \"any\", and pool {} gives the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml): whoever fetches it is approved for the name of a machine that boots; say keys = \"attested\", or grants.nothing = \"refuse\"",
+                pool.name()
+            ))
+        }));
+    }
+    let by_key = known.approval.filter(|approval| approval.keys == Keys::Attested);
+    for pool in pools
+        .all()
+        .into_iter()
+        .filter(|pool| by_key.is_some_and(|approval| approval.pools.iter().any(|name| name == pool.name())))
+    {
+        let signs_nothing = |kinds: &&Combination| !kinds.kinds().iter().any(|kind| kind.signs_purpose());
+        findings.extend(pool.policy.accepts().iter().find(signs_nothing).map(|kinds| {
+            Finding::Warning(format!(
+                "pool {}: a machine that shows {kinds} signs no key for its kubelet, and cluster.approval.keys is \"attested\": its CSR stays pending",
+                pool.name()
+            ))
+        }));
     }
     for pool in pools.all() {
         if known.depth == Depth::Thorough {

@@ -84,7 +84,16 @@ bootstrap_kubeconfig = {}
         cluster.push_str("# \"edit\" takes edits of the objects besides.\nattested_nodes = \"show\"\n");
     }
     if parts.contains(&Part::Approval) {
-        let _ = write!(cluster, "\n[cluster.approval]\nenabled = true\npools = [{pools}]\n");
+        let _ = write!(
+            cluster,
+            "
+[cluster.approval]
+enabled = true
+pools = [{pools}]
+# Only a CSR for the key that its machine has attested. \"any\" approves others for the name: docs/approval.md.
+keys = \"attested\"
+"
+        );
     }
     cluster
 }
@@ -228,7 +237,7 @@ fn quoted(text: &str) -> String {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::settings::{AttestedNodes, StoreSettings};
+    use crate::settings::{AttestedNodes, Keys, StoreSettings};
 
     fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
@@ -276,6 +285,16 @@ mod tests {
         assert_eq!(
             (cluster.bootstrap_tokens, cluster.approval.unwrap().pools),
             (BTreeSet::from(workers.clone()), workers.to_vec())
+        );
+    }
+
+    #[test]
+    fn attack_49_only_attested_keys_are_approved_and_that_is_printed() {
+        let text = cluster(&BTreeSet::from([Part::Approval]), &BTreeSet::from(["worker".parse().unwrap()]));
+        assert!(text.contains("\nkeys = \"attested\"\n"), "{text}");
+        assert_eq!(
+            printed(&[], &[Part::Approval]).cluster.unwrap().approval.unwrap().keys,
+            Keys::Attested
         );
     }
 

@@ -294,6 +294,7 @@ impl Pool {
         };
         let found = lint::lint(&outlines.pre_approved, repeating);
         let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        let bootstrap_credential = outlines.has_bootstrap_credential(&found);
         let findings: Vec<Finding> = found
             .into_iter()
             .filter(|finding| !file.acknowledged.contains(&finding.to_string()))
@@ -339,6 +340,7 @@ impl Pool {
             pre_approved,
             full,
             known,
+            bootstrap_credential,
         })
     }
 }

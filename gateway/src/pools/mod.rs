@@ -46,7 +46,7 @@ use crate::machine_config::second_stage::{Object, SecondStageError};
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;
 use crate::machines::objects::MachineRules;
-use crate::policy::{ConfigSet, Grant, Grants};
+use crate::policy::{ConfigSet, Earns, Grant, Grants};
 
 /// The sample that `init` writes.
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
@@ -77,6 +77,8 @@ pub struct Pool {
     pre_approved: Versions,
     full: Versions,
     known: outline::Known,
+    /// Whether the pre-approved config has a credential by which a kubelet asks for its certificate.
+    bootstrap_credential: bool,
     /// Whether machine-config-daemon takes over nodes that have the pre-approved config.
     second_stage: bool,
     /// Whether it should, and nobody gets that config.
@@ -95,6 +97,16 @@ impl Pool {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether an unauthenticated client gets the credential by which kubelets ask for their certificates.
+    #[must_use]
+    pub const fn gives_bootstrap_credential(&self) -> bool {
+        match self.grants.nothing {
+            Earns::Full => true,
+            Earns::PreApproved => self.bootstrap_credential,
+            Earns::Refuse => false,
+        }
     }
 
     /// The config that a grant gives the right to; `None` if the grant is for another pool.

@@ -1,12 +1,22 @@
 //! What is asked of both configs of a pool when it is loaded, and again later: found out once, while they are there as values.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
 use super::again;
 use super::difference::{self, Difference};
 use super::missing_files::{MissingFile, missing_files};
 use super::taken_over::{self, Obstacle};
 use super::versions::Kind;
+use crate::ignition::lint::{self, Finding};
 use crate::ignition::{Config, Hashed, Inexpressible, SpecVersion};
 use crate::machine_config::{Spec, appended};
+
+/// Where a config has its files.
+const FILES: [&str; 2] = ["storage", "files"];
+/// Where Kubernetes has its credentials.
+const OF_KUBERNETES: &str = "/etc/kubernetes/";
 
 /// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
 pub(super) struct Outlines {
@@ -71,6 +81,19 @@ impl Outlines {
     /// What the pre-approved config has and the full one has not.
     pub fn missing(&self) -> Option<Difference> {
         difference::missing(&self.pre_approved, &self.full)
+    }
+
+    /// Whether the pre-approved one has a credential by which a kubelet asks for its certificate: a kubeconfig with one, the file where OpenShift has it, or a
+    /// token among the files of Kubernetes. `found` is what looks like secrets in it.
+    pub fn has_bootstrap_credential(&self, found: &BTreeSet<Finding>) -> bool {
+        let files = self.pre_approved.list(FILES);
+        let is_kubeconfig = |file: &Value| file.get("path").and_then(Value::as_str) == Some(appended::KUBECONFIG);
+        let is_credential = |finding: &Finding| match finding.kind {
+            lint::Kind::KubeconfigCredential => true,
+            lint::Kind::Token => finding.place.starts_with(OF_KUBERNETES),
+            _ => false,
+        };
+        files.iter().any(is_kubeconfig) || found.iter().any(is_credential)
     }
 
     /// How many bytes the MachineConfig of the pre-approved one has, as an API is given it; `None` if it is of none.

@@ -37,11 +37,11 @@ pub struct ApprovalSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Keys {
-    /// Whichever a request is for, if its machine has attested none.
-    #[default]
-    Any,
     /// Only one that its machine has attested.
+    #[default]
     Attested,
+    /// Any key, if its machine has attested none.
+    Any,
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,7 +76,7 @@ impl Default for ApprovalSection {
             ]),
             machine_objects: true,
             asked_names: false,
-            keys: Keys::Any,
+            keys: Keys::default(),
             serving: true,
         }
     }
@@ -143,8 +143,8 @@ mod tests {
         let settings = parse("enabled = true").unwrap().unwrap();
         assert_eq!(settings.pools, ["worker"]);
         assert!(!settings.asked_names && settings.machine_objects);
-        assert_eq!(settings.keys, Keys::Any);
-        assert_eq!(parse("enabled = true\nkeys = \"attested\"").unwrap().unwrap().keys, Keys::Attested);
+        assert_eq!(settings.keys, Keys::Attested);
+        assert_eq!(parse("enabled = true\nkeys = \"any\"").unwrap().unwrap().keys, Keys::Any);
     }
 
     #[test]

@@ -75,11 +75,23 @@ impl Events {
         text: &str,
         now: u64,
     ) -> Result<bool, ClusterError> {
+        self.say_again(cluster, about, said, text, (now, 0)).await
+    }
+
+    /// As [`Events::say`], for the `repetition`th time: each has an event of its own, since the API removes events after an hour or three.
+    pub(super) async fn say_again(
+        &mut self,
+        cluster: &Cluster,
+        about: About<'_>,
+        said: Said,
+        text: &str,
+        (now, repetition): (u64, u64),
+    ) -> Result<bool, ClusterError> {
         if !self.take() {
             return Ok(false);
         }
         let events: Api<Event> = Api::namespaced(cluster.client(), NAMESPACE);
-        let event = event(about, said, text, now);
+        let event = event(about, said, text, (now, repetition));
         match cluster.ask("events", events.create(&PostParams::default(), &event)).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_status(409) => Ok(true),
@@ -88,12 +100,12 @@ impl Events {
     }
 }
 
-fn event(about: About<'_>, said: Said, text: &str, now: u64) -> Event {
+fn event(about: About<'_>, said: Said, text: &str, (now, repetition): (u64, u64)) -> Event {
     let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);
     let message: String = text.chars().take(MESSAGE_LIMIT_CHARACTERS).collect();
     Event {
         metadata: ObjectMeta {
-            name: Some(name(about, said, &message)),
+            name: Some(name(about, said, &message, repetition)),
             namespace: Some(NAMESPACE.to_owned()),
             ..ObjectMeta::default()
         },
@@ -121,9 +133,9 @@ fn event(about: About<'_>, said: Said, text: &str, now: u64) -> Event {
 }
 
 /// A name that only this event of this object has.
-fn name(about: About<'_>, said: Said, message: &str) -> String {
+fn name(about: About<'_>, said: Said, message: &str, repetition: u64) -> String {
     let mut context = Context::new(&SHA256);
-    for part in [about.uid, said.reason, message] {
+    for part in [about.uid, said.reason, message, &repetition.to_string()] {
         context.update(part.as_bytes());
         context.update(&[0]);
     }

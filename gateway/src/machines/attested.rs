@@ -258,6 +258,8 @@ pub struct Held {
     pub owner: Option<String>,
     /// The name that the machine was given otherwise.
     pub other_name: Option<String>,
+    /// Whether the administrator has given the owner this name, with its EK: it did not only ask for it.
+    pub owner_given: bool,
     /// Whether the administrator has given the machine this name, with its EK.
     pub given: bool,
     /// What was approved of the name.
@@ -266,13 +268,30 @@ pub struct Held {
     pub revoked: Option<String>,
 }
 
+/// The identity that a name belongs to, by enrolment.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn owner(reading: &mut Reading<'_>, name: &str) -> Result<Option<String>, StoreError> {
+    Ok(reading.get(EntryKind::Name, name).await?.map(|entry| entry.value))
+}
+
+/// Whether the administrator has given an identity this name, with its EK.
+async fn is_given(reading: &mut Reading<'_>, name: &str, identity: &str) -> Result<bool, StoreError> {
+    let Some(ek) = identity.strip_prefix(TPM).and_then(|digest| digest.parse::<EkDigest>().ok()) else {
+        return Ok(false);
+    };
+    let listed = enrolment::allowlisted(reading, ek).await?;
+    Ok(listed.is_some_and(|listed| listed.removed.is_none() && listed.name.as_deref() == Some(name)))
+}
+
 /// Looks at what the store has of a name, and of the machine that may be its node.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn held(reading: &mut Reading<'_>, name: &str, machine: Option<(&str, &Attested)>) -> Result<Held, StoreError> {
     let mut held = Held {
-        owner: reading.get(EntryKind::Name, name).await?.map(|entry| entry.value),
+        owner: owner(reading, name).await?,
         approval: approval(reading, name).await?,
         ..Held::default()
     };
@@ -292,10 +311,10 @@ pub async fn held(reading: &mut Reading<'_>, name: &str, machine: Option<(&str, 
     if let Some(identity) = identity {
         let known = reading.get(EntryKind::NameOf, identity).await?;
         held.other_name = known.map(|entry| entry.value).filter(|known| known != name);
-        if let Some(ek) = identity.strip_prefix(TPM).and_then(|digest| digest.parse::<EkDigest>().ok()) {
-            let listed = enrolment::allowlisted(reading, ek).await?;
-            held.given = listed.is_some_and(|listed| listed.removed.is_none() && listed.name.as_deref() == Some(name));
-        }
+        held.given = is_given(reading, name, identity).await?;
+    }
+    if let Some(owner) = &held.owner {
+        held.owner_given = is_given(reading, name, owner).await?;
     }
     Ok(held)
 }

@@ -154,7 +154,8 @@ const POINTERS: &[Rule] = &[
 ];
 
 const APPROVAL: &[Rule] = &[
-    cluster(CERTIFICATES, &["certificatesigningrequests"], WATCH),
+    // Watched trimmed, and read whole before it is approved.
+    cluster(CERTIFICATES, &["certificatesigningrequests"], &["get", "list", "watch"]),
     cluster(CERTIFICATES, &["certificatesigningrequests/approval"], &["update"]),
     Rule {
         // Without them the API's admission refuses the approval of a CSR for that signer.
@@ -166,6 +167,8 @@ const APPROVAL: &[Rule] = &[
         ..cluster("machine.openshift.io", &["machines"], WATCH)
     },
     cluster("", &["nodes"], &["get", "list", "watch"]),
+    // Serving certificates are for the egress addresses of a node, too.
+    cluster("k8s.ovn.org", &["egressips"], &["list"]),
     // A CSR is in no namespace; the events of what is in none are in this one.
     within(Place::Namespace("default"), &["events"], &["create"]),
 ];

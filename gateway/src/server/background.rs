@@ -15,7 +15,7 @@ use crate::audit::JournalError;
 use crate::audit::admin::{self, Acting, By, TakeError, Verb};
 use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
-use crate::cluster::approval::Approver;
+use crate::cluster::approval::{Approver, PoolRules};
 #[cfg(feature = "cluster")]
 use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;
@@ -148,9 +148,16 @@ fn approver(gateway: &Gateway) -> Option<Approver> {
     let cluster = gateway.cluster.as_ref()?;
     let settings = cluster.settings().approval.clone()?;
     let pools = Arc::clone(&gateway.pools);
-    let names = move || {
-        let pools = pools.all().into_iter();
-        pools.map(|pool| (pool.name().to_owned(), pool.kubelet_names.clone())).collect()
+    let rules = move || {
+        let pools = pools.all();
+        let exposed = pools.iter().find(|pool| pool.gives_bootstrap_credential());
+        PoolRules {
+            gives_credential: exposed.map(|pool| pool.name().to_owned()),
+            names: pools
+                .iter()
+                .map(|pool| (pool.name().to_owned(), pool.kubelet_names.clone()))
+                .collect(),
+        }
     };
     Some(Approver {
         cluster: Arc::clone(cluster),
@@ -158,7 +165,7 @@ fn approver(gateway: &Gateway) -> Option<Approver> {
         store: Arc::clone(&gateway.store),
         clock: gateway.clock,
         by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
-        pool_names: Arc::new(names),
+        pools: Arc::new(rules),
     })
 }
 

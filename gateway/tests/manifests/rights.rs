@@ -42,10 +42,11 @@ const PARTS: [(&str, &[Right]); 11] = [
     (
         "approval",
         &[
-            ("list watch", "certificatesigningrequests", "*"),
+            ("get list watch", "certificatesigningrequests", "*"),
             ("update", "certificatesigningrequests/approval", "*"),
             ("list watch", "machines", "openshift-machine-api"),
             ("get list watch", "nodes", "*"),
+            ("list", "egressips", "*"),
             ("create", "events", "default"),
         ],
     ),

@@ -1,6 +1,6 @@
 //! What the API is told of a request, and asked for at that moment.
 
-use aws_lc_rs::digest::{SHA256, digest};
+use attest::SpkiSha256;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,8 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 
 use super::csr::{APPROVED, Csr};
+use super::csr_object::CsrObject;
 use super::judge::Ground;
-use super::watched::{Asked, NODES, REQUESTS};
+use super::request_watch::CLIENT_REQUESTS;
+use super::watched::NODES;
 use crate::clock::{Clock, rfc3339};
 use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
@@ -18,16 +20,23 @@ use crate::machines::attested::{Approval, Attested};
 /// How the approval is called that is written into a request.
 const CONDITION_REASON: &str = "AttestationApproved";
 
-/// Approves it at the API, if it is there as it was seen, and says so.
+/// The whole object of a CSR, if it is at this moment as it was judged.
+pub(super) async fn whole(cluster: &Cluster, csr: &Csr) -> Result<Option<CertificateSigningRequest>, ClusterError> {
+    let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
+    let found = cluster.ask(CLIENT_REQUESTS, requests.get_opt(&csr.name)).await?;
+    Ok(found.filter(|object| Csr::of(&CsrObject::from(object)).as_ref() == Some(csr)))
+}
+
+/// Approves it at the API, if it is there as it was read, and says so.
 pub(super) async fn approve(
     cluster: &Cluster,
-    asked: &Asked,
+    csr: &Csr,
+    object: CertificateSigningRequest,
     why: &str,
     (events, clock): (&mut Events, Clock),
 ) -> Result<(), ClusterError> {
-    let Asked { csr, object } = asked;
     let message = format!("approved by attest-gateway: {why}");
-    let mut approved = (**object).clone();
+    let mut approved = object;
     let now = clock.now().as_secs();
     let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);
     let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
@@ -42,7 +51,7 @@ pub(super) async fn approve(
     let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
     let parameters = PostParams::default();
     let told = requests.replace_subresource("approval", &csr.name, &parameters, &approved);
-    match cluster.ask(REQUESTS, told).await {
+    match cluster.ask(CLIENT_REQUESTS, told).await {
         Ok(_) => {}
         // Somebody else has done something with it: it is looked at as it is then.
         Err(error) if error.is_status(409) || error.is_status(404) => return Ok(()),
@@ -66,7 +75,7 @@ pub(super) async fn has_node(cluster: &Cluster, name: &str) -> Result<bool, Clus
 }
 
 /// What the store keeps of it.
-pub(super) fn approval(csr: &Csr, key: &[u8], ground: &Ground, now: u64) -> Approval {
+pub(super) fn approval(csr: &Csr, key: &SpkiSha256, ground: &Ground, now: u64) -> Approval {
     let Ground {
         identity,
         attested,
@@ -86,7 +95,7 @@ pub(super) fn approval(csr: &Csr, key: &[u8], ground: &Ground, now: u64) -> Appr
         machine: machine.clone(),
         csr: csr.name.clone(),
         uid: csr.uid.clone(),
-        key_sha256: data_encoding::HEXLOWER.encode(digest(&SHA256, key).as_ref()),
+        key_sha256: key.to_string(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Looks at requests as they come, has them judged, and does what comes of it; one gateway at a time.
+//! Judges CSRs as they come, and approves those that may be approved; one gateway at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,33 +6,41 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
-use super::csr::{self, Csr, Purpose, Stage};
-use super::facts::{NodeFacts, Rules};
-use super::judge::{self, Facts, Verdict, candidates};
+use super::csr::{self, Csr, Purpose};
+use super::egress::Egress;
+use super::event_budget::EventBudget;
+use super::facts::{EgressAddresses, Machine, NodeFacts, Rules};
+use super::judge::{self, Asked, Facts, FirstSeen, Verdict, candidates};
 use super::reason::Reason;
-use super::watched::{Asked, Seen, Watched};
+use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
+use super::watched::{Told, Watched};
 use super::{answer, serving};
 use crate::audit::admin::{Acting, By, Verb};
 use crate::clock::Clock;
 use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::kubelet::NamePatterns;
-use crate::machines::attested::{self, Held};
-use crate::settings::ApprovalSettings;
+use crate::machines::attested::{self, Attested, Held};
+use crate::settings::{ApprovalSettings, Keys};
 use crate::store::{Reading, Store, StoreError, Turn};
 
 /// How often it is looked what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a request is known before it is judged: by then those are known that came at the same time.
-const SETTLE: Duration = Duration::from_secs(3);
-/// How long after a request was left it is judged once more: an attestation may have come, or a Machine object an address.
-const AGAIN: Duration = Duration::from_secs(10);
-/// How many are judged in one pass: each reads the store once or twice.
-const JUDGED_LIMIT: usize = 200;
 /// How often attestations are forgotten for which nothing is approved any more.
 const FORGET_EVERY: Duration = Duration::from_secs(600);
-/// The names that pools say their nodes have, by pool.
-pub type PoolNames = Arc<dyn Fn() -> BTreeMap<String, NamePatterns> + Send + Sync>;
+/// How often it is said that the cache of CSRs was full.
+const FULL_CACHE_EVERY: Duration = Duration::from_secs(60);
+/// How often the event of a pending CSR is written anew, seconds: the API removes events after an hour (`--event-ttl`), OpenShift's after three.
+const EVENT_AGAIN_SECONDS: u64 = 45 * 60;
+
+/// What the pools that are served say of approval.
+#[derive(Debug, Clone, Default)]
+pub struct PoolRules {
+    /// The names that pools say their nodes have, by pool.
+    pub names: BTreeMap<String, NamePatterns>,
+    /// A pool that gives the bootstrap credential to unauthenticated clients.
+    pub gives_credential: Option<String>,
+}
 
 /// Who approves, and what it needs for that.
 pub struct Approver {
@@ -41,7 +49,7 @@ pub struct Approver {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub by: By,
-    pub pool_names: PoolNames,
+    pub pools: Arc<dyn Fn() -> PoolRules + Send + Sync>,
 }
 
 /// Why a pass has come to no end.
@@ -53,6 +61,60 @@ enum PassError {
     Cluster(#[from] ClusterError),
 }
 
+/// What one pass leaves for the next.
+struct Memory {
+    pass: u64,
+    first_seen: FirstSeen,
+    events: Events,
+    budget: EventBudget,
+    egress: Egress,
+    forgotten: Option<Instant>,
+    full_cache_said: Option<Instant>,
+    keys_said: bool,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            pass: 0,
+            first_seen: HashMap::new(),
+            events: Events::new(),
+            budget: EventBudget::new(Instant::now()),
+            egress: Egress::default(),
+            forgotten: None,
+            full_cache_said: None,
+            keys_said: false,
+        }
+    }
+
+    /// Counts a pass that has found these attestations.
+    fn next_pass(&mut self, attested: &[(String, Attested)]) {
+        self.pass += 1;
+        let seen = std::mem::take(&mut self.first_seen);
+        let number = |decision: &String| seen.get(decision).copied().unwrap_or(self.pass);
+        let decisions = attested.iter().map(|(_, attested)| &attested.decision);
+        self.first_seen = decisions.map(|decision| (decision.clone(), number(decision))).collect();
+    }
+}
+
+/// What attested machines are expected to ask for.
+fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> AttestedSubjects {
+    let mut subjects = AttestedSubjects::default();
+    let mut providers = Vec::new();
+    for (_, attested) in attested {
+        subjects.names.extend(attested.name.as_ref().map(|name| name.to_ascii_lowercase()));
+        subjects.keys.extend(attested.key_sha256);
+        providers.extend(attested.provider.as_ref());
+    }
+    let of_attested = |machine: &&Machine| machine.provider().is_some_and(|provider| providers.contains(&&provider));
+    for machine in machines.iter().filter(of_attested) {
+        subjects
+            .names
+            .extend(machine.internal_names.iter().map(|name| name.to_ascii_lowercase()));
+    }
+    subjects
+}
+
 impl Approver {
     /// Approves for as long as it is polled.
     pub async fn run(self) {
@@ -62,14 +124,13 @@ impl Approver {
 
     async fn look(&self, watched: Watched) {
         let mut turn = Turn::new(Arc::clone(&self.store), "approve CSRs");
-        let mut events = Events::new();
-        let mut seen = HashMap::new();
+        let mut memory = Memory::new();
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut failed, mut forgotten) = (None, None);
+        let mut failed = None;
         loop {
             every.tick().await;
-            let passed = self.pass(&watched, &mut turn, &mut seen, &mut events, &mut forgotten).await;
+            let passed = self.pass(&watched, &mut turn, &mut memory).await;
             // Said once, and once more when it is another.
             let problem = passed.err().map(|error| crate::causes::with_causes(&error));
             if let Some(problem) = problem.as_ref().filter(|problem| failed.as_ref() != Some(*problem)) {
@@ -79,67 +140,44 @@ impl Approver {
         }
     }
 
-    async fn pass(
-        &self,
-        watched: &Watched,
-        turn: &mut Turn,
-        seen: &mut HashMap<String, Seen>,
-        events: &mut Events,
-        forgotten: &mut Option<Instant>,
-    ) -> Result<(), PassError> {
-        let Some(all) = watched.requests(seen) else { return Ok(()) };
-        let due: Vec<&Asked> = {
-            let now = Instant::now();
-            let is_due = |asked: &&Asked| {
-                let since = seen.get(&asked.csr.uid).map(|seen| match seen.judged {
-                    Some(judged) => now.duration_since(judged) >= AGAIN,
-                    None => now.duration_since(seen.since) >= SETTLE,
-                });
-                let is_looked_at = asked.csr.purpose == Purpose::Client || self.settings.serving;
-                asked.csr.stage == Stage::Pending && is_looked_at && since.unwrap_or(false)
-            };
-            let mut due: Vec<&Asked> = all.iter().filter(is_due).collect();
-            // Who was not looked at for the longest time comes first.
-            due.sort_by_key(|asked| seen.get(&asked.csr.uid).map(|seen| seen.judged.unwrap_or(seen.since)));
-            due.truncate(JUDGED_LIMIT);
-            due
-        };
-        if due.is_empty() {
+    async fn pass(&self, watched: &Watched, turn: &mut Turn, memory: &mut Memory) -> Result<(), PassError> {
+        let requests = &*watched.requests;
+        warn_of_full_cache(requests, memory);
+        let moment = Instant::now();
+        if !requests.has_due(moment) {
             return Ok(());
         }
         // Another gateway does it.
         let Some(store) = turn.shared().await?.map(Arc::clone) else {
+            requests.leave_to_others(moment);
             return Ok(());
         };
         let now = self.clock.now().as_secs();
-        if forgotten.is_none_or(|at: Instant| at.elapsed() >= FORGET_EVERY) {
+        if memory.forgotten.is_none_or(|at: Instant| at.elapsed() >= FORGET_EVERY) {
             let too_long_ago = now.saturating_sub(self.settings.within.as_secs() + FORGET_EVERY.as_secs());
             attested::forget_before(&*store, too_long_ago).await?;
-            *forgotten = Some(Instant::now());
+            memory.forgotten = Some(Instant::now());
         }
         let told = watched.told(&self.cluster);
-        let (attested, rules) = (attested::list(&*store).await?, self.rules());
+        let (attested, rules) = (attested::list(&*store).await?, self.rules(memory));
+        memory.next_pass(&attested);
+        let machines = told.as_ref().map(|told| told.machines.as_slice()).unwrap_or_default();
+        let groups = requests.due(moment, &attested_subjects(&attested, machines));
+        let found = Found {
+            rules: &rules,
+            now,
+            told: told.as_ref(),
+            attested: &attested,
+        };
         let mut problem = None;
-        for asked in due {
-            let same = all.iter().filter(|other| other.csr.node() == asked.csr.node());
-            let requests: Vec<Csr> = same.map(|other| (*other.csr).clone()).collect();
-            let facts = told.as_ref().map(|told| Facts {
-                rules: &rules,
-                now,
-                requests: &requests,
-                machines: &told.machines,
-                nodes: &told.nodes,
-                attested: &attested,
-            });
-            let settled = self.settle(asked, facts, &store, seen, events).await;
-            if let Some(seen) = seen.get_mut(&asked.csr.uid) {
-                seen.judged = Some(Instant::now());
-            }
-            match settled {
-                Ok(()) => {}
-                // One request that the API has something against is in no other's way.
-                Err(PassError::Cluster(error @ ClusterError::Api { .. })) if error.is_answer() => problem = problem.or(Some(error)),
-                Err(error) => return Err(error),
+        for group in &groups {
+            for asked in &group.due {
+                match self.settle(asked, group, &found, &store, (requests, &mut *memory)).await {
+                    Ok(()) => {}
+                    // One request that the API has something against is in no other's way.
+                    Err(PassError::Cluster(error @ ClusterError::Api { .. })) if error.is_answer() => problem = problem.or(Some(error)),
+                    Err(error) => return Err(error),
+                }
             }
         }
         problem.map_or(Ok(()), |problem| Err(problem.into()))
@@ -149,28 +187,55 @@ impl Approver {
     async fn settle(
         &self,
         asked: &Asked,
-        facts: Result<Facts<'_>, &Reason>,
+        group: &DueGroup,
+        found: &Found<'_>,
         store: &Arc<dyn Store>,
-        seen: &mut HashMap<String, Seen>,
-        events: &mut Events,
+        (requests, memory): (&RequestCache, &mut Memory),
     ) -> Result<(), PassError> {
         let csr = &asked.csr;
-        let reason = match facts {
-            Ok(facts) => self.decide(asked, &facts, store, events).await?,
-            Err(reason) => Some(reason.clone()),
+        let (first_seen, egress) = (std::mem::take(&mut memory.first_seen), EgressAddresses::default());
+        let decided = match found.told {
+            Ok(told) => {
+                let facts = Facts {
+                    rules: found.rules,
+                    now: found.now,
+                    requests: &group.requests,
+                    machines: &told.machines,
+                    nodes: &told.nodes,
+                    egress: &egress,
+                    attested: found.attested,
+                    first_seen: &first_seen,
+                };
+                self.decide(asked, &facts, store, memory).await
+            }
+            Err(reason) => Ok(Some(reason.clone())),
         };
-        let (Some(reason), Some(seen)) = (reason, seen.get_mut(&csr.uid)) else {
-            return Ok(());
+        memory.first_seen = first_seen;
+        let was_judged = match &decided {
+            // It was not judged: of the cluster, or of the store, nothing is known.
+            Ok(Some(Reason::Untold { .. })) | Err(_) => requests.postponed(&csr.uid, Instant::now()),
+            _ => requests.judged(&csr.uid, Instant::now(), memory.pass),
         };
+        let Some(reason) = decided? else { return Ok(()) };
         // A watch that is broken for a moment is no reason that anybody has to read.
-        if matches!(reason, Reason::Untold { .. }) && seen.judged.is_none() {
+        if matches!(reason, Reason::Untold { .. }) && !was_judged {
             return Ok(());
         }
         let text = format!("{}: {reason}", reason.code());
         let now = self.clock.now().as_secs();
-        if seen.said.as_ref() != Some(&text) && events.say(&self.cluster, csr.about(), csr::NOT_APPROVED, &text, now).await? {
+        let repetition = now.saturating_sub(csr.created) / EVENT_AGAIN_SECONDS;
+        let name = csr.node().unwrap_or(&csr.username);
+        if requests.has_event(&csr.uid, &text, repetition) || !memory.budget.take(name, group.is_attested, Instant::now()) {
+            return Ok(());
+        }
+        let (about, said) = (csr.about(), csr::NOT_APPROVED);
+        if memory
+            .events
+            .say_again(&self.cluster, about, said, &text, (now, repetition))
+            .await?
+        {
             tracing::warn!("CSR {} is left as it is: {text}", csr.name);
-            seen.said = Some(text);
+            requests.note_event(&csr.uid, text, repetition);
         }
         Ok(())
     }
@@ -181,27 +246,37 @@ impl Approver {
         asked: &Asked,
         facts: &Facts<'_>,
         store: &Arc<dyn Store>,
-        events: &mut Events,
+        memory: &mut Memory,
     ) -> Result<Option<Reason>, PassError> {
-        let csr = &asked.csr;
-        let Ok(request) = &csr.request else {
-            return Ok(left(judge::judge(csr, facts, &Held::default())));
+        let csr = &*asked.csr;
+        let request = match (&csr.request, csr.purpose) {
+            (Ok(request), Purpose::Serving) => request,
+            // No kubelet asks like that: the store is not asked about it.
+            (_, Purpose::Client) => match judge::form(csr, facts.rules) {
+                Ok(request) => request,
+                Err(reason) => return Ok(Some(reason)),
+            },
+            (Err(error), Purpose::Serving) => return Ok(Some(Reason::Request(error.clone()))),
         };
         let name = request.name.as_str();
         let mut reading = Reading::of(&**store);
         match csr.purpose {
             Purpose::Serving => {
                 let held = attested::held(&mut reading, name, None).await?;
-                if let Err(reason) = self.judge_serving(csr, facts, &held).await? {
+                if let Err(reason) = self.judge_serving(csr, facts, &held, memory).await? {
                     return Ok(Some(reason));
                 }
+                let Some(object) = answer::whole(&self.cluster, csr).await? else {
+                    return Ok(None);
+                };
                 let identity = held.approval.map(|approval| approval.identity).unwrap_or_default();
                 let why = format!("serving certificate of {name}, whose client certificate was approved for {identity}");
-                answer::approve(&self.cluster, asked, &why, (events, self.clock)).await?;
+                answer::approve(&self.cluster, csr, object, &why, (&mut memory.events, self.clock)).await?;
                 Ok(None)
             }
             Purpose::Client => {
-                let found = candidates(name, facts);
+                let owner = attested::owner(&mut reading, name).await?;
+                let found = candidates(name, owner.as_deref(), facts);
                 let candidate = match found.as_slice() {
                     [(identity, attested)] => Some((identity.as_str(), attested)),
                     _ => None,
@@ -214,10 +289,13 @@ impl Approver {
                     if let Some(revoked) = held.revoked {
                         return Ok(Some(Reason::Revoked(revoked)));
                     }
-                    answer::approve(&self.cluster, asked, &answer::why(name, &approval), (events, self.clock)).await?;
+                    if let Some(object) = answer::whole(&self.cluster, csr).await? {
+                        let why = answer::why(name, &approval);
+                        answer::approve(&self.cluster, csr, object, &why, (&mut memory.events, self.clock)).await?;
+                    }
                     return Ok(None);
                 }
-                match judge::judge(csr, facts, &held) {
+                match judge::judge(asked, facts, &held) {
                     Verdict::Leave(reason) => Ok(Some(reason)),
                     Verdict::Approve(_) if answer::has_node(&self.cluster, name).await? => {
                         Ok(Some(Reason::NodeExists { name: name.to_owned() }))
@@ -225,6 +303,10 @@ impl Approver {
                     // It will be in a moment, or has come to nothing.
                     Verdict::Approve(ground) if !attested::is_recorded(&**store, &ground.identity, &ground.attested).await? => Ok(None),
                     Verdict::Approve(ground) => {
+                        // Before the attestation is spent for it.
+                        let Some(object) = answer::whole(&self.cluster, csr).await? else {
+                            return Ok(None);
+                        };
                         let approval = answer::approval(csr, &request.key, &ground, facts.now);
                         let own = Acting {
                             verb: Verb::CsrApprove,
@@ -238,7 +320,8 @@ impl Approver {
                             Err(StoreError::Changed { .. }) => return Ok(None),
                             Err(error) => return Err(error.into()),
                         }
-                        answer::approve(&self.cluster, asked, &answer::why(name, &approval), (events, self.clock)).await?;
+                        let why = answer::why(name, &approval);
+                        answer::approve(&self.cluster, csr, object, &why, (&mut memory.events, self.clock)).await?;
                         Ok(None)
                     }
                 }
@@ -246,21 +329,42 @@ impl Approver {
         }
     }
 
-    /// As [`serving::judge`]; where there are no Machine objects, by the addresses that the Node has at this moment.
-    async fn judge_serving(&self, csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<Result<(), Reason>, PassError> {
+    /// As [`serving::judge`]; where there are no Machine objects, by the addresses that the Node has at this moment. An address that is not the node's own
+    /// may be an egress address that it has.
+    async fn judge_serving(&self, csr: &Csr, facts: &Facts<'_>, held: &Held, memory: &mut Memory) -> Result<Result<(), Reason>, PassError> {
         let name = csr
             .node()
             .filter(|name| !self.settings.machine_objects && facts.nodes.contains_key(*name));
-        let Some(name) = name else {
-            return Ok(serving::judge(csr, facts, held));
+        let node = match name {
+            Some(name) => answer::node(&self.cluster, name)
+                .await?
+                .map(|node| (name.to_owned(), NodeFacts::of(&node))),
+            None => None,
         };
-        let node = answer::node(&self.cluster, name).await?;
-        let nodes: BTreeMap<String, NodeFacts> = node.map(|node| (name.to_owned(), NodeFacts::of(&node))).into_iter().collect();
-        Ok(serving::judge(csr, &Facts { nodes: &nodes, ..*facts }, held))
+        let nodes: BTreeMap<String, NodeFacts> = node.into_iter().collect();
+        let facts = match name {
+            Some(_) => &Facts { nodes: &nodes, ..*facts },
+            None => facts,
+        };
+        match serving::judge(csr, facts, held) {
+            Err(Reason::Address { .. }) => {
+                let egress = memory.egress.addresses(&self.cluster).await;
+                Ok(serving::judge(csr, &Facts { egress, ..*facts }, held))
+            }
+            judged => Ok(judged),
+        }
     }
 
-    fn rules(&self) -> Rules {
-        let settings = &self.settings;
+    fn rules(&self, memory: &mut Memory) -> Rules {
+        let (settings, pools) = (&self.settings, (self.pools)());
+        // A pool may have come to give it while this gateway serves.
+        let exposed = pools.gives_credential.filter(|_| settings.keys == Keys::Any);
+        if let Some(pool) = exposed.as_ref().filter(|_| !memory.keys_said) {
+            tracing::error!(
+                "cluster.approval.keys is \"any\", and pool {pool} gives the bootstrap credential to unauthenticated clients: only CSRs for attested keys are approved, as with \"attested\""
+            );
+        }
+        memory.keys_said = exposed.is_some();
         Rules {
             within_seconds: settings.within.as_secs(),
             requester: settings.requester.clone(),
@@ -269,15 +373,30 @@ impl Approver {
             control_plane_pools: settings.control_plane_pools.clone(),
             machines: settings.machine_objects,
             asked_names: settings.asked_names,
-            keys: settings.keys,
-            names: (self.pool_names)(),
+            keys: if exposed.is_some() { Keys::Attested } else { settings.keys },
+            names: pools.names,
         }
     }
 }
 
-fn left(verdict: Verdict) -> Option<Reason> {
-    match verdict {
-        Verdict::Leave(reason) => Some(reason),
-        Verdict::Approve(_) => None,
+/// What a pass has found, for all CSRs that it judges.
+struct Found<'a> {
+    rules: &'a Rules,
+    now: u64,
+    told: Result<&'a Told, &'a Reason>,
+    attested: &'a [(String, Attested)],
+}
+
+fn warn_of_full_cache(requests: &RequestCache, memory: &mut Memory) {
+    if memory.full_cache_said.is_some_and(|said| said.elapsed() < FULL_CACHE_EVERY) {
+        return;
+    }
+    let evicted = requests.take_evicted();
+    if evicted > 0 {
+        memory.full_cache_said = Some(Instant::now());
+        tracing::warn!(
+            evicted,
+            "too many pending CSRs: the oldest of those for the same node are not looked at; who creates them: oc get csr --sort-by=.spec.username"
+        );
     }
 }

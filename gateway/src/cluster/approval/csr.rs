@@ -1,8 +1,9 @@
 //! A CertificateSigningRequest, as far as it is judged.
 
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Resource, ResourceExt};
 
+use super::csr_object::{CsrObject, List, RequestBytes};
 use super::request::{Request, RequestError};
 use crate::cluster::events::{About, Said};
 
@@ -24,7 +25,7 @@ pub(super) const NOT_APPROVED: Said = Said {
 };
 
 /// What a certificate is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// A kubelet's at the API.
     Client,
@@ -56,6 +57,8 @@ pub struct Csr {
     pub usages: Vec<String>,
     pub expiration_seconds: Option<i32>,
     pub stage: Stage,
+    /// When it was approved, as whoever approved it says, seconds since 1970.
+    pub approved: Option<u64>,
     pub request: Result<Request, RequestError>,
 }
 
@@ -72,30 +75,35 @@ impl Csr {
 
     /// Reads one. `None` if it is another signer's, or asks for the renewal of a client certificate, which the kube-controller-manager approves.
     #[must_use]
-    pub fn of(object: &CertificateSigningRequest) -> Option<Self> {
+    pub fn of(object: &CsrObject) -> Option<Self> {
         let spec = &object.spec;
-        let purpose = match spec.signer_name.as_str() {
+        let purpose = match spec.signer_name.0.as_str() {
             CLIENT_SIGNER => Purpose::Client,
             SERVING_SIGNER => Purpose::Serving,
             _ => return None,
         };
-        let username = spec.username.clone().unwrap_or_default();
-        let request = Request::read(&spec.request.0);
+        let username = spec.username.as_ref().map(|username| username.0.clone()).unwrap_or_default();
+        let request = match &spec.request {
+            RequestBytes::Whole(bytes) => Request::read(bytes),
+            RequestBytes::TooLarge { found } => Err(RequestError::TooLarge { found: *found }),
+        };
         let is_of_itself = |request: &Request| username.strip_prefix(NODE_USER) == Some(&request.name);
         if purpose == Purpose::Client && request.as_ref().is_ok_and(is_of_itself) {
             return None;
         }
-        let created = object.metadata.creation_timestamp.as_ref()?;
+        let created = seconds(object.meta().creation_timestamp.as_ref()?)?;
+        let (stage, approved) = stage(object);
         Some(Self {
             name: object.name_any(),
-            uid: object.metadata.uid.clone()?,
-            created: u64::try_from(created.0.as_second()).ok()?,
+            uid: object.meta().uid.clone()?,
+            created,
             purpose,
             username,
-            groups: spec.groups.clone().unwrap_or_default(),
-            usages: spec.usages.clone().unwrap_or_default(),
+            groups: spec.groups.as_ref().map(List::texts).unwrap_or_default(),
+            usages: spec.usages.as_ref().map(List::texts).unwrap_or_default(),
             expiration_seconds: spec.expiration_seconds,
-            stage: stage(object),
+            stage,
+            approved,
             request,
         })
     }
@@ -107,17 +115,25 @@ impl Csr {
     }
 }
 
-fn stage(object: &CertificateSigningRequest) -> Stage {
-    let Some(status) = &object.status else { return Stage::Pending };
-    let has = |wanted: &str| {
-        let conditions = status.conditions.as_deref().unwrap_or_default();
-        conditions.iter().any(|condition| condition.type_ == wanted)
-    };
-    if has("Denied") || has("Failed") {
-        Stage::Closed
-    } else if has("Approved") || status.certificate.is_some() {
-        Stage::Approved
-    } else {
-        Stage::Pending
+fn seconds(time: &Time) -> Option<u64> {
+    u64::try_from(time.0.as_second()).ok()
+}
+
+/// How far it has come, and when it was approved.
+fn stage(object: &CsrObject) -> (Stage, Option<u64>) {
+    let conditions = object
+        .status
+        .conditions
+        .as_ref()
+        .map(|list| list.elements.as_slice())
+        .unwrap_or_default();
+    let find = |wanted: &str| conditions.iter().find(|condition| condition.kind.0 == wanted);
+    if find("Denied").is_some() || find("Failed").is_some() {
+        return (Stage::Closed, None);
+    }
+    match find("Approved") {
+        Some(condition) => (Stage::Approved, condition.last_update_time.as_ref().and_then(seconds)),
+        None if object.status.certificate.is_some() => (Stage::Approved, None),
+        None => (Stage::Pending, None),
     }
 }

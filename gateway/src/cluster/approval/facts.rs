@@ -22,6 +22,9 @@ const CONTROL_PLANE_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane"
 /// Most addresses that are looked at of one object.
 const ADDRESSES_LIMIT: usize = 256;
 
+/// Most egress addresses that are looked at of a cluster: clusters have dozens.
+const EGRESS_ADDRESSES_LIMIT: usize = 10_000;
+
 /// By which addresses somebody can be reached: what a serving certificate may be for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
@@ -151,6 +154,39 @@ impl NodeFacts {
             addresses: Addresses::default(),
         }
     }
+}
+
+/// Which node has which egress address of OVN-Kubernetes (`status.items` of EgressIPs of k8s.ovn.org): kubelets put the addresses of all their
+/// interfaces into the CSRs of their serving certificates, and Machine objects do not list these.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EgressAddresses(BTreeMap<IpAddr, String>);
+
+impl EgressAddresses {
+    /// Takes up the addresses of one EgressIP object, as many as there is room for.
+    pub fn add(&mut self, assigned: &[EgressItem]) {
+        for EgressItem { node, egress_ip } in assigned.iter().take(ADDRESSES_LIMIT) {
+            if let Ok(address) = egress_ip.parse()
+                && self.0.len() < EGRESS_ADDRESSES_LIMIT
+            {
+                self.0.insert(address, node.clone());
+            }
+        }
+    }
+
+    /// Whether the node has this address.
+    #[must_use]
+    pub fn is_of(&self, address: IpAddr, node: &str) -> bool {
+        self.0.get(&address).is_some_and(|of| of == node)
+    }
+}
+
+/// An address that is assigned to a node (`EgressIPStatusItem` in `go-controller/pkg/crd/egressip/v1/types.go` of ovn-kubernetes).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EgressItem {
+    pub node: String,
+    #[serde(rename = "egressIP")]
+    pub egress_ip: String,
 }
 
 /// What the administrator has said, and what the pools say.

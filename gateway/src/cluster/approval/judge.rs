@@ -3,24 +3,36 @@
 //! What a kubelet sends is in `pkg/kubelet/certificate` of `kubernetes/kubernetes`, and what its controllers take for that in
 //! `pkg/apis/certificates/helpers.go` (`ValidateKubeletClientCSR`). Nothing is approved that would not pass there.
 
-use std::collections::BTreeMap;
-
-use attest::SpkiSha256;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::csr::{Csr, Purpose, Stage};
-use super::facts::{CONTROL_PLANE_ROLE, Machine, NodeFacts, Rules};
+use super::facts::{CONTROL_PLANE_ROLE, EgressAddresses, Machine, NodeFacts, Rules};
 use super::reason::{Reason, all_shown, shown};
 use super::request::Request;
 use crate::machines::attested::{Attested, Bound, Held};
 use crate::settings::Keys;
 
-/// How far the clocks of the API and of gateways may be apart, seconds: that of cluster-machine-approver is 10, and nothing is gained by being so strict.
-pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
+/// How far the clocks of the API and of gateways may be apart, seconds: as cluster-machine-approver allows (`maxMachineClockSkew`).
+pub(super) const CLOCK_SKEW_SECONDS: u64 = 10;
 
 /// What every kubelet asks for, beside what its certificate is for; an RSA key's may be for key encipherment, too.
 const DIGITAL_SIGNATURE: &str = "digital signature";
 const KEY_ENCIPHERMENT: &str = "key encipherment";
 const CLIENT_AUTH: &str = "client auth";
+
+/// A request, and when this gateway judged it first.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub csr: Arc<Csr>,
+    /// The number of the pass that judged it first.
+    pub first_judged: Option<u64>,
+    /// Whether another gateway, or this one before a restart, may have judged it.
+    pub maybe_judged_before: bool,
+}
+
+/// The attestations that passes have found, by the id of their decision: the number of the first pass that found each.
+pub type FirstSeen = HashMap<String, u64>;
 
 /// What is known beside the request itself.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +40,15 @@ pub struct Facts<'a> {
     pub rules: &'a Rules,
     /// Seconds since 1970.
     pub now: u64,
-    /// All requests, the one that is judged among them.
-    pub requests: &'a [Csr],
+    /// All requests for this node's name, the one that is judged among them.
+    pub requests: &'a [Asked],
     pub machines: &'a [Machine],
     pub nodes: &'a BTreeMap<String, NodeFacts>,
+    /// Egress addresses that nodes have at the moment; empty where they were not asked for.
+    pub egress: &'a EgressAddresses,
     /// Attestations that no approval has spent, by identity.
     pub attested: &'a [(String, Attested)],
+    pub first_seen: &'a FirstSeen,
 }
 
 /// What is done.
@@ -55,32 +70,38 @@ pub struct Ground {
     pub machine: Option<String>,
 }
 
-/// The machines that have attested and may be the node of this name.
+/// The machines that have attested and may be the node of this name, which is `owner`'s in the store.
+///
+/// An instance that the Machine object of this name names is that node, whichever machine has asked for the name. Of several machines that have the
+/// name, the store's owner of it counts: the others had it before.
 #[must_use]
-pub fn candidates<'a>(name: &str, facts: &Facts<'a>) -> Vec<&'a (String, Attested)> {
-    let providers: Vec<_> = facts
-        .machines
-        .iter()
-        .filter(|machine| machine.will_be(name))
-        .filter_map(Machine::provider)
-        .collect();
-    let may_be = |attested: &Attested| {
-        let by_machine = attested.provider.as_ref().is_some_and(|provider| providers.contains(provider));
-        attested.name.as_deref() == Some(name) || by_machine
-    };
-    facts.attested.iter().filter(|(_, attested)| may_be(attested)).collect()
+pub fn candidates<'a>(name: &str, owner: Option<&str>, facts: &Facts<'a>) -> Vec<&'a (String, Attested)> {
+    let machines = facts.machines.iter().filter(|machine| machine.will_be(name));
+    let providers: Vec<_> = machines.filter_map(Machine::provider).collect();
+    let is_instance = |attested: &Attested| attested.provider.as_ref().is_some_and(|provider| providers.contains(provider));
+    let instances: Vec<_> = facts.attested.iter().filter(|(_, attested)| is_instance(attested)).collect();
+    if !instances.is_empty() {
+        return instances;
+    }
+    let has_name = |attested: &Attested| attested.name.as_deref() == Some(name);
+    let mut named: Vec<_> = facts.attested.iter().filter(|(_, attested)| has_name(attested)).collect();
+    if named.iter().any(|(identity, _)| Some(identity.as_str()) == owner) {
+        named.retain(|(identity, _)| Some(identity.as_str()) == owner);
+    }
+    named
 }
 
 /// Judges a client certificate's request, whose name's standing in the store is `held`, as that of its only candidate if there is one.
 #[must_use]
-pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Verdict {
-    match ground(csr, facts, held) {
+pub fn judge(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Verdict {
+    match ground(asked, facts, held) {
         Ok(ground) => Verdict::Approve(ground),
         Err(reason) => Verdict::Leave(reason),
     }
 }
 
-fn ground(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reason> {
+fn ground(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reason> {
+    let csr = &*asked.csr;
     let request = form(csr, facts.rules)?;
     let name = request.name.as_str();
     if let Some(revoked) = &held.revoked {
@@ -98,8 +119,8 @@ fn ground(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reason> {
     if facts.nodes.contains_key(name) {
         return Err(Reason::NodeExists { name: name.to_owned() });
     }
-    let (identity, attested) = candidate(name, facts)?;
-    in_time(csr, name, (identity, attested), facts)?;
+    let (identity, attested) = candidate(name, held, facts)?;
+    in_time(asked, name, (identity, attested), facts)?;
     key(request, identity, attested, facts.rules)?;
     let pool = &attested.pool;
     if !facts.rules.pools.contains(pool) {
@@ -187,8 +208,8 @@ fn control_plane(name: &str, facts: &Facts<'_>) -> Option<String> {
 }
 
 /// The one machine that may be this node.
-fn candidate<'a>(name: &str, facts: &Facts<'a>) -> Result<(&'a String, &'a Attested), Reason> {
-    let found = candidates(name, facts);
+fn candidate<'a>(name: &str, held: &Held, facts: &Facts<'a>) -> Result<(&'a String, &'a Attested), Reason> {
+    let found = candidates(name, held.owner.as_deref(), facts);
     let name = name.to_owned();
     match found.as_slice() {
         [] => Err(Reason::NotAttested { name }),
@@ -200,8 +221,8 @@ fn candidate<'a>(name: &str, facts: &Facts<'a>) -> Result<(&'a String, &'a Attes
     }
 }
 
-/// That the attestation is fresh, and the request newer: what was sent before is of another boot, or of somebody who has waited for this one.
-fn in_time(csr: &Csr, name: &str, (identity, attested): (&String, &Attested), facts: &Facts<'_>) -> Result<(), Reason> {
+/// That the attestation is fresh, and the request newer: an earlier one is of another boot, or of a client that has waited for this attestation.
+fn in_time(asked: &Asked, name: &str, (identity, attested): (&String, &Attested), facts: &Facts<'_>) -> Result<(), Reason> {
     let (at, within) = (attested.at, facts.rules.within_seconds);
     if at > facts.now.saturating_add(CLOCK_SKEW_SECONDS) || at.saturating_add(within) < facts.now {
         return Err(Reason::AttestedThen {
@@ -211,25 +232,32 @@ fn in_time(csr: &Csr, name: &str, (identity, attested): (&String, &Attested), fa
             minutes: within / 60,
         });
     }
-    if is_before(csr, attested) {
-        let (identity, created) = (identity.clone(), csr.created);
+    let (identity, created) = (identity.clone(), asked.csr.created);
+    if was_judged_before(asked, attested, facts) {
+        return Err(Reason::JudgedBefore { identity, created, at });
+    }
+    // Without the allowance for clocks where the order in which both came here is not known.
+    let skew = if asked.maybe_judged_before { 0 } else { CLOCK_SKEW_SECONDS };
+    if created.saturating_add(skew) < at {
         return Err(Reason::BeforeAttestation { identity, created, at });
     }
     Ok(())
 }
 
+/// Whether this gateway judged the request before it knew of the attestation.
+fn was_judged_before(asked: &Asked, attested: &Attested, facts: &Facts<'_>) -> bool {
+    let seen = facts.first_seen.get(&attested.decision);
+    asked.first_judged.is_some_and(|judged| seen.is_none_or(|seen| *seen > judged))
+}
+
 /// That the key is the one that the machine has attested for its kubelet, if it has attested one, or has to.
 fn key(request: &Request, identity: &str, attested: &Attested, rules: &Rules) -> Result<(), Reason> {
-    let (found, identity) = (SpkiSha256::of_spki(&request.key), identity.to_owned());
+    let (found, identity) = (request.key, identity.to_owned());
     match attested.key_sha256 {
         Some(attested) if attested != found => Err(Reason::Key { identity, found, attested }),
         None if rules.keys == Keys::Attested => Err(Reason::NoKey { identity }),
         _ => Ok(()),
     }
-}
-
-const fn is_before(csr: &Csr, attested: &Attested) -> bool {
-    csr.created.saturating_add(CLOCK_SKEW_SECONDS) < attested.at
 }
 
 /// That the name is one of the pool's, and of no other's, as far as pools say names. Where no Machine object says what a node is, they have to.
@@ -303,7 +331,12 @@ fn machine<'a>(name: &str, attested: &Attested, facts: &Facts<'a>) -> Result<Opt
 
 /// By what the machine is taken for the node of that name.
 fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machine>, held: &Held, rules: &Rules) -> Result<Bound, Reason> {
-    if let Some(owner) = held.owner.as_ref().filter(|owner| *owner != identity) {
+    let is_instance = machine
+        .and_then(Machine::provider)
+        .is_some_and(|provider| attested.provider == Some(provider));
+    // A name that a machine has only asked for is not in the way of the instance that the Machine object names.
+    let is_in_the_way = |owner: &&String| *owner != identity && (held.owner_given || !is_instance);
+    if let Some(owner) = held.owner.as_ref().filter(is_in_the_way) {
         return Err(Reason::NameTaken {
             name: name.to_owned(),
             owner: owner.clone(),
@@ -317,10 +350,7 @@ fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machi
             identity: identity.to_owned(),
         });
     }
-    if machine
-        .and_then(Machine::provider)
-        .is_some_and(|provider| attested.provider == Some(provider))
-    {
+    if is_instance {
         return Ok(Bound::Machine);
     }
     // The name is in the store still, or the administrator has taken it back.
@@ -335,29 +365,42 @@ fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machi
     }
 }
 
-/// That nobody else asks for the name, or was given it, since the machine has attested. What can never be approved is in nobody's way.
+/// That nobody else asks for the name, or was approved for it, since the machine has attested. What can never be approved is in nobody's way.
 fn alone(csr: &Csr, request: &Request, identity: &str, attested: &Attested, facts: &Facts<'_>) -> Result<(), Reason> {
-    let is_rival = |other: &&Csr| {
-        let its = other.request.as_ref().ok();
-        other.purpose == Purpose::Client
-            && other.uid != csr.uid
+    let is_rival = |other: &&Asked| {
+        let its = other.csr.request.as_ref().ok();
+        other.csr.purpose == Purpose::Client
+            && other.csr.uid != csr.uid
             && its.is_some_and(|its| its.name == request.name && its.key != request.key)
-            && !is_before(other, attested)
     };
+    let is_since = |seconds: u64| seconds.saturating_add(CLOCK_SKEW_SECONDS) >= attested.at;
     let rivals = || facts.requests.iter().filter(is_rival);
-    if let Some(other) = rivals().find(|other| other.stage == Stage::Approved) {
+    // By when it was approved: one that was made before may have been approved since.
+    let approved_since = |other: &&Asked| {
+        let since = other.csr.approved.unwrap_or_default().max(other.csr.created);
+        other.csr.stage == Stage::Approved && is_since(since)
+    };
+    if let Some(other) = rivals().find(approved_since) {
         return Err(Reason::ApprovedElsewhere {
             name: request.name.clone(),
-            other: other.name.clone(),
+            other: other.csr.name.clone(),
+            created: other.csr.created,
+            approved: other.csr.approved,
             identity: identity.to_owned(),
+            at: attested.at,
         });
     }
-    // Whoever asks with another key is somebody else, and is in nobody's way.
+    // A request for another key than the attested one is somebody else's, and is in nobody's way.
     if attested.key_sha256.is_some() {
         return Ok(());
     }
-    let pending = rivals().filter(|other| other.stage == Stage::Pending && form(other, facts.rules).is_ok());
-    let mut others = all_shown(pending.map(|other| other.name.as_str()));
+    let pending = rivals().filter(|other| {
+        other.csr.stage == Stage::Pending
+            && is_since(other.csr.created)
+            && !was_judged_before(other, attested, facts)
+            && form(&other.csr, facts.rules).is_ok()
+    });
+    let mut others = all_shown(pending.map(|other| other.csr.name.as_str()));
     if others.is_empty() {
         return Ok(());
     }

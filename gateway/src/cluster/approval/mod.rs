@@ -1,7 +1,7 @@
 //! CSRs of kubelets, approved if their machine has attested: `docs/approval.md`.
 //!
 //! ```text
-//! CertificateSigningRequest → Csr (request: PKCS#10, its signature verified)
+//! CertificateSigningRequest → CsrObject (trimmed) → Csr (request: PKCS#10, its signature verified) → RequestCache
 //!   → candidates (who has attested and may be that node) → Held (what the store has of both) → judge
 //!   → Approve: spent and told in the store, then the API is told · Leave: an event says why
 //! ```
@@ -11,12 +11,17 @@
 mod answer;
 mod approver;
 pub mod csr;
+mod csr_object;
+mod egress;
+mod event_budget;
 pub mod facts;
 pub mod judge;
 pub mod reason;
 pub mod request;
+mod request_cache;
+mod request_watch;
 pub mod serving;
 mod watched;
 
-pub use approver::{Approver, PoolNames};
+pub use approver::{Approver, PoolRules};
 pub(super) use watched::look;

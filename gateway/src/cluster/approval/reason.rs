@@ -36,8 +36,18 @@ pub enum Reason {
         at: u64,
         minutes: u64,
     },
-    #[error("it was made at {}, before {identity} has attested at {}: it is not of this boot", rfc3339(*.created), rfc3339(*.at))]
+    #[error(
+        "it was created at {}, and {identity} attested at {}: an attestation approves only a CSR that is newer; delete this one, its kubelet asks again",
+        rfc3339(*.created),
+        rfc3339(*.at)
+    )]
     BeforeAttestation { identity: String, created: u64, at: u64 },
+    #[error(
+        "it was judged before {identity} attested at {} (it was created at {}): an attestation approves only a CSR that comes later; delete this one, its kubelet asks again",
+        rfc3339(*.at),
+        rfc3339(*.created)
+    )]
+    JudgedBefore { identity: String, created: u64, at: u64 },
     #[error("more than one machine that has attested may be {name}: {identities:?}")]
     Ambiguous { name: String, identities: Vec<String> },
     #[error("{0}")]
@@ -71,15 +81,29 @@ pub enum Reason {
         "others ask for {name} with other keys: {others:?}; which of them is the machine's cannot be told, deny or delete those that are not"
     )]
     Duplicate { name: String, others: Vec<String> },
-    #[error("{other} was approved for {name} with another key, after {identity} has attested")]
-    ApprovedElsewhere { name: String, other: String, identity: String },
+    #[error(
+        "{other} (created at {}) was approved for {name} with another key{}, and {identity} attested at {}: there would be two machines of one name",
+        rfc3339(*.created),
+        .approved.map(|approved| format!(" at {}", rfc3339(approved))).unwrap_or_default(),
+        rfc3339(*.at)
+    )]
+    ApprovedElsewhere {
+        name: String,
+        other: String,
+        created: u64,
+        approved: Option<u64>,
+        identity: String,
+        at: u64,
+    },
     #[error("it is for the key {found}, and {identity} has attested the key {attested} for its kubelet")]
     Key {
         identity: String,
         found: SpkiSha256,
         attested: SpkiSha256,
     },
-    #[error("{identity} has attested no key for its kubelet, and only attested keys are approved here")]
+    #[error(
+        "{identity} has attested no key for its kubelet, and only attested keys are approved here: does its image have attest-node-keep.service, and no attest-node.kubelet-key=no on its kernel command line?"
+    )]
     NoKey { identity: String },
     #[error("{username:?} asks for a serving certificate of {name}: a node asks for its own")]
     ServingOfAnother { username: String, name: String },
@@ -108,7 +132,7 @@ impl Reason {
             Self::AlternativeNames => "csr-alternative-names",
             Self::NotAttested { .. } => "csr-not-attested",
             Self::AttestedThen { .. } => "csr-attested-too-long-ago",
-            Self::BeforeAttestation { .. } => "csr-before-attestation",
+            Self::BeforeAttestation { .. } | Self::JudgedBefore { .. } => "csr-before-attestation",
             Self::Ambiguous { .. } => "csr-ambiguous",
             Self::Revoked(_) => "csr-revoked",
             Self::Pool { .. } => "csr-pool",

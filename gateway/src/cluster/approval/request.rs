@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use attest::SpkiSha256;
 use rustls_pki_types::SignatureVerificationAlgorithm;
 use webpki::aws_lc_rs::{ECDSA_P256_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256};
 use x509_parser::prelude::{FromDer, X509Name};
@@ -12,7 +13,7 @@ use x509_parser::prelude::{FromDer, X509Name};
 use crate::credentials::kubelet::{SubjectError, node_name};
 
 /// Largest request that is looked at, PEM: a kubelet's has half a kilobyte, with RSA-4096 and a dozen addresses two.
-const REQUEST_LIMIT_BYTES: usize = 16 * 1024;
+pub(super) const REQUEST_LIMIT_BYTES: usize = 16 * 1024;
 /// Most names and addresses in one request: a node has a handful.
 const ALTERNATIVES_LIMIT: usize = 64;
 /// How the PEM block of a request begins and ends (RFC 7468, 7).
@@ -45,8 +46,8 @@ const SUBJECT_ALTERNATIVE_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 pub struct Request {
     /// The node that it is for.
     pub name: String,
-    /// SubjectPublicKeyInfo, DER.
-    pub key: Vec<u8>,
+    /// Digest of its SubjectPublicKeyInfo.
+    pub key: SpkiSha256,
     pub dns_names: Vec<String>,
     pub addresses: Vec<IpAddr>,
 }
@@ -105,7 +106,7 @@ impl Request {
         let (dns_names, addresses) = alternative_names(attributes)?;
         Ok(Self {
             name,
-            key: key.whole.to_vec(),
+            key: SpkiSha256::of_spki(key.whole),
             dns_names,
             addresses,
         })

@@ -1,10 +1,12 @@
 //! Whether a request for a kubelet's serving certificate is approved: that of a node whose client certificate was approved here, for addresses that are its own.
 
+use std::net::IpAddr;
+
 use super::csr::{Csr, NODE_USER};
-use super::facts::{Addresses, Machine};
+use super::facts::{Addresses, EgressAddresses, Machine};
 use super::judge::{Facts, exact_groups, exact_usages};
 use super::reason::{Reason, shown};
-use crate::machines::attested::Held;
+use crate::machines::attested::{Bound, Held};
 
 /// In which groups a node is that asks by its client certificate.
 const NODE_GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
@@ -32,8 +34,9 @@ pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<(), Reason> {
     let Some(approval) = &held.approval else {
         return Err(Reason::NotOurs { name: name.clone() });
     };
-    // Given to another since.
-    if let Some(owner) = held.owner.as_ref().filter(|owner| **owner != approval.identity) {
+    // Given to another since. Where a Machine object named the instance, a machine that has asked for the name is not in its way.
+    let counts = held.owner_given || approval.bound != Bound::Machine;
+    if let Some(owner) = held.owner.as_ref().filter(|owner| **owner != approval.identity && counts) {
         return Err(Reason::NameTaken {
             name: name.clone(),
             owner: owner.clone(),
@@ -48,7 +51,7 @@ pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<(), Reason> {
             (&machine.addresses, format!("the Machine object {}", machine.id))
         }
     };
-    addresses(csr, own, &of)
+    addresses(csr, own, facts.egress, name, &of)
 }
 
 /// The one Machine object that has become this node.
@@ -64,15 +67,16 @@ fn machine<'a>(name: &str, facts: &Facts<'a>) -> Result<&'a Machine, Reason> {
     }
 }
 
-fn addresses(csr: &Csr, own: &Addresses, of: &str) -> Result<(), Reason> {
+fn addresses(csr: &Csr, own: &Addresses, egress: &EgressAddresses, node: &str, of: &str) -> Result<(), Reason> {
     let Ok(request) = &csr.request else {
         return Err(Reason::NoAddresses);
     };
     if request.is_without_alternatives() {
         return Err(Reason::NoAddresses);
     }
+    let is_own = |address: &IpAddr| own.addresses.contains(address) || egress.is_of(*address, node);
     let names = request.dns_names.iter().filter(|name| !own.has_name(name)).map(|name| shown(name));
-    let addresses = request.addresses.iter().filter(|address| !own.addresses.contains(address));
+    let addresses = request.addresses.iter().filter(|address| !is_own(address));
     match names.chain(addresses.map(ToString::to_string)).next() {
         None => Ok(()),
         Some(found) => Err(Reason::Address { found, of: of.to_owned() }),

@@ -1,47 +1,31 @@
-//! What the API tells of requests, nodes and machines, and what of the requests was seen before.
+//! Nodes and machines as the API has them, and the CSRs beside them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use kube::core::Selector;
 
-use super::csr::Csr;
+use super::csr::{CLIENT_SIGNER, Purpose, SERVING_SIGNER};
 use super::facts::{Machine, NodeFacts};
 use super::reason::Reason;
+use super::request_cache::RequestCache;
+use super::request_watch::{CLIENT_REQUESTS, RequestWatch, SERVING_REQUESTS};
 use crate::cluster::resources::machines;
 use crate::cluster::{Cluster, ClusterError, Heard, Kept, keep};
 use crate::settings::ApprovalSettings;
 
 /// What is watched, as messages and metrics call it.
-pub(super) const REQUESTS: &str = "certificate signing requests";
 pub(super) const NODES: &str = "nodes for approval";
 const MACHINES: &str = "machines for approval";
 
-/// What this gateway has seen of one request.
-pub(super) struct Seen {
-    pub(super) since: Instant,
-    pub(super) judged: Option<Instant>,
-    /// What an event says of it.
-    pub(super) said: Option<String>,
-    read: (Option<String>, Option<Arc<Csr>>),
-}
-
 /// All that is watched.
 pub(super) struct Watched {
-    requests: Kept<CertificateSigningRequest>,
+    pub(super) requests: Arc<RequestCache>,
     nodes: Kept<PartialObjectMeta<Node>>,
     machines: Option<Kept<DynamicObject>>,
-}
-
-/// A request, and the object that it is.
-#[derive(Clone)]
-pub(super) struct Asked {
-    pub(super) csr: Arc<Csr>,
-    pub(super) object: Arc<CertificateSigningRequest>,
 }
 
 /// What was told by the API.
@@ -60,10 +44,13 @@ pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSetti
     let one = ListParams::default().limit(1);
     let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
     let nodes: Api<Node> = Api::all(cluster.client());
-    let mut found = vec![
-        (REQUESTS, cluster.ask(REQUESTS, requests.list_metadata(&one)).await.map(drop)),
-        (NODES, cluster.ask(NODES, nodes.list_metadata(&one)).await.map(drop)),
-    ];
+    let mut found = Vec::new();
+    let signers = [(CLIENT_REQUESTS, CLIENT_SIGNER), (SERVING_REQUESTS, SERVING_SIGNER)];
+    for (what, signer) in signers.into_iter().take(if settings.serving { 2 } else { 1 }) {
+        let of_signer = one.clone().fields(&format!("spec.signerName={signer}"));
+        found.push((what, cluster.ask(what, requests.list_metadata(&of_signer)).await.map(drop)));
+    }
+    found.push((NODES, cluster.ask(NODES, nodes.list_metadata(&one)).await.map(drop)));
     if settings.machine_objects {
         let machines = machine_api(cluster);
         found.push((MACHINES, cluster.ask(MACHINES, machines.list_metadata(&one)).await.map(drop)));
@@ -75,46 +62,29 @@ impl Watched {
     /// Begins to watch, and what does so for as long as it is polled.
     pub(super) fn begin(cluster: &Cluster, settings: &ApprovalSettings) -> (Self, impl Future<Output = ()> + use<>) {
         let (health, all) = (cluster.health(), Selector::default());
-        let (requests, keep_requests) = keep(&Api::all(cluster.client()), (), &all, REQUESTS, health);
+        let requests = Arc::new(RequestCache::default());
+        let client = RequestWatch::new(cluster, Purpose::Client, &requests);
+        let serving = settings.serving.then(|| RequestWatch::new(cluster, Purpose::Serving, &requests));
         let (nodes, keep_nodes) = keep(&Api::all(cluster.client()), (), &all, NODES, health);
         let with_machines = settings.machine_objects.then(|| {
             let (machines, keeping) = keep(&machine_api(cluster), machines(), &all, MACHINES, health);
             (machines, keeping.without_managed_fields())
         });
         let (machines, keep_machines) = with_machines.unzip();
+        let serving = async {
+            if let Some(serving) = serving {
+                serving.run().await;
+            }
+        };
         let keep_machines = async {
-            match keep_machines {
-                Some(keeping) => keeping.run().await,
-                None => std::future::pending().await,
+            if let Some(keeping) = keep_machines {
+                keeping.run().await;
             }
         };
         let keeping = async {
-            tokio::join!(keep_requests.run(), keep_nodes.without_managed_fields().run(), keep_machines);
+            tokio::join!(client.run(), serving, keep_nodes.without_managed_fields().run(), keep_machines);
         };
         (Self { requests, nodes, machines }, keeping)
-    }
-
-    /// The requests, those read that were not read yet; what is gone is forgotten. Nothing until they were listed once.
-    pub(super) fn requests(&self, seen: &mut HashMap<String, Seen>) -> Option<Vec<Asked>> {
-        let objects = self.requests.all()?;
-        let uids: BTreeSet<&str> = objects.iter().filter_map(|object| object.metadata.uid.as_deref()).collect();
-        seen.retain(|uid, _| uids.contains(uid.as_str()));
-        let asked = objects.iter().filter_map(|object| {
-            let seen = seen.entry(object.metadata.uid.clone()?).or_insert_with(|| Seen {
-                since: Instant::now(),
-                judged: None,
-                said: None,
-                read: (None, None),
-            });
-            let version = &object.metadata.resource_version;
-            if seen.read.0.is_none() || seen.read.0 != *version {
-                seen.read = (version.clone(), Csr::of(object).map(Arc::new));
-            }
-            let csr = seen.read.1.clone()?;
-            let object = Arc::clone(object);
-            Some(Asked { csr, object })
-        });
-        Some(asked.collect())
     }
 
     /// What is known of machines and nodes, if it is what there is.
@@ -125,7 +95,7 @@ impl Watched {
         let watches = cluster.health().watches();
         let is_well = |what| watches.get(what) == Some(&Heard::Well);
         let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::Untold { what }) };
-        well(REQUESTS)?;
+        well(CLIENT_REQUESTS)?;
         well(NODES)?;
         let nodes = self.nodes.all().ok_or(Reason::Untold { what: NODES })?;
         let machines = match &self.machines {

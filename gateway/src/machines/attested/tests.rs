@@ -259,3 +259,25 @@ async fn an_attestation_is_there_with_its_record_and_not_without() {
     assert!(matches!(late, Err(StoreError::Changed { .. })), "{late:?}");
     assert_eq!(found().await, ["three"]);
 }
+
+#[tokio::test]
+async fn a_name_that_its_owner_has_only_asked_for_is_told_from_a_given_one() {
+    let (_folder, store, identity) = store().await;
+    let held = look(&store, &identity).await;
+    assert!(held.owner_given && held.given);
+    // Of another machine that may be this node, too.
+    let other = NodeIdentity::of_tpm(ek("b"));
+    let held = look(&store, &other).await;
+    assert_eq!(
+        (held.owner.as_deref(), held.owner_given, held.given),
+        (Some(identity.as_str()), true, false)
+    );
+    forget_name(&store, NODE).await.unwrap();
+    enrolment::give_name(&store, NODE, &other).await.unwrap();
+    let held = look(&store, &identity).await;
+    assert_eq!((held.owner.as_deref(), held.owner_given), (Some(other.as_str()), false));
+    assert_eq!(
+        owner(&mut Reading::of(&store), NODE).await.unwrap().as_deref(),
+        Some(other.as_str())
+    );
+}

@@ -1,5 +1,8 @@
+use attest::SpkiSha256;
+
 use super::super::request::made::{self, Made};
 use super::*;
+use crate::clock::rfc3339;
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::attested::{Approval, Provider};
 
@@ -31,7 +34,17 @@ pub(in super::super) fn csr(name: &str, node: &str) -> Csr {
         usages: texts(&["digital signature", "client auth"]),
         expiration_seconds: None,
         stage: Stage::Pending,
+        approved: None,
         request: Request::read(&Made::of(node).pem()),
+    }
+}
+
+/// As one that came while this gateway was looking.
+pub(in super::super) fn asked(csr: &Csr) -> Asked {
+    Asked {
+        csr: Arc::new(csr.clone()),
+        first_judged: None,
+        maybe_judged_before: false,
     }
 }
 
@@ -86,6 +99,9 @@ struct Case {
     attested: Vec<(String, Attested)>,
     held: Held,
     now: u64,
+    first_judged: Option<u64>,
+    maybe_judged_before: bool,
+    first_seen: FirstSeen,
 }
 
 impl Case {
@@ -104,10 +120,14 @@ impl Case {
             attested: vec![(IDENTITY.to_owned(), attested(Some(NODE)))],
             held: Held {
                 owner: Some(IDENTITY.to_owned()),
+                owner_given: true,
                 given: true,
                 ..Held::default()
             },
             now: NOW,
+            first_judged: None,
+            maybe_judged_before: false,
+            first_seen: FirstSeen::from([("decision".to_owned(), 7)]),
         }
     }
 
@@ -134,20 +154,30 @@ impl Case {
         self
     }
 
+    fn asked(&self) -> Asked {
+        Asked {
+            first_judged: self.first_judged,
+            maybe_judged_before: self.maybe_judged_before,
+            ..asked(&self.csr)
+        }
+    }
+
     fn facts<T>(&self, of: impl FnOnce(&Facts<'_>) -> T) -> T {
-        let requests: Vec<Csr> = self.others.iter().cloned().chain([self.csr.clone()]).collect();
+        let requests: Vec<Asked> = self.others.iter().map(asked).chain([self.asked()]).collect();
         of(&Facts {
             rules: &self.rules,
             now: self.now,
             requests: &requests,
             machines: &self.machines,
             nodes: &self.nodes,
+            egress: &EgressAddresses::default(),
             attested: &self.attested,
+            first_seen: &self.first_seen,
         })
     }
 
     fn judge(&self) -> Verdict {
-        self.facts(|facts| judge(&self.csr, facts, &self.held))
+        self.facts(|facts| judge(&self.asked(), facts, &self.held))
     }
 }
 
@@ -277,10 +307,35 @@ fn the_attestation_is_there_fresh_and_older_than_the_request() {
     left("the end of time", at(u64::MAX), "csr-attested-too-long-ago");
     let created = |created: u64| Case::given().but(|case| case.csr.created = created);
     approved("by another clock", &created(NOW - 120 - CLOCK_SKEW_SECONDS), Bound::Given);
-    left("before", created(NOW - 121 - CLOCK_SKEW_SECONDS), "csr-before-attestation");
-    let two = |case: &mut Case| case.attested.push((OTHER.to_owned(), attested(Some(NODE))));
+    let said = left("before", created(NOW - 121 - CLOCK_SKEW_SECONDS), "csr-before-attestation");
+    assert!(!said.contains("after"), "{said}");
+    // Where it may have been judged meanwhile, there is no allowance for clocks.
+    let unknown = |created: u64| Case::given().but(|case| (case.csr.created, case.maybe_judged_before) = (created, true));
+    approved("as old as the attestation", &unknown(NOW - 120), Bound::Given);
+    left("a second older", unknown(NOW - 121), "csr-before-attestation");
+    let two = |case: &mut Case| {
+        case.attested.push((OTHER.to_owned(), attested(Some(NODE))));
+        (case.held.owner, case.held.given) = (None, false);
+    };
     let said = check("two", two, "csr-ambiguous");
     assert!(said.contains(IDENTITY) && said.contains(OTHER), "{said}");
+}
+
+#[test]
+fn attack_49_what_was_judged_before_the_attestation_is_never_approved_by_it() {
+    let judged = |pass: u64| Case::given().but(|case| case.first_judged = Some(pass));
+    approved("in the pass that found the attestation", &judged(7), Bound::Given);
+    approved("later", &judged(8), Bound::Given);
+    let said = left("a pass earlier", judged(6), "csr-before-attestation");
+    assert!(said.contains("judged before") && !said.contains("after"), "{said}");
+    // Also by its key, and whatever the clock of the API says.
+    let keyed = judged(6).but(|case| {
+        case.attested[0].1.key_sha256 = Some(key_of(&case.csr));
+        case.csr.created = NOW;
+    });
+    left("for the attested key", keyed, "csr-before-attestation");
+    let unknown = judged(7).but(|case| case.first_seen.clear());
+    left("an attestation that no pass has found", unknown, "csr-before-attestation");
 }
 
 #[test]
@@ -305,10 +360,29 @@ fn the_name_is_the_machines_and_nobody_elses() {
         "csr-node-exists",
     );
     left(
-        "an instance whose name is another's",
-        Case::instance().but(|case| case.held.owner = Some(OTHER.to_owned())),
+        "an instance whose name the administrator has given to another",
+        Case::instance().but(|case| (case.held.owner, case.held.owner_given) = (Some(OTHER.to_owned()), true)),
         "csr-name-taken",
     );
+}
+
+#[test]
+fn a_machine_that_only_asks_for_a_name_is_not_in_the_way_of_its_instance() {
+    let squatted = Case::instance().but(|case| {
+        case.attested.insert(0, (OTHER.to_owned(), attested(Some(NODE))));
+        case.held.owner = Some(OTHER.to_owned());
+    });
+    let ground = approved("the instance", &squatted, Bound::Machine);
+    assert_eq!(ground.identity, INSTANCE);
+    let alone = squatted.but(|case| case.attested.truncate(1));
+    left("the other, alone", alone, "csr-asked-name");
+}
+
+#[test]
+fn of_two_machines_with_one_name_the_stores_owner_counts() {
+    let renamed = Case::given().but(|case| case.attested.insert(0, (OTHER.to_owned(), attested(Some(NODE)))));
+    let ground = approved("the owner", &renamed, Bound::Given);
+    assert_eq!(ground.identity, IDENTITY);
 }
 
 #[test]
@@ -420,7 +494,24 @@ fn of_two_that_ask_for_one_name_none_is_approved() {
         stage: Stage::Approved,
         ..rival.clone()
     };
-    left("one that was approved by others", with(approved_one.clone()), "csr-name-taken");
+    let said = left("one that was approved by others", with(approved_one.clone()), "csr-name-taken");
+    assert!(!said.contains("after"), "{said}");
+    // Made long before, and approved since: a message says so, and not that it was made since.
+    let since = Csr {
+        created: NOW - 1000,
+        approved: Some(NOW - 5),
+        ..approved_one.clone()
+    };
+    let said = left("one that was approved since", with(since.clone()), "csr-name-taken");
+    assert!(
+        said.contains(&rfc3339(NOW - 1000)) && said.contains(&rfc3339(NOW - 5)) && !said.contains("after"),
+        "{said}"
+    );
+    let before = Csr {
+        approved: Some(NOW - 999),
+        ..since
+    };
+    approved("one that was approved before", &with(before), Bound::Given);
     // Not of this boot, of no use to anybody, of another node.
     let early = NOW - 121 - CLOCK_SKEW_SECONDS;
     for other in [
@@ -464,7 +555,7 @@ fn of_two_that_ask_for_one_name_none_is_approved() {
 
 /// The digest of the key that a request is for.
 fn key_of(csr: &Csr) -> SpkiSha256 {
-    SpkiSha256::of_spki(&csr.request.as_ref().unwrap().key)
+    csr.request.as_ref().unwrap().key
 }
 
 /// A machine that has attested the key of its request.
@@ -554,7 +645,12 @@ fn an_approval_of_another_time_is_in_nobodys_way() {
 #[test]
 fn candidates_are_who_has_the_name_and_whom_its_machine_object_names() {
     let found = |case: &Case, name: &str| -> Vec<String> {
-        case.facts(|facts| candidates(name, facts).into_iter().map(|(identity, _)| identity.clone()).collect())
+        case.facts(|facts| {
+            candidates(name, None, facts)
+                .into_iter()
+                .map(|(identity, _)| identity.clone())
+                .collect()
+        })
     };
     assert_eq!(found(&Case::given(), NODE), [IDENTITY]);
     assert_eq!(found(&Case::instance(), NODE), [INSTANCE]);

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::super::csr::{Purpose, Stage};
-use super::super::facts::{NodeFacts, Rules};
-use super::super::judge::tests::{csr, machine, rules};
+use super::super::facts::{EgressItem, NodeFacts, Rules};
+use super::super::judge::FirstSeen;
+use super::super::judge::tests::{asked, csr, machine, rules};
 use super::super::request::Request;
 use super::super::request::made::{self, Made};
 use super::*;
@@ -23,6 +24,7 @@ struct Case {
     rules: Rules,
     machines: Vec<Machine>,
     nodes: BTreeMap<String, NodeFacts>,
+    egress: EgressAddresses,
     held: Held,
 }
 
@@ -60,6 +62,7 @@ fn of_node() -> Case {
                 addresses: Addresses::default(),
             },
         )]),
+        egress: EgressAddresses::default(),
         held: Held {
             approval: Some(Approval {
                 identity: IDENTITY.to_owned(),
@@ -85,10 +88,12 @@ fn check(what: &str, change: impl FnOnce(&mut Case), expected: Option<&str>) {
     let facts = Facts {
         rules: &case.rules,
         now: 1_800_000_000,
-        requests: std::slice::from_ref(&case.csr),
+        requests: &[asked(&case.csr)],
         machines: &case.machines,
         nodes: &case.nodes,
+        egress: &case.egress,
         attested: &[],
+        first_seen: &FirstSeen::new(),
     };
     let reason = judge(&case.csr, &facts, &case.held).err();
     assert_eq!(reason.as_ref().map(Reason::code), expected, "{what}: {reason:?}");
@@ -136,6 +141,24 @@ fn for_nobody_elses_addresses() {
 }
 
 #[test]
+fn egress_addresses_of_the_node_are_its_own() {
+    let with_egress = |node: &'static str| {
+        move |case: &mut Case| {
+            case.csr.request = request(&[made::dns(NODE), made::ip(&[10, 0, 0, 7]), made::ip(&[10, 0, 0, 99])]);
+            let (node, egress_ip) = (node.to_owned(), "10.0.0.99".to_owned());
+            case.egress.add(&[EgressItem { node, egress_ip }]);
+        }
+    };
+    check("an egress address that it has", with_egress(NODE), None);
+    check("another node's", with_egress("worker-2"), Some("csr-address"));
+    let alone = |case: &mut Case| {
+        with_egress(NODE)(case);
+        case.csr.request = request(&[made::dns("worker-2"), made::ip(&[10, 0, 0, 99])]);
+    };
+    check("besides another name", alone, Some("csr-address"));
+}
+
+#[test]
 fn only_who_asks_for_itself_and_was_approved_here() {
     check(
         "another node",
@@ -180,6 +203,24 @@ fn only_who_asks_for_itself_and_was_approved_here() {
     check(
         "given to another",
         |case| case.held.owner = Some("tpm:other".to_owned()),
+        Some("csr-name-taken"),
+    );
+    let asked_by_another = |case: &mut Case| {
+        case.held.owner = Some("tpm:other".to_owned());
+        case.held.approval.as_mut().unwrap().bound = Bound::Machine;
+    };
+    check(
+        "asked for by another, where a Machine object names the instance",
+        asked_by_another,
+        None,
+    );
+    let given_to_another = |case: &mut Case| {
+        asked_by_another(case);
+        case.held.owner_given = true;
+    };
+    check(
+        "given to another, whatever a Machine object names",
+        given_to_another,
         Some("csr-name-taken"),
     );
     check("its own", |case| case.held.owner = Some(IDENTITY.to_owned()), None);

@@ -1,0 +1,76 @@
+//! The egress addresses of OVN-Kubernetes, asked for when a serving certificate's CSR has an address that is not the machine's.
+
+use std::time::{Duration, Instant};
+
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde::Deserialize;
+
+use super::facts::{EgressAddresses, EgressItem};
+use crate::causes::with_causes;
+use crate::cluster::{Cluster, ClusterError};
+
+/// What is asked for, as messages call it.
+const EGRESS_IPS: &str = "egress IPs";
+/// How long an answer counts: CSRs with such an address are judged again every ten seconds.
+const FRESH: Duration = Duration::from_secs(10);
+/// Objects in one page of a list.
+const PAGE_LIMIT: u32 = 50;
+/// Most pages that are read: clusters have dozens of these objects.
+const PAGES_LIMIT: usize = 20;
+
+/// The egress addresses that nodes had at the last answer.
+#[derive(Debug, Default)]
+pub(super) struct Egress {
+    asked: Option<Instant>,
+    found: EgressAddresses,
+    /// Why there is no answer, as it was said last.
+    problem: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    items: Vec<EgressItem>,
+}
+
+impl Egress {
+    /// The addresses, at most [`FRESH`] old; none in a cluster of another network, and none while the API does not list them, which is said once.
+    pub(super) async fn addresses(&mut self, cluster: &Cluster) -> &EgressAddresses {
+        if self.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
+            let (found, problem) = match list(cluster).await {
+                Ok(found) => (found, None),
+                Err(error) => (EgressAddresses::default(), Some(with_causes(&error))),
+            };
+            if let Some(problem) = problem.as_ref().filter(|problem| self.problem.as_ref() != Some(*problem)) {
+                tracing::warn!("CSRs of serving certificates with egress IPs are left: {problem}");
+            }
+            (self.found, self.problem) = (found, problem);
+            self.asked = Some(Instant::now());
+        }
+        &self.found
+    }
+}
+
+async fn list(cluster: &Cluster) -> Result<EgressAddresses, ClusterError> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("k8s.ovn.org", "v1", "EgressIP"), "egressips");
+    let api: Api<DynamicObject> = Api::all_with(cluster.client(), &resource);
+    let mut found = EgressAddresses::default();
+    let mut page = ListParams::default().limit(PAGE_LIMIT);
+    for _ in 0..PAGES_LIMIT {
+        let listed = match cluster.ask(EGRESS_IPS, api.list(&page)).await {
+            Ok(listed) => listed,
+            Err(error) if error.is_not_found() => return Ok(EgressAddresses::default()),
+            Err(error) => return Err(error),
+        };
+        for object in &listed.items {
+            let status = object.data.get("status").map(Status::deserialize);
+            found.add(&status.and_then(Result::ok).unwrap_or_default().items);
+        }
+        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    Ok(found)
+}

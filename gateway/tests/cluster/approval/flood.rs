@@ -1,0 +1,110 @@
+//! CSRs by the thousand, and as large as the API takes them, as any node's credential can create them.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// What an API takes of one object, about.
+const LARGE_BYTES: usize = 1_180_000;
+/// How many of these there are. Half a gigabyte is in this process while the test runs, so it is fewer than the examination's 500: what the gateway
+/// has of them at a time does not depend on how many there are.
+const LARGE_COUNT: usize = 120;
+const CROWD: usize = 5_000;
+
+/// The most memory that the gateway has had so far, bytes.
+fn memory(gateway: &Gateway) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", gateway.process_id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// How long the gateway has used a processor so far.
+fn processor_time(gateway: &Gateway) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", gateway.process_id())).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks: u64 = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    // A tick is 10 ms wherever Linux tells a process (`USER_HZ`).
+    Duration::from_millis(10 * ticks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_53_csrs_as_large_as_the_api_takes_them_are_read_a_few_at_a_time() {
+    let count = std::env::var("LARGE_CSRS").map_or(LARGE_COUNT, |count| count.parse().unwrap());
+    let mut site = Site::with("[cluster.approval]\nenabled = true");
+    site.gateway.run();
+    let before = memory(&site.gateway);
+    site.gateway.terminate();
+    assert!(site.gateway.wait().success());
+    let large = data_encoding::BASE64.encode(&vec![b'x'; LARGE_BYTES / 4 * 3]);
+    for number in 0..count {
+        let mut object = by_bootstrapper(client_csr(&format!("large-{number:03}"), NODE), &[]);
+        object["spec"]["request"] = json!(large);
+        site.api.put(object);
+    }
+    // Of another signer, which is not asked for.
+    site.api.put(by(
+        csr("another-signers", "example.com/signer", &large, "client auth"),
+        "somebody",
+        &[],
+    ));
+    site.api.forget_asked();
+    site.gateway.run();
+    let key = KeyPair::generate().unwrap();
+    site.attested_with(NODE, &key).await;
+    site.asks_for("own", NODE, &key);
+    site.wait_approved("own").await;
+    let grown = memory(&site.gateway).saturating_sub(before);
+    assert!(grown < 160 * 1024 * 1024, "{grown} bytes for {count} CSRs of {LARGE_BYTES}");
+    let asked = site.api.asked();
+    let lists: Vec<_> = asked
+        .iter()
+        .filter(|asked| asked.resource == CSRS && asked.verb == "list")
+        .collect();
+    let all_selected = lists.iter().all(|asked| asked.query.contains("fieldSelector=spec.signerName"));
+    assert!(lists.len() > count / 10 && all_selected, "{lists:?}");
+    let largest = lists.iter().map(|asked| asked.answered_bytes).max().unwrap();
+    assert!(largest < 11 * LARGE_BYTES, "a page of {largest} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_53_five_thousand_csrs_of_one_name_cost_no_processor_and_nobodys_turn() {
+    let site = Site::by_default();
+    let one = by_bootstrapper(client_csr("crowd", NODE), &[]);
+    let key = KeyPair::generate().unwrap();
+    site.attested_with(NODE, &key).await;
+    for number in 0..CROWD {
+        let mut other = one.clone();
+        other["metadata"]["name"] = json!(format!("crowd-{number}"));
+        site.api.put(other);
+    }
+    let other = KeyPair::generate().unwrap();
+    site.attested_with("worker-2", &other).await;
+    site.asks_for("others", "worker-2", &other);
+    site.wait_approved("others").await;
+    site.asks_for("own", NODE, &key);
+    site.wait_approved("own").await;
+    // While they stay: a measurement, not a wait for anything.
+    let (since, used) = (Instant::now(), processor_time(&site.gateway));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (took, used) = (since.elapsed(), processor_time(&site.gateway) - used);
+    let share = used.as_secs_f64() / took.as_secs_f64();
+    println!("{CROWD} CSRs of one name: {share:.3} processors");
+    assert!(share < 0.2, "{share} processors");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_hundred_pending_csrs_leave_events_for_the_names_of_attested_machines() {
+    let site = Site::by_default();
+    for number in 0..300 {
+        site.api.put(by_bootstrapper(
+            client_csr(&format!("nobodys-{number}"), &format!("nobody-{number}")),
+            &[],
+        ));
+    }
+    // Their events have begun.
+    shown(&site.api, "strangers' CSRs have events", || site.api.all("events").len() >= 50).await;
+    let key = KeyPair::generate().unwrap();
+    site.attested_with(NODE, &key).await;
+    site.asks("honest", NODE).await;
+    site.wait_left("honest", "csr-key-not-attested").await;
+}

@@ -34,7 +34,7 @@ use crate::keep;
 use crate::kubelet;
 use crate::kubelet::key::{self, Key, Places};
 use crate::patience::Patience;
-use crate::platform::{Instance, NAME_ARGUMENT, Platform, pointer_file};
+use crate::platform::{Instance, KubeletKey, NAME_ARGUMENT, Platform, pointer_file};
 use crate::pointer::{GatewaySource, Place, Pointer, PointerError};
 use crate::tpm::{AkKind, EkChoice, TpmError, device};
 
@@ -139,9 +139,9 @@ pub fn run(settings: Settings) -> ExitCode {
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
     let places = Places::new(&settings.kept, Path::new(key::FOLDER));
-    let is_told_to = settings.kubelet_key || platform.kubelet_key;
-    let (key, is_new) = if is_told_to {
-        kubelet::key_of_this_boot(&places)
+    let is_told_to = settings.kubelet_key || platform.kubelet_key == KubeletKey::Always;
+    let (key, is_new) = if is_told_to || platform.kubelet_key != KubeletKey::Never {
+        kubelet::key_of_this_boot(&places, is_told_to)
     } else {
         (None, false)
     };
@@ -149,7 +149,7 @@ pub fn run(settings: Settings) -> ExitCode {
     let at_work = Arc::clone(&patience);
     let worker = thread::Builder::new().name("attest".to_owned()).spawn(move || {
         // The receiver is gone only when the process is about to be.
-        let _ = sender.send(work(&settings, &platform, deliverable, key.as_ref(), &at_work));
+        let _ = sender.send(work(&settings, &platform, deliverable, (key.as_ref(), is_told_to), &at_work));
     });
     let result = match worker.map(|_| wait(&receiver, &patience)) {
         Ok(Ok(result)) => result,
@@ -168,6 +168,8 @@ pub fn run(settings: Settings) -> ExitCode {
     if is_new && !is_attested {
         // Nobody asks for a certificate by a key that nobody knows of.
         let _ = places.forget_of_this_boot();
+    }
+    if is_new && !is_attested && is_told_to {
         say("note: no gateway has taken the word of this node for the key that its kubelet was to have: the kubelet makes its own");
     }
     report(result, &delivery)
@@ -243,7 +245,7 @@ fn work(
     settings: &Settings,
     platform: &Platform,
     deliverable: Result<(), Failure>,
-    kubelet_key: Option<&Key>,
+    (kubelet_key, is_told_to): (Option<&Key>, bool),
     patience: &Patience,
 ) -> Result<Work, Failure> {
     match platform.ignition.heeds_user_config() {
@@ -300,7 +302,14 @@ fn work(
         }
     }
     let http = Http::new(trust)?;
-    let gateways = discover(&http, &sources, &pointer, patience, surroundings.kubelet_key.is_some(), &mut done);
+    let gateways = discover(
+        &http,
+        &sources,
+        &pointer,
+        patience,
+        is_told_to && surroundings.kubelet_key.is_some(),
+        &mut done,
+    );
     if gateways.is_empty() {
         done.write(&mut pointer);
         if done.failed.is_empty() {
@@ -380,7 +389,7 @@ fn discover<'a>(
     sources: &'a [GatewaySource],
     pointer: &Pointer,
     patience: &Patience,
-    has_key: bool,
+    offers_key: bool,
     done: &mut Done,
 ) -> Vec<(&'a GatewaySource, Takes)> {
     let mut gateways = Vec::new();
@@ -388,7 +397,7 @@ fn discover<'a>(
         let share = patience.work().share(sources.len() - index);
         patience.answered(Instant::now());
         let gateway = Gateway::patiently(http, source, share, patience).with_token(pointer.token(source.place).is_some());
-        match gateway.discover(&source.pool, has_key) {
+        match gateway.discover(&source.pool, offers_key) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
             // Most likely no gateway. If it is one, it is to know: who is none does not read it.

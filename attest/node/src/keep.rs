@@ -49,6 +49,8 @@ pub struct Settings {
     pub told: Told,
     /// Where to leave the unit that gets the kubelet's certificate, if one is to be left.
     pub units: Option<PathBuf>,
+    /// Whether this node is told to attest a key for its kubelet.
+    pub is_told_to: bool,
 }
 
 /// What an initramfs says of itself to the booted system. What is not known is as if it were not so.
@@ -94,7 +96,7 @@ fn keep(settings: &Settings) -> io::Result<()> {
         copy(program, &settings.folder)?;
     }
     match &settings.units {
-        Some(units) => unit::leave(units, &settings.folder),
+        Some(units) => unit::leave(units, &settings.folder, settings.is_told_to),
         None => Ok(()),
     }
 }
@@ -201,6 +203,7 @@ mod tests {
             root: root.path().to_owned(),
             told: Told::default(),
             units: None,
+            is_told_to: false,
         };
         // Twice, as where initrd.target is started twice.
         for _ in 0..2 {
@@ -259,6 +262,7 @@ mod tests {
             root: root.path().to_owned(),
             told: Told::default(),
             units: None,
+            is_told_to: false,
         };
         fs::create_dir_all(root.path().join("usr/lib/ignition/base.d")).unwrap();
         fs::write(root.path().join("usr/lib/ignition/base.d/a.ign"), "{}").unwrap();

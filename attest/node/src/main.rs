@@ -15,7 +15,7 @@ use attest_node::forget;
 use attest_node::keep;
 use attest_node::kubelet::key::{self, Places};
 use attest_node::kubelet::{self, kubeconfig, store, unit};
-use attest_node::platform::Platform;
+use attest_node::platform::{KubeletKey, Platform};
 use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use clap::{Parser, Subcommand};
@@ -62,7 +62,8 @@ struct Arguments {
     /// Name that this node wants to be known by
     #[arg(long)]
     name: Option<String>,
-    /// Attest a key that the kubelet of the booted system will have, too; attest-node.kubelet-key on the kernel command line says the same
+    /// Attest a key that the kubelet of the booted system will have, to each gateway that takes one, and not only to one that approves its CSR;
+    /// attest-node.kubelet-key on the kernel command line says the same, and attest-node.kubelet-key=no switches it off
     #[arg(long)]
     kubelet_key: bool,
     /// The kernel command line, in which the platform stands, and whatever outranks user.ign
@@ -100,7 +101,8 @@ enum Command {
     KubeletCertificate(KubeletCertificateArguments),
     /// Keep this program for the booted system; a unit of the initramfs does so at each boot
     Keep {
-        /// Leave a unit for the booted system that gets the kubelet's certificate; attest-node.kubelet-key on the kernel command line says the same
+        /// Have the unit that gets the kubelet's certificate in the booted system wait for the network; attest-node.kubelet-key on the kernel command
+        /// line says the same, and attest-node.kubelet-key=no leaves no such unit
         #[arg(long)]
         kubelet_key: bool,
         /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
@@ -290,12 +292,15 @@ fn main() -> ExitCode {
         Some(Command::KubeletCertificate(arguments)) => kubelet::run(&arguments.settings(&kept)),
         Some(Command::Keep { kubelet_key, program }) => {
             let platform = Platform::read(&cmdline, &dmi);
+            let is_told_to = kubelet_key || platform.kubelet_key == KubeletKey::Always;
             keep::run(&keep::Settings {
                 folder: kept,
                 program,
                 root: "/".into(),
                 told: platform.ignition.told().clone(),
-                units: (kubelet_key || platform.kubelet_key).then(|| unit::FOLDER.into()),
+                // It does nothing on a boot that has attested no key.
+                units: (is_told_to || platform.kubelet_key != KubeletKey::Never).then(|| unit::FOLDER.into()),
+                is_told_to,
             })
         }
         Some(Command::Forget(ForgetArguments {

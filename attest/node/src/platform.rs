@@ -30,10 +30,34 @@ const FILE: &str = "file";
 const WAIT_ARGUMENT: &str = "attest-node.wait";
 /// Another: the node's name.
 pub const NAME_ARGUMENT: &str = "attest-node.name";
-/// Another, without a value: that the node attests the key that its kubelet will have.
+/// Another: whether the node attests the key that its kubelet will have. Without a value always, with [`NO`] never.
 pub const KUBELET_KEY_ARGUMENT: &str = "attest-node.kubelet-key";
+/// The value of [`KUBELET_KEY_ARGUMENT`] that switches it off.
+const NO: &str = "no";
 /// Largest command line or environment file read: the kernel's limit is 4 KiB at the most on common architectures.
 const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
+
+/// Whether a node attests the key that its kubelet will have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KubeletKey {
+    /// To a gateway that approves only CSRs for attested keys.
+    #[default]
+    WhereApproved,
+    /// To each gateway that takes one.
+    Always,
+    Never,
+}
+
+impl KubeletKey {
+    /// The last word about it on the kernel command line.
+    fn of(cmdline: &str) -> Self {
+        let said = words(cmdline).filter_map(|word| match word.strip_prefix(KUBELET_KEY_ARGUMENT)? {
+            "" => Some(Self::Always),
+            value => (value.strip_prefix('=')? == NO).then_some(Self::Never),
+        });
+        said.last().unwrap_or_default()
+    }
+}
 
 /// What this node is told by Ignition's environment, the kernel command line and the firmware.
 #[derive(Debug, Clone)]
@@ -47,8 +71,8 @@ pub struct Platform {
     pub name: Option<String>,
     /// What it says of that, if it is no name that a node can have.
     pub name_not_understood: Option<String>,
-    /// Whether the kernel command line has it attest a key for its kubelet.
-    pub kubelet_key: bool,
+    /// Whether it attests a key for its kubelet.
+    pub kubelet_key: KubeletKey,
     /// Where the kernel command line has it keep what a reboot of the first boot is to find.
     pub storage: Option<Storage>,
     /// What it says of that, if it is none of the three.
@@ -106,7 +130,7 @@ impl Platform {
         let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
         let name = argument(&ignition.told().cmdline, NAME_ARGUMENT);
         let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
-        let kubelet_key = words(&ignition.told().cmdline).any(|word| word == KUBELET_KEY_ARGUMENT);
+        let kubelet_key = KubeletKey::of(&ignition.told().cmdline);
         Self {
             name: name.clone().filter(|name| is_node_name(name)),
             name_not_understood: name.filter(|name| !is_node_name(name)).map(|name| printable(&name)),
@@ -322,7 +346,7 @@ mod tests {
 
     #[test]
     fn whoever_writes_the_kernel_command_line_has_the_node_attest_its_kubelets_key() {
-        let check = |cmdline: &str, expect: bool| {
+        let check = |cmdline: &str, expect: KubeletKey| {
             let told = Told {
                 cmdline: cmdline.to_owned(),
                 ..Told::default()
@@ -330,10 +354,12 @@ mod tests {
             let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
             assert_eq!(platform.kubelet_key, expect, "{cmdline}");
         };
-        check("quiet attest-node.kubelet-key x", true);
-        check("", false);
-        check("attest-node.kubelet-key=0", false);
-        check("attest-node.kubelet-keys xattest-node.kubelet-key", false);
+        check("quiet attest-node.kubelet-key x", KubeletKey::Always);
+        check("", KubeletKey::WhereApproved);
+        check("attest-node.kubelet-key=no", KubeletKey::Never);
+        check("attest-node.kubelet-key=no attest-node.kubelet-key", KubeletKey::Always);
+        check("attest-node.kubelet-key=0", KubeletKey::WhereApproved);
+        check("attest-node.kubelet-keys xattest-node.kubelet-key", KubeletKey::WhereApproved);
     }
 
     #[test]

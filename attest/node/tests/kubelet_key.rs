@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use attest::gcp::{Audience, request_path};
 use attest::nonce::PURPOSE_CONFIG;
+use attest::protocol::{SERVICE, VERSION};
 use attest::{SpkiSha256, purpose};
 use attest_node::kubelet::key::Places;
 use serde_json::json;
@@ -115,8 +116,39 @@ fn a_gateway_of_an_earlier_release_is_told_of_no_key_and_gives_its_ticket_as_eve
     shown(&gateway, PURPOSE_CONFIG);
 }
 
+/// As a gateway says that approves only CSRs for attested keys.
+fn approving() -> Gateway {
+    let discovery = json!({"service": SERVICE, "protocol": VERSION, "kinds": ["gcp"], "kubelet_key": true});
+    let task = json!({"gcp": {"gateway": "api-int.example"}});
+    Gateway::answering(&json!(["gcp"]), &task, None, move |path, _| {
+        (path == "/v1/attest?pool=worker").then(|| Some((200, String::new(), discovery.to_string())))
+    })
+}
+
 #[test]
-fn nothing_of_it_is_done_unless_it_is_said() {
+fn a_gateway_that_approves_by_the_key_is_shown_one_unless_the_kernel_command_line_says_no() {
+    let (folder, gateway) = (initramfs(), approving());
+    let (success, said) = run(folder.path(), &gateway, "", &[]);
+    assert!(
+        success && said.contains("for pool worker, with the key that its kubelet will have"),
+        "{said}"
+    );
+    let attested = key(folder.path()).unwrap();
+    assert_eq!(gateway.offer().kubelet_key_sha256, Some(attested.into()));
+    shown(&gateway, &purpose::with_kubelet_key(&attested));
+    let (folder, gateway) = (initramfs(), approving());
+    let (success, said) = run(folder.path(), &gateway, "attest-node.kubelet-key=no", &[]);
+    assert!(success && said.lines().count() == 1, "{said}");
+    assert_eq!((gateway.offer().kubelet_key_sha256, key(folder.path())), (None, None));
+    // Where there is no room for it, the node attests without.
+    let (folder, gateway) = (tempfile::tempdir().unwrap(), approving());
+    let (success, said) = run(folder.path(), &gateway, "", &[]);
+    assert!(success && said.lines().count() == 1, "{said}");
+    shown(&gateway, PURPOSE_CONFIG);
+}
+
+#[test]
+fn nothing_of_it_is_done_for_a_gateway_that_does_not_approve() {
     let (folder, gateway) = (initramfs(), gateway(false, None));
     let (success, said) = run(folder.path(), &gateway, "", &[]);
     assert!(success && said.lines().count() == 1, "{said}");

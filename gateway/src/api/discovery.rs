@@ -8,9 +8,30 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 
+use super::gateway::Gateway;
 use crate::pools::live::{LivePools, Lookup};
+use crate::settings::Keys;
 
-pub(super) async fn get(State(pools): State<Arc<LivePools>>, uri: Uri) -> Json<Discovery> {
+/// What discovery answers from.
+pub(super) struct DiscoveryEndpoint {
+    pools: Arc<LivePools>,
+    /// The pools whose machines' CSRs are approved only for attested keys.
+    keyed: Vec<String>,
+}
+
+impl DiscoveryEndpoint {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        let approval = gateway.settings.approval().filter(|approval| approval.keys == Keys::Attested);
+        Self {
+            pools: Arc::clone(&gateway.pools),
+            keyed: approval.map(|approval| approval.pools.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+pub(super) async fn get(State(endpoint): State<Arc<DiscoveryEndpoint>>, uri: Uri) -> Json<Discovery> {
+    let DiscoveryEndpoint { pools, keyed } = &*endpoint;
+    let is_keyed = pool(&uri).is_some_and(|name| keyed.contains(&name));
     Json(Discovery {
         service: SERVICE.to_owned(),
         protocol: VERSION,
@@ -19,7 +40,7 @@ pub(super) async fn get(State(pools): State<Arc<LivePools>>, uri: Uri) -> Json<D
             Lookup::Pool(pool) => Some(pool.hold_seconds),
             Lookup::NotYet | Lookup::Unknown => None,
         }),
-        kubelet_key: has_key(&uri).then_some(true),
+        kubelet_key: (has_key(&uri) || is_keyed).then_some(true),
     })
 }
 

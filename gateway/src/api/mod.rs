@@ -39,6 +39,7 @@ use crate::pools::Pool;
 use crate::pools::live::{LivePools, Lookup};
 use challenge::ChallengeEndpoint;
 use config::ConfigEndpoint;
+use discovery::DiscoveryEndpoint;
 use evidence::EvidenceEndpoint;
 use health::Readiness;
 
@@ -63,7 +64,7 @@ pub fn router(gateway: &Gateway) -> Router {
             .layer(middleware::from_fn_with_state(guard, overload::guard));
         Router::new().route(path, endpoint)
     };
-    let discovery = get(discovery::get).with_state(Arc::clone(&gateway.pools));
+    let discovery = get(discovery::get).with_state(Arc::new(DiscoveryEndpoint::of(gateway)));
     let challenge = post(challenge::post).with_state(Arc::new(ChallengeEndpoint::of(gateway)));
     let evidence = post(evidence::post).with_state(Arc::new(EvidenceEndpoint::of(gateway)));
     let config = get(config::get).with_state(Arc::new(ConfigEndpoint::of(gateway)));

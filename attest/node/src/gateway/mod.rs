@@ -129,13 +129,14 @@ impl<'http> Gateway<'http> {
         self.patience.map_or(0, Patience::times)
     }
 
-    /// Asks what the server is, on behalf of a node of this pool, which has a key for its kubelet or none.
+    /// Asks what the server is, on behalf of a node of this pool, which offers to attest a key for its kubelet or does not: a gateway that approves only
+    /// CSRs for attested keys asks for one by itself.
     ///
     /// # Errors
     /// All but [`GatewayError::Refused`].
-    pub fn discover(&self, pool: &str, has_key: bool) -> Result<Discovered, GatewayError> {
+    pub fn discover(&self, pool: &str, offers_key: bool) -> Result<Discovered, GatewayError> {
         // A pool's name needs no escaping; a gateway of an earlier release does not look at it, nor at what it does not know.
-        let of_key = if has_key {
+        let of_key = if offers_key {
             format!("&{KUBELET_KEY_PARAMETER}=1")
         } else {
             String::new()
@@ -161,7 +162,7 @@ impl<'http> Gateway<'http> {
                     .filter(|kind| discovery.kinds.iter().any(|word| word == kind.as_str()));
                 let kinds: BTreeSet<Kind> = known.collect();
                 if kinds.iter().any(|kind| *kind != Kind::Token) {
-                    let kubelet_key = has_key && discovery.kubelet_key == Some(true);
+                    let kubelet_key = discovery.kubelet_key == Some(true);
                     return Ok(Discovered::Gateway(Takes { kinds, kubelet_key }));
                 }
                 Ok(Discovered::Other(format!(

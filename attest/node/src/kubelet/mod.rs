@@ -48,11 +48,13 @@ pub struct Settings {
     pub wait: Duration,
 }
 
-/// The key that the kubelet will have, and whether it was made by this run. Without one the kubelet makes its own.
+/// The key that the kubelet will have, and whether it was made by this run. Without one the kubelet makes its own; why there is none is said to a node that
+/// `is_told_to` attest one.
 #[must_use]
-pub fn key_of_this_boot(places: &Places) -> (Option<Key>, bool) {
+pub fn key_of_this_boot(places: &Places, is_told_to: bool) -> (Option<Key>, bool) {
     match places.of_this_boot() {
         Ok(Some((key, is_new))) => (Some(key), is_new),
+        Ok(None) | Err(_) if !is_told_to => (None, false),
         Ok(None) => {
             say("note: no key is attested for the kubelet: there is no folder for the booted system, which `attest-node keep` makes");
             (None, false)

@@ -20,9 +20,11 @@ const WANTS: &str = "multi-user.target.wants";
 /// The program of the booted system, if the initramfs has brought none along.
 const INSTALLED: &str = "/usr/bin/attest-node";
 
-/// The unit, for who has kept things in this folder.
+/// The unit, for an initramfs that has kept things in this folder. The network is waited for by a node that is told to attest a key; on others the kubelet's
+/// own unit has it waited for.
 #[must_use]
-pub fn text(kept: &Path) -> String {
+pub fn text(kept: &Path, is_told_to: bool) -> String {
+    let network = if is_told_to { "Wants=network-online.target\n" } else { "" };
     // By a shell, which each system may start: a program in /run it may not, where SELinux says so.
     let program = match kept.join("run").is_file() {
         true => format!("/bin/sh {}/run", kept.display()),
@@ -31,14 +33,13 @@ pub fn text(kept: &Path) -> String {
     let (memory, disk) = (kept.join(key::FILE), Path::new(key::FOLDER).join(key::FILE));
     format!(
         "\
-# Left by attest-node in the initramfs, because of attest-node.kubelet-key on the kernel command line. Gone with the next boot.
+# Left by attest-node in the initramfs; attest-node.kubelet-key=no on the kernel command line switches it off. Gone with the next boot.
 [Unit]
 Description=Get the kubelet's certificate for the key that this node has attested
 # As long as there is such a key.
 ConditionPathExists=|{memory}
 ConditionPathExists=|{disk}
-Wants=network-online.target
-After=network-online.target
+{network}After=network-online.target
 # What names the node on OpenShift.
 After=node-valid-hostname.service gcp-hostname.service openstack-hostname.service powervs-hostname.service vsphere-hostname.service
 After=aws-kubelet-nodename.service openstack-kubelet-nodename.service
@@ -67,11 +68,11 @@ StandardError=journal+console
 ///
 /// # Errors
 /// What the system says.
-pub fn leave(folder: &Path, kept: &Path) -> io::Result<()> {
+pub fn leave(folder: &Path, kept: &Path, is_told_to: bool) -> io::Result<()> {
     let wants = folder.join(WANTS);
     DirBuilder::new().recursive(true).mode(0o755).create(&wants)?;
     let path = folder.join(NAME);
-    write::replace(&path, text(kept).as_bytes())?;
+    write::replace(&path, text(kept, is_told_to).as_bytes())?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
     match symlink(format!("../{NAME}"), wants.join(NAME)) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
@@ -89,10 +90,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (folder, kept) = (root.path().join("systemd/system"), root.path().join("kept"));
         fs::create_dir(&kept).unwrap();
-        leave(&folder, &kept).unwrap();
+        leave(&folder, &kept, false).unwrap();
         let wanted = folder.join("multi-user.target.wants").join(NAME);
         let unit = fs::read_to_string(&wanted).unwrap();
         assert!(unit.contains("\nExecStart=/usr/bin/attest-node kubelet-certificate\n"), "{unit}");
+        // A boot without a key waits for nothing because of it.
+        assert!(!unit.contains("\nWants="), "{unit}");
         assert!(
             unit.contains(&format!("\nConditionPathExists=|{}/kubelet-key.pem\n", kept.display())),
             "{unit}"
@@ -100,11 +103,12 @@ mod tests {
         assert_eq!(fs::metadata(folder.join(NAME)).unwrap().permissions().mode() & 0o777, 0o644);
         // Twice, and with a program that came with the initramfs.
         fs::write(kept.join("run"), "").unwrap();
-        leave(&folder, &kept).unwrap();
+        leave(&folder, &kept, true).unwrap();
         let unit = fs::read_to_string(&wanted).unwrap();
         assert!(
             unit.contains(&format!("\nExecStart=/bin/sh {}/run kubelet-certificate\n", kept.display())),
             "{unit}"
         );
+        assert!(unit.contains("\nWants=network-online.target\n"), "{unit}");
     }
 }

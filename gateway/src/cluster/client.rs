@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
-use super::{ClusterError, Health, kept};
+use super::{ClusterError, Health, api_watch};
 use crate::clock::Clock;
 use crate::cluster_api;
 use crate::metrics::Metrics;
@@ -35,7 +35,7 @@ impl Cluster {
     pub async fn open(settings: &ClusterSettings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Self, ClusterError> {
         let (api, mut config) = cluster_api::config(settings).await?;
         // A server that takes requests and is silent is found out: a watch says something within its own time.
-        config.read_timeout = Some(kept::SILENCE);
+        config.read_timeout = Some(api_watch::SILENCE);
         let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| ClusterError::Client { api, error })?;
         Ok(Self {
@@ -75,7 +75,7 @@ impl Cluster {
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let (mut all, mut params) = (Vec::new(), params.clone().limit(kept::PAGE_OBJECTS));
+        let (mut all, mut params) = (Vec::new(), params.clone().limit(api_watch::PAGE_OBJECTS));
         while all.len() < LIST_LIMIT_OBJECTS {
             let page = self.ask(what, api.list(&params)).await?;
             all.extend(page.items);

@@ -3,6 +3,7 @@
 //! What is told is kept by watches ([`Kept`]): who decides by it asks nobody, and knows how old it may be. An API that is away takes nothing from what was known
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
+mod api_watch;
 pub mod approval;
 pub mod attested_nodes;
 mod bootstrap_kubeconfig;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub use api_watch::{ApiWatch, Sink};
 pub(crate) use attested_nodes::LogPlaces;
 pub use bootstrap_kubeconfig::keep_bootstrap_kubeconfig;
 pub use bootstrap_tokens::follow_bootstrap_tokens;

@@ -12,7 +12,7 @@ use super::csr::{CLIENT_SIGNER, Purpose, SERVING_SIGNER};
 use super::facts::{Machine, NodeFacts};
 use super::reason::Reason;
 use super::request_cache::RequestCache;
-use super::request_watch::{CLIENT_REQUESTS, RequestWatch, SERVING_REQUESTS};
+use super::request_watch::{self, CLIENT_REQUESTS, SERVING_REQUESTS};
 use crate::cluster::resources::machines;
 use crate::cluster::{Cluster, ClusterError, Heard, Kept, keep};
 use crate::settings::ApprovalSettings;
@@ -63,8 +63,8 @@ impl Watched {
     pub(super) fn begin(cluster: &Cluster, settings: &ApprovalSettings) -> (Self, impl Future<Output = ()> + use<>) {
         let (health, all) = (cluster.health(), Selector::default());
         let requests = Arc::new(RequestCache::default());
-        let client = RequestWatch::new(cluster, Purpose::Client, &requests);
-        let serving = settings.serving.then(|| RequestWatch::new(cluster, Purpose::Serving, &requests));
+        let client = request_watch::watch(cluster, Purpose::Client, &requests);
+        let serving = settings.serving.then(|| request_watch::watch(cluster, Purpose::Serving, &requests));
         let (nodes, keep_nodes) = keep(&Api::all(cluster.client()), (), &all, NODES, health);
         let with_machines = settings.machine_objects.then(|| {
             let (machines, keeping) = keep(&machine_api(cluster), machines(), &all, MACHINES, health);

@@ -1,0 +1,297 @@
+//! The list and watch of one kind of objects at the API, whatever becomes of its events.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{ClusterError, Health};
+
+/// Objects of one page of a list. An object has 1.5 MB at most (etcd's limit of a request), and a page is in memory as text until it is read.
+pub(super) const PAGE_OBJECTS: u32 = 10;
+/// How long one watch lasts. Then it is asked for once more, from where it was; so a connection that has died unnoticed is found out.
+const WATCH_SECONDS: u32 = 60;
+/// How long a server may be silent: longer than a watch lasts.
+pub(super) const SILENCE: Duration = Duration::from_secs(70);
+/// Time limit for one page of a list, and for the beginning of a watch.
+const ANSWER_SECONDS: u64 = 15;
+/// A watch from an older version counts as established after this time without an event: a server that has lost that version says so first.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Pauses after failures: the first, doubled each time, and the longest.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_LONGEST: Duration = Duration::from_secs(5);
+/// Interval at which a kind that the API lacks is asked for again.
+const KIND_EVERY: Duration = Duration::from_secs(30);
+/// Answers after which a version cannot be continued, and all is listed again. 410: it has expired; 404: the kind is gone; 400: it is no version of this API's; 504: it is newer
+/// than the API's own, whose etcd was restored from an older snapshot (`NewTooLargeResourceVersionError` in `apimachinery/pkg/api/errors`).
+const LIST_AGAIN: [u16; 4] = [400, 404, 410, 504];
+
+/// A receiver of the events of a watch.
+pub trait Sink<K> {
+    /// Takes up an event. While all are listed, what was known before is known.
+    fn take(&mut self, event: Event<K>);
+
+    /// Notes that the API has no such kind.
+    fn take_absent(&mut self);
+}
+
+/// The list and watch of one kind.
+pub struct ApiWatch<K, S> {
+    what: &'static str,
+    api: Api<K>,
+    labels: Option<String>,
+    fields: Option<String>,
+    /// Whether there may be no such kind.
+    optional: bool,
+    /// Takes away what nobody looks at.
+    trim: fn(&mut K),
+    sink: S,
+    health: Arc<Health>,
+}
+
+impl<K, S> ApiWatch<K, S>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S: Sink<K>,
+{
+    /// A watch of the objects that a label selector and a field selector choose. `what` names them in messages, and labels the metric.
+    pub fn new(what: &'static str, api: Api<K>, selectors: (Option<String>, Option<String>), sink: S, health: &Arc<Health>) -> Self {
+        let (labels, fields) = selectors;
+        health.begin(what);
+        Self {
+            what,
+            api,
+            labels,
+            fields,
+            optional: false,
+            trim: |_| {},
+            sink,
+            health: Arc::clone(health),
+        }
+    }
+
+    /// A cluster without this kind has none of them.
+    #[must_use]
+    pub const fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// Without what only the API server needs, and is most of what small objects have.
+    #[must_use]
+    pub fn without_managed_fields(self) -> Self {
+        self.trimmed(|object| object.managed_fields_mut().clear())
+    }
+
+    /// As [`Keeping::without_managed_fields`], and without annotations and labels, which whoever may write an object makes as large as the API takes them.
+    #[must_use]
+    pub fn without_what_anybody_adds(self) -> Self {
+        self.trimmed(|object| {
+            object.managed_fields_mut().clear();
+            object.annotations_mut().clear();
+            object.labels_mut().clear();
+        })
+    }
+
+    /// Takes away what nobody looks at, before an object is kept.
+    #[must_use]
+    pub fn trimmed(mut self, trim: fn(&mut K)) -> Self {
+        self.trim = trim;
+        self
+    }
+
+    /// Watches for as long as it is polled. It never gives up.
+    pub async fn run(mut self) {
+        let mut retry = Retry::default();
+        loop {
+            match self.list().await {
+                Ok(version) => self.follow(version, &mut retry).await,
+                Err(error) if self.optional && error.is_not_found() => {
+                    self.sink.take_absent();
+                    self.health.well(self.what);
+                    sleep(KIND_EVERY).await;
+                }
+                Err(error) => {
+                    self.health.away(self.what, &error);
+                    retry.pause().await;
+                }
+            }
+        }
+    }
+
+    /// Lists them, page by page, and says of which state that is.
+    async fn list(&mut self) -> Result<String, ClusterError> {
+        let mut params = ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            ..ListParams::default().limit(PAGE_OBJECTS)
+        };
+        self.sink.take(Event::Init);
+        loop {
+            let page = answered(self.what, self.api.list(&params)).await?;
+            for mut object in page.items {
+                (self.trim)(&mut object);
+                self.sink.take(Event::InitApply(object));
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => {
+                    self.sink.take(Event::InitDone);
+                    return Ok(page.metadata.resource_version.unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    /// Follows the changes since a state, until they have to be listed again.
+    async fn follow(&mut self, mut version: String, retry: &mut Retry) {
+        let mut is_listed = true;
+        loop {
+            let begun = Instant::now();
+            let watched = self.watch(&mut version, is_listed).await;
+            is_listed = false;
+            if begun.elapsed() >= SETTLED {
+                retry.reset();
+            }
+            match watched {
+                Ok(Ended::Over) => {}
+                Ok(Ended::Outdated) => {
+                    tracing::debug!("cluster: watch {}: version {version} is too old, listing again", self.what);
+                    return retry.pause_unless_first().await;
+                }
+                Err(error) => {
+                    self.health.away(self.what, &error);
+                    retry.pause().await;
+                    continue;
+                }
+            }
+            // Each watch ends after a while. One that does so at once is not asked for without a pause.
+            retry.pause_unless_first().await;
+        }
+    }
+
+    /// Watches once: until the watch is over, or cannot begin. One that is cut has begun, and is asked for again before anything is said.
+    async fn watch(&mut self, version: &mut String, is_listed: bool) -> Result<Ended, ClusterError> {
+        let params = WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            ..WatchParams::default().timeout(WATCH_SECONDS)
+        };
+        let events = match answered(self.what, self.api.watch(&params, version)).await {
+            Ok(events) => events,
+            Err(error) if LIST_AGAIN.iter().any(|code| error.is_status(*code)) => return Ok(Ended::Outdated),
+            Err(error) => return Err(error),
+        };
+        let (mut events, mut settled) = (pin!(events), pin!(sleep(SETTLED)));
+        let mut is_said = is_listed;
+        if is_listed {
+            self.health.well(self.what);
+        }
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = &mut settled, if !is_said => {
+                    is_said = true;
+                    self.health.well(self.what);
+                    continue;
+                }
+            };
+            match event {
+                Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => self.change(object, Event::Apply, version),
+                Some(Ok(WatchEvent::Deleted(object))) => self.change(object, Event::Delete, version),
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => {
+                    *version = bookmark.metadata.resource_version;
+                }
+                Some(Ok(WatchEvent::Error(status))) => {
+                    if LIST_AGAIN.contains(&status.code) {
+                        return Ok(Ended::Outdated);
+                    }
+                    let (what, error) = (self.what, kube::Error::Api(status));
+                    return Err(ClusterError::Api { what, error });
+                }
+                // What cannot be read now cannot be read when it is told again.
+                Some(Err(kube::Error::SerdeError(_))) => return Ok(Ended::Outdated),
+                Some(Err(error)) => {
+                    tracing::debug!("cluster: watch {}: cut: {error}", self.what);
+                    return Ok(Ended::Over);
+                }
+                None => return Ok(Ended::Over),
+            }
+            is_said = true;
+            self.health.well(self.what);
+        }
+    }
+
+    fn change(&mut self, mut object: K, event: fn(K) -> Event<K>, version: &mut String) {
+        if let Some(newer) = object.resource_version() {
+            *version = newer;
+        }
+        (self.trim)(&mut object);
+        self.sink.take(event(object));
+    }
+}
+
+/// The end of an established watch.
+enum Ended {
+    Over,
+    /// Its version cannot be continued: list again.
+    Outdated,
+}
+
+/// An answer, within the time that one may take.
+async fn answered<T>(what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
+    match timeout(Duration::from_secs(ANSWER_SECONDS), answer).await {
+        Ok(answer) => answer.map_err(|error| ClusterError::Api { what, error }),
+        Err(_) => Err(ClusterError::Silent {
+            what,
+            seconds: ANSWER_SECONDS,
+        }),
+    }
+}
+
+/// An exponential backoff between [`RETRY_FIRST`] and [`RETRY_LONGEST`].
+#[derive(Default)]
+struct Retry {
+    failures: u32,
+}
+
+impl Retry {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    async fn pause(&mut self) {
+        sleep(pause(self.failures)).await;
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// The first time there is none.
+    async fn pause_unless_first(&mut self) {
+        match self.failures {
+            0 => self.failures = 1,
+            _ => self.pause().await,
+        }
+    }
+}
+
+fn pause(failures: u32) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << failures.min(10)).min(RETRY_LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        let pauses = [0, 1, 4, 5, 100, u32::MAX].map(|failures| pause(failures).as_millis());
+        assert_eq!(pauses, [250, 500, 4000, 5000, 5000, 5000]);
+    }
+}

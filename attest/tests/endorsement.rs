@@ -78,6 +78,24 @@ fn attack_03_a_certificate_is_for_one_ek() {
     );
 }
 
+/// What a node says of a certificate that it could not read is for people: it endorses nothing, and keeps nothing from being endorsed.
+#[test]
+fn a_certificate_that_could_not_be_read_is_said() {
+    let maker = Maker::new("A maker of TPMs");
+    let unread = |case: &mut Case| case.ek_certificate_unread = true;
+    let bare = || certified(&maker).but(|case| case.ek_certificate = None);
+    refused(&bare().but(unread), &trusting(&maker), "ek-certificate-unread");
+    let [_, reject] = attest(&bare().but(unread), &trusting(&maker));
+    let detail = reject.unwrap_err().detail();
+    assert!(detail.contains("which the node could not read"), "{detail}");
+    // With a certificate, that is what counts.
+    refused(&certified(&Maker::new("Another")).but(unread), &trusting(&maker), "ek-not-endorsed");
+    attest(&certified(&maker).but(unread), &trusting(&maker))[1].as_ref().unwrap();
+    let listed = bare().but(unread);
+    let digest = EkDigest::from_public_area(&listed.ek_area.to_bytes()).unwrap();
+    attest(&listed, &trusting(&maker).allow(digest))[1].as_ref().unwrap();
+}
+
 #[test]
 fn attack_32_without_a_makers_root_the_allowlist_is_all() {
     let maker = Maker::new("A maker of TPMs");

@@ -53,7 +53,7 @@ keeps!(ConditionRefusal,
     tells:,
     keeps: NotMet Undecided);
 keeps!(TpmEvidenceError,
-    tells: BootIsOver Wire EkTemplate EkNotEndorsed EkUnknown EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
+    tells: BootIsOver Wire EkTemplate EkNotEndorsed EkUnknown EkCertificateUnread EkCertificate EkCertificateMismatch AkAttributes AkAlgorithm AkHierarchy CredentialMismatch
         SignatureScheme Signature ExtraData Selection PcrDigest PcrNotQuoted PcrMissing PcrLength EventLogMissing EventLog EventLogMismatch Vtpm Boot,
     keeps: PcrMismatch ReferenceSelection);
 keeps!(VtpmError,

@@ -26,7 +26,7 @@ impl TpmEndorsements {
     /// Checks that somebody vouches for the EK: the allowlist, or else its certificate's chain.
     ///
     /// # Errors
-    /// [`TpmEvidenceError::Wire`], [`TpmEvidenceError::EkTemplate`], [`TpmEvidenceError::EkUnknown`], [`TpmEvidenceError::EkNotEndorsed`],
+    /// [`TpmEvidenceError::Wire`], [`TpmEvidenceError::EkTemplate`], [`TpmEvidenceError::EkUnknown`], [`TpmEvidenceError::EkCertificateUnread`], [`TpmEvidenceError::EkNotEndorsed`],
     /// [`TpmEvidenceError::EkCertificate`], [`TpmEvidenceError::EkCertificateMismatch`], [`TpmEvidenceError::Vtpm`].
     pub(crate) fn endorse(&self, attester: &TpmAttester, now: UnixTime) -> Result<EndorsedEk, TpmEvidenceError> {
         let ek = EkPublic::parse(attester.ek_public.as_ref())?;
@@ -38,7 +38,11 @@ impl TpmEndorsements {
         }
         let ek_digest = ek.digest().to_string();
         let Some(certificate) = &attester.ek_certificate else {
-            return Err(TpmEvidenceError::EkUnknown { ek_digest });
+            return Err(if attester.ek_certificate_unread {
+                TpmEvidenceError::EkCertificateUnread { ek_digest }
+            } else {
+                TpmEvidenceError::EkUnknown { ek_digest }
+            });
         };
         let intermediates: Vec<&[u8]> = attester.ek_intermediates.iter().map(AsRef::as_ref).collect();
         if let Some(roots) = &self.vtpm_roots {

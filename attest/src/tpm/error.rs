@@ -43,6 +43,12 @@ pub enum TpmEvidenceError {
         /// [`crate::EkDigest`], hexadecimal.
         ek_digest: String,
     },
+    /// The node could not read the certificate that its TPM has, and the allowlist does not know the EK.
+    #[error("EK {ek_digest} comes without the certificate that its TPM has, which the node could not read, and is not on the allowlist")]
+    EkCertificateUnread {
+        /// [`crate::EkDigest`], hexadecimal.
+        ek_digest: String,
+    },
     /// The EK certificate does not hold.
     #[error("the EK certificate is refused: {0}")]
     EkCertificate(EkCertificateError),
@@ -175,8 +181,9 @@ advice! {
     /// The codes of a [`TpmEvidenceError`], without those of a vTPM's certificate.
     pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
     ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
-    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK; if it did, clear the TPM in the firmware setup.";
+    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK (--ek auto); if it did, `attest-node ek` on the node shows which keys its TPM keeps: remove the persistent one that is not its maker's.";
     EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's maker (docs/evidence/tpm.md), then boot again.";
+    EK_CERTIFICATE_UNREAD = "ek-certificate-unread", "The node could not read its TPM's EK certificate", "Boot again; the node's console says what its TPM answered. If it stays and this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, then boot again.";
     EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not hold", "Compare the gateway's clock and ek-roots with the certificate (the gateway's log names it).";
     EK_CERTIFICATE_MISMATCH = "ek-certificate-mismatch", "The EK certificate is about another key", "The certificate in the TPM's NV memory is not this TPM's: re-provision the TPM, or endorse the EK by `attest-gateway ek add`.";
     AK_ATTRIBUTES = "ak-attributes", "The AK could be used outside the TPM's rules", "Use the unmodified attest-node.";
@@ -218,6 +225,7 @@ impl TpmEvidenceError {
             Self::Wire { .. } => TPM_MALFORMED,
             Self::EkTemplate { .. } => EK_TEMPLATE,
             Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } => EK_NOT_ENDORSED,
+            Self::EkCertificateUnread { .. } => EK_CERTIFICATE_UNREAD,
             Self::EkCertificate(_) => EK_CERTIFICATE_INVALID,
             Self::EkCertificateMismatch { .. } => EK_CERTIFICATE_MISMATCH,
             Self::AkAttributes { .. } => AK_ATTRIBUTES,
@@ -264,7 +272,7 @@ impl TpmEvidenceError {
     #[must_use]
     pub const fn is_not_endorsed(&self) -> bool {
         match self {
-            Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } => true,
+            Self::EkNotEndorsed { .. } | Self::EkUnknown { .. } | Self::EkCertificateUnread { .. } => true,
             Self::EkCertificate(error) | Self::Vtpm(VtpmError::Certificate(error)) => error.is_unknown_issuer() || error.is_unreadable(),
             _ => false,
         }

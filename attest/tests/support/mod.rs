@@ -160,6 +160,7 @@ pub struct Case {
     pub ak_area: Public,
     pub ek_area: Public,
     pub ek_certificate: Option<Vec<u8>>,
+    pub ek_certificate_unread: bool,
     pub quoted: Quoted,
     pub signature: Option<Vec<u8>>,
     pub raw_quoted: Option<Vec<u8>>,
@@ -204,6 +205,7 @@ impl Case {
             ak_area: ak.ak_area(),
             ek_area: ek_area(&SoftKey::p256()),
             ek_certificate: None,
+            ek_certificate_unread: false,
             quoted,
             ak,
             signature: None,
@@ -232,6 +234,7 @@ impl Case {
         TpmAttester {
             ek_public: Blob(self.ek_area.to_bytes()),
             ek_certificate: self.ek_certificate.clone().map(Blob),
+            ek_certificate_unread: self.ek_certificate_unread,
             ek_intermediates: Vec::new(),
             ak_public: Blob(self.ak_area.to_bytes()),
         }

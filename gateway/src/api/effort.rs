@@ -45,6 +45,7 @@ mod tests {
         TpmAttester {
             ek_public: Blob::default(),
             ek_certificate: Some(Blob(vec![7; 1000])),
+            ek_certificate_unread: false,
             ek_intermediates: vec![Blob(vec![7; 1000]); intermediates],
             ak_public: Blob::default(),
         }

@@ -168,6 +168,7 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
         attester: Presented::from(TpmAttester {
             ek_public: ek_area.to_bytes().into(),
             ek_certificate: None,
+            ek_certificate_unread: false,
             ek_intermediates: Vec::new(),
             ak_public: ak_area.to_bytes().into(),
         }),

@@ -169,6 +169,7 @@ pub fn request(ek: &EndorsementKey, ak_public: &[u8]) -> ChallengeRequest {
         attester: Presented::from(TpmAttester {
             ek_public: ek.public.clone().into(),
             ek_certificate: ek.certificate.clone().map(Into::into),
+            ek_certificate_unread: false,
             ek_intermediates: Vec::new(),
             ak_public: ak_public.to_vec().into(),
         }),

@@ -31,6 +31,7 @@ impl<'a> TpmMeans<'a> {
         let presented = TpmAttester {
             ek_public: ek.public.clone().into(),
             ek_certificate: ek.certificate.clone().map(Blob::from),
+            ek_certificate_unread: false,
             ek_intermediates: intermediates.into_iter().map(Blob::from).collect(),
             ak_public: keys.ak_public().to_vec().into(),
         };

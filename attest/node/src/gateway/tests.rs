@@ -283,6 +283,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
     let attester = TpmAttester {
         ek_public: Blob::default(),
         ek_certificate: None,
+        ek_certificate_unread: false,
         ek_intermediates: Vec::new(),
         ak_public: Blob::default(),
     };

@@ -16,6 +16,9 @@ pub struct TpmAttester {
     /// EK certificate as read from NV (DER, padding allowed), if the TPM has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek_certificate: Option<Blob>,
+    /// Whether the TPM has a certificate that the node could not read: nothing follows from it but what a refusal says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ek_certificate_unread: bool,
     /// Intermediate certificates (DER) that the TPM carries. Used to build the chain only; never trusted as such.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_intermediates: Vec<Blob>,

@@ -48,7 +48,11 @@ impl From<Reject> for Refusal {
             advice,
         };
         let command = match &reject {
-            Reject::Tpm(TpmEvidenceError::EkNotEndorsed { ek_digest, .. } | TpmEvidenceError::EkUnknown { ek_digest }) => Some(format!(
+            Reject::Tpm(
+                TpmEvidenceError::EkNotEndorsed { ek_digest, .. }
+                | TpmEvidenceError::EkUnknown { ek_digest }
+                | TpmEvidenceError::EkCertificateUnread { ek_digest },
+            ) => Some(format!(
                 "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
             )),
             _ => None,

@@ -27,6 +27,7 @@ mod relay;
 pub mod scenario;
 pub mod stand_in;
 mod swtpm;
+mod tpm_proxy;
 
 pub use accelerator::Accelerator;
 pub use attestation_log::Record;
@@ -44,3 +45,4 @@ pub use programs::Programs;
 pub use qemu::{Clock, Vm, VmBuilder, command_line};
 pub use relay::Relay;
 pub use swtpm::{EkAuthority, Endorsement, Swtpm, TpmServer, free_port};
+pub use tpm_proxy::TpmProxy;

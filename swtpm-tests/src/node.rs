@@ -25,6 +25,8 @@ const FILES: [(&str, &str); 6] = [
 pub struct Node {
     folder: PathBuf,
     tcti: String,
+    /// Arguments besides those that name files.
+    options: Vec<String>,
 }
 
 impl Node {
@@ -34,11 +36,26 @@ impl Node {
         let node = Self {
             folder: folder.to_path_buf(),
             tcti: tpm.tcti(),
+            options: Vec::new(),
         };
         fs::write(node.path("pointer.ign"), pointer)?;
         fs::write(node.path("cmdline"), "quiet\n")?;
         node.has_log(None)?;
         Ok(node)
+    }
+
+    /// The same with its TPM at this TCTI.
+    #[must_use]
+    pub fn with_tcti(mut self, tcti: String) -> Self {
+        self.tcti = tcti;
+        self
+    }
+
+    /// The same with these arguments, too.
+    #[must_use]
+    pub fn with_options(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(|option| (*option).to_owned()));
+        self
     }
 
     /// What it has of its firmware's event log from now on.
@@ -76,7 +93,11 @@ impl Node {
         let files = FILES
             .iter()
             .flat_map(|(option, file)| [(*option).to_owned(), self.path(file).display().to_string()]);
-        ["--tcti".to_owned(), self.tcti.clone()].into_iter().chain(files).collect()
+        ["--tcti".to_owned(), self.tcti.clone()]
+            .into_iter()
+            .chain(files)
+            .chain(self.options.iter().cloned())
+            .collect()
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -150,6 +150,11 @@ impl TpmServer {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
+    /// Its port for commands.
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Its process. A command is a line of its bytes, as ` 80 01 00 00 00 0E …`.
     #[must_use]
     pub const fn process(&self) -> &Process {

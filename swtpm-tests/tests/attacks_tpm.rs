@@ -2,7 +2,7 @@
 //! record in the attestation log, and earns nothing.
 
 #[path = "attacks_tpm/keys.rs"]
-mod keys;
+pub mod keys;
 
 use attest::HashAlg;
 use attest::protocol::{HexDigest, TpmEvidence};

@@ -25,3 +25,4 @@ mod kubelet_key;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
 mod new_values;
+mod tpm_patience;

@@ -279,9 +279,14 @@ fn work(
     left_out.iter().for_each(|left_out| say(&format!("note: {left_out}")));
     let trust = Trust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
+    // A driver that comes late has its time, and what comes after it too.
+    let begin = |status| console::extend(patience.begin(Duration::ZERO), status);
+    begin("Looking for the TPM");
+    let tpm = device::ready(&settings.tcti, patience.work());
+    begin("Attesting");
     let mut surroundings = Surroundings {
         claimants: Claimants::new(State::new(&settings.state), storage),
-        tpm: device::ready(&settings.tcti),
+        tpm,
         instance: None,
         kubelet_key: kubelet_key.and_then(Key::digest),
     };

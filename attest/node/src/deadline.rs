@@ -70,6 +70,12 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// Pauses of which the first has this length at most.
+    #[must_use]
+    pub const fn starting_with(first: Duration) -> Self {
+        Self { longest: first }
+    }
+
     /// The next pause; never longer than what the deadline leaves, and `None` once that is nothing.
     pub fn pause(&mut self, deadline: Deadline) -> Option<Duration> {
         let pause = self.endless();

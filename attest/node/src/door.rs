@@ -5,7 +5,6 @@
 //! and the console says what it was.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
@@ -18,9 +17,6 @@ use crate::console::say;
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::Failure;
 use crate::tpm::{Closed, Tpm, TpmError, device};
-
-/// Where the kernel shows the firmware's table of a TPM (TCG ACPI Specification, "TPM2"): there is one, though its driver may not be done.
-const FIRMWARE_TABLE: &str = "/sys/firmware/acpi/tables/TPM2";
 
 /// What to do, as the command line says.
 #[derive(Debug, Clone)]
@@ -76,17 +72,25 @@ fn close(settings: &Settings) -> Result<String, Failure> {
 
 /// Tries until the deadline: a TPM's driver may come late, and a TPM may be busy.
 fn work(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
+    // What this thread says has to be heard before the deadline.
+    let deadline = deadline.before(LAST_WORD);
     let mut backoff = Backoff::default();
     loop {
-        let error = match device::ready(tcti).and_then(|()| Tpm::open(tcti)?.close_door()) {
+        let error = match device::ready(tcti, deadline).and_then(|()| close_once(tcti, deadline)) {
             Ok(closed) => return Ok(closed),
-            Err(error @ TpmError::Absent { .. }) if !Path::new(FIRMWARE_TABLE).exists() => return Err(error),
-            Err(error @ (TpmError::Version12 | TpmError::Tcti { .. })) => return Err(error),
+            Err(error @ (TpmError::Absent { .. } | TpmError::NoDevice { .. } | TpmError::Version12 | TpmError::Tcti { .. })) => {
+                return Err(error);
+            }
             Err(error) => error,
         };
-        // What this thread says has to be heard before the deadline.
-        thread::sleep(backoff.pause(deadline.before(LAST_WORD)).ok_or(error)?);
+        thread::sleep(backoff.pause(deadline).ok_or(error)?);
     }
+}
+
+fn close_once(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
+    let mut tpm = Tpm::open(tcti)?;
+    tpm.retry_until(deadline);
+    tpm.close_door()
 }
 
 /// What is kept for the answer to be taken.

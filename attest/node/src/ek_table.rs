@@ -1,19 +1,26 @@
 //! `attest-node ek`: what an administrator needs to know about a node's TPM.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 use crate::tpm::{EkChoice, EndorsementKey, Tpm, device};
+
+/// How long a TPM is waited for that is not there yet, or is busy: as long as an attestation has by default.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A table of the TPM's endorsement keys. The digests are what `attest-gateway ek add` takes.
 ///
 /// # Errors
 /// What kept the TPM from answering.
 pub fn ek_table(tcti: &str, choice: EkChoice) -> Result<String, Failure> {
-    device::ready(tcti)?;
+    let deadline = Deadline::after(PATIENCE);
+    device::ready(tcti, deadline)?;
     let mut tpm = Tpm::open(tcti)?;
+    tpm.retry_until(deadline);
     Ok(table(&tpm.endorsement_keys(choice)?))
 }
 
@@ -21,10 +28,11 @@ fn table(keys: &[EndorsementKey]) -> String {
     let mut table = format!("  {:<16} {:<64} {}\n", "KIND", "SHA-256 OF THE PUBLIC KEY", "CERTIFICATE");
     for (index, key) in keys.iter().enumerate() {
         let mark = if index == 0 { '*' } else { ' ' };
-        let certificate = key
-            .certificate
-            .as_deref()
-            .map_or_else(|| "none".to_owned(), |certificate| format!("issued by {}", issuer(certificate)));
+        let certificate = match (&key.certificate, &key.unread) {
+            (Some(certificate), _) => format!("issued by {}", issuer(certificate)),
+            (None, Some(unread)) => format!("none; {unread}"),
+            (None, None) => "none".to_owned(),
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(table, "{mark} {:<16} {:<64} {certificate}", key.label, key.digest.to_string());
     }

@@ -25,7 +25,7 @@ pub struct Failure {
 }
 
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
-pub const CODES: [&str; 50] = [
+pub const CODES: [&str; 52] = [
     "pointer-not-found",
     "pointer-elsewhere",
     "pointer-unclear",
@@ -35,6 +35,8 @@ pub const CODES: [&str; 50] = [
     "pointer-ca",
     "tpm-absent",
     "tpm-failed",
+    "tpm-busy",
+    "tpm-lockout",
     "tpm-no-endorsement-key",
     "tpm-bank-missing",
     GATEWAY_UNREACHABLE,

@@ -31,7 +31,8 @@ fn attack_02_an_unrestricted_ak_signs_what_no_tpm_made() {
             .verify()
             .is_ok()
     );
-    // How use of it is authorised is the node's own business: userWithAuth (which it has), adminWithPolicy, noDA.
+    // How use of it is authorised is the node's own business: userWithAuth (which it has), adminWithPolicy, noDA. An AK without noDA signs the same, and is locked out
+    // with its TPM: that is its node's loss.
     good().but(|case| case.ak_area.attributes.0 &= !(1 << 6)).verify().unwrap();
     for bit in [7, 10] {
         good().but(|case| case.ak_area.attributes.0 |= 1 << bit).verify().unwrap();

@@ -21,7 +21,7 @@ use tss_esapi::traits::Marshall as _;
 use crate::bench::{self, Bench, endorsement_key, request, sha256, with_password};
 
 /// A primary key for ECDSA with P-256 that lives in the TPM, and its TPMT_PUBLIC.
-pub(super) fn signing_key(tpm: &mut Tpm, restricted: bool, hash: HashingAlgorithm) -> (KeyHandle, Vec<u8>) {
+pub fn signing_key(tpm: &mut Tpm, restricted: bool, hash: HashingAlgorithm) -> (KeyHandle, Vec<u8>) {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)
         .with_fixed_parent(true)

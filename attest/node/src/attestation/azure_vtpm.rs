@@ -69,9 +69,11 @@ impl AzureVtpm {
     }
 
     /// The quote that is asked for.
-    pub(super) fn quote(&self, task: &AzureVtpmTask, binding: &Binding<'_>) -> Result<AzureVtpmEvidence, Failure> {
+    pub(super) fn quote(&self, task: &AzureVtpmTask, binding: &Binding<'_>, deadline: Deadline) -> Result<AzureVtpmEvidence, Failure> {
         let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
-        let quote = Tpm::open(&self.tcti)?.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
+        let mut tpm = Tpm::open(&self.tcti)?;
+        tpm.retry_until(deadline);
+        let quote = tpm.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
         door::say_if_closed(bank, &quote.pcrs);
         Ok(AzureVtpmEvidence {
             pcrs: digests(&quote.pcrs)?,
@@ -86,8 +88,13 @@ impl AzureVtpm {
 fn wait_for_ak(tcti: &str, deadline: Deadline) -> Result<Option<AzureAk>, TpmError> {
     let mut backoff = Backoff::default();
     loop {
-        match Tpm::open(tcti)?.azure_ak() {
-            Err(error @ TpmError::Unwritten { .. }) => thread::sleep(backoff.pause(deadline).ok_or(error)?),
+        let mut tpm = Tpm::open(tcti)?;
+        tpm.retry_until(deadline);
+        match tpm.azure_ak() {
+            Err(error @ TpmError::Unwritten { .. }) => {
+                drop(tpm);
+                thread::sleep(backoff.pause(deadline).ok_or(error)?);
+            }
             found => return found,
         }
     }

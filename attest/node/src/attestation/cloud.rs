@@ -281,7 +281,7 @@ impl<'a> AzureMeans<'a> {
     fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<Option<String>, Failure> {
         let mut identity = None;
         if let (Some(task), Some(vtpm)) = (&task.azure_vtpm, &self.vtpm) {
-            evidence.azure_vtpm = Some(vtpm.quote(task, binding)?);
+            evidence.azure_vtpm = Some(vtpm.quote(task, binding, deadline)?);
             identity = Some(vtpm.identity());
         }
         if task.azure.is_some() {

@@ -25,13 +25,13 @@ pub struct TpmMeans<'a> {
 }
 
 impl<'a> TpmMeans<'a> {
-    /// Of loaded keys and the event log at a path; with a note if there is a log that cannot be sent.
+    /// Of loaded keys and the event log at a path; with notes on what there is and cannot be sent.
     #[must_use]
-    pub fn new(ek: &EndorsementKey, intermediates: Vec<Vec<u8>>, keys: TpmKeys<'a>, log: &Path) -> (Self, Option<String>) {
+    pub fn new(ek: &EndorsementKey, intermediates: Vec<Vec<u8>>, keys: TpmKeys<'a>, log: &Path) -> (Self, Vec<String>) {
         let presented = TpmAttester {
             ek_public: ek.public.clone().into(),
             ek_certificate: ek.certificate.clone().map(Blob::from),
-            ek_certificate_unread: false,
+            ek_certificate_unread: ek.unread.is_some(),
             ek_intermediates: intermediates.into_iter().map(Blob::from).collect(),
             ak_public: keys.ak_public().to_vec().into(),
         };
@@ -42,7 +42,11 @@ impl<'a> TpmMeans<'a> {
             event_log: event_log.map(Blob::from),
             keys,
         };
-        (means, note)
+        let unread = ek
+            .unread
+            .as_ref()
+            .map(|unread| format!("{unread}; the gateway is shown an EK without one"));
+        (means, note.into_iter().chain(unread).collect())
     }
 }
 

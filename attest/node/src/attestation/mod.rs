@@ -173,6 +173,7 @@ fn answer(
         identities.extend(cloud.answer(task, binding, gateway.base(), &mut evidence, gateway.deadline())?);
     }
     if let (Some(task), Some(tpm)) = (&task.tpm, &mut means.tpm) {
+        tpm.keys.retry_until(gateway.deadline());
         evidence.tpm = Some(quote(tpm, task, binding)?);
         identities.push(tpm.identity.clone());
     }

@@ -22,11 +22,16 @@ pub(super) struct Opened {
     intermediates: Vec<Vec<u8>>,
 }
 
-pub(super) fn open(settings: &Settings) -> Result<Opened, TpmError> {
+pub(super) fn open(settings: &Settings, deadline: Deadline) -> Result<Opened, TpmError> {
     let mut tpm = Tpm::open(&settings.tcti)?;
+    tpm.retry_until(deadline);
     let ek = tpm.endorsement_key(settings.ek)?;
     let intermediates = if ek.certificate.is_some() {
-        tpm.intermediates().unwrap_or_default()
+        match tpm.intermediates() {
+            Err(error) if error.is_temporary() => return Err(error),
+            // The gateway may know the intermediates itself.
+            read => read.unwrap_or_default(),
+        }
     } else {
         Vec::new()
     };
@@ -34,14 +39,12 @@ pub(super) fn open(settings: &Settings) -> Result<Opened, TpmError> {
 }
 
 impl Opened {
-    pub(super) fn means<'a>(&'a mut self, settings: &Settings) -> Result<(TpmMeans<'a>, Option<String>), TpmError> {
-        let ak = settings.ak.unwrap_or_else(|| {
-            if self.tpm.can_make(AkKind::EccP256) {
-                AkKind::EccP256
-            } else {
-                AkKind::Rsa2048
-            }
-        });
+    pub(super) fn means<'a>(&'a mut self, settings: &Settings) -> Result<(TpmMeans<'a>, Vec<String>), TpmError> {
+        let ak = match settings.ak {
+            Some(ak) => ak,
+            None if self.tpm.can_make(AkKind::EccP256)? => AkKind::EccP256,
+            None => AkKind::Rsa2048,
+        };
         let keys = self.tpm.attester(&self.ek, ak)?;
         let intermediates = std::mem::take(&mut self.intermediates);
         Ok(TpmMeans::new(&self.ek, intermediates, keys, &settings.event_log))

@@ -46,10 +46,12 @@ pub(super) fn attest_to_all(
     // On a cloud, one of two may be out of order: the pool says whether the other is enough.
     let mut missing = Vec::new();
     if takes.contains(&Kind::Tpm) && has_tpm.is_ok() {
-        let tpm = open(settings).and_then(|tpm| opened.insert(tpm).means(settings));
+        // Where there is a cloud, too, it has its time even if the TPM is busy until the end of its own.
+        let deadline = patience.work().share(if instance.is_some() { 2 } else { 1 });
+        let tpm = open(settings, deadline).and_then(|tpm| opened.insert(tpm).means(settings));
         match tpm {
-            Ok((tpm, note)) => {
-                done.notes.extend(note);
+            Ok((tpm, notes)) => {
+                done.notes.extend(notes);
                 means.tpm = Some(tpm);
             }
             Err(error) => missing.push(Failure::from(error)),

@@ -12,16 +12,19 @@ use tss_esapi::interface_types::key_bits::RsaKeyBits;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
 use tss_esapi::structures::{
-    EccPoint, EccScheme, EncryptedSecret, HashScheme, IdObject, KeyDerivationFunctionScheme, Public, PublicBuilder,
+    Digest, DigestList, EccPoint, EccScheme, EncryptedSecret, HashScheme, IdObject, KeyDerivationFunctionScheme, Public, PublicBuilder,
     PublicEccParametersBuilder, PublicKeyRsa, PublicParameters, PublicRsaParametersBuilder, RsaExponent, RsaScheme, SymmetricDefinition,
     SymmetricDefinitionObject,
 };
 use zeroize::Zeroizing;
 
-use super::ek::{EkAuthorization, EkOrigin, EndorsementKey, marshal};
+use super::ek::{EkOrigin, EndorsementKey, marshal};
+use super::ek_policy::EkAuthorization;
 use super::error::Doing as _;
 use super::quote::hashing_algorithm;
+use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
+use crate::deadline::Deadline;
 
 /// Largest TPM2B that the gateway sends: an RSA-4096 secret.
 const SIZED_LIMIT_BYTES: usize = 512;
@@ -59,6 +62,9 @@ impl AkKind {
             .with_fixed_parent(true)
             .with_sensitive_data_origin(true)
             .with_user_with_auth(true)
+            // Its empty password is no secret: nobody guesses it. Without this, each reset without TPM2_Shutdown after its use counts as a failed guess (TPM 2.0
+            // Part 1, "Dictionary Attack Protection"), and a TPM in lockout does not let it be used.
+            .with_no_da(true)
             .with_restricted(true)
             .with_sign_encrypt(true)
             .build()?;
@@ -164,25 +170,30 @@ impl Tpm {
     }
 
     /// Whether this TPM knows the algorithms of such an AK (TPM2_TestParms).
-    pub fn can_make(&mut self, kind: AkKind) -> bool {
+    ///
+    /// # Errors
+    /// [`TpmError::Busy`] and [`TpmError::Lockout`]: it is not known.
+    pub fn can_make(&mut self, kind: AkKind) -> Result<bool, TpmError> {
         let parameters = match kind.template() {
             Ok(Public::Rsa { parameters, .. }) => PublicParameters::Rsa(parameters),
             Ok(Public::Ecc { parameters, .. }) => PublicParameters::Ecc(parameters),
-            _ => return false,
+            _ => return Ok(false),
         };
-        self.context
-            .execute_without_session(|context| context.test_parms(parameters))
-            .is_ok()
+        let tested = self.run("asking which keys the TPM can make", UNAUTHORIZED, |context| {
+            context.test_parms(parameters)
+        });
+        match tested {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_temporary() => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     fn make_ak(&mut self, kind: AkKind, hierarchy: Hierarchy) -> Result<(KeyHandle, Vec<u8>), TpmError> {
-        let handle = self
-            .create_primary(hierarchy, kind.template().doing("writing the template of an attestation key")?)
-            .doing("making the attestation key")?;
+        let template = kind.template().doing("writing the template of an attestation key")?;
+        let handle = self.create_primary("making the attestation key", hierarchy, &template)?;
         let public = self
-            .context
-            .execute_without_session(|context| context.read_public(handle))
-            .doing("reading the attestation key")
+            .run("reading the attestation key", UNAUTHORIZED, |context| context.read_public(handle))
             .and_then(|(public, _, _)| marshal(&public));
         match public {
             Ok(public) => Ok((handle, public)),
@@ -212,6 +223,11 @@ impl Attester<'_> {
         self.tpm
     }
 
+    /// Sets the deadline until which a command is repeated that the TPM cannot run now.
+    pub const fn retry_until(&mut self, deadline: Deadline) {
+        self.tpm.retry_until(deadline);
+    }
+
     /// TPM2_ActivateCredential: recovers the secret that was made for this EK and this AK.
     ///
     /// # Arguments
@@ -226,15 +242,13 @@ impl Attester<'_> {
         let secret = EncryptedSecret::try_from(unsized_bytes("TPM2B_ENCRYPTED_SECRET", encrypted_secret)?).doing(DOING)?;
         let (ak, ek) = (self.ak, self.ek);
         let activate = |tpm: &mut Tpm, ek_session: AuthSession| {
-            tpm.context
-                .execute_with_sessions((Some(AuthSession::Password), Some(ek_session), None), |context| {
-                    context.activate_credential(ak, ek, blob, secret)
-                })
-                .doing(DOING)
+            tpm.run(DOING, (Some(AuthSession::Password), Some(ek_session), None), |context| {
+                context.activate_credential(ak, ek, blob.clone(), secret.clone())
+            })
         };
         let activated = match self.authorization {
             EkAuthorization::Password => activate(self.tpm, AuthSession::Password)?,
-            EkAuthorization::PolicySecret(hash) => self.tpm.with_policy_secret(hash, activate)?,
+            EkAuthorization::Policy { hash, either } => self.tpm.with_policy(hash, either, activate)?,
         };
         Ok(Zeroizing::new(activated.to_vec()))
     }
@@ -248,37 +262,36 @@ impl Drop for Attester<'_> {
 }
 
 impl Tpm {
-    /// Runs commands with a session in which PolicySecret(endorsement) holds.
-    fn with_policy_secret<T>(
+    /// Runs commands with a session in which PolicySecret(endorsement) holds, and then PolicyOR of these two digests, if there are any.
+    fn with_policy<T>(
         &mut self,
         hash: HashingAlgorithm,
+        either: Option<[&'static [u8]; 2]>,
         commands: impl FnOnce(&mut Self, AuthSession) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
         const DOING: &str = "authorising the use of the endorsement key";
         let session = self
-            .context
-            .execute_without_session(|context| {
+            .run(DOING, UNAUTHORIZED, |context| {
                 context.start_auth_session(None, None, None, SessionType::Policy, SymmetricDefinition::AES_128_CFB, hash)
-            })
-            .doing(DOING)?
+            })?
             .ok_or(TpmError::Unexpected { what: "no session" })?;
-        let result = PolicySession::try_from(session)
-            .and_then(|policy| {
-                self.with_password(|context| {
-                    context.policy_secret(
-                        policy,
-                        AuthHandle::Endorsement,
-                        Default::default(),
-                        Default::default(),
-                        Default::default(),
-                        None,
-                    )
-                })
-            })
-            .doing(DOING)
-            .and_then(|_| commands(self, session));
+        let result = self.satisfy(session, either, DOING).and_then(|()| commands(self, session));
         self.flush(SessionHandle::from(session).into());
         result
+    }
+
+    fn satisfy(&mut self, session: AuthSession, either: Option<[&'static [u8]; 2]>, doing: &'static str) -> Result<(), TpmError> {
+        let policy = PolicySession::try_from(session).doing(doing)?;
+        self.run(doing, EMPTY_PASSWORD, |context| {
+            let (nonce, digest, reference) = Default::default();
+            context.policy_secret(policy, AuthHandle::Endorsement, nonce, digest, reference, None)
+        })?;
+        let Some(either) = either else { return Ok(()) };
+        let mut digests = DigestList::new();
+        for digest in either {
+            digests.add(Digest::try_from(digest).doing(doing)?).doing(doing)?;
+        }
+        self.run(doing, UNAUTHORIZED, |context| context.policy_or(policy, digests.clone()))
     }
 }
 

@@ -6,7 +6,7 @@ use tss_esapi::handles::KeyHandle;
 use tss_esapi::structures::{Public, RsaScheme};
 
 use super::ek::marshal;
-use super::error::Doing as _;
+use super::retry::UNAUTHORIZED;
 use super::{Quote, Tpm, TpmError};
 
 /// The hash of the scheme that Azure's AK has: RSASSA with SHA-256.
@@ -61,9 +61,7 @@ impl Tpm {
     }
 
     fn public_of(&mut self, ak: KeyHandle) -> Result<Public, TpmError> {
-        self.context
-            .execute_without_session(|context| context.read_public(ak))
-            .doing("reading Azure's attestation key")
+        self.run("reading Azure's attestation key", UNAUTHORIZED, |context| context.read_public(ak))
             .map(|(public, _, _)| public)
     }
 }

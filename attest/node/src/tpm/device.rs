@@ -6,10 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::TpmError;
+use crate::console;
+use crate::deadline::{Backoff, Deadline};
 
 /// The kernel's resource manager: it makes room for objects by itself, and cleans up after a process.
 pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 
+/// Where the kernel shows the firmware's table of a TPM (TCG ACPI Specification, "TPM2"): there is one, though its driver may not be done.
+const FIRMWARE_TABLE: &str = "/sys/firmware/acpi/tables/TPM2";
 /// Where the kernel lists the TPMs whose driver is bound.
 const TPM_CLASS: &str = "/sys/class/tpm";
 /// The drivers of TPMs on a PC's firmware interfaces (TCG PC Client PTP): FIFO and CRB.
@@ -19,14 +23,50 @@ const DEVICE_NODE_WAIT: Duration = Duration::from_secs(3);
 /// How often to look for it.
 const DEVICE_NODE_POLL: Duration = Duration::from_millis(50);
 
-/// Returns once the device of a `device:` TCTI is there; loads the drivers if no TPM has one. Other TCTIs are not looked at.
+/// Returns once the device of a `device:` TCTI is there; loads the drivers if no TPM has one, and waits until the deadline where the firmware announces a TPM.
+/// Other TCTIs are not looked at.
 ///
 /// # Errors
-/// [`TpmError::Absent`], [`TpmError::Version12`].
-pub fn ready(tcti: &str) -> Result<(), TpmError> {
-    let Some(path) = tcti.strip_prefix("device:").map(Path::new) else {
-        return Ok(());
-    };
+/// [`TpmError::Absent`], [`TpmError::Version12`], [`TpmError::NoDevice`].
+pub fn ready(tcti: &str, deadline: Deadline) -> Result<(), TpmError> {
+    match tcti.strip_prefix("device:").map(Path::new) {
+        Some(path) => wait(path, Path::new(FIRMWARE_TABLE), deadline, thread::sleep),
+        None => Ok(()),
+    }
+}
+
+fn wait(path: &Path, announcement: &Path, deadline: Deadline, mut sleep: impl FnMut(Duration)) -> Result<(), TpmError> {
+    let begun = Instant::now();
+    let (mut backoff, mut is_said) = (Backoff::default(), false);
+    loop {
+        match look(path) {
+            Err(TpmError::Absent { .. }) if path.starts_with("/dev") && announcement.exists() => {}
+            result => return result,
+        }
+        let path = path.display();
+        match backoff.pause(deadline) {
+            Some(pause) => {
+                if !is_said {
+                    is_said = true;
+                    console::say(&format!(
+                        "waiting for the TPM: the firmware announces one, and {path} is not there yet; it is waited for {} s at most",
+                        deadline.remaining().as_secs()
+                    ));
+                }
+                sleep(pause);
+            }
+            None => {
+                return Err(TpmError::NoDevice {
+                    path: path.to_string(),
+                    waited: begun.elapsed(),
+                });
+            }
+        }
+    }
+}
+
+/// Looks for a device once, with the time that udev needs.
+fn look(path: &Path) -> Result<(), TpmError> {
     if path.exists() {
         return Ok(());
     }
@@ -68,4 +108,39 @@ pub fn load(module: &str) {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// What becomes of a device that appears during the pause of this number, where the firmware announces a TPM or does not; and how many pauses there were.
+    fn check(is_announced: bool, appears_at: Option<usize>, deadline: Duration) -> (Result<(), TpmError>, usize) {
+        // Nothing is waited for elsewhere.
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (device, announcement) = (folder.path().join("tpmrm0"), folder.path().join("TPM2"));
+        if is_announced {
+            std::fs::write(&announcement, b"TPM2").unwrap();
+        }
+        let mut pauses = 0;
+        let result = wait(&device, &announcement, Deadline::after(deadline), |_| {
+            pauses += 1;
+            if Some(pauses) == appears_at {
+                std::fs::write(&device, b"").unwrap();
+            }
+        });
+        (result, pauses)
+    }
+
+    #[test]
+    fn waits_for_a_device_that_the_firmware_announces() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(check(true, Some(1), minute), (Ok(()), 1));
+        assert_eq!(check(true, Some(3), minute), (Ok(()), 3));
+        let (never, pauses) = check(true, None, Duration::ZERO);
+        assert!(matches!(never, Err(TpmError::NoDevice { .. })) && pauses == 0, "{never:?}");
+        let (absent, pauses) = check(false, Some(1), minute);
+        assert!(matches!(absent, Err(TpmError::Absent { .. })) && pauses == 0, "{absent:?}");
+    }
 }

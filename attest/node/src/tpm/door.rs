@@ -9,6 +9,7 @@ use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::structures::{CapabilityData, Digest, DigestValues, PcrSlot};
 
 use super::error::Doing as _;
+use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
 
 /// The banks that a gateway can ask for. What it can know of the door it knows by these.
@@ -52,8 +53,9 @@ impl Tpm {
                 digests.set(*bank, Digest::try_from(digest).doing(DOING)?);
             }
         }
-        self.with_password(|context| context.pcr_extend(PcrHandle::Pcr13, digests))
-            .doing(DOING)?;
+        self.run(DOING, EMPTY_PASSWORD, |context| {
+            context.pcr_extend(PcrHandle::Pcr13, digests.clone())
+        })?;
         let after = self.door(&quoted)?;
         // Others may extend it meanwhile, so it need not be what this alone leads to.
         if let Some(((bank, _), _)) = before.iter().zip(&after).find(|(before, after)| before == after) {
@@ -64,10 +66,9 @@ impl Tpm {
 
     /// The banks in which the TPM has this PCR.
     fn banks_of_door(&mut self) -> Result<Vec<HashingAlgorithm>, TpmError> {
-        let (data, _) = self
-            .context
-            .execute_without_session(|context| context.get_capability(CapabilityType::AssignedPcr, 0, 1))
-            .doing("listing the PCR banks")?;
+        let (data, _) = self.run("listing the PCR banks", UNAUTHORIZED, |context| {
+            context.get_capability(CapabilityType::AssignedPcr, 0, 1)
+        })?;
         let CapabilityData::AssignedPcr(banks) = data else {
             return Err(TpmError::Unexpected {
                 what: "another capability than asked for",

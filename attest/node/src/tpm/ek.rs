@@ -9,7 +9,6 @@ use std::str::FromStr;
 use attest_wire::EkDigest;
 use attest_wire::protocol::HexDigest;
 use tss_esapi::handles::{KeyHandle, ObjectHandle, PersistentTpmHandle, TpmHandle};
-use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::ecc::EccCurve;
 use tss_esapi::interface_types::key_bits::RsaKeyBits;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
@@ -17,8 +16,10 @@ use tss_esapi::structures::Public;
 use tss_esapi::traits::Marshall as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::ek_policy::EkAuthorization;
 use super::ek_template::{TEMPLATES, Template, UNCERTIFIED_TEMPLATES};
 use super::error::Doing as _;
+use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError, nv};
 
 /// Persistent handles of endorsement keys (TCG Registry of Reserved TPM 2.0 Handles and Localities, 2.3.1).
@@ -93,16 +94,19 @@ pub struct EndorsementKey {
     pub digest: EkDigest,
     /// Its certificate as it stands in NV (DER, padding included).
     pub certificate: Option<Vec<u8>>,
+    /// A certificate that is in NV and could not be read, where the key comes without one: it may be this key's.
+    pub unread: Option<UnreadCertificate>,
     pub(super) authorization: EkAuthorization,
 }
 
-/// How the TPM wants the use of an EK authorised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EkAuthorization {
-    /// userWithAuth: the EK's own password, which is empty.
-    Password,
-    /// PolicyA: PolicySecret(endorsement), in a session of this hash.
-    PolicySecret(HashingAlgorithm),
+/// An EK certificate that is in NV memory and could not be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the EK certificate in NV index {index:#010x} could not be read: {error}")]
+pub struct UnreadCertificate {
+    /// The NV index.
+    pub index: u32,
+    /// What kept it from being read.
+    pub error: TpmError,
 }
 
 /// A key that may turn out to be the EK wanted once the TPM has produced it.
@@ -112,20 +116,21 @@ struct Candidate {
     certificate: Option<Vec<u8>>,
     /// The key that the certificate is about.
     certified: Option<EkDigest>,
+    unread: Option<UnreadCertificate>,
 }
 
 impl Tpm {
     /// Every EK that the TPM has or can make, the preferred one first. Slow: makes those that are not persistent.
     ///
     /// # Errors
-    /// [`TpmError::Command`]; [`TpmError::NoEndorsementKey`] if there is none of the kind asked for.
+    /// [`TpmError::Command`], [`TpmError::Busy`], [`TpmError::Lockout`]; [`TpmError::NoEndorsementKey`] if there is none of the kind asked for.
     pub fn endorsement_keys(&mut self, choice: EkChoice) -> Result<Vec<EndorsementKey>, TpmError> {
         let mut keys: Vec<EndorsementKey> = Vec::new();
         for candidate in self.candidates(choice)? {
-            if let Ok(key) = self.produce(candidate)
-                && keys.iter().all(|known| known.digest != key.digest)
-            {
-                keys.push(key);
+            match self.produce(candidate) {
+                Ok(key) if keys.iter().all(|known| known.digest != key.digest) => keys.push(key),
+                Err(error) if error.is_temporary() => return Err(error),
+                _ => {}
             }
         }
         if keys.is_empty() {
@@ -138,12 +143,14 @@ impl Tpm {
     /// The EK to attest with: the first of [`Tpm::endorsement_keys`], without making the others.
     ///
     /// # Errors
-    /// [`TpmError::Command`] with what went wrong with the first candidate; [`TpmError::NoEndorsementKey`] if there is none.
+    /// [`TpmError::Command`] with what went wrong with the first candidate; [`TpmError::Busy`], [`TpmError::Lockout`]; [`TpmError::NoEndorsementKey`] if there is none.
     pub fn endorsement_key(&mut self, choice: EkChoice) -> Result<EndorsementKey, TpmError> {
         let mut first_error = None;
         for candidate in self.candidates(choice)? {
             match self.produce(candidate) {
                 Ok(key) => return Ok(key),
+                // Another key would be another identity.
+                Err(error) if error.is_temporary() => return Err(error),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
@@ -154,16 +161,26 @@ impl Tpm {
     fn candidates(&mut self, choice: EkChoice) -> Result<Vec<Candidate>, TpmError> {
         let persistent = self.persistent_keys()?;
         let written = self.handles(*nv::CERTIFICATES.start(), *nv::CERTIFICATES.end())?;
-        let mut candidates = Vec::new();
+        let (mut candidates, mut unread) = (Vec::new(), None);
         for template in TEMPLATES
             .iter()
             .filter(|template| choice.allows(template.family) && written.contains(&template.certificate_index))
         {
-            // An index that cannot be read, or holds no certificate, is as good as none.
-            let Ok(certificate) = self.nv_read(template.certificate_index) else {
-                continue;
+            let index = template.certificate_index;
+            let read = self.nv_read(index).and_then(|certificate| match certified_key(&certificate) {
+                Some(certified) => Ok((certificate, certified)),
+                None => Err(TpmError::Unexpected {
+                    what: "bytes that are no certificate",
+                }),
+            });
+            let (certificate, certified) = match read {
+                Ok(read) => read,
+                Err(error) if error.is_temporary() => return Err(error),
+                Err(error) => {
+                    unread = unread.or(Some(UnreadCertificate { index, error }));
+                    continue;
+                }
             };
-            let Some(certified) = certified_key(&certificate) else { continue };
             let origin = persistent
                 .iter()
                 .find(|(_, public)| digest(public).is_ok_and(|digest| digest == certified))
@@ -173,6 +190,7 @@ impl Tpm {
                 label: template.label,
                 certificate: Some(certificate),
                 certified: Some(certified),
+                unread: None,
             });
         }
         let uncertified = |origin, label| Candidate {
@@ -180,6 +198,7 @@ impl Tpm {
             label,
             certificate: None,
             certified: None,
+            unread: unread.clone(),
         };
         for (handle, public) in &persistent {
             let (family, label) = kind(public);
@@ -204,12 +223,19 @@ impl Tpm {
             .into_iter()
             .take(PERSISTENT_LIMIT)
         {
-            let Ok(object) = self.open_persistent(handle) else { continue };
-            // A key of a kind that tss-esapi does not know is no EK of ours.
-            if let Ok((public, _, _)) = self.context.execute_without_session(|context| context.read_public(object)) {
-                keys.push((handle, public));
-            }
+            let object = match self.open_persistent(handle) {
+                Ok(object) => object,
+                Err(error) if error.is_temporary() => return Err(error),
+                Err(_) => continue,
+            };
+            let public = self.run("reading a persistent key", UNAUTHORIZED, |context| context.read_public(object));
             self.close(object.into());
+            match public {
+                Ok((public, _, _)) => keys.push((handle, public)),
+                Err(error) if error.is_temporary() => return Err(error),
+                // A key of a kind that tss-esapi does not know is no EK of ours.
+                Err(_) => {}
+            }
         }
         Ok(keys)
     }
@@ -223,15 +249,12 @@ impl Tpm {
                 what: "an endorsement key that is not the one in its certificate",
             });
         }
-        let authorization = if public.object_attributes().user_with_auth() {
-            EkAuthorization::Password
-        } else {
-            EkAuthorization::PolicySecret(public.name_hashing_algorithm())
-        };
+        let authorization = EkAuthorization::of(&public);
         let Candidate {
             origin,
             label,
             certificate,
+            unread,
             ..
         } = candidate;
         Ok(EndorsementKey {
@@ -240,6 +263,7 @@ impl Tpm {
             public: marshal(&public)?,
             digest,
             certificate,
+            unread,
             authorization,
         })
     }
@@ -258,22 +282,18 @@ impl Tpm {
                     if let Some((_, handle)) = other {
                         self.flush(handle.into());
                     }
-                    let handle = self
-                        .create_primary(
-                            Hierarchy::Endorsement,
-                            template.public().doing("writing the template of an endorsement key")?,
-                        )
-                        .doing("making the endorsement key")?;
+                    let public = template.public().doing("writing the template of an endorsement key")?;
+                    let handle = self.create_primary("making the endorsement key", Hierarchy::Endorsement, &public)?;
                     self.created_ek = Some((template, handle));
                     handle
                 }
             },
         };
-        match self.context.execute_without_session(|context| context.read_public(handle)) {
+        match self.run(DOING, UNAUTHORIZED, |context| context.read_public(handle)) {
             Ok((public, _, _)) => Ok((handle, public)),
-            Err(source) => {
+            Err(error) => {
                 self.unload_ek(origin, handle);
-                Err(TpmError::Command { doing: DOING, source })
+                Err(error)
             }
         }
     }
@@ -292,9 +312,11 @@ impl Tpm {
     }
 
     /// A primary object in a hierarchy, whose password is empty unless an owner took it.
-    pub(super) fn create_primary(&mut self, hierarchy: Hierarchy, template: Public) -> Result<KeyHandle, tss_esapi::Error> {
-        self.with_password(|context| context.create_primary(hierarchy, template, None, None, None, None))
-            .map(|created| created.key_handle)
+    pub(super) fn create_primary(&mut self, doing: &'static str, hierarchy: Hierarchy, template: &Public) -> Result<KeyHandle, TpmError> {
+        let created = self.run(doing, EMPTY_PASSWORD, |context| {
+            context.create_primary(hierarchy, template.clone(), None, None, None, None)
+        });
+        created.map(|created| created.key_handle)
     }
 }
 

@@ -8,12 +8,7 @@ use tss_esapi::interface_types::key_bits::RsaKeyBits;
 use tss_esapi::structures::{Digest, EccPoint, Public, PublicKeyRsa};
 
 use super::ek::EkChoice;
-
-/// PolicyB with SHA-256: PolicyOR of PolicySecret(endorsement) and PolicyAuthorizeNV(0x01c07f01), EK Credential Profile B.6.3.
-const POLICY_B_SHA256: [u8; 32] = [
-    0xca, 0x3d, 0x0a, 0x99, 0xa2, 0xb9, 0x39, 0x06, 0xf7, 0xa3, 0x34, 0x24, 0x14, 0xef, 0xcf, 0xb3, 0xa3, 0x85, 0xd4, 0x4c, 0xd1, 0xfd,
-    0x45, 0x90, 0x89, 0xd1, 0x9b, 0x50, 0x71, 0xc0, 0xb7, 0xa0,
-];
+use super::ek_policy::POLICY_B_SHA256;
 
 /// A template of the EK Credential Profile and the NV index of its key's certificate.
 #[derive(Debug, PartialEq, Eq)]

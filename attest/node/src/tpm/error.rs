@@ -1,7 +1,10 @@
 //! What can go wrong with a TPM.
 
+use std::time::Duration;
+
 use attest_wire::tpm::ek::EkAreaError;
 
+use super::retry::{Lockout, Warning};
 use crate::failure::Failure;
 
 /// A failure of the TPM, or something that it cannot do.
@@ -22,6 +25,28 @@ pub enum TpmError {
     /// Nothing answers there.
     #[error("no TPM answers at {tcti} ({})", code(.source))]
     NoAnswer { tcti: String, source: tss_esapi::Error },
+    /// The firmware announces a TPM, and the kernel has no device of it.
+    #[error("the firmware announces a TPM 2.0, and {path} has not appeared in {} s", .waited.as_secs())]
+    NoDevice {
+        /// The device looked for.
+        path: String,
+        waited: Duration,
+    },
+    /// The TPM could not run a command, each time that it was asked until the deadline.
+    #[error("{doing} failed: the TPM answered {} ({:#x}) {attempts} times in {} s", .warning.name, .warning.code, .waited.as_secs())]
+    Busy {
+        doing: &'static str,
+        warning: Warning,
+        attempts: u32,
+        waited: Duration,
+    },
+    /// The TPM is in dictionary-attack lockout.
+    #[error("{doing} failed: the TPM is in dictionary-attack lockout (TPM_RC_LOCKOUT, 0x921{})", counter(.lockout.as_ref()))]
+    Lockout {
+        doing: &'static str,
+        /// Its counter, if the TPM tells it.
+        lockout: Option<Lockout>,
+    },
     /// A command failed, in the TPM or on the way to it.
     #[error("{doing} failed: {source} ({})", code(.source))]
     Command { doing: &'static str, source: tss_esapi::Error },
@@ -74,6 +99,31 @@ pub enum TpmError {
     },
 }
 
+impl TpmError {
+    /// Whether the TPM has said nothing of what was asked, and may do so later.
+    pub(crate) const fn is_temporary(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Lockout { .. })
+    }
+}
+
+fn counter(lockout: Option<&Lockout>) -> String {
+    lockout.map_or_else(String::new, |Lockout { failed, limit, .. }| {
+        format!("; {failed} failed authorizations, {limit} lock it")
+    })
+}
+
+/// What to do about a lockout. To clear the TPM would end it, too, with all that disks are sealed to.
+fn after_lockout(lockout: Option<&Lockout>) -> String {
+    let interval = match lockout {
+        Some(Lockout { interval_seconds, .. }) => format!("{interval_seconds} s"),
+        None => "the lockout interval (TPM2_PT_LOCKOUT_INTERVAL of `tpm2_getcap properties-variable`)".to_owned(),
+    };
+    format!(
+        "leave this machine on and attest again after {interval}, in which the TPM forgets one failed authorization; or end the lockout by \
+         `tpm2_dictionarylockout --clear-lockout` (with --auth PASSWORD if the lockout hierarchy has one); do not clear the TPM, disks may be sealed to it"
+    )
+}
+
 /// The response code as a number, which is what one can look up.
 fn code(error: &tss_esapi::Error) -> String {
     use tss_esapi::constants::response_code::Tss2ResponseCode;
@@ -113,10 +163,19 @@ impl From<TpmError> for Failure {
                 "tpm-failed",
                 "boot again; in Azure, if it stays so, ask for the certificate of the vTPM's attestation key",
             ),
+            TpmError::NoDevice { .. } => (
+                "tpm-absent",
+                "put the TPM's driver into the initramfs (tpm_crb or tpm_tis; `dmesg` says what it found), or raise --deadline if it is slow",
+            ),
+            TpmError::Busy { .. } => (
+                "tpm-busy",
+                "boot again: the TPM was busy, which says nothing against this machine; if it stays so, find out what else uses the TPM, or raise --deadline",
+            ),
+            TpmError::Lockout { lockout, .. } => return Self::new("tpm-lockout", &error, after_lockout(lockout.as_ref())),
             TpmError::Tcti { .. } => ("tpm-failed", "give a TCTI such as device:/dev/tpmrm0"),
             _ => (
                 "tpm-failed",
-                "run `attest-node ek` on this node; if the TPM keeps failing, reset it in the firmware setup",
+                "run `attest-node ek` on this node; if the TPM keeps failing, switch the machine off and on, and update its firmware; do not clear the TPM, disks may be sealed to it",
             ),
         };
         Self::new(code, &error, next_step)

@@ -9,17 +9,19 @@ mod azure;
 pub mod device;
 mod door;
 pub mod ek;
+mod ek_policy;
 mod ek_template;
 mod error;
 mod nv;
 mod quote;
+mod retry;
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use tss_esapi::Context;
 use tss_esapi::constants::CapabilityType;
 use tss_esapi::handles::{KeyHandle, ObjectHandle, TpmHandle};
-use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::CapabilityData;
 use tss_esapi::tcti_ldr::TctiNameConf;
 
@@ -28,14 +30,19 @@ pub use self::azure::AzureAk;
 pub use self::door::Closed;
 pub use self::ek::{EkChoice, EkOrigin, EndorsementKey};
 pub use self::ek_template::Template;
-use self::error::Doing as _;
 pub use self::error::TpmError;
 pub use self::quote::Quote;
+use self::retry::UNAUTHORIZED;
+pub use self::retry::{Lockout, Warning};
+use crate::deadline::Deadline;
 
 /// Most handles asked for in one TPM2_GetCapability: what fits in the TPM's capability buffer (MAX_CAP_HANDLES, Part 2, 10.3).
 const HANDLES_PER_ANSWER: u32 = 254;
 /// Most answers read for one range of handles, so that a TPM that always says "more" cannot hold the node for ever.
 const HANDLE_ANSWERS_LIMIT: usize = 16;
+
+/// How long commands are repeated that the TPM cannot run now, from when it was opened: the time that `attest-node` has by default.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// An open connection to a TPM.
 #[derive(Debug)]
@@ -43,10 +50,13 @@ pub struct Tpm {
     context: Context,
     /// The EK that was created last, kept loaded: on hardware, to derive an RSA EK takes up to a minute.
     created_ek: Option<(&'static Template, KeyHandle)>,
+    /// Until when a command is repeated that the TPM cannot run now.
+    deadline: Deadline,
 }
 
 impl Tpm {
-    /// Opens the TPM behind a TCTI string, such as `device:/dev/tpmrm0` or `swtpm:host=127.0.0.1,port=2321`.
+    /// Opens the TPM behind a TCTI string, such as `device:/dev/tpmrm0` or `swtpm:host=127.0.0.1,port=2321`. A command that it cannot run now is repeated
+    /// for [`DEFAULT_PATIENCE`], unless [`Tpm::retry_until`] says another time.
     ///
     /// # Errors
     /// [`TpmError::Tcti`] for a string that names no TCTI, [`TpmError::NoAnswer`].
@@ -56,7 +66,11 @@ impl Tpm {
             tcti: tcti.to_owned(),
             source,
         })?;
-        Ok(Self { context, created_ek: None })
+        Ok(Self {
+            context,
+            created_ek: None,
+            deadline: Deadline::after(DEFAULT_PATIENCE),
+        })
     }
 
     /// The tss-esapi context, for what this driver does not do. Whatever is loaded through it must be flushed through it.
@@ -69,10 +83,9 @@ impl Tpm {
         let mut found = Vec::new();
         let mut next = first;
         for _ in 0..HANDLE_ANSWERS_LIMIT {
-            let (data, more) = self
-                .context
-                .execute_without_session(|context| context.get_capability(CapabilityType::Handles, next, HANDLES_PER_ANSWER))
-                .doing("listing what the TPM holds")?;
+            let (data, more) = self.run("listing what the TPM holds", UNAUTHORIZED, |context| {
+                context.get_capability(CapabilityType::Handles, next, HANDLES_PER_ANSWER)
+            })?;
             let CapabilityData::Handles(list) = data else {
                 return Err(TpmError::Unexpected {
                     what: "another capability than asked for",
@@ -90,9 +103,7 @@ impl Tpm {
 
     /// An ESYS handle for something that lives in the TPM; to be given back by [`Tpm::close`].
     fn open_handle(&mut self, handle: TpmHandle, doing: &'static str) -> Result<ObjectHandle, TpmError> {
-        self.context
-            .execute_without_session(|context| context.tr_from_tpm_public(handle))
-            .doing(doing)
+        self.run(doing, UNAUTHORIZED, |context| context.tr_from_tpm_public(handle))
     }
 
     /// Forgets an ESYS handle; the thing stays in the TPM. Nothing is lost if this fails.
@@ -102,12 +113,7 @@ impl Tpm {
 
     /// Removes a transient object or a session from the TPM. A TPM that refuses this has lost the object already.
     fn flush(&mut self, handle: ObjectHandle) {
-        let _ = self.context.execute_without_session(|context| context.flush_context(handle));
-    }
-
-    /// Runs commands that need one empty password.
-    fn with_password<T>(&mut self, commands: impl FnOnce(&mut Context) -> T) -> T {
-        self.context.execute_with_session(Some(AuthSession::Password), commands)
+        let _ = self.run("removing an object", UNAUTHORIZED, |context| context.flush_context(handle));
     }
 }
 

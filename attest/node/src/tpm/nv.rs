@@ -2,10 +2,13 @@
 
 use std::ops::RangeInclusive;
 
+use tss_esapi::Context;
 use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, TpmHandle};
 use tss_esapi::interface_types::resource_handles::NvAuth;
+use tss_esapi::structures::MaxNvBuffer;
 
 use super::error::Doing as _;
+use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED, Warning};
 use super::{Tpm, TpmError};
 
 /// Where EK certificates are: low range, high range, and the issuers' certificates after them.
@@ -24,6 +27,9 @@ const READINGS_LIMIT: usize = 4;
 /// Bytes read by one command: TPM_PT_NV_BUFFER_MAX is 512 at the least on PC Client TPMs (PTP 1.05).
 const CHUNK_BYTES: usize = 512;
 
+/// What is attempted here, for messages.
+const READING: &str = "reading a certificate from the TPM's NV memory";
+
 /// What there is in an NV index.
 enum Content {
     There(Vec<u8>),
@@ -37,12 +43,13 @@ impl Tpm {
     /// The issuers' certificates (DER) that the TPM carries, as many as the gateway accepts; none is an everyday answer.
     ///
     /// # Errors
-    /// [`TpmError::Command`] if the TPM does not even list its NV indexes.
+    /// [`TpmError::Command`] if the TPM does not even list its NV indexes; [`TpmError::Busy`], [`TpmError::Lockout`].
     pub fn intermediates(&mut self) -> Result<Vec<Vec<u8>>, TpmError> {
         let mut bytes = Vec::new();
         for index in self.handles(*CHAIN.start(), *CHAIN.end())? {
             match self.nv_read(index) {
                 Ok(part) if bytes.len() + part.len() <= CHAIN_LIMIT_BYTES => bytes.extend(part),
+                Err(error) if error.is_temporary() => return Err(error),
                 // The chain is a convenience: the gateway may know the intermediates itself.
                 _ => break,
             }
@@ -52,12 +59,11 @@ impl Tpm {
 
     /// The whole content of an NV index that anybody may read.
     pub(super) fn nv_read(&mut self, index: u32) -> Result<Vec<u8>, TpmError> {
-        const DOING: &str = "reading a certificate from the TPM's NV memory";
-        let handle = TpmHandle::from(NvIndexTpmHandle::new(index).doing(DOING)?);
-        let object = self.open_handle(handle, DOING)?;
+        let handle = TpmHandle::from(NvIndexTpmHandle::new(index).doing(READING)?);
+        let object = self.open_handle(handle, READING)?;
         let content = self.nv_read_open(NvIndexHandle::from(object));
         self.close(object);
-        match content.doing(DOING)? {
+        match content? {
             Content::There(content) => Ok(content),
             Content::NotYet => Err(TpmError::Unwritten { index }),
             Content::TooLarge => Err(TpmError::Unexpected {
@@ -81,36 +87,47 @@ impl Tpm {
         })
     }
 
-    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<Content, tss_esapi::Error> {
-        let (public, _) = self.context.execute_without_session(|context| context.nv_read_public(index))?;
+    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<Content, TpmError> {
+        let (public, _) = self.run(READING, UNAUTHORIZED, |context| context.nv_read_public(index))?;
         let size = public.data_size();
         if size > INDEX_LIMIT_BYTES {
             return Ok(Content::TooLarge);
         }
         // Read although nothing is there yet: to read is what has some TPMs fetch it.
-        let read = self
-            .nv_read_as(NvAuth::NvIndex(index), index, size)
-            .or_else(|_| self.nv_read_as(NvAuth::Owner, index, size));
-        match read {
+        match self.nv_read_bytes(index, size) {
             Ok(content) => Ok(Content::There(content)),
-            Err(_) if !public.attributes().written() => Ok(Content::NotYet),
+            Err(error) if !public.attributes().written() && !error.is_temporary() => Ok(Content::NotYet),
             Err(error) => Err(error),
         }
     }
 
-    fn nv_read_as(&mut self, authority: NvAuth, index: NvIndexHandle, size: usize) -> Result<Vec<u8>, tss_esapi::Error> {
+    fn nv_read_bytes(&mut self, index: NvIndexHandle, size: usize) -> Result<Vec<u8>, TpmError> {
         let mut content = Vec::with_capacity(size);
         while content.len() < size {
             // Both fit in 16 bits: the size is bounded above.
             let length = u16::try_from((size - content.len()).min(CHUNK_BYTES)).unwrap_or(u16::MAX);
             let offset = u16::try_from(content.len()).unwrap_or(u16::MAX);
-            let chunk = self.with_password(|context| context.nv_read(authority, index, length, offset))?;
+            let chunk = self.run(READING, EMPTY_PASSWORD, |context| nv_read_chunk(context, index, length, offset))?;
             if chunk.is_empty() {
                 break;
             }
             content.extend_from_slice(&chunk);
         }
         Ok(content)
+    }
+}
+
+/// Reads by the authorisation of the index, and where that is refused by the owner's, which no lockout concerns.
+fn nv_read_chunk(context: &mut Context, index: NvIndexHandle, length: u16, offset: u16) -> Result<MaxNvBuffer, tss_esapi::Error> {
+    let refused = match context.nv_read(NvAuth::NvIndex(index), index, length, offset) {
+        Err(error) => error,
+        read => return read,
+    };
+    match Warning::of(&refused) {
+        None => context.nv_read(NvAuth::Owner, index, length, offset),
+        // The lockout is the reason, whatever keeps the owner from reading.
+        Some(Warning::LOCKOUT) => context.nv_read(NvAuth::Owner, index, length, offset).map_err(|_| refused),
+        Some(_) => Err(refused),
     }
 }
 

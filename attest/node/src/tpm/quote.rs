@@ -11,6 +11,7 @@ use tss_esapi::traits::Marshall as _;
 
 use super::attester::Attester;
 use super::error::Doing as _;
+use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
 
 /// How often to read and quote when PCRs change in between. Nothing should extend PCRs 0 to 15 while a node waits for its
@@ -57,9 +58,9 @@ impl Tpm {
         for _ in 0..ATTEMPTS {
             let values = self.read_pcrs(bank, pcrs)?;
             let data = Data::try_from(extra_data).doing(DOING)?;
-            let (attest, signature) = self
-                .with_password(|context| context.quote(ak, data, SignatureScheme::Null, selection.clone()))
-                .doing(DOING)?;
+            let (attest, signature) = self.run(DOING, EMPTY_PASSWORD, |context| {
+                context.quote(ak, data.clone(), SignatureScheme::Null, selection.clone())
+            })?;
             let AttestInfo::Quote { info } = attest.attested() else {
                 return Err(TpmError::Unexpected {
                     what: "an attestation of another kind than a quote",
@@ -89,10 +90,7 @@ impl Tpm {
         while !missing.is_empty() {
             // One TPM2_PCR_Read returns eight values at the most (TPML_DIGEST), and says which.
             let wanted = selection(bank, &missing)?;
-            let (_, returned, digests) = self
-                .context
-                .execute_without_session(|context| context.pcr_read(wanted))
-                .doing(DOING)?;
+            let (_, returned, digests) = self.run(DOING, UNAUTHORIZED, |context| context.pcr_read(wanted.clone()))?;
             let slots = returned
                 .get_selections()
                 .iter()
@@ -117,10 +115,9 @@ impl Tpm {
 
     /// The PCR banks in use, for a message.
     fn banks(&mut self) -> Result<String, TpmError> {
-        let (data, _) = self
-            .context
-            .execute_without_session(|context| context.get_capability(CapabilityType::AssignedPcr, 0, 1))
-            .doing("listing the PCR banks")?;
+        let (data, _) = self.run("listing the PCR banks", UNAUTHORIZED, |context| {
+            context.get_capability(CapabilityType::AssignedPcr, 0, 1)
+        })?;
         let CapabilityData::AssignedPcr(banks) = data else {
             return Err(TpmError::Unexpected {
                 what: "another capability than asked for",

@@ -22,6 +22,8 @@ const FORGET: &str = "attest-node-forget.service";
 /// Those that end the boot: one waits for Ignition, one for nothing.
 const CLOSE: &str = "attest-node-close.service";
 const CLOSE_NOW: &str = "attest-node-close-now.service";
+/// The drop-in of what resumes from hibernation.
+const RESUME: &str = "attest-node-resume.conf";
 const UNITS: [&str; 5] = [UNIT, KEEP, FORGET, CLOSE, CLOSE_NOW];
 /// One that has no config: Ignition finds the pointer in `user.ign`, where the distribution has put it, and nowhere else.
 const PLATFORM: &str = "metal";
@@ -35,6 +37,18 @@ fn our_unit(name: &str) -> String {
 
 /// What a release's systemd, with its own units in `systemd`, says of a boot with these units; a first one, or a later one.
 fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, ours: [&str; 5]) -> Vec<String> {
+    cycles_with(images, systemd, distribution, first, ours, None)
+}
+
+/// The same of a boot in which this unit resumes from hibernation, if any.
+fn cycles_with(
+    images: &Images,
+    systemd: &Path,
+    distribution: &Distribution,
+    first: bool,
+    ours: [&str; 5],
+    resume: Option<&str>,
+) -> Vec<String> {
     let tree = Folder::new().unwrap();
     distribution.write(tree.path());
     let units = tree.path().join("usr/lib/systemd/system");
@@ -58,6 +72,15 @@ fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: b
     ] {
         fs::create_dir_all(units.join(link)).unwrap();
         symlink(format!("../{to}"), units.join(link).join(to)).unwrap();
+    }
+    if let Some(resume) = resume {
+        // What systemd's generator makes for `resume=`, and our drop-in.
+        let wants = units.join("sysinit.target.wants");
+        fs::create_dir_all(&wants).unwrap();
+        symlink(format!("../{resume}"), wants.join(resume)).unwrap();
+        let folder = units.join(format!("{resume}.d"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("attest-node.conf"), our_unit(RESUME)).unwrap();
     }
     let said = images.verify_unit(&[&units, systemd], "initrd.target").unwrap();
     said.lines()
@@ -137,6 +160,42 @@ fn no_distribution_has_an_ordering_cycle() {
             true,
             [&unit, &keep, &forget, &wrong, &close_now],
         );
+        assert!(!found.is_empty(), "{release:?}");
+    }
+}
+
+/// On a first boot, too, where systemd's unit for it is before what Ignition waits for.
+#[test]
+fn what_resumes_from_hibernation_waits_for_the_end_of_the_boot_without_a_cycle() {
+    let all = [
+        distributions::debian(),
+        distributions::fedora_coreos(),
+        distributions::fedora_coreos_on_iscsi(),
+        distributions::rhel_coreos(),
+        distributions::micro_os(),
+        distributions::flatcar(),
+    ];
+    let [unit, keep, forget, close, close_now] = UNITS.map(our_unit);
+    for (release, resume) in [
+        (Release::Bookworm, "systemd-hibernate-resume@dev-vdb.service"),
+        (Release::Trixie, "systemd-hibernate-resume.service"),
+    ] {
+        let folder = Folder::new().unwrap();
+        let images = Images::whole(release).unwrap();
+        let systemd = images.initrd_units(folder.path()).unwrap();
+        fs::remove_dir_all(systemd.join("ignition-complete.target.requires")).unwrap();
+        for distribution in &all {
+            for first in [true, false] {
+                let ours = [&*unit, &*keep, &*forget, &*close, &*close_now];
+                let found = cycles_with(&images, &systemd, distribution, first, ours, Some(resume));
+                assert!(found.is_empty(), "{} {release:?}, first: {first}: {found:#?}", distribution.name);
+            }
+        }
+        // The one that waits for Ignition cannot be before it on a first boot: there nothing is resumed, because the other one is not started.
+        let wrong = close.replace("\nBefore=ignition-disks", &format!("\nBefore={resume} ignition-disks"));
+        assert_ne!(wrong, close);
+        let ours = [&*unit, &*keep, &*forget, &*wrong, &*close_now];
+        let found = cycles_with(&images, &systemd, &distributions::debian(), true, ours, Some(resume));
         assert!(!found.is_empty(), "{release:?}");
     }
 }

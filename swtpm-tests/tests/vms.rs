@@ -18,6 +18,7 @@ mod control_plane;
 mod delivery;
 mod four_vms;
 mod harness;
+mod hibernation;
 mod ignition;
 mod initrds;
 mod kubelet;

@@ -55,4 +55,9 @@ install() {
     for target in ignition-subsequent.target emergency.service rescue.service dracut-emergency.service; do
         install_unit attest-node-close-now.service "$target"
     done
+    # Since systemd 255 one unit resumes from hibernation, before that an instance for each device.
+    local resume
+    for resume in systemd-hibernate-resume.service systemd-hibernate-resume@.service; do
+        inst_simple "$moddir/attest-node-resume.conf" "$systemdsystemunitdir/$resume.d/attest-node.conf"
+    done
 }

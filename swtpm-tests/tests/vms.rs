@@ -30,6 +30,7 @@ mod network;
 mod node;
 mod pointer_places;
 mod pointers;
+mod power_cuts;
 mod reboots;
 mod replicas;
 mod tokens;

@@ -1,6 +1,7 @@
 //! What the events of a log mean, on generated logs: everything here runs without the vectors.
 
 mod difference;
+mod firmware;
 mod images;
 mod limits;
 mod loaders;
@@ -87,6 +88,7 @@ fn verdict<T>(fact: &Fact<T>) -> &'static str {
         Err(NotProven::Missing { .. }) => "missing",
         Err(NotProven::Repeated { .. }) => "repeated",
         Err(NotProven::Unexpected { .. }) => "unexpected",
+        Err(NotProven::UnknownEvent { .. }) => "unknown event",
         Err(NotProven::ErrorSeparator { .. }) => "error separator",
         Err(NotProven::SecureBootOff) => "off",
         Err(NotProven::DebugMode { .. }) => "debug mode",

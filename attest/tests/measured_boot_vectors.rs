@@ -315,3 +315,54 @@ fn logs_of_real_machines_say_the_same_of_the_same_value() {
     }
     assert!(compared > 20, "{compared}");
 }
+
+fn from_hex(lines: &[u8]) -> Vec<u8> {
+    let digits: Vec<u8> = lines.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    data_encoding::HEXLOWER.decode(&digits).unwrap()
+}
+
+/// A log that was made for a fault, and the values that it leads to.
+fn fault(name: &str) -> Option<MeasuredBoot> {
+    let hex = vector(&format!("faults/firmware/{name}.log.hex"))?;
+    let bytes = from_hex(&hex);
+    let pcrs: BTreeMap<u8, HexDigest> = serde_json::from_slice(&vector(&format!("faults/firmware/{name}.pcrs.json"))?).unwrap();
+    let log = EventLog::parse(&bytes).unwrap();
+    Some(MeasuredBoot::of(&log.check_against(HashAlg::Sha256, &pcrs).unwrap()))
+}
+
+/// Real firmware's events in PCR 7: the sentences with a terminating zero, and AMD's event.
+#[test]
+fn attack_51_events_of_real_firmware_in_pcr_7_are_read() {
+    for (name, dma) in [
+        ("action-with-zero/dma-before", true),
+        ("action-with-zero/dma-after-separator", true),
+        ("pcr7-vendor-event/before-config", false),
+        ("pcr7-vendor-event/after-separator", false),
+    ] {
+        let Some(boot) = fault(name) else { return };
+        assert_eq!(boot.secure_boot(), Ok(true), "{name}");
+        assert_eq!(boot.dma_protection_disabled(), Ok(dma), "{name}");
+        assert_eq!(boot.authorities().unwrap().len(), 2, "{name}");
+        assert_eq!(boot.database(DatabaseName::Dbx).unwrap().hashes.len(), 1, "{name}");
+    }
+    for name in [
+        "action-with-zero/debug-after-config",
+        "action-with-zero/debug-without-zero-after-separator",
+    ] {
+        let Some(boot) = fault(name) else { return };
+        assert!(matches!(boot.secure_boot(), Err(NotProven::DebugMode { .. })), "{name}");
+        assert!(boot.authorities().is_err() && boot.database(DatabaseName::Dbx).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_log_in_sha_1_only_is_told_from_one_that_is_broken() {
+    let Some(hex) = vector("faults/firmware/sha1-only-firmware/sha1.log.hex") else {
+        return;
+    };
+    let bytes = from_hex(&hex);
+    let log = EventLog::parse(&bytes).unwrap();
+    let quoted: BTreeMap<u8, HexDigest> = (0..8).map(|pcr| (pcr, HexDigest::from([0; 32]))).collect();
+    let error = log.check_against(HashAlg::Sha256, &quoted).unwrap_err();
+    assert!(error.is_of_sha1_only(), "{error}");
+}

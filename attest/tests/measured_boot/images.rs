@@ -57,7 +57,8 @@ fn an_image_cannot_be_hidden() {
     let shown = boot(&lie(&pcr_4(), 3, b"shim"));
     assert!(matches!(shown.events[2].meaning, Meaning::Image { .. }) && shown.events[2].proof == Proof::Digest);
     // Sentences that the firmware does not have.
-    check(&pcr_4().action(4, "Calling EFI Application from Boot Option\0"), Ok(&[3, 4, 5]));
+    check(&pcr_4().action(4, "Calling EFI Application from Boot Option\n"), Ok(&[3, 4, 5]));
+    check(&pcr_4().action(4, "Calling EFI Application from Boot Option\0\0"), Ok(&[3, 4, 5]));
     check(&pcr_4().action(4, "Booting something harmless"), Ok(&[3, 4, 5]));
     check(&pcr_4().event(4, EV_SEPARATOR, b"WBCL"), Ok(&[3, 4, 5]));
     check(&pcr_4().event(4, EV_IPL, b""), Ok(&[3, 4, 5]));

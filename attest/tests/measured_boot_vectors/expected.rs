@@ -191,6 +191,8 @@ pub fn expected() -> [(&'static str, Expected); 14] {
             // SecureBoot has no value there.
             "go-attestation/crypto_agile_eventlog",
             Expected {
+                // Measured with a value of length 0.
+                secure_boot: Some(false),
                 pk: &["9773962c4271cad2"],
                 kek: &[MICROSOFT_KEK],
                 db: &[MICROSOFT_UEFI, MICROSOFT_WINDOWS, "611c3564ad3520bc"],

@@ -148,3 +148,18 @@ pub enum EventLogError {
         events: usize,
     },
 }
+
+/// TPM_ALG_SHA1 (TPM 2.0 Library, Part 2).
+const SHA1: u16 = 0x0004;
+
+impl EventLogError {
+    /// Returns true if the log has SHA-1 digests and no others.
+    #[must_use]
+    pub const fn is_of_sha1_only(&self) -> bool {
+        match self {
+            Self::Sha1Only { .. } => true,
+            Self::BankMissing { declared, .. } => matches!(declared.as_slice(), [SHA1]),
+            _ => false,
+        }
+    }
+}

@@ -110,6 +110,12 @@ pub enum Meaning {
     Initrd,
     /// A variable of shim's as PCR 14 has it: the digest is that of its value. Always [`Proof::Digest`].
     MokVariable { said_name: LogText },
+    /// A value of the firmware's maker in PCR 7, by its digest: of fewer bytes than a variable or an entry of a database has, and not a text. Always
+    /// [`Proof::Content`].
+    VendorValue {
+        /// The bytes in hexadecimal.
+        value: String,
+    },
     /// The digest is the hash of the event's data, and nothing more is known of it. Always [`Proof::Content`].
     Data {
         /// How many bytes.
@@ -138,7 +144,7 @@ pub enum Separator {
     Windows,
 }
 
-/// The firmware's sentences (EV_EFI_ACTION, EV_ACTION), each measured as it stands here.
+/// The firmware's sentences (EV_EFI_ACTION, EV_ACTION), each measured as it stands here, with a terminating zero, or in UTF-16 with or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -156,6 +162,8 @@ pub enum Action {
     DebugMode,
     /// `DMA Protection Disabled`
     DmaProtectionDisabled,
+    /// `Security Level is Downgraded to 0`: Thunderbolt devices may write into memory.
+    SecurityLevelDowngraded,
     /// `Calling INT 19h`: a BIOS boots.
     CallingInt19,
     /// `Start Option ROM Scan`

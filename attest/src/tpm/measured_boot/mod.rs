@@ -42,7 +42,7 @@ pub use event::{
     Action, BootEvent, BootValue, DatabaseName, GrubKind, Guid, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
     VariableValue,
 };
-pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven};
+pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven, Pcr7};
 pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
 pub use part::{NoPart, Part};
 pub use said::SAID_FORM;

@@ -9,7 +9,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use super::MeasuredBoot;
 
 /// Which form [`MeasuredBoot::said`] has. Only digests of one form can be compared: to be raised when an event's summary, or what is read of it, changes.
-pub const SAID_FORM: u32 = 1;
+pub const SAID_FORM: u32 = 2;
 
 /// Of the hash so much is kept: to write another story with the same one is out of reach.
 const SAID_BYTES: usize = 16;

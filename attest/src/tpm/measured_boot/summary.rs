@@ -4,27 +4,22 @@ use std::fmt;
 
 use super::event::{Action, BootEvent, BootValue, GrubKind, Meaning, SecureBootVariable, Separator, UkiSection, VariableValue};
 use super::signatures::{AuthorisedBy, SignatureDatabase};
-use super::text::LogText;
+use super::text::{LogText, TEXT_LIMIT_BYTES};
 
-/// Longest part of a foreign text in such a line, in characters.
+/// Longest part of a foreign text in such a line, in characters, where not all of it is asked for.
 const PART_LIMIT_CHARS: usize = 160;
 
 /// Begin of a digest, in hexadecimal digits: enough to tell the values of a fleet apart.
 const SHORT_DIGITS: usize = 16;
 
 /// A text that a digest covers, without control characters.
-fn part(text: &LogText) -> String {
+fn bounded(text: &LogText, limit: usize) -> String {
     let (begins, more) = match text {
-        LogText::Whole(text) => (text, text.chars().nth(PART_LIMIT_CHARS).is_some()),
+        LogText::Whole(text) => (text, text.chars().nth(limit).is_some()),
         LogText::Beginning { begins, .. } => (begins, true),
     };
     let end = if more { "…" } else { "" };
-    format!("{}{end}", crate::values::printable(begins, PART_LIMIT_CHARS))
-}
-
-/// A text that no digest covers.
-fn said(text: &LogText) -> String {
-    format!("“{}”", part(text))
+    format!("{}{end}", crate::values::printable(begins, limit))
 }
 
 fn short(digest: &impl fmt::Display) -> String {
@@ -35,23 +30,38 @@ fn short(digest: &impl fmt::Display) -> String {
 }
 
 impl BootEvent {
+    /// Describes the event as [`BootEvent::summary`] does, with all of a text that was read.
+    #[must_use]
+    pub fn whole_summary(&self) -> String {
+        self.with_digest(&format!("{:#}", self.meaning))
+    }
+
     /// What it means; and its digest, where that is what is proven, or tells more than the rest.
     #[must_use]
     pub fn summary(&self) -> String {
+        self.with_digest(&self.meaning.to_string())
+    }
+
+    fn with_digest(&self, meaning: &str) -> String {
         let whole = matches!(
             self.meaning,
             Meaning::SecureBootVariable { .. } | Meaning::MisplacedVariable { .. } | Meaning::PartitionTable { .. } | Meaning::Data { .. }
         );
         if self.is_content() && !whole {
-            self.meaning.to_string()
+            meaning.to_owned()
         } else {
-            format!("{} {}", self.meaning, short(&self.digest))
+            format!("{meaning} {}", short(&self.digest))
         }
     }
 }
 
 impl fmt::Display for Meaning {
+    /// With `#`, texts are whole.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = if f.alternate() { TEXT_LIMIT_BYTES } else { PART_LIMIT_CHARS };
+        let part = |text: &LogText| bounded(text, limit);
+        // A text that no digest covers.
+        let said = |text: &LogText| format!("“{}”", part(text));
         match self {
             Self::Separator { separator } => f.write_str(match separator {
                 Separator::Zeros | Separator::Ones => "separator",
@@ -65,7 +75,7 @@ impl fmt::Display for Meaning {
                 said_bytes,
                 said_description,
             } => {
-                let description = said_description.as_ref().map(said).unwrap_or_default();
+                let description = said_description.as_ref().map(&said).unwrap_or_default();
                 write!(f, "firmware {description} of “{said_bytes}” bytes")
             }
             Self::SecureBootVariable { variable } => variable.fmt(f),
@@ -91,7 +101,7 @@ impl fmt::Display for Meaning {
                     BootValue::Bytes(bytes) => write!(f, "of {bytes} bytes"),
                 }
             }
-            Self::Image { said_path } => write!(f, "image {}", said_path.as_ref().map(said).unwrap_or_default()),
+            Self::Image { said_path } => write!(f, "image {}", said_path.as_ref().map(&said).unwrap_or_default()),
             Self::GrubText { said_kind, text } => {
                 let kind = match said_kind {
                     GrubKind::Command => "“command”",
@@ -112,6 +122,7 @@ impl fmt::Display for Meaning {
             Self::LoadOptions => f.write_str("“command line”, as the kernel was given it"),
             Self::Initrd => f.write_str("“initrd”, as the kernel was given it"),
             Self::MokVariable { said_name } => write!(f, "shim's {}", said(said_name)),
+            Self::VendorValue { value } => write!(f, "value {value} of the firmware's maker"),
             Self::Data { bytes, text: None } => write!(f, "{bytes} bytes of data"),
             Self::Data { text: Some(text), .. } => write!(f, "data: {}", part(text)),
             Self::Unknown { said: None } => f.write_str("digest"),
@@ -172,7 +183,7 @@ impl fmt::Display for UkiSection {
 }
 
 impl Action {
-    /// As it is measured.
+    /// Returns the sentence as the profile has it, without a terminating zero.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
@@ -183,6 +194,7 @@ impl Action {
             Self::ExitBootServicesSuccess => "Exit Boot Services Returned with Success",
             Self::DebugMode => "UEFI Debug Mode",
             Self::DmaProtectionDisabled => "DMA Protection Disabled",
+            Self::SecurityLevelDowngraded => "Security Level is Downgraded to 0",
             Self::CallingInt19 => "Calling INT 19h",
             Self::OptionRomScan => "Start Option ROM Scan",
         }

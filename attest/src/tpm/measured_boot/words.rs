@@ -14,8 +14,14 @@ const SEPARATORS: [(&[u8], Separator); 4] = [
     (b"WBCL", Separator::Windows),
 ];
 
-/// PFP 1.06, 10.4.4 (EV_ACTION, EV_EFI_ACTION).
-const ACTIONS: [Action; 9] = [
+/// Number of [`SEPARATORS`] that firmware measures, from the first.
+const FIRMWARE_SEPARATORS: usize = 3;
+
+/// Length of the data of an event in coreboot's log (`TPM_20_LOG_DATA_MAX_LENGTH`). Firmware based on it has hashed separators with the zeros that fill this place.
+const COREBOOT_EVENT_BYTES: usize = 50;
+
+/// PFP 1.06, 10.4.4 (EV_ACTION, EV_EFI_ACTION); the one of Thunderbolt is of Intel's `TbtSecurityLib`.
+const ACTIONS: [Action; 10] = [
     Action::CallingApplication,
     Action::ReturningFromApplication,
     Action::ExitBootServicesInvocation,
@@ -23,6 +29,7 @@ const ACTIONS: [Action; 9] = [
     Action::ExitBootServicesSuccess,
     Action::DebugMode,
     Action::DmaProtectionDisabled,
+    Action::SecurityLevelDowngraded,
     Action::CallingInt19,
     Action::OptionRomScan,
 ];
@@ -57,10 +64,17 @@ impl Words {
     pub(super) fn new(bank: HashAlg) -> Self {
         let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
         let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));
-        let actions = ACTIONS.map(|action| (hash(action.sentence().as_bytes()), Meaning::Action { action }));
+        let padded = SEPARATORS.iter().take(FIRMWARE_SEPARATORS).map(|(bytes, separator)| {
+            let mut padded = bytes.to_vec();
+            padded.resize(COREBOOT_EVENT_BYTES, 0);
+            (hash(&padded), Meaning::Separator { separator: *separator })
+        });
+        let actions = ACTIONS
+            .into_iter()
+            .flat_map(|action| forms(action.sentence()).map(|form| (hash(&form), Meaning::Action { action })));
         let os_separator = (hash(OS_SEPARATOR), Meaning::OsSeparator);
         Self {
-            words: separators.into_iter().chain(actions).chain([os_separator]).collect(),
+            words: separators.into_iter().chain(padded).chain(actions).chain([os_separator]).collect(),
             bank,
             sections: Vec::new(),
         }
@@ -93,6 +107,18 @@ impl Words {
             .find(|(name, _)| name.as_ref() == digest)
             .map(|(_, section)| *section)
     }
+}
+
+/// Returns the bytes that firmware may hash for a sentence. The profile has it in ASCII without a terminating zero; some firmware hashes that, too, or the text in UTF-16.
+fn forms(sentence: &str) -> [Vec<u8>; 4] {
+    let narrow = sentence.as_bytes().to_vec();
+    let wide: Vec<u8> = sentence.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    [
+        [narrow.as_slice(), &[0]].concat(),
+        [wide.as_slice(), &[0, 0]].concat(),
+        narrow,
+        wide,
+    ]
 }
 
 /// Whether it is this digest; their first bytes alone tell nearly always that it is not.

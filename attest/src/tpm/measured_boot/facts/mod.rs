@@ -6,7 +6,7 @@ mod secure_boot;
 use serde::Serialize;
 
 pub use not_proven::{Fact, NotProven};
-pub use secure_boot::MeasuredAuthority;
+pub use secure_boot::{MeasuredAuthority, Pcr7};
 
 use super::MeasuredBoot;
 use super::event::{Action, BootEvent, GrubKind, Meaning, Separator, UkiSection};

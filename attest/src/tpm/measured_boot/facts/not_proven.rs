@@ -1,6 +1,7 @@
 //! Why a fact is none.
 
 use crate::tpm::measured_boot::EVENTS_LIMIT;
+use crate::values::HexDigest;
 
 /// Why something is not proven. `event` is the place in the log, counted from 1 behind the header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum NotProven {
     /// An event that is not what has to be in its place.
     #[error("event {event} in PCR {pcr} is not {required}")]
     Unexpected { pcr: u8, event: usize, required: &'static str },
+    /// An event whose meaning is not known, where each has to be.
+    #[error("the meaning of event {event} in PCR {pcr} is not known (digest {digest})")]
+    UnknownEvent { pcr: u8, event: usize, digest: HexDigest },
     /// The firmware says that it could not measure everything.
     #[error("event {event} is the separator for an error, in PCR {pcr}")]
     ErrorSeparator { pcr: u8, event: usize },

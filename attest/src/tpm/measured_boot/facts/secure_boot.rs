@@ -6,6 +6,7 @@ use crate::tpm::measured_boot::read::SECURE_BOOT_VARIABLES;
 use crate::tpm::measured_boot::signatures::{Authority, SignatureDatabase};
 use crate::tpm::measured_boot::variable::{IMAGE_SECURITY, SHIM};
 use crate::tpm::measured_boot::{LogText, MeasuredBoot};
+use crate::values::HexDigest;
 
 /// What has authorised an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,18 +15,98 @@ pub struct MeasuredAuthority<'b> {
     pub authority: &'b Authority,
 }
 
-const DMA: Meaning = Meaning::Action {
-    action: Action::DmaProtectionDisabled,
-};
+/// PCR 7 of a boot, with the events of unknown meaning that an administrator accepts by their digests.
+///
+/// Each fact is about **all** events of the PCR: one whose meaning is not known could be the sentence, or the authority, that the fact denies. So a fact is proven
+/// only if every event is known, or listed.
+#[derive(Clone, Copy)]
+pub struct Pcr7<'b, 'l> {
+    boot: &'b MeasuredBoot,
+    is_listed: &'l dyn Fn(&HexDigest) -> bool,
+}
+
+/// Secure Boot's variables, and every other event of PCR 7 that is not a listed one.
+type Parts<'b> = (Vec<&'b SecureBootVariable>, Vec<&'b BootEvent>);
 
 impl MeasuredBoot {
-    /// Whether the firmware verified what it booted (the variable SecureBoot). Holds only if PCR 7 begins with SecureBoot, PK, KEK, db and dbx, each
-    /// once and in this order, before its separator, and the firmware was not in debug mode.
+    /// PCR 7, where events of unknown meaning are accepted if `is_listed` holds of their digests.
+    #[must_use]
+    pub const fn pcr_7<'b, 'l>(&'b self, is_listed: &'l dyn Fn(&HexDigest) -> bool) -> Pcr7<'b, 'l> {
+        Pcr7 { boot: self, is_listed }
+    }
+
+    /// [`Pcr7::secure_boot`], with no event listed.
     ///
     /// # Errors
     /// [`NotProven`].
     pub fn secure_boot(&self) -> Fact<bool> {
-        match self.secure_boot_variables()?.first() {
+        self.pcr_7(&|_| false).secure_boot()
+    }
+
+    /// [`Pcr7::database`], with no event listed.
+    ///
+    /// # Errors
+    /// [`NotProven`].
+    pub fn database(&self, name: DatabaseName) -> Fact<&SignatureDatabase> {
+        self.pcr_7(&|_| false).database(name)
+    }
+
+    /// [`Pcr7::authorities`], with no event listed.
+    ///
+    /// # Errors
+    /// [`NotProven`].
+    pub fn authorities(&self) -> Fact<Vec<MeasuredAuthority<'_>>> {
+        self.pcr_7(&|_| false).authorities()
+    }
+
+    /// [`Pcr7::dma_protection_disabled`], with no event listed.
+    ///
+    /// # Errors
+    /// [`NotProven`].
+    pub fn dma_protection_disabled(&self) -> Fact<bool> {
+        self.pcr_7(&|_| false).dma_protection_disabled()
+    }
+
+    /// [`Pcr7::sbat_levels`], with no event listed.
+    ///
+    /// # Errors
+    /// [`NotProven`].
+    pub fn sbat_levels(&self) -> Fact<Vec<&LogText>> {
+        self.pcr_7(&|_| false).sbat_levels()
+    }
+
+    /// The events of PCR 7 whose meaning is not known, in the order in which they were extended.
+    ///
+    /// # Errors
+    /// [`NotProven`], if nothing is proven about the PCR.
+    pub fn unknown_pcr_7_events(&self) -> Fact<Vec<&BootEvent>> {
+        Ok(self.events_of(7)?.into_iter().filter(|event| is_unknown(event)).collect())
+    }
+}
+
+/// Returns true for an event of PCR 7 that could mean anything: only its digest is proven, or its content is a text or a structure that is not known.
+const fn is_unknown(event: &BootEvent) -> bool {
+    matches!(event.meaning, Meaning::Unknown { .. } | Meaning::Data { .. })
+}
+
+/// Returns true for an event by which the firmware says that devices could write into memory while it ran.
+const fn says_dma_was_possible(event: &BootEvent) -> bool {
+    matches!(
+        event.meaning,
+        Meaning::Action {
+            action: Action::DmaProtectionDisabled | Action::SecurityLevelDowngraded,
+        }
+    )
+}
+
+impl<'b> Pcr7<'b, '_> {
+    /// Whether the firmware verified what it booted (the variable SecureBoot). Holds only if PCR 7 begins with SecureBoot, PK, KEK, db and dbx, each
+    /// once and in this order, before its separator; the firmware was not in debug mode; and each other event is known, or listed.
+    ///
+    /// # Errors
+    /// [`NotProven`].
+    pub fn secure_boot(&self) -> Fact<bool> {
+        match self.variables()?.first() {
             Some(SecureBootVariable::SecureBoot { on: Some(on) }) => Ok(*on),
             _ => Err(NotProven::Missing {
                 pcr: 7,
@@ -38,10 +119,10 @@ impl MeasuredBoot {
     ///
     /// # Errors
     /// [`NotProven`].
-    pub fn database(&self, name: DatabaseName) -> Fact<&SignatureDatabase> {
+    pub fn database(&self, name: DatabaseName) -> Fact<&'b SignatureDatabase> {
         let of_name =
             |variable: &&SecureBootVariable| matches!(variable, SecureBootVariable::Signatures { name: found, .. } if *found == name);
-        match self.secure_boot_variables()?.into_iter().find(of_name) {
+        match self.variables()?.into_iter().find(of_name) {
             Some(SecureBootVariable::Signatures { database, .. }) => Ok(database),
             _ => Err(NotProven::Missing {
                 pcr: 7,
@@ -50,20 +131,37 @@ impl MeasuredBoot {
         }
     }
 
-    fn secure_boot_variables(&self) -> Fact<Vec<&SecureBootVariable>> {
-        self.secure_boot_parts().map(|(variables, _)| variables)
+    fn variables(&self) -> Fact<Vec<&'b SecureBootVariable>> {
+        self.parts().map(|(variables, _)| variables)
     }
 
-    /// Secure Boot's variables, and every other event of PCR 7.
-    fn secure_boot_parts(&self) -> Fact<(Vec<&SecureBootVariable>, Vec<&BootEvent>)> {
-        let (before, after) = self.around_separator(7)?;
+    /// Refuses an event that is neither known nor listed.
+    fn check_known(&self, event: &BootEvent) -> Fact<()> {
+        if is_unknown(event) && !(self.is_listed)(&event.digest) {
+            return Err(NotProven::UnknownEvent {
+                pcr: 7,
+                event: event.number,
+                digest: event.digest.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn parts(&self) -> Fact<Parts<'b>> {
+        let (before, after) = self.boot.around_separator(7)?;
         let mut variables = Vec::with_capacity(SECURE_BOOT_VARIABLES);
         let mut others = Vec::new();
         for event in before.into_iter().chain(after) {
+            self.check_known(event)?;
             match &event.meaning {
                 Meaning::SecureBootVariable { variable } => variables.push(variable),
                 Meaning::Action { action: Action::DebugMode } => return Err(NotProven::DebugMode { event: event.number }),
-                _ if variables.len() < SECURE_BOOT_VARIABLES && event.meaning != DMA => {
+                // Listed by its digest.
+                _ if is_unknown(event) => {}
+                // What firmware measures before its variables.
+                Meaning::VendorValue { .. } => others.push(event),
+                _ if says_dma_was_possible(event) => others.push(event),
+                _ if variables.len() < SECURE_BOOT_VARIABLES => {
                     return Err(NotProven::Unexpected {
                         pcr: 7,
                         event: event.number,
@@ -93,12 +191,12 @@ impl MeasuredBoot {
     /// **Everything** that authorised an image, by the firmware and by shim. Each has to be accepted, and there has to be one.
     ///
     /// # Errors
-    /// [`NotProven::SecureBootOff`], [`NotProven::Unexpected`] for an event of PCR 7 that may be one and cannot be read, and the other ones.
-    pub fn authorities(&self) -> Fact<Vec<MeasuredAuthority<'_>>> {
+    /// [`NotProven::SecureBootOff`], [`NotProven::Unexpected`] for a variable that may be one and cannot be read, and the other ones.
+    pub fn authorities(&self) -> Fact<Vec<MeasuredAuthority<'b>>> {
         if !self.secure_boot()? {
             return Err(NotProven::SecureBootOff);
         }
-        let (_, others) = self.secure_boot_parts()?;
+        let (_, others) = self.parts()?;
         let mut authorities = Vec::new();
         for event in others {
             match &event.meaning {
@@ -106,10 +204,11 @@ impl MeasuredBoot {
                     event: event.number,
                     authority,
                 }),
-                Meaning::SbatLevel { .. } | Meaning::OsSeparator | Meaning::Action { .. } => {}
-                // A value of one byte, or a text, is none; nor is anybody's but the firmware's and shim's.
+                Meaning::SbatLevel { .. } | Meaning::OsSeparator | Meaning::Action { .. } | Meaning::VendorValue { .. } => {}
+                // One byte is a setting. Any other value of the firmware's or shim's may be the owner and the hash of an entry, also if it is a text:
+                // whoever makes a db entry chooses its owner, and can try images until the hash is one.
                 Meaning::Variable { vendor, value, .. }
-                    if !matches!(value, VariableValue::Bytes(_)) || ![IMAGE_SECURITY, SHIM].contains(vendor) => {}
+                    if matches!(value, VariableValue::Byte(_)) || ![IMAGE_SECURITY, SHIM].contains(vendor) => {}
                 _ => {
                     return Err(NotProven::Unexpected {
                         pcr: 7,
@@ -122,20 +221,26 @@ impl MeasuredBoot {
         Ok(authorities)
     }
 
-    /// Whether the firmware says that devices could write into memory while it ran (`DMA Protection Disabled`).
+    /// Returns true if the firmware says that devices could write into memory while it ran: `DMA Protection Disabled`, or `Security Level is Downgraded to 0`
+    /// of Thunderbolt.
     ///
     /// # Errors
-    /// [`NotProven`].
+    /// [`NotProven`]; of events that are not known only if the firmware does not say so.
     pub fn dma_protection_disabled(&self) -> Fact<bool> {
-        Ok(self.events_of(7)?.iter().any(|event| event.meaning == DMA))
+        let (before, after) = self.boot.around_separator(7)?;
+        let events = || before.iter().chain(&after);
+        if events().any(|event| says_dma_was_possible(event)) {
+            return Ok(true);
+        }
+        events().try_for_each(|event| self.check_known(event)).map(|()| false)
     }
 
     /// The SBAT level that shim enforces, each that it measured; none, if there was no shim that does.
     ///
     /// # Errors
     /// [`NotProven`].
-    pub fn sbat_levels(&self) -> Fact<Vec<&LogText>> {
-        let (_, others) = self.secure_boot_parts()?;
+    pub fn sbat_levels(&self) -> Fact<Vec<&'b LogText>> {
+        let (_, others) = self.parts()?;
         Ok(others
             .into_iter()
             .filter_map(|event| match &event.meaning {

@@ -1,6 +1,6 @@
 //! PCR 7: Secure Boot's variables, each in its place, and what has authorised what was booted.
 
-use super::{Reading, covered_data, other_variable, unknown};
+use super::{Reading, covered_data, other_variable, printable, unknown};
 use crate::tpm::event_log::TrustedEvent;
 use crate::tpm::measured_boot::event::{DatabaseName, Guid, Meaning, Proof, SecureBootVariable};
 use crate::tpm::measured_boot::signatures::{AuthorisedBy, Authority, SignatureDatabase};
@@ -26,7 +26,8 @@ const SECURE_BOOT_OPTIONAL: [(&str, Guid, Option<DatabaseName>); 2] = [
 pub(in crate::tpm::measured_boot) const SECURE_BOOT_VARIABLES: usize = SECURE_BOOT.len();
 
 impl Reading {
-    /// PCR 7. What is not as it has to be is no variable of Secure Boot's, whatever the log says it is.
+    /// PCR 7. What is not as it has to be is no variable of Secure Boot's, whatever the log says it is. An event that is no variable may stand between them: whether
+    /// a fact is proven beside it is for the facts to say.
     pub(super) fn secure_boot(&mut self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
         let data = event.untrusted_data();
         // shim before 15.3 logged one byte more than it measured, and measured five that are nothing behind the variable (a recorded log).
@@ -39,15 +40,11 @@ impl Reading {
             Some(data) => (data, 0),
             None => match shorter() {
                 Some(data) => (data, 5),
-                None => {
-                    self.authorities = true;
-                    return unknown(event);
-                }
+                None => return unknown(event),
             },
         };
         let Some(variable) = VariableData::read(covered).filter(|variable| variable.padding <= padding) else {
-            self.authorities = true;
-            return (covered_data(covered), Proof::Content);
+            return (vendor_value(covered).unwrap_or_else(|| covered_data(covered)), Proof::Content);
         };
         if !self.authorities
             && padding == 0
@@ -78,12 +75,33 @@ impl Reading {
     }
 }
 
+/// Fewest bytes that a variable, an entry of a database, or the GUID that both begin with can have.
+const GUID_BYTES: usize = 16;
+
+/// A value that can be neither a variable, nor an entry of a database, nor a sentence.
+fn vendor_value(data: &[u8]) -> Option<Meaning> {
+    let is_known = data.len() < GUID_BYTES && (data.len() <= 1 || !is_text(data));
+    is_known.then(|| Meaning::VendorValue {
+        value: data_encoding::HEXLOWER.encode(data),
+    })
+}
+
+/// Returns true for readable characters, in UTF-8 or ASCII of two bytes each, up to zeros at their end.
+fn is_text(data: &[u8]) -> bool {
+    let end = data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let (narrow, _) = data.split_at(end);
+    let wide: Vec<u8> = narrow.iter().step_by(2).copied().collect();
+    let is_wide = narrow.iter().skip(1).step_by(2).all(|byte| *byte == 0) && narrow.len() > 1;
+    printable(narrow).is_some() || (is_wide && printable(&wide).is_some())
+}
+
 /// A variable in its prescribed place.
 fn prescribed(database: Option<DatabaseName>, value: &[u8]) -> Option<SecureBootVariable> {
     match database {
         None => Some(SecureBootVariable::SecureBoot {
             on: match value {
-                [0] => Some(false),
+                // A variable that is not there is measured with a value of length 0 (PFP 1.06, 3.3.4.8).
+                [0] | [] => Some(false),
                 [1] => Some(true),
                 _ => None,
             },

@@ -222,7 +222,7 @@ impl AppraisalPolicy {
     /// The same with sets of reference values, in which its rules look.
     ///
     /// # Errors
-    /// What a rule looks for and does not find there, or that none looks there.
+    /// A rule has no value there, and the pool does not observe; or no rule looks there. A pool that observes may have none yet: they are recorded while it does.
     pub fn with_reference_sets(mut self, sets: &Arc<ReferenceSets>) -> Result<Self, String> {
         if sets.digests().next().is_some() && !self.wants_reference_sets() {
             return Err("no rule looks for reference values: say \"reference values\" for a PCR, or name checks in boot".to_owned());
@@ -230,13 +230,37 @@ impl AppraisalPolicy {
         macro_rules! one {
             ($kind:ident, $member:ident, $room:ty) => {
                 if let Some(rules) = &mut self.$member {
-                    <$room>::use_reference_sets(rules, sets).map_err(|problem| format!("[{}]: {problem}", Kind::$kind.section()))?;
+                    <$room>::use_reference_sets(rules, sets);
                 }
             };
         }
         each_machine!(one);
+        if let (false, Some(missing)) = (self.observe, self.without_values().first()) {
+            return Err(format!(
+                "{missing}; with observe = true the pool is taken without, until values are recorded"
+            ));
+        }
         self.reference_sets = sets.digests().cloned().collect();
         Ok(self)
+    }
+
+    /// Returns the rules for which no generation has a value, in words: nothing of the kind is accepted.
+    #[must_use]
+    pub fn without_values(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                let without = self.$member.as_ref().map(<$room>::without_values).unwrap_or_default();
+                let section = Kind::$kind.section();
+                all.extend(
+                    without
+                        .iter()
+                        .map(|words| format!("[{section}]: no generation has a value for {words}")),
+                );
+            };
+        }
+        each_machine!(one);
+        all
     }
 
     /// SHA-256 of the files of the pool's sets of reference values.

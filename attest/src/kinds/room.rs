@@ -182,9 +182,12 @@ pub(crate) trait Verifier: EvidenceKind {
         false
     }
 
-    /// Gives the rules the pool's sets; what they look for and do not find there, in words.
-    fn use_reference_sets(_: &mut Self::Rules, _: &Arc<ReferenceSets>) -> Result<(), String> {
-        Ok(())
+    /// Gives the rules the pool's sets.
+    fn use_reference_sets(_: &mut Self::Rules, _: &Arc<ReferenceSets>) {}
+
+    /// Returns the rules for which the pool's sets have no value, in words.
+    fn without_values(_: &Self::Rules) -> Vec<String> {
+        Vec::new()
     }
 
     /// What was shown that the rules look for in the pool's sets, and no set has, whether lapsed or not.

@@ -85,8 +85,12 @@ impl Verifier for Tpm {
         Ok((claims, Some(server_key)))
     }
 
-    fn use_reference_sets(values: &mut ReferenceValues, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        values.use_sets(sets)
+    fn use_reference_sets(values: &mut ReferenceValues, sets: &Arc<ReferenceSets>) {
+        values.use_sets(sets);
+    }
+
+    fn without_values(values: &ReferenceValues) -> Vec<String> {
+        values.without_values()
     }
 
     fn wants_reference_sets(values: &ReferenceValues) -> bool {

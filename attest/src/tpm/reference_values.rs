@@ -256,16 +256,19 @@ impl ReferenceValues {
     }
 
     /// Gives it the pool's sets.
-    ///
-    /// # Errors
-    /// What it looks for in them, if they have nothing of the kind: nothing would ever be accepted.
-    pub(crate) fn use_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        let missing = self.wanted().find(|(wanted, _)| sets.listed(*wanted, self.bank).next().is_none());
-        if let Some((_, missing)) = missing {
-            return Err(format!("no generation has a value for {missing}"));
-        }
+    pub(crate) fn use_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.sets = Arc::clone(sets);
-        Ok(())
+    }
+
+    /// Returns the rules for which no generation has a value, in words: nothing of the kind would ever be accepted.
+    #[must_use]
+    pub fn without_values(&self) -> Vec<String> {
+        let without = self.wanted().filter(|(wanted, _)| !self.has_values(*wanted));
+        without.map(|(_, words)| words).collect()
+    }
+
+    fn has_values(&self, wanted: Wanted) -> bool {
+        self.sets.listed(wanted, self.bank).next().is_some()
     }
 
     /// What it has to find in the pool's sets, with words for it.
@@ -283,7 +286,8 @@ impl ReferenceValues {
             let mut listed = self.sets.listed(wanted, self.bank);
             listed.try_fold(0, |latest, listed| Some(listed.generation.expires?.at.max(latest)))
         };
-        self.wanted().filter_map(|(wanted, words)| Some((ends(wanted)?, words))).min()
+        let wanted = self.wanted().filter(|(wanted, _)| self.has_values(*wanted));
+        wanted.filter_map(|(wanted, words)| Some((ends(wanted)?, words))).min()
     }
 
     /// Whether it looks for anything in the pool's sets.

@@ -261,3 +261,29 @@ fn a_text_that_was_cut_has_a_mark() {
         Some(&version),
     );
 }
+
+/// A pool begins with a rule by observing: its values are recorded meanwhile.
+#[test]
+fn a_pool_that_observes_may_have_no_value_for_a_rule_yet() {
+    let log = grub_machine(true);
+    let (case, claims) = claims(&log);
+    let checks = [Check::SecureBoot, Check::Images, Check::Dbx, Check::FirmwareVersion];
+    let whole = [(4, Accepted::ReferenceValues)].into();
+    let policy = AppraisalPolicy::of_tpm(super::values(&checks, whole));
+    let refused = policy.clone().with_reference_sets(&Arc::default()).unwrap_err();
+    assert!(
+        refused.contains("[tpm]: no generation has a value for PCR 4") && refused.contains("observe = true"),
+        "{refused}"
+    );
+    let observing = policy.observing().with_reference_sets(&Arc::default()).unwrap();
+    assert_eq!(observing.without_values().len(), 4, "{:?}", observing.without_values());
+    assert_eq!(observing.reference_values().unwrap().lapses(), None);
+    let result = appraise(claims.clone(), &observing, at(case.now)).unwrap();
+    let codes: Vec<&str> = result.would_refuse().iter().map(Reject::code).collect();
+    assert_eq!(codes, ["pcr-mismatch", "boot-not-accepted", "dbx-too-old", "firmware-not-accepted"]);
+    // What it records is refused as soon as it is strict.
+    assert_eq!(
+        appraise(claims, &observing.strict(), at(case.now)).unwrap_err().code(),
+        "pcr-mismatch"
+    );
+}

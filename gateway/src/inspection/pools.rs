@@ -101,6 +101,13 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
             )));
         }
         findings.extend(lapse(&pool, known.now));
+        let without = pool.policy.without_values().into_iter();
+        findings.extend(without.map(|words| {
+            Finding::Warning(format!(
+                "pool {}: {words}: it observes, so its machines are taken; record values before it refuses (attest-gateway reference-values record)",
+                pool.name()
+            ))
+        }));
         let warnings = pool.warnings(known.roots, known.client_ca);
         findings.extend(warnings.into_iter().map(Finding::Warning));
         let warnings = known.clouds.iter().flat_map(|known| clouds::warnings(known, &pool));

@@ -98,8 +98,12 @@ impl Verifier for NitroTpm {
         rules.reference_values().wants_sets()
     }
 
-    fn use_reference_sets(rules: &mut NitroTpmRules, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        rules.use_reference_sets(sets)
+    fn use_reference_sets(rules: &mut NitroTpmRules, sets: &Arc<ReferenceSets>) {
+        rules.use_reference_sets(sets);
+    }
+
+    fn without_values(rules: &NitroTpmRules) -> Vec<String> {
+        rules.reference_values().without_values()
     }
 
     fn unlisted(verified: &VerifiedNitroTpm, rules: &NitroTpmRules) -> Vec<NewValue> {

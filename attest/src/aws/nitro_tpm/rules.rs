@@ -132,8 +132,8 @@ impl NitroTpmRules {
     }
 
     /// Gives them the pool's sets.
-    pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        self.pcrs.use_sets(sets)
+    pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
+        self.pcrs.use_sets(sets);
     }
 
     /// What is accepted in the PCRs: SHA-384.

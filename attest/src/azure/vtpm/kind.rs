@@ -116,8 +116,12 @@ impl Verifier for AzureVtpm {
         rules.reference_values().wants_sets()
     }
 
-    fn use_reference_sets(rules: &mut AzureVtpmRules, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        rules.use_reference_sets(sets)
+    fn use_reference_sets(rules: &mut AzureVtpmRules, sets: &Arc<ReferenceSets>) {
+        rules.use_reference_sets(sets);
+    }
+
+    fn without_values(rules: &AzureVtpmRules) -> Vec<String> {
+        rules.reference_values().without_values()
     }
 
     fn unlisted(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Vec<NewValue> {

@@ -107,8 +107,8 @@ impl AzureVtpmRules {
     }
 
     /// Gives them the pool's sets.
-    pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) -> Result<(), String> {
-        self.reference_values.use_sets(sets)
+    pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
+        self.reference_values.use_sets(sets);
     }
 
     /// What is accepted in the PCRs.

@@ -52,6 +52,16 @@ impl Withheld {
         Self::words(self.of_before.as_deref().unwrap_or(&self.words))
     }
 
+    /// The same, and something more, which earlier releases did not say.
+    #[must_use]
+    pub(crate) fn and(self, more: &str) -> Self {
+        let words = format!("{}; {more}", self.words).into_boxed_str();
+        Self {
+            words,
+            of_before: Some(self.of_before.unwrap_or(self.words)),
+        }
+    }
+
     fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {
         let named: Vec<String> = values.iter().take(NAMED_LIMIT).map(ToString::to_string).collect();
         let named = named.join(separator);

@@ -1,5 +1,6 @@
 //! Rules on what was booted: what is accepted, and for each accepted thing one that is altered.
 
+mod firmware;
 mod generations;
 mod new_values;
 mod places;

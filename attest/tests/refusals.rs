@@ -8,7 +8,7 @@ use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule}
 use attest::azure::vtpm::AzureVtpmError;
 use attest::condition::ConditionRefusal;
 use attest::gcp::GcpError;
-use attest::tpm::rules::{Beginning, BootRefusal, Check, Known};
+use attest::tpm::rules::{BootRefusal, Check, Excerpt, Known};
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
 
@@ -145,7 +145,7 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             accepted: kept(),
         },
         BootRefusal::FirmwareVersion {
-            found: Beginning::of(&found()),
+            found: Excerpt::of(&found()),
             accepted: kept(),
         },
     ];

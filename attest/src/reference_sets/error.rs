@@ -1,4 +1,4 @@
-use super::{GENERATIONS_LIMIT, NAME_LIMIT_BYTES, SET_LIMIT_BYTES, VALUES_LIMIT};
+use super::{GENERATIONS_LIMIT, SET_LIMIT_BYTES, VALUES_LIMIT};
 use crate::values::HexDigest;
 use attest_wire::HashAlg;
 
@@ -18,8 +18,13 @@ pub enum ReferenceSetError {
     #[error("two generations are named {0:?}")]
     Repeated(String),
     /// A name that is none.
-    #[error("generation {generation:?}: {field} has to have 1 to {NAME_LIMIT_BYTES} bytes, and no control characters")]
-    Name { generation: String, field: &'static str },
+    #[error("generation {generation:?}: {field} has to have 1 to {limit} bytes, and no control characters")]
+    Name {
+        generation: String,
+        field: &'static str,
+        /// Most bytes that it may have.
+        limit: usize,
+    },
     /// A generation that lapses before it is there.
     #[error("generation {generation:?} expires before it was added")]
     Expires { generation: String },

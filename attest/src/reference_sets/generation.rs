@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::values::Values;
-use super::{NAME_LIMIT_BYTES, ReferenceSetError, Time};
+use super::{NAME_LIMIT_BYTES, ReferenceSetError, Time, VALUE_NAME_LIMIT_BYTES};
 
 /// Values that were added together, and where they come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,13 +45,15 @@ impl Generation {
 
     pub(super) fn check(&self) -> Result<(), ReferenceSetError> {
         let generation = || self.name.clone();
-        let named = |field, text: &str| match text.len() {
-            1..=NAME_LIMIT_BYTES if !text.contains(char::is_control) => Ok(()),
-            _ => Err(ReferenceSetError::Name {
+        let within = |field, text: &str, limit: usize| match (1..=limit).contains(&text.len()) && !text.contains(char::is_control) {
+            true => Ok(()),
+            false => Err(ReferenceSetError::Name {
                 generation: crate::values::printable(&self.name, NAME_LIMIT_BYTES),
                 field,
+                limit,
             }),
         };
+        let named = |field, text: &str| within(field, text, NAME_LIMIT_BYTES);
         named("name", &self.name)?;
         named("by", &self.by)?;
         match &self.from {
@@ -67,7 +69,7 @@ impl Generation {
             return Err(ReferenceSetError::Expires { generation: generation() });
         }
         for name in self.values.names() {
-            named("name of a value", name)?;
+            within("name of a value", name, VALUE_NAME_LIMIT_BYTES)?;
         }
         self.values.check(&self.name)
     }

@@ -22,6 +22,8 @@ pub enum Wanted {
     Images,
     Drivers,
     Authorities,
+    /// Events of PCR 7 whose meaning is not known.
+    Pcr7Events,
     Dbx,
     Grub,
     Files,
@@ -127,6 +129,7 @@ fn of(generation: &Generation, wanted: Wanted, bank: HashAlg) -> Vec<Listed<'_>>
         Wanted::Images => &values.images,
         Wanted::Drivers => &values.drivers,
         Wanted::Authorities => &values.authorities,
+        Wanted::Pcr7Events => &values.pcr_7_events,
         Wanted::Grub => &values.grub,
         Wanted::Files => &values.files,
         Wanted::KernelConfig => &values.kernel_config,

@@ -35,6 +35,10 @@ pub const VALUES_LIMIT: usize = 4096;
 /// Longest name, and longest word on where something comes from, in bytes.
 pub const NAME_LIMIT_BYTES: usize = 256;
 
+/// Longest name of a value, in bytes. A command of GRUB's and a command line are named by their text, so that a message can say in what another one differs; those
+/// of RHEL CoreOS have some 400.
+pub const VALUE_NAME_LIMIT_BYTES: usize = 1024;
+
 /// A set of reference values: what one file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

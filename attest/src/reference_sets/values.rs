@@ -29,6 +29,9 @@ pub struct Values {
     /// What signs the boot chain, by the SHA-256 of its DER; of an image that is authorised by its own hash, that: PCR 7.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<EventValue>,
+    /// Events of PCR 7 whose meaning is not known, and beside which Secure Boot is proven nevertheless.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pcr_7_events: Vec<EventValue>,
     /// SHA-256 of images that have to be in dbx: PCR 7.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dbx: Vec<HexDigest>,
@@ -80,15 +83,25 @@ pub struct SectionValue {
 }
 
 /// Names of the lists of events, as files have them.
-const LISTS: [&str; 7] = ["images", "drivers", "authorities", "grub", "files", "kernel_config", "mok"];
+const LISTS: [&str; 8] = [
+    "images",
+    "drivers",
+    "authorities",
+    "pcr_7_events",
+    "grub",
+    "files",
+    "kernel_config",
+    "mok",
+];
 
 impl Values {
     /// The lists of events, all but those of sections.
-    pub(super) fn lists(&self) -> [&[EventValue]; 7] {
+    pub(super) fn lists(&self) -> [&[EventValue]; 8] {
         [
             &self.images,
             &self.drivers,
             &self.authorities,
+            &self.pcr_7_events,
             &self.grub,
             &self.files,
             &self.kernel_config,
@@ -107,6 +120,7 @@ impl Values {
             "images" => &mut self.images,
             "drivers" => &mut self.drivers,
             "authorities" => &mut self.authorities,
+            "pcr_7_events" => &mut self.pcr_7_events,
             "grub" => &mut self.grub,
             "files" => &mut self.files,
             "kernel_config" => &mut self.kernel_config,

@@ -201,8 +201,21 @@ advice! {
     EVENT_LOG_MISSING = "event-log-missing", "The pool requires the firmware's event log, and none was sent", "Mount securityfs in the initramfs, or say event_log = \"checked\" in [tpm] of the pool's pool.toml.";
     EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
     EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
+    EVENT_LOG_SHA1 = "event-log-sha1-only", "The firmware measures in SHA-1 only", "This firmware's event log has SHA-1 digests and no others, and SHA-1 proves nothing. Choose SHA-256 as the TPM's algorithm or PCR bank in the firmware setup, or update the firmware. Until then its PCRs of SHA-256 hold nothing of the boot.";
     PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
     BOOT_IS_OVER = "tpm-boot-is-over", "The machine attests after its boot, and the pool takes it while it boots only", "Reset the machine: it attests while it boots, before anything else runs. If it was just reset, something of its boot extends PCR 13 outside of the firmware's log, or the log does not come with the quote (docs/evidence/tpm.md).";
+}
+
+/// The last PCR that firmware extends on every boot: with a separator, if with nothing else.
+const FIRMWARE_PCR_LAST: u8 = 7;
+
+/// Returns true for a PCR that nothing was extended into, in hexadecimal.
+const fn is_zeros(quoted: &str) -> bool {
+    let mut digits = quoted.as_bytes();
+    while let [b'0', rest @ ..] = digits {
+        digits = rest;
+    }
+    digits.is_empty()
 }
 
 impl TpmEvidenceError {
@@ -239,8 +252,17 @@ impl TpmEvidenceError {
             Self::PcrNotQuoted { .. } => PCR_NOT_QUOTED,
             Self::PcrMissing { .. } | Self::PcrLength { .. } => PCR_MISSING,
             Self::EventLogMissing => EVENT_LOG_MISSING,
+            Self::EventLog(error) | Self::EventLogMismatch(error) if error.is_of_sha1_only() => EVENT_LOG_SHA1,
+            Self::EventLogMismatch(EventLogError::BankMissing { .. }) => Advice {
+                next_step: "The firmware measures in other banks than the pool's; the reason names them by their TPM_ALG_ID (000b is sha256, 000c sha384, 000d sha512). Enable the pool's bank in the firmware setup, or name one of them as bank in [tpm] of the pool's pool.toml.",
+                ..EVENT_LOG_MISMATCH
+            },
             Self::EventLog(_) => EVENT_LOG_MALFORMED,
             Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
+            Self::PcrMismatch { index, quoted, .. } if *index <= FIRMWARE_PCR_LAST && is_zeros(quoted.as_str()) => Advice {
+                next_step: "Nothing was measured into this PCR: the firmware measures in another bank, such as SHA-1 only, or not at all. Choose the pool's bank as the TPM's algorithm in the firmware setup, or update the firmware.",
+                ..PCR_MISMATCH
+            },
             Self::PcrMismatch { .. } => PCR_MISMATCH,
             Self::BootIsOver(_) => BOOT_IS_OVER,
             Self::Boot(refusal) => refusal.advice(),

@@ -214,9 +214,9 @@ fn a_section_that_is_refused_is_beside_those_that_are_accepted_as_it() {
     assert!(now.ends_with("(.splash); the pool accepts no .splash now"), "{now}");
 }
 
-/// Who reads a message sees where a text was cut; earlier releases did not say.
+/// A long text is shown by its beginning and its end, where what somebody has typed stands; earlier releases showed 120 characters, and no mark.
 #[test]
-fn a_text_that_was_cut_has_a_mark() {
+fn a_long_text_is_shown_by_its_beginning_and_its_end() {
     let check = |log: &LogBuilder, checked: Check, shown: &str, before: Option<&str>| {
         let accepted = sets(vec![generation("first", 10, None, values_of(&grub_machine(true)))]);
         let refusal = refused(log, &[checked], &accepted);
@@ -225,25 +225,32 @@ fn a_text_that_was_cut_has_a_mark() {
         assert_eq!(found.is_some(), before.is_some(), "{found:?}");
         for (found, expect) in found.iter().zip(before) {
             assert!(found.to_string().contains(expect), "{found}");
-            assert_eq!(found.to_string(), refusal.to_string().replacen("\"…", "\"", 1));
             assert_eq!(found.of_before(), None);
         }
     };
-    let (fits, longer) = ("a".repeat(120), "a".repeat(121));
-    let whole = format!("(\"{fits}\")");
-    check(&grub_machine(true).grub(&fits), Check::Grub, &whole, None);
+    let (fits, longer) = ("a".repeat(240), format!("{}{}init=/bin/sh", "a".repeat(120), "b".repeat(200)));
+    let legacy = "a".repeat(120);
+    let parts = format!("\"{}\"…\"{}init=/bin/sh\"", "a".repeat(60), "b".repeat(168));
+    let of_before = format!("(\"{legacy}\")");
+    check(&grub_machine(true).grub(&legacy), Check::Grub, &of_before, None);
+    check(
+        &grub_machine(true).grub(&fits),
+        Check::Grub,
+        &format!("(\"{fits}\")"),
+        Some(&of_before),
+    );
     check(
         &grub_machine(true).grub(&longer),
         Check::Grub,
-        &format!("(\"{fits}\"…)"),
-        Some(&whole),
+        &format!("({parts})"),
+        Some(&of_before),
     );
     // A text's own mark is in the quotation marks.
     check(&grub_machine(true).grub("a…"), Check::Grub, "(\"a…\")", None);
     let named = |name: &str| with(&grub_machine(true), 9, b"other", name.as_bytes());
-    let word = format!("; the node calls it \"{fits}\"");
-    check(&named(&fits), Check::Files, &word, None);
-    check(&named(&longer), Check::Files, &format!("{word}…"), Some(&word));
+    let word = format!("; the node calls it \"{legacy}\"");
+    check(&named(&legacy), Check::Files, &word, None);
+    check(&named(&longer), Check::Files, &format!("; the node calls it {parts}"), Some(&word));
     let mut firmware = grub_machine(true);
     let version = crate::measured_boot::machine::utf16(&longer);
     firmware.events[0] = LogBuilder {
@@ -253,13 +260,39 @@ fn a_text_that_was_cut_has_a_mark() {
     .event(0, 8, &version)
     .events[0]
         .clone();
-    let version = format!("version \"{fits}\"");
     check(
         &firmware,
         Check::FirmwareVersion,
-        &format!("{version}… is not accepted"),
-        Some(&version),
+        &format!("version {parts} is not accepted"),
+        Some(&format!("version \"{legacy}\"")),
     );
+}
+
+/// The log and the record show in what a long text differs from an accepted one; the node, who would learn what is accepted, is not told.
+#[test]
+fn the_part_of_a_long_text_that_differs_is_in_the_log() {
+    let line = |added: &str| format!("linux /vmlinuz {}{added} {} ro", "root=LABEL=root ".repeat(20), "rw ".repeat(100));
+    let good = grub_machine(true).grub(&line(""));
+    let (_, of_good) = claims(&good);
+    let boot = of_good.tpm().unwrap().event_log.as_ref().unwrap().boot.clone().unwrap();
+    let values = attest::tpm::rules::Recording::of(&boot, &BTreeMap::new(), false).values;
+    let accepted = sets(vec![generation("first", 10, None, values)]);
+    let refusal = refused(&grub_machine(true).grub(&line("init=/bin/sh")), &[Check::Grub], &accepted);
+    assert!(
+        !refusal.to_string().contains("init=/bin/sh") && !refusal.to_string().contains("unlike"),
+        "{refusal}"
+    );
+    let detail = Reject::from(refusal).detail();
+    let part = "; unlike \"linux /vmlinuz ";
+    assert!(detail.contains(part), "{detail}");
+    let (_, part) = detail.split_once(part).unwrap();
+    assert!(
+        part.contains(" this has …\"") && part.contains("init=/bin/sh") && part.ends_with("\"…"),
+        "{part}"
+    );
+    // A short one is shown in full.
+    let detail = Reject::from(refused(&grub_machine(true).grub("linux /other"), &[Check::Grub], &accepted)).detail();
+    assert!(!detail.contains("unlike"), "{detail}");
 }
 
 /// A pool begins with a rule by observing: its values are recorded meanwhile.

@@ -84,18 +84,17 @@ impl AzureVtpmError {
 /// What is said of every TPM's evidence, said of a vTPM's: its key is none that attest-node makes, it has no firmware setup, and its pool has
 /// another section. Codes and meanings are the same.
 const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
+    let advice = error.advice();
     let next_step = match error {
         TpmEvidenceError::AkAttributes { .. } | TpmEvidenceError::AkAlgorithm { .. } | TpmEvidenceError::AkHierarchy { .. } => FOREIGN_AK,
         TpmEvidenceError::Selection { .. } | TpmEvidenceError::ReferenceSelection { .. } => SELECTION,
         TpmEvidenceError::EventLogMissing => NO_EVENT_LOG,
+        TpmEvidenceError::EventLog(error) | TpmEvidenceError::EventLogMismatch(error) if error.is_of_sha1_only() => return advice,
         TpmEvidenceError::EventLog(_) => MALFORMED_EVENT_LOG,
         TpmEvidenceError::EventLogMismatch(_) => OTHER_EVENT_LOG,
-        _ => return error.advice(),
+        _ => return advice,
     };
-    Advice {
-        next_step,
-        ..error.advice()
-    }
+    Advice { next_step, ..advice }
 }
 
 /// Of an AK that Azure does not make.

@@ -1,6 +1,6 @@
 //! Why what a machine has booted is refused.
 
-use super::{Beginning, Check, Known};
+use super::{Check, Excerpt, Known};
 use crate::advice::{Advice, advice};
 use crate::tpm::measured_boot::NotProven;
 use crate::tpm::wire::HashAlg;
@@ -41,12 +41,12 @@ pub enum BootRefusal {
     },
     /// The firmware is of another version.
     #[error("the firmware's version {found} is not accepted")]
-    FirmwareVersion { found: Beginning, accepted: Withheld },
+    FirmwareVersion { found: Excerpt, accepted: Withheld },
 }
 
 advice! {
     /// The codes of a [`BootRefusal`].
-    pub BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "Look at the event that the gateway's log names. A PCR that later software extends as well cannot be checked by its events; take that check out of `boot` in the pool's pool.toml.";
+    pub BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "The reason says which event, and what is wrong with it; the advice depends on that. docs/measured-boot.md (The facts) says what each check needs. A check that a machine's firmware cannot satisfy is taken out of `boot` in the pool's pool.toml.";
     SECURE_BOOT_OFF = "secure-boot-off", "Secure Boot is off", "Turn Secure Boot on in the firmware setup.";
     BOOT_NOTHING_MEASURED = "boot-nothing-measured", "Nothing was measured of what the pool checks", "Take the check that the gateway's log names out of `boot` in the pool's pool.toml, if these machines boot otherwise.";
     DBX_TOO_OLD = "dbx-too-old", "The firmware's list of revoked images lacks some that the pool requires", "Update dbx on the machine (fwupdmgr update), or let a generation without these hashes be accepted for a while.";
@@ -54,15 +54,57 @@ advice! {
     FIRMWARE_NOT_ACCEPTED = "firmware-not-accepted", "The firmware's version is not accepted", "If the firmware was updated, add its version to the pool's reference values; otherwise update it.";
 }
 
+/// The advice for a file that is written while the machine runs.
+const GRUB_ENVIRONMENT: &str = "The node calls this file GRUB's environment block, which GRUB and the system write: saved_entry, boot_success, boot_counter. Accept each content that it should have, by `attest-gateway reference-values record` from a node that you trust; if it is another at each boot, take `files` out of `boot` in the pool's pool.toml.";
+
+/// The advice for a fact that is not proven: under one code, what each cause wants.
+const fn not_proven(why: &NotProven) -> Advice {
+    let next_step = match why {
+        NotProven::UnknownEvent { .. } => {
+            "The firmware measures something into PCR 7 that this gateway does not know; the reason has its digest. If the machine's maker explains it, list exactly this digest: pcr_7_events in a file of the pool's reference values, or `attest-gateway reference-values record` with --pcr-7-events while the pool observes (docs/reference-values.md)."
+        }
+        NotProven::DebugMode { .. } => {
+            "Turn the firmware's debugger off in the firmware setup: while it is on, Secure Boot proves nothing."
+        }
+        NotProven::ErrorSeparator { .. } => {
+            "The firmware could not measure all that it started, and says so in this event. Reset the machine; if it stays, update its firmware, or ask its maker."
+        }
+        NotProven::PcrNotExplained { .. } => {
+            "Something extends this PCR after the firmware's log ends, so its events cannot be checked. Take the checks of this PCR out of `boot` in the pool's pool.toml."
+        }
+        NotProven::TooManyEvents { .. } => {
+            "The log has more events than a boot leaves: look at what extends PCRs on this machine, and reset it."
+        }
+        NotProven::Missing { .. } => {
+            "This machine's firmware or boot loader does not measure what the check needs. Update its firmware, or take the check out of `boot` in the pool's pool.toml."
+        }
+        NotProven::Repeated { .. } | NotProven::Unexpected { .. } => {
+            "The event that the reason names is not what has to be in its place: software has extended the PCR after the firmware, or this firmware measures otherwise. Reset the machine; if it stays, compare its log with another machine's (`attest-gateway log boot-diff`)."
+        }
+        NotProven::SecureBootOff => return SECURE_BOOT_OFF,
+    };
+    Advice {
+        next_step,
+        ..BOOT_NOT_PROVEN
+    }
+}
+
 impl BootRefusal {
     /// Code, meaning and next step.
     #[must_use]
     pub const fn advice(&self) -> Advice {
         match self {
-            Self::NotProven { .. } => BOOT_NOT_PROVEN,
+            Self::NotProven { why, .. } => not_proven(why),
             Self::SecureBootOff { .. } => SECURE_BOOT_OFF,
             Self::Nothing { .. } => BOOT_NOTHING_MEASURED,
             Self::Dbx { .. } => DBX_TOO_OLD,
+            Self::NotAccepted {
+                said: Known::GrubEnvironment(_),
+                ..
+            } => Advice {
+                next_step: GRUB_ENVIRONMENT,
+                ..BOOT_NOT_ACCEPTED
+            },
             Self::NotAccepted { .. } => BOOT_NOT_ACCEPTED,
             Self::FirmwareVersion { .. } => FIRMWARE_NOT_ACCEPTED,
         }
@@ -85,11 +127,11 @@ impl BootRefusal {
                 event: *event,
                 bank: *bank,
                 digest: digest.clone(),
-                said: said.unmarked(),
+                said: said.of_before(),
                 accepted: accepted.of_before(),
             },
             Self::FirmwareVersion { found, accepted } => Self::FirmwareVersion {
-                found: found.unmarked(),
+                found: found.of_before(),
                 accepted: accepted.of_before(),
             },
             Self::NotProven { .. } | Self::SecureBootOff { .. } | Self::Nothing { .. } | Self::Dbx { .. } => return None,

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::matching::{accepted_sections, accepted_words, is_accepted};
-use super::{Beginning, BootRefusal, Check, Known};
+use super::{BootRefusal, Check, Excerpt, Known};
 use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceSets, Value, Wanted};
-use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Meaning, MeasuredBoot, NotProven, Sha256};
+use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot, NotProven, Pcr7, Sha256};
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
 
@@ -92,7 +92,7 @@ impl Shown<'_> {
             (Said::Event(event), _) => known(event),
             (Said::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
-                Known::Content(Beginning::of(subject))
+                Known::Content(Excerpt::of(subject))
             }
             (Said::Hash, _) => Known::OwnHash,
             (Said::Section, section) => Known::Section(section.unwrap_or_default()),
@@ -120,13 +120,22 @@ impl Shown<'_> {
     }
 }
 
-impl Against<'_> {
+impl<'b> Against<'b> {
     fn not_proven(&self, why: NotProven) -> BootRefusal {
         BootRefusal::NotProven { check: self.check, why }
     }
 
+    /// Reads PCR 7 with the events of unknown meaning that are accepted now.
+    fn of_pcr_7<T>(&self, read: impl FnOnce(Pcr7<'b, '_>) -> Fact<T>) -> Fact<T> {
+        let is_listed = |digest: &HexDigest| {
+            let fits = |value: &Value<'_>| *value == Value::Digest(digest);
+            is_accepted(self.sets, Wanted::Pcr7Events, self.boot.bank, fits, self.now)
+        };
+        read(self.boot.pcr_7(&is_listed))
+    }
+
     fn secure_boot(&self) -> Result<(), BootRefusal> {
-        match self.boot.secure_boot() {
+        match self.of_pcr_7(|pcr_7| pcr_7.secure_boot()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(BootRefusal::SecureBootOff { check: self.check }),
             Err(why) => Err(self.not_proven(why)),
@@ -135,7 +144,9 @@ impl Against<'_> {
 
     fn dbx(&self) -> Result<(), BootRefusal> {
         self.secure_boot()?;
-        let dbx = self.boot.database(DatabaseName::Dbx).map_err(|why| self.not_proven(why))?;
+        let dbx = self
+            .of_pcr_7(|pcr_7| pcr_7.database(DatabaseName::Dbx))
+            .map_err(|why| self.not_proven(why))?;
         let mut nearest: Option<(usize, String)> = None;
         for (generation, hashes) in self.sets.dbx().filter(|(generation, _)| generation.is_accepted_at(self.now)) {
             // One that could not be compared is not there.
@@ -158,7 +169,7 @@ impl Against<'_> {
     }
 
     /// All that the rule is about, each of which has to be accepted.
-    fn events(&self) -> Result<Vec<Shown<'_>>, BootRefusal> {
+    fn events(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
         let boot = self.boot;
         match self.check {
             Check::Authorities => self.authorities(),
@@ -178,9 +189,9 @@ impl Against<'_> {
     }
 
     /// Behind Secure Boot's variables alone: whoever boots without it can write whatever he likes there.
-    fn authorities(&self) -> Result<Vec<Shown<'_>>, BootRefusal> {
+    fn authorities(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
         self.secure_boot()?;
-        let authorities = self.boot.authorities().map_err(|why| self.not_proven(why))?;
+        let authorities = self.of_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
         if authorities.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
@@ -208,12 +219,12 @@ impl Against<'_> {
             return Ok(());
         }
         Err(BootRefusal::FirmwareVersion {
-            found: Beginning::of(&version.to_string()),
+            found: Excerpt::of(&version.to_string()),
             accepted: accepted_words(self.sets, Wanted::FirmwareVersions, self.boot.bank, fits, self.now),
         })
     }
 
-    fn uki_sections(&self) -> Result<Vec<Shown<'_>>, BootRefusal> {
+    fn uki_sections(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
         let sections = self.boot.uki_sections().map_err(|why| self.not_proven(why))?;
         if sections.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
@@ -246,6 +257,18 @@ impl Against<'_> {
         Ok(shown)
     }
 
+    /// Describes the part in which a long text differs from the accepted one that is most like it. The node is not told, which would learn what is accepted.
+    fn difference(&self, wanted: Wanted, shown: &Shown<'_>) -> Option<String> {
+        let Said::Event(event) = &shown.said else { return None };
+        let text = said_name(event).filter(|_| event.is_content())?;
+        let accepted = self
+            .sets
+            .listed(wanted, self.boot.bank)
+            .filter(|listed| listed.generation.is_accepted_at(self.now));
+        let (nearest, part) = Excerpt::beside(&text, accepted.map(|listed| listed.name))?;
+        Some(format!("unlike {} this has {part}", Excerpt::of(nearest)))
+    }
+
     fn accept(&self, shown: &Shown<'_>) -> Result<(), BootRefusal> {
         let fits = |value: &Value<'_>| *value == shown.value();
         // What looks for no value accepts none.
@@ -253,7 +276,13 @@ impl Against<'_> {
             Some(wanted) if is_accepted(self.sets, wanted, self.boot.bank, fits, self.now) => return Ok(()),
             Some(wanted) => match shown.section {
                 Some(section) => accepted_sections(self.sets, wanted, self.boot.bank, fits, self.now, section),
-                None => accepted_words(self.sets, wanted, self.boot.bank, fits, self.now),
+                None => {
+                    let accepted = accepted_words(self.sets, wanted, self.boot.bank, fits, self.now);
+                    match self.difference(wanted, shown) {
+                        Some(words) => accepted.and(&words),
+                        None => accepted,
+                    }
+                }
             },
             None => crate::withheld::Withheld::words("nothing"),
         };
@@ -271,11 +300,20 @@ impl Against<'_> {
 /// What there is to say of an event: its content, where the digest covers it; or what the log says, which is the node's own word.
 fn known(event: &BootEvent) -> Known {
     let Some(text) = said_name(event) else { return Known::Nothing };
-    let text = Beginning::of(&text);
+    let excerpt = Excerpt::of(&text);
     match event.is_content() {
-        true => Known::Content(text),
-        false => Known::NodesWord(text),
+        true => Known::Content(excerpt),
+        false if is_grub_environment(event) => Known::GrubEnvironment(excerpt),
+        false => Known::NodesWord(excerpt),
     }
+}
+
+/// Returns true if the node calls a file GRUB's environment block. Only advice depends on it.
+pub(super) fn is_grub_environment(event: &BootEvent) -> bool {
+    let Meaning::File { said_name } = &event.meaning else {
+        return false;
+    };
+    said_name.whole().is_some_and(|name| name.ends_with("/grubenv"))
 }
 
 /// The same, whoever's word it is.

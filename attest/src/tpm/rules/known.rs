@@ -1,49 +1,117 @@
-//! What a message says of an event beside its digest: bounded, with a mark where it was cut, and in words that say whose they are.
+//! Texts of an event in messages: bounded, with a mark where something was left out, and in words that say whose they are.
 
 use std::fmt;
 
 use crate::values::printable;
 
-/// Longest text of an event that a message has, in characters.
-pub(super) const SAID_LIMIT_CHARS: usize = 120;
+/// Longest text of an event that a message has in full, in characters: with what stands before it, as much as `attest-node` shows of an answer.
+pub(super) const WHOLE_LIMIT_CHARS: usize = 240;
 
-/// How a text begins.
+/// Length of the beginning of a longer text that is shown, in characters. The rest of [`WHOLE_LIMIT_CHARS`] is its end: what somebody has typed at a boot loader's
+/// menu stands there.
+const HEAD_CHARS: usize = 60;
+
+/// Length of the text that is shown before and behind the part that differs, in characters.
+const CONTEXT_CHARS: usize = 40;
+
+/// Length of the text that earlier releases showed, without a mark, in characters.
+const LEGACY_LIMIT_CHARS: usize = 120;
+
+/// A part of a text of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beginning {
-    text: Box<str>,
-    /// Whether there is more of it.
-    is_cut: bool,
+pub struct Excerpt {
+    /// True if something stands before the first part.
+    is_cut_before: bool,
+    parts: Vec<Box<str>>,
+    /// True if something stands behind the last part.
+    is_cut_behind: bool,
+    /// The text as earlier releases showed it.
+    legacy: Box<str>,
 }
 
-impl Beginning {
-    /// Of any text.
+impl Excerpt {
+    /// All of a text; of a long one its beginning and its end.
     #[must_use]
     pub fn of(text: &str) -> Self {
+        let count = text.chars().count();
+        let parts = match count <= WHOLE_LIMIT_CHARS {
+            true => vec![chars(text, 0, count)],
+            false => vec![
+                chars(text, 0, HEAD_CHARS),
+                chars(text, count - (WHOLE_LIMIT_CHARS - HEAD_CHARS), count),
+            ],
+        };
         Self {
-            text: printable(text, SAID_LIMIT_CHARS).into_boxed_str(),
-            is_cut: text.chars().nth(SAID_LIMIT_CHARS).is_some(),
+            is_cut_before: false,
+            parts,
+            is_cut_behind: false,
+            legacy: chars(text, 0, LEGACY_LIMIT_CHARS),
         }
     }
 
-    /// The text, without a mark.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
+    /// The part of a long text that differs from the one of `others` that is most like it, and which that is; `None` if all of the text is shown anyway, or none is
+    /// like it.
+    pub(super) fn beside<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Option<(&'o str, Self)> {
+        let count = text.chars().count();
+        if count <= WHOLE_LIMIT_CHARS {
+            return None;
+        }
+        let alike = |other: &'o str| {
+            let (before, behind) = common(text, other);
+            (before.saturating_add(behind), before, behind, other)
+        };
+        let (_, before, behind, nearest) = others.map(alike).max().filter(|(alike, ..)| *alike > CONTEXT_CHARS)?;
+        let from = before.saturating_sub(CONTEXT_CHARS);
+        let to = count.saturating_sub(behind.saturating_sub(CONTEXT_CHARS)).max(from);
+        let found = Self {
+            is_cut_before: from > 0,
+            is_cut_behind: to < count,
+            ..Self::of(&chars(text, from, to))
+        };
+        Some((nearest, found))
     }
 
     /// As earlier releases showed it: who read it could not see that it was cut.
-    pub(super) fn unmarked(&self) -> Self {
+    pub(super) fn of_before(&self) -> Self {
         Self {
-            text: self.text.clone(),
-            is_cut: false,
+            is_cut_before: false,
+            parts: vec![self.legacy.clone()],
+            is_cut_behind: false,
+            legacy: self.legacy.clone(),
         }
+    }
+
+    /// The parts, without marks.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.parts.concat()
     }
 }
 
-impl fmt::Display for Beginning {
-    /// The mark stands behind the quotation marks: no text can look as if it had been cut.
+/// Some of a text's characters, without control characters.
+fn chars(text: &str, from: usize, to: usize) -> Box<str> {
+    let part: String = text.chars().skip(from).take(to.saturating_sub(from)).collect();
+    printable(&part, to.saturating_sub(from)).into_boxed_str()
+}
+
+/// Counts the characters that two texts begin with, and end with, in common; none is counted twice.
+fn common(one: &str, other: &str) -> (usize, usize) {
+    let same = |(one, other): &(char, char)| one == other;
+    let before = one.chars().zip(other.chars()).take_while(same).count();
+    let left = one.chars().count().min(other.chars().count()) - before;
+    let behind = one.chars().rev().zip(other.chars().rev()).take(left).take_while(same).count();
+    (before, behind)
+}
+
+impl fmt::Display for Excerpt {
+    /// Marks stand outside of the quotation marks: no text can look as if something had been left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}{}", self.text, if self.is_cut { "…" } else { "" })
+        let mark = |is_cut| if is_cut { "…" } else { "" };
+        f.write_str(mark(self.is_cut_before))?;
+        for (place, part) in self.parts.iter().enumerate() {
+            write!(f, "{}{part:?}", mark(place > 0))?;
+        }
+        f.write_str(mark(self.is_cut_behind))
     }
 }
 
@@ -52,9 +120,11 @@ impl fmt::Display for Beginning {
 pub enum Known {
     Nothing,
     /// The digest covers it.
-    Content(Beginning),
+    Content(Excerpt),
     /// The node's own word.
-    NodesWord(Beginning),
+    NodesWord(Excerpt),
+    /// The node's own word is that it is GRUB's environment block.
+    GrubEnvironment(Excerpt),
     /// Which section of a unified kernel image it is.
     Section(&'static str),
     /// An image that was authorised by its own hash.
@@ -62,10 +132,10 @@ pub enum Known {
 }
 
 impl Known {
-    pub(super) fn unmarked(&self) -> Self {
+    pub(super) fn of_before(&self) -> Self {
         match self {
-            Self::Content(text) => Self::Content(text.unmarked()),
-            Self::NodesWord(text) => Self::NodesWord(text.unmarked()),
+            Self::Content(text) => Self::Content(text.of_before()),
+            Self::NodesWord(text) | Self::GrubEnvironment(text) => Self::NodesWord(text.of_before()),
             other => other.clone(),
         }
     }
@@ -76,7 +146,7 @@ impl fmt::Display for Known {
         match self {
             Self::Nothing => Ok(()),
             Self::Content(text) => write!(f, " ({text})"),
-            Self::NodesWord(text) => write!(f, "; the node calls it {text}"),
+            Self::NodesWord(text) | Self::GrubEnvironment(text) => write!(f, "; the node calls it {text}"),
             Self::Section(section) => write!(f, " (.{section})"),
             Self::OwnHash => f.write_str(" (an image, by its own hash)"),
         }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::known::Excerpt;
 use crate::reference_sets::{Listed, ReferenceSets, Value, Wanted};
 use crate::tpm::wire::HashAlg;
 use crate::withheld::Withheld;
@@ -67,7 +68,7 @@ fn named(listed: &Listed<'_>) -> String {
     let (since, generation) = (listed.generation.added, &listed.generation.name);
     let name = match listed.name == generation {
         true => String::new(),
-        false => format!(", {:?}", listed.name),
+        false => format!(", {}", Excerpt::of(listed.name)),
     };
     match listed.value {
         Value::Digest(digest) => format!("since {since}: {generation:?}{name} ({digest})"),

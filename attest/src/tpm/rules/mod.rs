@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 pub use error::{ADVICE, BootRefusal};
 pub(crate) use judge::{judge, unlisted};
-pub use known::{Beginning, Known};
+pub use known::{Excerpt, Known};
 pub(crate) use matching::{accepted_words, is_accepted};
 pub use place::{Place, values};
-pub use recorded::{could_hold, recorded};
+pub use recorded::{Recording, UnknownEvent, could_hold, recorded};
 
 use crate::reference_sets::Wanted;
 

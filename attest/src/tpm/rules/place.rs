@@ -1,6 +1,6 @@
 //! What of a boot a refusal is about, and what another boot had there: so that a machine's own past can be held beside it.
 
-use super::known::Beginning;
+use super::known::Excerpt;
 use super::{BootRefusal, Check};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, Meaning, MeasuredBoot, NotProven};
 use crate::values::HexDigest;
@@ -23,7 +23,7 @@ impl BootRefusal {
             },
             Self::FirmwareVersion { found, .. } => Place::Value {
                 check: Check::FirmwareVersion,
-                value: found.text().to_owned(),
+                value: found.text(),
             },
             Self::NotProven { check, .. } | Self::SecureBootOff { check } | Self::Nothing { check } => Place::Pcr(check.pcr()),
             Self::Dbx { .. } => Place::Pcr(Check::Dbx.pcr()),
@@ -60,7 +60,7 @@ pub fn values(check: Check, boot: &MeasuredBoot) -> Option<Vec<String>> {
         Check::Mok => events(boot.mok_variables()),
         Check::FirmwareVersion => boot
             .firmware_version()
-            .map(|version| vec![Beginning::of(&version.to_string()).text().to_owned()]),
+            .map(|version| vec![Excerpt::of(&version.to_string()).text()]),
     };
     let mut once: Vec<String> = Vec::new();
     for value in found.ok()? {

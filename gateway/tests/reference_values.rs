@@ -249,3 +249,60 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
     fs::write(format!("{file}.txt"), "").unwrap();
     assert!(site.said(&["check"], true).contains("*.json is read here"));
 }
+
+/// An administrator begins with a pool that observes, with rules and without a value.
+#[tokio::test(flavor = "multi_thread")]
+async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_value() {
+    let mut site = Site::new();
+    let (log, file) = (site.log.clone(), site.file());
+    site.check_images();
+    let refused = site.said(&["check"], true);
+    assert!(
+        refused.contains("no generation has a value for images") && refused.contains("observe = true"),
+        "{refused}"
+    );
+    site.gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
+    site.gateway
+        .edit_pool(POOL, "boot = [\"images\"]", "boot = [\"images\", \"authorities\"]");
+    let warned = site.said(&["check"], true);
+    for rule in ["images", "authorities"] {
+        assert!(
+            warned.contains(&format!("no generation has a value for {rule} (sha256)")),
+            "{warned}"
+        );
+    }
+    site.gateway.run();
+    assert_eq!(site.boots(&log).await.status, 200);
+    let would_refuse = site.last_evidence()["would_refuse"].to_string();
+    assert!(
+        would_refuse.contains("boot-not-accepted") && would_refuse.contains("boot-not-proven"),
+        "{would_refuse}"
+    );
+
+    // Its PCR 7 is rubbish: nothing is written by which the pool would refuse it.
+    let identity = format!("tpm:{}", site.node.ek());
+    let record = ["reference-values", "record", &identity, "--name", "first", "--to", &file];
+    let said = site.said(&record, false);
+    for words in [
+        "left out: no values by which \"authorities\" holds: ",
+        "--pcr-7-events lists it",
+        "nothing was written",
+        "--partial",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!fs::exists(&file).unwrap(), "{said}");
+    let said = site.said(&[&record[..], &["--partial"]].concat(), true);
+    assert!(said.contains("left out"), "{said}");
+    assert!(
+        site.said(&["check"], true)
+            .contains("no generation has a value for authorities (sha256)")
+    );
+    // Without that rule the values are enough, and the pool may be strict.
+    site.gateway
+        .edit_pool(POOL, "boot = [\"images\", \"authorities\"]", "boot = [\"images\"]");
+    fs::remove_file(&file).unwrap();
+    site.said(&record, true);
+    site.gateway.edit_pool(POOL, "observe = true\n", "");
+    site.said(&["check"], true);
+}

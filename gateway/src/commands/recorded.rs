@@ -45,6 +45,15 @@ pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(String, Strin
     }
 }
 
+/// The pool that a line is about.
+pub fn pool(line: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        pool: Option<String>,
+    }
+    serde_json::from_str::<Named>(line).ok()?.pool
+}
+
 /// What a pool that observes would have refused in this line, in words.
 pub fn would_refuse(line: &str) -> Vec<String> {
     #[derive(Deserialize)]
@@ -83,12 +92,20 @@ fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result
     Ok(found)
 }
 
+/// A boot, by the quote that proves it.
+pub struct Booted<'c> {
+    /// Whose quote it is.
+    pub kind: Kind,
+    pub boot: &'c MeasuredBoot,
+    pub quoted: Quoted<'c>,
+}
+
 /// What was booted, and what was quoted with it: by evidence of this kind, or by the one quote that proves a boot. Where several prove others, nobody guesses.
-pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<(&MeasuredBoot, Quoted<'_>)> {
+pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
     let quotes = claims.quotes().into_iter();
     let asked = quotes.filter(|(kind, _)| by.is_none_or(|by| by == *kind));
     let booted: Vec<_> = asked.filter_map(|(kind, quoted)| Some((kind, quoted.boot()?, quoted))).collect();
-    let Some(((_, boot, quoted), others)) = booted.split_first() else {
+    let Some(((kind, boot, quoted), others)) = booted.split_first() else {
         bail!("its evidence has no event log that explains what was quoted");
     };
     if others
@@ -98,7 +115,11 @@ pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<(&MeasuredBoo
         let kinds: Vec<&str> = booted.iter().map(|(kind, ..)| kind.as_str()).collect();
         bail!("{} quote each other PCRs: say one of them with --by", kinds.join(" and "));
     }
-    Ok((*boot, *quoted))
+    Ok(Booted {
+        kind: *kind,
+        boot,
+        quoted: *quoted,
+    })
 }
 
 /// A kind of evidence, by its word.

@@ -78,6 +78,14 @@ pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewVal
     Ok((file.reference_values, file.new_values))
 }
 
+/// The rules of a pool, by its `pool.toml` alone: without reference values.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn rules(folder: &Path) -> Result<AppraisalPolicy, PoolError> {
+    Reader::default().settings(folder).map(|file| file.policy)
+}
+
 /// What a pool would accept by this file in the place of its `pool.toml`, with the reference values that it names, and with those of more files.
 ///
 /// # Errors

@@ -36,7 +36,7 @@ pub use difference::{Change, Difference};
 pub use endorsement::Endorsement;
 pub use error::PoolError;
 pub use inventory::PoolInventory;
-pub use load::{Folders, folders, grants, load, policy, policy_of, reference_values};
+pub use load::{Folders, folders, grants, load, policy, policy_of, reference_values, rules};
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 

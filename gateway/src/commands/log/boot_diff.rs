@@ -121,7 +121,7 @@ fn of_record(settings: &Settings, log: &[PathBuf], record: &Record, by: Option<K
     }
     // What was refused because of what was booted is proven all the same.
     let verified = verify(&String::from_utf8(line)?, &Blobs::open(&settings.evidence())?)?;
-    let (boot, _) = recorded::booted(&verified.claims, by)?;
+    let boot = recorded::booted(&verified.claims, by)?.boot;
     Ok(boot.clone())
 }
 

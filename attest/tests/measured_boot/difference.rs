@@ -142,3 +142,26 @@ fn nothing_of_a_log_is_markup_or_an_order_to_a_terminal() {
         assert!(!event.summary().contains(char::is_control), "{}", event.summary());
     }
 }
+
+/// A command that was typed at GRUB's menu differs at its end.
+#[test]
+fn the_part_of_a_long_text_that_differs_is_shown() {
+    let log = |added: &str| grub_machine(true).grub(&format!("linux /vmlinuz {}{added} ro", "root=LABEL=root ".repeat(30)));
+    let (one, other) = (boot(&log("")), boot(&log("init=/bin/sh ")));
+    let difference = BootDifference::between(&one, &other);
+    let text = difference.to_string();
+    assert!(
+        text.contains("GRUB “command”: linux /v…") && text.contains("init=/bin/sh"),
+        "{text}"
+    );
+    let html = difference.html("one", "other");
+    let whole = "root=LABEL=root ".repeat(30);
+    assert!(html.contains(&format!("{whole}<mark>init=/bin/sh </mark> ro")), "{html}");
+    assert!(html.contains(&format!("{whole} ro<br>")), "{html}");
+    // One that is not in the other boot at all is shown whole.
+    let added = boot(&grub_machine(true).grub(&format!("{}init=/bin/sh", "a ".repeat(200))));
+    let first = boot(&grub_machine(true));
+    let difference = BootDifference::between(&first, &added);
+    let unwrapped: String = difference.to_string().split_whitespace().collect();
+    assert!(unwrapped.contains("init=/bin/sh"), "{difference}");
+}

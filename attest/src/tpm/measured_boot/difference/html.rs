@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::split::Split;
 use super::{BootDifference, Row};
 use crate::tpm::measured_boot::event::BootEvent;
 
@@ -33,10 +34,10 @@ impl BootDifference<'_> {
                     Row::First(_) => "first",
                     Row::Second(_) => "second",
                 };
-                let (one, other, _) = row.columns();
+                let (one, other) = cells(row);
                 put(
                     &mut out,
-                    format_args!("<tr class=\"{class}\"><td>{}</td><td>{}</td></tr>\n", cell(one), cell(other)),
+                    format_args!("<tr class=\"{class}\"><td>{one}</td><td>{other}</td></tr>\n"),
                 );
             }
             out.push_str("</table>\n");
@@ -54,10 +55,27 @@ impl BootDifference<'_> {
     }
 }
 
-fn cell(event: Option<&BootEvent>) -> String {
-    event.map_or_else(String::new, |event| {
-        format!("{} {}<br><code>{}</code>", event.number, escaped(&event.summary()), event.digest)
-    })
+/// Both cells of a row, with all of the texts; where both have an event, what differs is marked.
+fn cells(row: &Row<'_>) -> (String, String) {
+    let cell = |event: &BootEvent, text: &str| format!("{} {text}<br><code>{}</code>", event.number, event.digest);
+    let whole = |event: &BootEvent| cell(event, &escaped(&event.whole_summary()));
+    match row {
+        Row::Same(one, other) => (whole(one), whole(other)),
+        Row::First(one) => (whole(one), String::new()),
+        Row::Second(other) => (String::new(), whole(other)),
+        Row::Changed(one, other) => {
+            let texts = (one.whole_summary(), other.whole_summary());
+            let split = Split::of(&texts.0, &texts.1);
+            let marked = |part: &str| {
+                let part = match part {
+                    "" => String::new(),
+                    part => format!("<mark>{}</mark>", escaped(part)),
+                };
+                format!("{}{part}{}", escaped(split.before), escaped(split.behind))
+            };
+            (cell(one, &marked(split.one)), cell(other, &marked(split.other)))
+        }
+    }
 }
 
 /// Writing to a String does not fail.

@@ -1,6 +1,7 @@
 //! Two boots beside one another, PCR by PCR: for people, who want to know what has changed.
 
 mod html;
+mod split;
 mod text;
 
 use std::collections::BTreeSet;
@@ -148,18 +149,6 @@ fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<
     rows.extend(first.iter().zip(second).map(|(one, other)| Row::Changed(one, other)));
     rows.extend(first.iter().skip(both).map(|one| Row::First(one)));
     rows.extend(second.iter().skip(both).map(|other| Row::Second(other)));
-}
-
-impl<'b> Row<'b> {
-    /// What stands left and right, and whether that is the same.
-    fn columns(&self) -> (Option<&'b BootEvent>, Option<&'b BootEvent>, bool) {
-        match self {
-            Self::Same(one, other) => (Some(one), Some(other), true),
-            Self::Changed(one, other) => (Some(one), Some(other), false),
-            Self::First(one) => (Some(one), None, false),
-            Self::Second(other) => (None, Some(other), false),
-        }
-    }
 }
 
 impl PcrDifference<'_> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::split::Split;
 use super::{BootDifference, Row};
 use crate::tpm::measured_boot::event::BootEvent;
 
@@ -51,14 +52,17 @@ fn gap(f: &mut fmt::Formatter<'_>, skipped: &mut usize) -> fmt::Result {
 
 /// Both columns; what is too long goes on below.
 fn line(f: &mut fmt::Formatter<'_>, row: &Row<'_>) -> fmt::Result {
-    let (first, second, same) = row.columns();
-    let mark = match row {
-        Row::Same(..) => ' ',
-        Row::Changed(..) => '≠',
-        Row::First(_) => '<',
-        Row::Second(_) => '>',
+    let of = |event: &BootEvent, text: &str| wrapped(&format!("{:>3} {text}", event.number));
+    let nothing = Vec::new;
+    let (mark, first, second) = match row {
+        Row::Same(one, _) => (' ', of(one, &one.summary()), nothing()),
+        Row::First(one) => ('<', of(one, &one.whole_summary()), nothing()),
+        Row::Second(other) => ('>', nothing(), of(other, &other.whole_summary())),
+        Row::Changed(one, other) => {
+            let (first, second) = Split::of(&one.whole_summary(), &other.whole_summary()).shortened();
+            ('≠', of(one, &first), of(other, &second))
+        }
     };
-    let (first, second) = (wrapped(first), wrapped(if same { None } else { second }));
     for place in 0..first.len().max(second.len()) {
         let cell = |cells: &[String]| cells.get(place).cloned().unwrap_or_default();
         let mark = if place == 0 { mark } else { ' ' };
@@ -68,8 +72,7 @@ fn line(f: &mut fmt::Formatter<'_>, row: &Row<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn wrapped(event: Option<&BootEvent>) -> Vec<String> {
-    let Some(event) = event else { return Vec::new() };
-    let text: Vec<char> = format!("{:>3} {}", event.number, event.summary()).chars().collect();
+fn wrapped(text: &str) -> Vec<String> {
+    let text: Vec<char> = text.chars().collect();
     text.chunks(COLUMN_CHARS).map(|part| part.iter().collect()).collect()
 }

@@ -2,6 +2,7 @@
 
 mod authorities;
 mod leaf;
+mod names;
 mod path;
 
 use std::sync::LazyLock;

@@ -168,7 +168,12 @@ fn manufacturers_cas_load() {
             .all(|error| error.problem == sha1_with_rsa && error.subject.contains("CN=IFX TPM EK "))
     );
     // The roots above these are not among the vectors: GlobalSign's ECC root in STM's case.
-    assert!(orphans.iter().all(|error| matches!(error.problem, CaProblem::IssuerMissing { .. })));
+    let of_its_own = |problem: &CaProblem| matches!(problem, CaProblem::IssuerMissing { .. });
+    assert!(orphans.iter().all(|error| match &error.problem {
+        // STM's intermediate, whose root is here.
+        CaProblem::IssuerUnusable { problem, .. } => of_its_own(problem),
+        problem => of_its_own(problem),
+    }));
     let names: Vec<_> = orphans.iter().map(|error| error.subject.rsplit_once("CN=").unwrap().1).collect();
     let expected = [
         "Aliyun TPM EKMF CA",
@@ -177,6 +182,36 @@ fn manufacturers_cas_load() {
         "STM TPM ECC Root CA 01",
     ];
     assert_eq!(names, expected);
+}
+
+/// AMD's intermediates spell the root's name in other string types, so do those of STM the name of theirs; one of Intel's CAs is signed under an
+/// algorithm with NULL parameters.
+#[test]
+fn cas_whose_names_or_algorithms_are_spelled_differently_chain() {
+    let Some(vectors) = vectors() else { return };
+    let ca = |name: &str| read(&vectors.join("faults/names").join(name)).remove(0);
+    for chain in [
+        ["amd_root_ecc.pem", "amd_ssp_1.pem"].as_slice(),
+        &["globalsign_ecc_root.pem", "st_ecc_root_01.pem", "st_ecc384_intermediate_01.pem"],
+        &["intel_ondie_root.pem", "intel_ondie_csme_intermediate.pem", "intel_ebg_issuing.pem"],
+    ] {
+        let all: Vec<_> = chain.iter().map(|name| ca(name)).collect();
+        let (root, below) = all.split_first().unwrap();
+        assert!(EkRoots::is_self_issued(root));
+        let (_, refused) = EkRoots::load(vec![root.clone()], below.to_vec());
+        assert_eq!(refused, [], "{chain:?}");
+        // It is the issuer's signature that is taken, and no other.
+        let mut forged = below.last().unwrap().to_vec();
+        *forged.last_mut().unwrap() ^= 1;
+        let (_, refused) = EkRoots::load(vec![root.clone()], [&below[..below.len() - 1], &[forged.into()]].concat());
+        assert!(matches!(refused[0].problem, CaProblem::IssuerSignature { .. }), "{refused:?}");
+        // Nor does another maker's root.
+        let (_, refused) = EkRoots::load(
+            vec![ca("intel_ondie_root.pem"), ca("amd_root_ecc.pem")],
+            vec![below.last().unwrap().clone()],
+        );
+        assert_eq!(refused.is_empty(), chain.len() == 2, "{refused:?}");
+    }
 }
 
 /// STM's RSA TPMs, two CAs below GlobalSign's root.

@@ -8,6 +8,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::ca::malformed;
+use super::canonical::CanonicalName;
 use super::names::{name_text, organisation};
 use super::{Ca, Led, NoCa, path};
 use crate::nonce::sha256;
@@ -27,8 +28,8 @@ pub struct Anchor {
     subject: String,
     organisation: Option<String>,
     sha256: [u8; 32],
-    /// Name and SubjectPublicKeyInfo in DER.
-    name: Vec<u8>,
+    name: CanonicalName,
+    /// SubjectPublicKeyInfo in DER.
     key: Vec<u8>,
     restricts_names: bool,
     not_before: u64,
@@ -73,9 +74,9 @@ impl Anchors {
         &self.trusted
     }
 
-    /// Those of this name (in DER), one for each key and each time that the CA was certified.
-    pub(crate) fn named<'n>(&'n self, name: &'n [u8]) -> impl Iterator<Item = &'n Arc<Anchor>> {
-        self.all.iter().filter(move |anchor| anchor.name == name)
+    /// Those of this name, one for each key and each time that the CA was certified.
+    pub(crate) fn named(&self, name: &CanonicalName) -> impl Iterator<Item = &Arc<Anchor>> {
+        self.all.iter().filter(move |anchor| anchor.name == *name)
     }
 
     /// Trusts a root. `false` if it is trusted already.
@@ -103,7 +104,7 @@ impl Anchors {
             subject: name_text(parsed.subject()),
             organisation: organisation(parsed.subject()),
             sha256,
-            name: parsed.subject().as_raw().to_vec(),
+            name: CanonicalName::of(parsed.subject().as_raw()),
             key: parsed.public_key().raw.to_vec(),
             restricts_names: trusted.name_constraints.is_some(),
             not_before: seconds(parsed.validity().not_before.timestamp()),
@@ -130,13 +131,7 @@ impl Anchors {
     /// Of the certificates `sent`, those that lead from `leaf` to one of these by name, without verifying anything.
     #[must_use]
     pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> Led<'s> {
-        let keys_of = |name: &[u8]| {
-            self.all
-                .iter()
-                .filter(|anchor| anchor.name == name)
-                .map(|anchor| anchor.key())
-                .collect()
-        };
+        let keys_of = |name: &CanonicalName| self.named(name).map(|anchor| anchor.key()).collect();
         path::lead_on(leaf, sent, keys_of, now)
     }
 }
@@ -158,6 +153,11 @@ impl Anchor {
     #[must_use]
     pub const fn sha256(&self) -> [u8; 32] {
         self.sha256
+    }
+
+    /// Its subject, to be compared.
+    pub(super) const fn name(&self) -> &CanonicalName {
+        &self.name
     }
 
     /// Its key: SubjectPublicKeyInfo in DER.

@@ -9,6 +9,7 @@ use x509_parser::public_key::PublicKey;
 
 use super::Anchor;
 use super::der::{content, lengths};
+use super::signatures;
 
 /// A certificate whose basicConstraints make it a CA's. Nothing says yet that it is trusted.
 #[derive(Debug, Clone)]
@@ -122,7 +123,7 @@ impl<'a> Ca<'a> {
         let (signed, bits) = (self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data);
         accepted
             .iter()
-            .filter(|accepted| accepted.signature_alg_id().as_ref() == signature && accepted.public_key_alg_id().as_ref() == key_algorithm)
+            .filter(|accepted| signatures::is_named(**accepted, signature) && accepted.public_key_alg_id().as_ref() == key_algorithm)
             .any(|accepted| accepted.verify_signature(key, signed, bits).is_ok())
     }
 }

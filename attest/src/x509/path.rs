@@ -7,6 +7,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 
+use super::canonical::CanonicalName;
+
 /// Where what was sent leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Led<'s> {
@@ -35,7 +37,7 @@ pub enum Led<'s> {
 pub(super) fn lead_on<'s, 'k>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
-    anchored: impl Fn(&[u8]) -> Vec<&'k [u8]>,
+    anchored: impl Fn(&CanonicalName) -> Vec<&'k [u8]>,
     now: UnixTime,
 ) -> Led<'s> {
     let read = |der: &CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| Link::of(&parsed, now));
@@ -66,7 +68,7 @@ struct Ways<'a, 's, A> {
     leading: Vec<(usize, &'a Link, &'a CertificateDer<'s>)>,
 }
 
-impl<'a, 's, 'k, A: Fn(&[u8]) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
+impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
     fn new(links: impl Iterator<Item = &'a (Link, &'a CertificateDer<'s>)>, anchored: &'a A) -> Self {
         let (mut leading, mut others): (Vec<_>, Vec<_>) = links.partition(|(link, _)| !anchored(&link.issuer).is_empty());
         let mut all: Vec<_> = Vec::new();
@@ -133,8 +135,8 @@ impl<'a, 's, 'k, A: Fn(&[u8]) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
 
 /// What of a certificate decides where it stands in a chain.
 struct Link {
-    subject: Vec<u8>,
-    issuer: Vec<u8>,
+    subject: CanonicalName,
+    issuer: CanonicalName,
     key: Vec<u8>,
     subject_key_id: Option<Vec<u8>>,
     authority_key_id: Option<Vec<u8>>,
@@ -159,8 +161,8 @@ impl Link {
             .flatten()
             .is_some_and(|usage| usage.value.key_cert_sign());
         Self {
-            subject: certificate.subject().as_raw().to_vec(),
-            issuer: certificate.issuer().as_raw().to_vec(),
+            subject: CanonicalName::of(certificate.subject().as_raw()),
+            issuer: CanonicalName::of(certificate.issuer().as_raw()),
             key: certificate.public_key().raw.to_vec(),
             subject_key_id: extensions().find_map(|extension| match extension {
                 ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),

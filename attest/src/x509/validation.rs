@@ -6,6 +6,8 @@ use std::convert::Infallible;
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, VerifiedPath};
 
+use super::signatures::Received;
+use super::spelling::{Presented, Respelled, Spellings};
 use super::{Anchor, Anchors, Budget, Budgeted};
 
 /// By what a path is held to be good.
@@ -21,11 +23,11 @@ pub struct Terms<'t> {
 }
 
 /// A path that holds.
-pub struct ValidPath<'a, 'p> {
+pub struct ValidPath<'a> {
     /// The root that it leads to.
     pub root: &'a Anchor,
-    /// All of it.
-    pub certificates: VerifiedPath<'p>,
+    /// The CAs between the leaf and the anchor at its end, as they were sent, the leaf's issuer first.
+    pub intermediates: Vec<CertificateDer<'static>>,
 }
 
 /// Why no path holds.
@@ -64,27 +66,27 @@ impl Anchors {
     ///
     /// # Errors
     /// [`PathProblem`].
-    pub fn validate<'a, 'p, E>(
+    pub fn validate<'a, E>(
         &'a self,
-        leaf: &'p EndEntityCert<'p>,
-        sent: &'p [CertificateDer<'p>],
+        leaf: &EndEntityCert<'_>,
+        sent: &[CertificateDer<'_>],
         terms: Terms<'_>,
         own: impl Fn(&VerifiedPath<'_>) -> Result<(), E>,
-    ) -> Result<ValidPath<'a, 'p>, PathProblem<'a, E>>
-    where
-        'a: 'p,
-    {
-        let algorithms = terms.budget.limit(terms.signatures);
+    ) -> Result<ValidPath<'a>, PathProblem<'a, E>> {
+        let spellings = Spellings::of_issuers(leaf, sent);
+        let (anchors, respelled) = (Presented::new(self, &spellings), Respelled::new(sent, &spellings));
+        let budgeted = terms.budget.limit(terms.signatures);
+        let algorithms = Received::all(&Budgeted::as_algorithms(&budgeted), &respelled);
         // webpki takes any error of this closure for one of its own; the real one goes around it.
         let refused = RefCell::new(None);
         let check = |path: &VerifiedPath<'_>| {
             own(path).map_err(PathProblem::Own)?;
-            self.check_anchors(path, terms.now)
+            check_anchors(end_of(&anchors, path)?, path, terms.now)
         };
         let path = leaf.verify_for_usage(
-            &Budgeted::as_algorithms(&algorithms),
-            self.trusted(),
-            sent,
+            &Received::as_algorithms(&algorithms),
+            &anchors.trusted,
+            respelled.certificates(),
             terms.now,
             terms.usage,
             None,
@@ -101,37 +103,36 @@ impl Anchors {
             (error, _) => PathProblem::Path(error),
         })?;
         Ok(ValidPath {
-            root: self.end_of(&certificates)?.root(),
-            certificates,
+            root: end_of(&anchors, &certificates)?.root(),
+            intermediates: certificates
+                .intermediate_certificates()
+                .map(|certificate| respelled.sent(&certificate.der()))
+                .collect(),
         })
     }
+}
 
-    /// Checks what webpki does not know of a path's anchor, and of those above it.
-    fn check_anchors<E>(&self, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), PathProblem<'_, E>> {
-        let mut next = Some(self.end_of(path)?);
-        let (mut found, now) = (path.intermediate_certificates().count(), now.as_secs());
-        while let Some(anchor) = next {
-            if now < anchor.not_before() {
-                return Err(PathProblem::NotYetValid(anchor));
-            }
-            if now > anchor.not_after() {
-                return Err(PathProblem::Expired(anchor));
-            }
-            if let Some(limit) = anchor.path_length().filter(|limit| found > *limit) {
-                return Err(PathProblem::PathLength { anchor, limit, found });
-            }
-            next = anchor.issuer();
-            found += 1;
+/// Checks what webpki does not know of the anchor at a path's end, and of those above it.
+fn check_anchors<'a, E>(end: &'a Anchor, path: &VerifiedPath<'_>, now: UnixTime) -> Result<(), PathProblem<'a, E>> {
+    let mut next = Some(end);
+    let (mut found, now) = (path.intermediate_certificates().count(), now.as_secs());
+    while let Some(anchor) = next {
+        if now < anchor.not_before() {
+            return Err(PathProblem::NotYetValid(anchor));
         }
-        Ok(())
+        if now > anchor.not_after() {
+            return Err(PathProblem::Expired(anchor));
+        }
+        if let Some(limit) = anchor.path_length().filter(|limit| found > *limit) {
+            return Err(PathProblem::PathLength { anchor, limit, found });
+        }
+        next = anchor.issuer();
+        found += 1;
     }
+    Ok(())
+}
 
-    /// The anchor at the end of a path. One that ends at none of these ends nowhere.
-    fn end_of<E>(&self, path: &VerifiedPath<'_>) -> Result<&Anchor, PathProblem<'_, E>> {
-        // By address: a renewed CA has the same name and key as its predecessor, but not its validity.
-        let position = self.trusted().iter().position(|anchor| std::ptr::eq(anchor, path.anchor()));
-        position
-            .and_then(|position| self.iter().nth(position))
-            .ok_or(PathProblem::Path(webpki::Error::UnknownIssuer))
-    }
+/// The anchor at the end of a path. One that ends at none of these ends nowhere.
+fn end_of<'a, E>(anchors: &Presented<'a>, path: &VerifiedPath<'_>) -> Result<&'a Anchor, PathProblem<'a, E>> {
+    anchors.anchor(path.anchor()).ok_or(PathProblem::Path(webpki::Error::UnknownIssuer))
 }

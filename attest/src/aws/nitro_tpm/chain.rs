@@ -14,6 +14,7 @@ use super::cose::{LeafKey, Unverified};
 use super::error::NitroTpmError;
 use crate::aws::names::printable;
 use crate::values::HexDigest;
+use crate::x509::canonical::CanonicalName;
 use crate::x509::{Anchors, Budget, Ca, NoCa, Terms, Unusable};
 
 /// What AWS's chains are signed with. As the issuer's key is P-384, too, no other curve gets into a path.
@@ -80,7 +81,7 @@ impl NitroRoots {
         // no more signatures than a real one.
         let mut subjects = BTreeSet::new();
         for certificate in &bundle {
-            let subject = read(certificate)?.subject().as_raw().to_vec();
+            let subject = CanonicalName::of(read(certificate)?.subject().as_raw());
             if !subjects.insert(subject) {
                 return Err(NitroTpmError::CertificateRepeated {
                     subject: name_text(read(certificate)?.subject()),

@@ -1,14 +1,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{ParsedExtension, PolicyInformation};
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
 
 use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE, SIGNATURES, TcgUsage, algorithm_name};
-use crate::x509::names::name_text;
-use crate::x509::{Anchor, Anchors, Ca, CaKey, NoCa, Unusable};
+use crate::x509::canonical::CanonicalName;
+use crate::x509::names::{issuer_of, name_text};
+use crate::x509::{Anchor, Anchors, Ca, CaKey, NoCa, Unusable, signatures};
 
 /// The CAs whose EK certificates are trusted: roots, and the intermediates below them.
 ///
@@ -55,14 +57,29 @@ pub enum CaProblem {
     /// It is signed with SHA-1 or something else that is not accepted.
     #[error("it is signed with algorithm {0}, which is not accepted; endorse its TPMs by the allowlist")]
     SignatureAlgorithm(String),
+    /// It is signed with an algorithm that is accepted, under parameters that this has not.
+    #[error("its signature algorithm {0} has parameters; accepted are none, and NULL")]
+    SignatureParameters(String),
     /// A critical extension that cannot be evaluated.
     #[error("its critical extension {0} cannot be evaluated")]
     CriticalExtension(String),
-    /// The CA above it is not configured, or cannot be used.
-    #[error("its issuer {issuer:?} is not among the usable roots and intermediates")]
+    /// The CA above it is not configured.
+    #[error("its issuer {issuer:?} is not configured")]
     IssuerMissing {
         /// The issuer it names.
         issuer: String,
+    },
+    /// The CA above it is configured, and cannot be used itself.
+    #[error("its issuer {issuer:?} is configured, but {unusable:?} (SHA-256 {sha256}) cannot be used: {problem}")]
+    IssuerUnusable {
+        /// The issuer it names.
+        issuer: String,
+        /// Subject of the first CA above it that cannot be used for a reason of its own: that issuer, or one above.
+        unusable: String,
+        /// SHA-256 over that CA's certificate, hexadecimal.
+        sha256: String,
+        /// That reason.
+        problem: Box<CaProblem>,
     },
     /// The CA above it restricts names, which cannot be evaluated for a CA.
     #[error("its issuer {issuer:?} has nameConstraints, which cannot be evaluated for a CA")]
@@ -100,10 +117,10 @@ impl EkRoots {
         roots: Vec<CertificateDer<'static>>,
         intermediates: Vec<CertificateDer<'static>>,
     ) -> (Self, Vec<EkRootsError>) {
-        let (mut all, mut refused) = (Self::default(), Vec::new());
+        let (mut all, mut refused) = (Self::default(), Refused::default());
         for root in roots {
             if let Err(problem) = all.add_root(&root, usage) {
-                refused.push(EkRootsError::new("root", &root, problem));
+                refused.add("root", &root, problem);
             }
         }
         // An intermediate can be added once its issuer is: each round adds those below the ones of the round before.
@@ -113,19 +130,15 @@ impl EkRoots {
             for intermediate in waiting {
                 match all.add_intermediate(&intermediate, usage) {
                     Ok(()) => {}
-                    Err(problem @ CaProblem::IssuerMissing { .. }) => orphans.push((intermediate, problem)),
-                    Err(problem) => refused.push(EkRootsError::new("intermediate", &intermediate, problem)),
+                    Err(CaProblem::IssuerMissing { .. }) => orphans.push(intermediate),
+                    Err(problem) => refused.add("intermediate", &intermediate, problem),
                 }
             }
             if orphans.is_empty() || all.anchors.len() == before {
-                refused.extend(
-                    orphans
-                        .into_iter()
-                        .map(|(orphan, problem)| EkRootsError::new("intermediate", &orphan, problem)),
-                );
-                return (all, refused);
+                refused.add_orphans(&orphans);
+                return (all, refused.errors);
             }
-            waiting = orphans.into_iter().map(|(orphan, _)| orphan).collect();
+            waiting = orphans;
         }
     }
 
@@ -139,7 +152,7 @@ impl EkRoots {
     /// certificate.
     #[must_use]
     pub fn is_self_issued(certificate: &[u8]) -> bool {
-        X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.subject().as_raw() == certificate.issuer().as_raw())
+        names(certificate).is_some_and(|(subject, issuer)| subject == issuer)
     }
 
     /// Whose TPMs are endorsed: the organisations that the usable CAs name as their own, and how many CAs each of them has. A CA without one is
@@ -174,12 +187,13 @@ impl EkRoots {
     /// The anchor that issued a CA.
     fn issuer_of(&self, ca: &Ca<'_>) -> Result<Arc<Anchor>, CaProblem> {
         let signature = ca.signature_algorithm()?;
-        if SIGNATURES.iter().all(|accepted| accepted.signature_alg_id().as_ref() != signature) {
-            return Err(CaProblem::SignatureAlgorithm(algorithm_name(signature)));
+        if !SIGNATURES.iter().any(|accepted| signatures::is_named(*accepted, signature)) {
+            return Err(unaccepted(signature));
         }
         let name = ca.parsed().issuer();
         let issuer = || name_text(name);
-        let mut candidates = self.anchors.named(name.as_raw()).peekable();
+        let canonical = CanonicalName::of(name.as_raw());
+        let mut candidates = self.anchors.named(&canonical).peekable();
         if candidates.peek().is_none() {
             return Err(CaProblem::IssuerMissing { issuer: issuer() });
         }
@@ -198,6 +212,82 @@ impl From<NoCa> for CaProblem {
             NoCa::NotCa => Self::NotCa,
         }
     }
+}
+
+/// Why certificates are not usable, as far as it is known while others are loaded.
+#[derive(Default)]
+struct Refused {
+    errors: Vec<EkRootsError>,
+    /// The subjects of these, to be compared.
+    subjects: Vec<Option<CanonicalName>>,
+}
+
+impl Refused {
+    fn add(&mut self, role: &'static str, certificate: &[u8], problem: CaProblem) {
+        self.errors.push(EkRootsError::new(role, certificate, problem));
+        self.subjects.push(names(certificate).map(|(subject, _)| subject));
+    }
+
+    /// Adds CAs none of which has a usable issuer: each with the first CA above it that is here, and why that one is not usable.
+    fn add_orphans(&mut self, orphans: &[CertificateDer<'static>]) {
+        let names: Vec<_> = orphans.iter().map(|orphan| names(orphan)).collect();
+        let parent = |of: usize| {
+            let (_, issuer) = names.get(of)?.as_ref()?;
+            let found = names
+                .iter()
+                .position(|names| names.as_ref().is_some_and(|(subject, _)| subject == issuer));
+            found.filter(|found| *found != of)
+        };
+        let refused_issuer = |of: usize| {
+            let (_, issuer) = names.get(of)?.as_ref()?;
+            let found = self.subjects.iter().position(|subject| subject.as_ref() == Some(issuer));
+            found.and_then(|found| self.errors.get(found).cloned())
+        };
+        let missing = |of: &[u8]| CaProblem::IssuerMissing { issuer: issuer_of(of) };
+        let problem = |position: usize, orphan: &[u8]| {
+            // As long as a line of all of them: some may have issued each other.
+            let line = std::iter::successors(Some(position), |at| parent(*at)).take(orphans.len());
+            let (mut top, mut refused) = (position, None);
+            for at in line {
+                (top, refused) = (at, refused_issuer(at));
+                if refused.is_some() {
+                    break;
+                }
+            }
+            let above = orphans.get(top).filter(|_| top != position);
+            let because = refused.or_else(|| above.map(|top| EkRootsError::new("intermediate", top, missing(top))));
+            because.map_or_else(
+                || missing(orphan),
+                |because| CaProblem::IssuerUnusable {
+                    issuer: issuer_of(orphan),
+                    unusable: because.subject,
+                    sha256: because.sha256,
+                    problem: Box::new(because.problem),
+                },
+            )
+        };
+        let problems: Vec<_> = orphans.iter().enumerate().map(|(at, orphan)| problem(at, orphan)).collect();
+        for (orphan, problem) in orphans.iter().zip(problems) {
+            self.add("intermediate", orphan, problem);
+        }
+    }
+}
+
+/// Why the content of an AlgorithmIdentifier is not accepted.
+fn unaccepted(signature: &[u8]) -> CaProblem {
+    let name = algorithm_name(signature);
+    let is_accepted = |accepted: &&dyn SignatureVerificationAlgorithm| algorithm_name(accepted.signature_alg_id().as_ref()) == name;
+    match SIGNATURES.iter().any(is_accepted) {
+        true => CaProblem::SignatureParameters(name),
+        false => CaProblem::SignatureAlgorithm(name),
+    }
+}
+
+/// Subject and issuer of a certificate, to be compared; `None` for what is no certificate.
+fn names(certificate: &[u8]) -> Option<(CanonicalName, CanonicalName)> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let name = |name: &X509Name<'_>| CanonicalName::of(name.as_raw());
+    Some((name(parsed.subject()), name(parsed.issuer())))
 }
 
 /// All CAs, or the first that cannot be used.

@@ -92,8 +92,7 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
         now,
     };
     let path = anchors.validate(&end_entity, intermediates, terms, x509::no_more);
-    let path = path.map_err(|problem| KubeletError::of_path(problem, leaf, now))?.certificates;
-    let between = path.intermediate_certificates().map(|certificate| certificate.der().into_owned());
+    let between = path.map_err(|problem| KubeletError::of_path(problem, leaf, now))?.intermediates;
     let path = std::iter::once(leaf.clone()).chain(between).collect();
 
     // From here on the bytes are what a CA of the cluster has signed.

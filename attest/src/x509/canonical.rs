@@ -1,0 +1,201 @@
+//! Names in the form in which RFC 5280 (7.1) compares them.
+
+use der::{AnyRef, Decode, Reader, SliceReader, Tag, Tagged};
+
+/// A distinguished name in canonical form: two names are the same name if these are equal.
+///
+/// Of each attribute value in PrintableString, UTF8String or IA5String the form is the text, without regard to the string type, to the case of ASCII
+/// letters, to spaces at its ends and to the number of spaces inside. Every other value is compared byte for byte, and so are letters beyond ASCII:
+/// RFC 5280 would let more names be equal, no CA needs it. The attributes of one RelativeDistinguishedName are a set; the order of these is part of
+/// the name. Bytes that are no name are equal to themselves only.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CanonicalName(Form);
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    /// Of each RelativeDistinguishedName its attributes, sorted.
+    Rdns(Vec<Vec<Attribute>>),
+    Unreadable(Vec<u8>),
+}
+
+/// AttributeTypeAndValue.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Attribute {
+    /// The content of an OBJECT IDENTIFIER.
+    oid: Vec<u8>,
+    value: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Text(String),
+    /// The DER element.
+    Other(Vec<u8>),
+}
+
+impl CanonicalName {
+    /// Reads a Name.
+    pub(crate) fn of(name: &[u8]) -> Self {
+        let content = super::der::content(name).filter(|_| name.first() == Some(&0x30));
+        content.map_or_else(|| Self(Form::Unreadable(name.to_vec())), Self::of_content)
+    }
+
+    /// Reads the content of a Name: its RelativeDistinguishedNames.
+    pub(crate) fn of_content(rdns: &[u8]) -> Self {
+        Self(read_rdns(rdns).map_or_else(|_| Form::Unreadable(rdns.to_vec()), Form::Rdns))
+    }
+}
+
+fn read_rdns(rdns: &[u8]) -> der::Result<Vec<Vec<Attribute>>> {
+    let mut reader = SliceReader::new(rdns)?;
+    let mut read = Vec::new();
+    while !reader.is_finished() {
+        let set = AnyRef::decode(&mut reader)?;
+        set.tag().assert_eq(Tag::Set)?;
+        let mut elements = SliceReader::new(set.value())?;
+        let mut attributes = Vec::new();
+        while !elements.is_finished() {
+            attributes.push(Attribute::read(&mut elements)?);
+        }
+        attributes.sort();
+        read.push(attributes);
+    }
+    Ok(read)
+}
+
+impl Attribute {
+    fn read<'a>(reader: &mut impl Reader<'a>) -> der::Result<Self> {
+        let attribute = AnyRef::decode(reader)?;
+        attribute.tag().assert_eq(Tag::Sequence)?;
+        let mut fields = SliceReader::new(attribute.value())?;
+        let oid = AnyRef::decode(&mut fields)?;
+        oid.tag().assert_eq(Tag::ObjectIdentifier)?;
+        let value = fields.tlv_bytes()?;
+        let read = Self {
+            oid: oid.value().to_vec(),
+            value: Value::read(value)?,
+        };
+        fields.finish(read)
+    }
+}
+
+impl Value {
+    fn read(element: &[u8]) -> der::Result<Self> {
+        let value = AnyRef::from_der(element)?;
+        let text = match value.tag() {
+            Tag::Utf8String => str::from_utf8(value.value()).ok(),
+            Tag::PrintableString | Tag::Ia5String => str::from_utf8(value.value()).ok().filter(|text| text.is_ascii()),
+            _ => None,
+        };
+        Ok(text.map_or_else(|| Self::Other(element.to_vec()), |text| Self::Text(prepared(text))))
+    }
+}
+
+/// Of the string preparation of RFC 4518 what names of CAs need: letters of ASCII in lower case, insignificant spaces left out.
+fn prepared(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
+    words.join(" ").to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+        [&[tag, u8::try_from(content.len()).unwrap_or_default()], content].concat()
+    }
+
+    /// An attribute of type 2.5.4.`last`.
+    fn attribute(last: u8, string: u8, value: &[u8]) -> Vec<u8> {
+        element(0x30, &[element(0x06, &[0x55, 0x04, last]), element(string, value)].concat())
+    }
+
+    fn name(rdns: &[&[Vec<u8>]]) -> CanonicalName {
+        let sets: Vec<_> = rdns.iter().map(|attributes| element(0x31, &attributes.concat())).collect();
+        let content = sets.concat();
+        let name = CanonicalName::of(&element(0x30, &content));
+        assert_eq!(name, CanonicalName::of_content(&content));
+        name
+    }
+
+    const UTF8: u8 = 0x0c;
+    const PRINTABLE: u8 = 0x13;
+    const TELETEX: u8 = 0x14;
+    const IA5: u8 = 0x16;
+    const CN: u8 = 3;
+    const O: u8 = 10;
+
+    #[test]
+    fn names_that_rfc_5280_calls_equal_are_equal() {
+        let plain = name(&[&[attribute(O, UTF8, b"Maker Inc")], &[attribute(CN, UTF8, b"TPM CA")]]);
+        for (organisation, common_name) in [
+            (attribute(O, PRINTABLE, b"Maker Inc"), attribute(CN, UTF8, b"TPM CA")),
+            (attribute(O, PRINTABLE, b"MAKER inc"), attribute(CN, PRINTABLE, b"tpm ca")),
+            (attribute(O, UTF8, b" Maker   Inc  "), attribute(CN, IA5, b"TPM  CA")),
+        ] {
+            assert_eq!(name(&[&[organisation], &[common_name]]), plain);
+        }
+        let (o, cn) = (attribute(O, UTF8, b"a"), attribute(CN, PRINTABLE, b"b"));
+        assert_eq!(name(&[&[o.clone(), cn.clone()]]), name(&[&[cn, o]]));
+    }
+
+    #[test]
+    fn names_that_differ_otherwise_differ() {
+        let (o, cn) = (attribute(O, UTF8, b"Maker Inc"), attribute(CN, UTF8, b"TPM CA"));
+        let plain = name(&[&[o.clone()], &[cn.clone()]]);
+        let differing = [
+            name(&[&[cn.clone()], &[o.clone()]]),
+            name(&[&[o.clone(), cn.clone()]]),
+            name(&[&[o.clone()]]),
+            name(&[&[o.clone()], &[cn.clone()], &[cn.clone()]]),
+            name(&[&[o.clone()], &[cn.clone()], &[]]),
+            name(&[&[o.clone()], &[cn.clone(), cn.clone()]]),
+            name(&[&[attribute(O, UTF8, b"MakerInc")], &[cn.clone()]]),
+            name(&[&[attribute(O, UTF8, b"Maker\tInc")], &[cn.clone()]]),
+            name(&[&[attribute(O, UTF8, b"Maker-Inc")], &[cn.clone()]]),
+            name(&[&[attribute(O, UTF8, "Makér Inc".as_bytes())], &[cn.clone()]]),
+            name(&[&[attribute(O, UTF8, b"Maker Inc\0")], &[cn.clone()]]),
+            name(&[&[attribute(O + 1, UTF8, b"Maker Inc")], &[cn.clone()]]),
+            // String types whose text is not read, and strings that are not what their type says.
+            name(&[&[attribute(O, TELETEX, b"Maker Inc")], &[cn.clone()]]),
+            name(&[&[attribute(O, 0x04, b"Maker Inc")], &[cn.clone()]]),
+            name(&[&[attribute(O, PRINTABLE, "Makér Inc".as_bytes())], &[cn.clone()]]),
+            name(&[&[attribute(O, PRINTABLE, b"Maker Inc\xff")], &[cn.clone()]]),
+            name(&[&[attribute(O, UTF8, b"Maker Inc\xff")], &[cn]]),
+            name(&[]),
+        ];
+        for (at, one) in differing.iter().enumerate() {
+            assert_ne!(*one, plain, "{at}");
+            assert!(differing.iter().skip(at + 1).all(|other| other != one), "{at}");
+        }
+        // Case beyond ASCII.
+        assert_ne!(
+            name(&[&[attribute(O, UTF8, "É".as_bytes())]]),
+            name(&[&[attribute(O, UTF8, "é".as_bytes())]])
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_name_equal_themselves_only() {
+        let unreadable: [&[u8]; 6] = [
+            b"",
+            b"\x30",
+            b"\x31\x00",
+            b"\x30\x02\x31\x05",
+            b"\x30\x02\x30\x00",
+            b"\x30\x04\x31\x02\x30\x00",
+        ];
+        for (at, one) in unreadable.iter().enumerate() {
+            assert_eq!(CanonicalName::of(one), CanonicalName::of(one));
+            for other in unreadable.iter().skip(at + 1) {
+                assert_ne!(CanonicalName::of(one), CanonicalName::of(other), "{one:x?} {other:x?}");
+            }
+        }
+        // What follows an attribute's value is not passed over.
+        let longer = element(
+            0x30,
+            &[element(0x06, &[0x55, 0x04, CN]), element(UTF8, b"a"), element(UTF8, b"b")].concat(),
+        );
+        assert_ne!(name(&[&[longer]]), name(&[&[attribute(CN, UTF8, b"a")]]));
+    }
+}

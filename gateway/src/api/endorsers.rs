@@ -18,6 +18,8 @@ pub struct Endorsers {
     ek_roots: EkRootsFolder,
     /// The blobs that hold these certificates: written once, at the start, and named in each record.
     ek_root_blobs: Vec<String>,
+    /// Those that are roots because the administrator names them so.
+    ek_named_root_blobs: Vec<String>,
     /// What evidence of clouds is verified against.
     pub(super) clouds: Clouds,
     /// The blobs that hold the configured certificates of clouds, likewise.
@@ -38,10 +40,12 @@ impl Endorsers {
             blobs.put(&name, certificate)?;
             ek_root_blobs.push(name);
         }
+        let ek_named_root_blobs = ek_roots.named_roots.iter().map(|root| Blobs::name(root)).collect();
         let cloud_blobs = CloudBasis::keep(&clouds, blobs)?;
         Ok(Self {
             ek_roots,
             ek_root_blobs,
+            ek_named_root_blobs,
             clouds,
             cloud_blobs,
             chains: Arc::default(),
@@ -58,6 +62,12 @@ impl Endorsers {
     #[must_use]
     pub fn ek_roots(&self) -> &[String] {
         &self.ek_root_blobs
+    }
+
+    /// Those of them that are roots because the administrator names them so.
+    #[must_use]
+    pub fn ek_named_roots(&self) -> &[String] {
+        &self.ek_named_root_blobs
     }
 
     /// How many certificates endorse EKs.
@@ -103,7 +113,10 @@ impl Endorsers {
         basis.allowlisted = vouched.allowlisted.is_some();
         basis.allowlisted_name = vouched.allowlisted.as_ref().and_then(|record| record.name.clone());
         match vouched.by {
-            RootsTaken::OfMakers => basis.ek_roots.clone_from(&self.ek_root_blobs),
+            RootsTaken::OfMakers => {
+                basis.ek_roots.clone_from(&self.ek_root_blobs);
+                basis.ek_named_roots.clone_from(&self.ek_named_root_blobs);
+            }
             RootsTaken::OfGoogle => basis.cloud.vtpm_roots.clone_from(&self.cloud_blobs.vtpm_roots),
             RootsTaken::None => {}
         }

@@ -50,6 +50,9 @@ pub struct Basis {
     /// SHA-256 of each configured root and intermediate: the names of their files among the blobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_roots: Vec<String>,
+    /// Those of them that are roots because the administrator names them so, although they are not self-issued.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ek_named_roots: Vec<String>,
     /// The pool's policy at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<AppraisalPolicy>,

@@ -185,8 +185,13 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     let mut endorsements = match basis.cloud.vtpm_roots(blobs)? {
         Some(roots) => Endorsements::of_gcp_instances(roots),
         None => {
-            let certificates = basis.ek_roots.iter().map(|name| blobs.get(name)).collect::<Result<Vec<_>, _>>()?;
-            let (roots, _) = ek_roots::sorted(certificates.into_iter().map(Into::into));
+            let read = |names: &[String]| {
+                names
+                    .iter()
+                    .map(|name| Ok(blobs.get(name)?.into()))
+                    .collect::<Result<Vec<_>, BlobError>>()
+            };
+            let (roots, _) = ek_roots::sorted(read(&basis.ek_roots)?, &read(&basis.ek_named_roots)?);
             Endorsements::new(Arc::new(roots))
         }
     };

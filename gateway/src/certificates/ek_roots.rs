@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use attest::tpm::ek_certificate::CaProblem;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
@@ -15,6 +16,8 @@ pub struct EkRootsFolder {
     pub roots: Arc<EkRoots>,
     /// Every certificate that was read, usable or not: what an auditor needs to have.
     pub certificates: Vec<CertificateDer<'static>>,
+    /// Those that are roots because the administrator names them so; a self-issued one is a root without that.
+    pub named_roots: Vec<CertificateDer<'static>>,
     /// What was left out, and why: leaving out is safe, and one odd certificate must not keep a gateway from serving.
     pub refused: Vec<String>,
 }
@@ -24,31 +27,48 @@ pub struct EkRootsFolder {
 #[error(transparent)]
 pub struct EkRootsFolderError(#[from] CertificateFolderError);
 
-/// Reads every `*.pem`, `*.crt`, `*.cer` and `*.der` of a folder; a certificate that issued itself is a root. A folder that is not
-/// there is an empty one: then only the allowlist endorses.
+/// Reads every `*.pem`, `*.crt`, `*.cer` and `*.der` of a folder; a certificate that issued itself is a root, and so is one in a file that is
+/// called so (`*.root.pem`, [`folder::is_named_root`]). A folder that is not there is an empty one: then only the allowlist endorses.
 ///
 /// # Errors
 /// [`EkRootsFolderError`].
 pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
     let Folder { found, mut refused } = folder::read(folder)?;
-    let (roots, problems) = sorted(found.iter().map(|found| found.certificate.clone()));
+    let named = found.iter().filter(|found| folder::is_named_root(&found.path));
+    let named = named.map(|found| found.certificate.clone());
+    let named_roots: Vec<_> = named.filter(|certificate| !EkRoots::is_self_issued(certificate)).collect();
+    let (roots, problems) = sorted(found.iter().map(|found| found.certificate.clone()), &named_roots);
     refused.extend(problems.iter().map(|problem| {
         let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
-        format!("{}: {problem}", file.display())
+        format!("{}: {problem}{}", file.display(), advice(&problem.problem))
     }));
     Ok(EkRootsFolder {
         roots: Arc::new(roots),
         certificates: found.into_iter().map(|FolderCertificate { certificate, .. }| certificate).collect(),
+        named_roots,
         refused,
     })
 }
 
 /// Roots and intermediates told apart; what cannot be used is left out and named.
-pub fn sorted(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (EkRoots, Vec<EkRootsError>) {
+pub fn sorted(
+    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+    named_roots: &[CertificateDer<'static>],
+) -> (EkRoots, Vec<EkRootsError>) {
     let (roots, intermediates) = certificates
         .into_iter()
-        .partition(|certificate| EkRoots::is_self_issued(certificate));
+        .partition(|certificate| named_roots.contains(certificate) || EkRoots::is_self_issued(certificate));
     EkRoots::load(roots, intermediates)
+}
+
+/// What the administrator can do about a CA that is not usable.
+const fn advice(problem: &CaProblem) -> &'static str {
+    match problem {
+        CaProblem::IssuerMissing { .. } => {
+            "; put that issuer's certificate into the folder, or, to trust this one as a root, put it into a file called *.root.pem"
+        }
+        _ => "",
+    }
 }
 
 #[cfg(test)]
@@ -56,10 +76,53 @@ pub fn sorted(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -
 mod tests {
     use std::fs;
 
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+
     use super::*;
     use crate::clock::Clock;
     use crate::pki::{self, Names};
     use crate::settings::Settings;
+
+    /// AMD Pluton's published top CA has an issuer that nobody publishes.
+    #[test]
+    fn a_file_called_so_holds_a_root_that_is_not_self_issued() {
+        let folder = tempfile::tempdir().unwrap();
+        let (top, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let ca = |name: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+            params
+        };
+        let certificate = ca("Published").signed_by(&key, &Issuer::from_params(&ca("Hidden"), &top)).unwrap();
+        let load = || load(folder.path()).unwrap();
+        fs::write(folder.path().join("published.der"), certificate.der()).unwrap();
+        let read = load();
+        assert!(read.roots.is_empty() && read.named_roots.is_empty());
+        let [refused] = read.refused.as_slice() else {
+            panic!("{:?}", read.refused)
+        };
+        for part in ["published.der: ", "CN=Hidden\" is not configured", "*.root.pem"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        fs::rename(folder.path().join("published.der"), folder.path().join("published.root.der")).unwrap();
+        let read = load();
+        assert!(!read.roots.is_empty() && read.refused.is_empty(), "{:?}", read.refused);
+        assert_eq!(read.named_roots, [certificate.der().clone()]);
+        // Without the word of the administrator a record of it would come to another result.
+        assert!(sorted(read.certificates.clone(), &[]).0.is_empty());
+        assert!(!sorted(read.certificates, &read.named_roots).0.is_empty());
+        // The name makes no root of what is no CA.
+        let leaf = CertificateParams::default().signed_by(&top, &Issuer::from_params(&ca("Published"), &key));
+        fs::write(folder.path().join("leaf.root.der"), leaf.unwrap().der()).unwrap();
+        let read = load();
+        assert!(
+            read.refused.len() == 1 && read.refused[0].contains("leaf.root.der"),
+            "{:?}",
+            read.refused
+        );
+    }
 
     #[test]
     fn a_certificate_that_cannot_be_used_is_named_by_its_file() {

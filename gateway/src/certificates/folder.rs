@@ -87,6 +87,12 @@ pub fn is_certificate_file(path: &Path) -> bool {
     matches!(extension, Some("pem" | "crt" | "cer" | "der"))
 }
 
+/// Whether a file says by its name that its certificates are roots, whoever has issued them: `NAME.root.pem`.
+#[must_use]
+pub fn is_named_root(path: &Path) -> bool {
+    path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(b".root"))
+}
+
 impl Folder {
     /// Adds the certificates of a file: one in DER, or any number in PEM.
     ///
@@ -151,6 +157,20 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> CertificateFolderError + us
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_one_of_roots_by_the_end_of_its_name() {
+        for (file, expected) in [
+            ("pluton.root.pem", true),
+            ("a.b.root.der", true),
+            ("root.pem", false),
+            ("pluton-root.pem", false),
+            ("pluton.root.intermediate.pem", false),
+            ("folder.root/pluton.pem", false),
+        ] {
+            assert_eq!(is_named_root(Path::new(file)), expected, "{file}");
+        }
+    }
 
     #[test]
     fn a_line_end_behind_der_is_none_of_the_certificate() {

@@ -24,9 +24,9 @@ const SAMPLE_CONFIGS: [(&str, &str); 2] = [
     ("pre-approved", include_str!("../../dist/pre-approved.ign")),
 ];
 /// What the folder of EK roots is for.
-const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, *.der) go here: a TPM whose EK certificate chains to a self-signed one\n\
-    of them is endorsed in pools that say tpm.endorsement = \"any-tpm-of-a-trusted-maker\". Intermediates may lie here too. Single TPMs:\n\
-    `attest-gateway ek add`.\n";
+const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, *.der) go here: a TPM whose EK certificate chains to a self-issued one\n\
+    of them is endorsed in pools that say tpm.endorsement = \"any-tpm-of-a-trusted-maker\". Intermediates may lie here too; a file called\n\
+    *.root.pem (.crt, .cer, .der) holds roots, whoever has issued them. Single TPMs: `attest-gateway ek add`.\n";
 
 #[derive(Debug, clap::Args)]
 #[command(

@@ -69,7 +69,7 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
         name: name.to_owned(),
         state: State::Good,
         problem: None,
-        purpose: "endorses TPMs: an EK certificate that chains to a self-signed one in this folder is taken for a real TPM's",
+        purpose: "endorses TPMs: an EK certificate that chains to a root in this folder is taken for a real TPM's",
         made: "by a maker of TPMs; brought along".to_owned(),
         place: place(&settings.ek_roots),
         fails: "TPMs of this maker are not endorsed, and their nodes do not attest; those on the allowlist (ek add) do",

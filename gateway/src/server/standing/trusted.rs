@@ -28,6 +28,9 @@ fn digest(sha256: &str) -> Value {
 pub(super) fn of_start(gateway: &Gateway) -> Things {
     let anchor = |role: &str, sha256: &str| ((ANCHOR.to_owned(), format!("{role} {sha256}")), digest(sha256));
     let roots = gateway.endorsers.ek_roots().iter().map(|sha256| anchor("ek_roots", sha256));
+    // A file that gets the name of a root makes a change of trust, though the certificate stays.
+    let named = gateway.endorsers.ek_named_roots().iter();
+    let roots = roots.chain(named.map(|sha256| anchor("ek_roots named root", sha256)));
     let clouds = gateway.endorsers.clouds().record_certificates().iter();
     let clouds = clouds.map(|(role, certificate)| anchor(&setting(role), &Blobs::name(certificate)));
     let mut things: Things = roots.chain(clouds).collect();

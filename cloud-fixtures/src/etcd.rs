@@ -27,6 +27,8 @@ pub struct Etcd {
     encrypted: bool,
     /// Bytes.
     quota: Option<u64>,
+    /// `--auth-token`.
+    auth_token: Option<String>,
 }
 
 impl Etcd {
@@ -40,6 +42,17 @@ impl Etcd {
     #[must_use]
     pub fn start_with_quota(bytes: u64) -> Self {
         Self::run(false, Some(bytes))
+    }
+
+    /// As [`Etcd::start`]; once it has users, clients get JSON Web Tokens.
+    #[must_use]
+    pub fn start_with_jwt() -> Self {
+        let mut etcd = Self::named("one", false);
+        let key = etcd.path("jwt.key");
+        fs::write(&key, [7; 32]).unwrap();
+        etcd.auth_token = Some(format!("jwt,priv-key={},sign-method=HS256,ttl=10m", key.display()));
+        etcd.begin();
+        etcd
     }
 
     /// Runs, over TLS, for clients whose certificate is of the same CA: [`Etcd::path`] has `ca.crt` and, for clients, `client.crt` and
@@ -77,6 +90,7 @@ impl Etcd {
             ports: [Port::reserve(), Port::reserve()],
             encrypted,
             quota: None,
+            auth_token: None,
         };
         member.cluster = format!("{name}={}", member.peer());
         member
@@ -220,6 +234,9 @@ impl Etcd {
         ]);
         if let Some(quota) = self.quota {
             command.arg(format!("--quota-backend-bytes={quota}"));
+        }
+        if let Some(auth_token) = &self.auth_token {
+            command.args(["--auth-token", auth_token]);
         }
         if self.encrypted {
             command

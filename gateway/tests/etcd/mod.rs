@@ -20,6 +20,7 @@ mod setup;
 mod suite;
 mod tls;
 mod transactions;
+mod users;
 
 use std::path::PathBuf;
 use std::sync::Arc;

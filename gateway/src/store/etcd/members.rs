@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::StoreError;
+use super::member::{Member, User};
 use crate::causes::with_causes;
 use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::EtcdSettings;
@@ -57,18 +57,6 @@ pub(super) struct Members {
     pub place: String,
 }
 
-struct Member {
-    endpoint: String,
-    options: ConnectOptions,
-    client: OnceCell<Client>,
-}
-
-impl std::fmt::Debug for Member {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.endpoint)
-    }
-}
-
 impl Members {
     /// Reads certificates and keys; connects to nobody.
     pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
@@ -78,20 +66,15 @@ impl Members {
             .with_connect_timeout(attempt)
             .with_keep_alive(KEEP_ALIVE, attempt)
             .with_keep_alive_while_idle(true)
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some((user, file)) = &settings.user {
-            let password = read(file)?;
-            options = options.with_user(user, password.trim_end_matches(['\r', '\n']));
+            .with_require_leader(true);
+        let user = settings.user.clone().map(|(name, password_file)| User { name, password_file });
+        if let Some(user) = &user {
+            user.password().map_err(|source| io(&user.password_file, source))?;
         }
         if settings.is_encrypted() {
             options = options.with_tls(tls(settings)?);
         }
-        let member = |endpoint: &String| Member {
-            endpoint: endpoint.clone(),
-            options: options.clone(),
-            client: OnceCell::new(),
-        };
+        let member = |endpoint: &String| Member::new(endpoint, options.clone(), user.clone());
         Ok(Self {
             members: settings.endpoints.iter().map(member).collect(),
             preferred: AtomicUsize::new(0),
@@ -131,7 +114,7 @@ impl Members {
             return Err(unanswered(&self.place, "there are no endpoints".to_owned()));
         };
         let attempt = until.min(Instant::now() + self.attempt);
-        let answered = timeout_at(attempt, async { ask(member.client().await?).await }).await;
+        let answered = timeout_at(attempt, member.ask(ask)).await;
         let failure = match answered {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => Failure {
@@ -157,7 +140,7 @@ impl Members {
         F: Future<Output = Result<T, Error>>,
     {
         let each = self.members.iter().map(|member| async {
-            let answer = match timeout_at(until, async { ask(member.client().await?).await }).await {
+            let answer = match timeout_at(until, member.ask(&ask)).await {
                 Ok(answer) => answer.map_err(|error| Failure {
                     endpoint: member.endpoint.clone(),
                     problem: text(&error),
@@ -183,13 +166,6 @@ impl Members {
     }
 }
 
-impl Member {
-    async fn client(&self) -> Result<Client, Error> {
-        let connect = || Client::connect([self.endpoint.as_str()], Some(self.options.clone()));
-        self.client.get_or_try_init(connect).await.cloned()
-    }
-}
-
 fn unanswered(endpoint: &str, problem: String) -> Failure {
     Failure {
         endpoint: endpoint.to_owned(),
@@ -199,10 +175,14 @@ fn unanswered(endpoint: &str, problem: String) -> Failure {
 }
 
 fn read(path: &Path) -> Result<String, StoreError> {
-    files::read_text(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| StoreError::Io {
+    files::read_text(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| io(path, source))
+}
+
+fn io(path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::Io {
         path: path.to_owned(),
         source,
-    })
+    }
 }
 
 fn tls(settings: &EtcdSettings) -> Result<TlsOptions, StoreError> {

@@ -9,6 +9,7 @@ mod health;
 mod identity;
 mod keys;
 mod leader;
+mod member;
 mod members;
 mod moment;
 mod opened;

@@ -1,0 +1,137 @@
+//! Users of etcd that change while a gateway has its store there.
+
+use std::fs;
+
+use attest_gateway::store::etcd::Etcd;
+
+use super::*;
+use crate::support::Gateway;
+
+/// etcd with JSON Web Tokens, with `root` and a `gateway` who may do what is below the prefix.
+fn with_users(prefix: &str) -> Site {
+    let site = Site {
+        etcd: etcd::Etcd::start_with_jwt(),
+        states: tempfile::tempdir().unwrap(),
+    };
+    for arguments in [
+        "user add root:secret".to_owned(),
+        "user grant-role root root".to_owned(),
+        "role add gateway".to_owned(),
+        format!("role grant-permission gateway readwrite --prefix {prefix}/"),
+        "user add gateway:password".to_owned(),
+        "user grant-role gateway gateway".to_owned(),
+        "auth enable".to_owned(),
+    ] {
+        site.etcd.ctl(&arguments.split(' ').collect::<Vec<_>>());
+    }
+    site
+}
+
+/// As root.
+fn change(site: &Site, arguments: &str) {
+    let arguments = format!("--user root:secret {arguments}");
+    site.etcd.ctl(&arguments.split(' ').collect::<Vec<_>>());
+}
+
+fn open(site: &Site) -> (Etcd, PathBuf) {
+    let file = site.states.path().join("password");
+    fs::write(&file, "password\n").unwrap();
+    let settings = EtcdSettings {
+        user: Some(("gateway".to_owned(), file.clone())),
+        ..site.settings()
+    };
+    (site.open_by("one", &settings).unwrap(), file)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_goes_on_after_every_change_of_etcds_users() {
+    let site = with_users("a/gateway");
+    let (store, _) = open(&site);
+    let leads = store.lead("rotate", Duration::from_secs(60)).await.unwrap().unwrap();
+    put(&store, "a", "0").await.unwrap();
+    for (number, arguments) in [
+        "user add other:password",
+        "role add other",
+        "user grant-role other other",
+        "user revoke-role other other",
+        "user delete other",
+        "role delete other",
+    ]
+    .iter()
+    .enumerate()
+    {
+        change(&site, arguments);
+        // A commit, a read, a count, and many at once: none of them was done before the gateway has authenticated again.
+        let value = number.to_string();
+        put(&store, "a", &value)
+            .await
+            .unwrap_or_else(|error| panic!("{arguments}: {error}"));
+        assert_eq!(get(&store, "a").await.unwrap(), Some(value));
+        change(&site, "role add again");
+        assert_eq!(store.count(range("a", "b")).await.unwrap(), 1);
+        change(&site, "role delete again");
+        let all = (0..20).map(|_| get(&store, "a"));
+        for answer in futures_util::future::join_all(all).await {
+            answer.unwrap_or_else(|error| panic!("{arguments}: {error}"));
+        }
+    }
+    // Each counted once: nothing is done twice for being asked twice.
+    let before = count_up(&store, "count").await.unwrap();
+    change(&site, "user add last:password");
+    assert_eq!(count_up(&store, "count").await.unwrap(), before + 1);
+    assert!(!leads.is_lost());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateways_own_password_is_read_again_when_etcd_refuses_it() {
+    let site = with_users("a/gateway");
+    let (store, file) = open(&site);
+    put(&store, "a", "1").await.unwrap();
+    change(&site, "user delete gateway");
+    change(&site, "user add gateway:another");
+    change(&site, "user grant-role gateway gateway");
+    // Until the file has it, nothing is done, and the error says where to look and no password.
+    let refused = get(&store, "a").await.unwrap_err().to_string();
+    assert!(
+        refused.contains("authentication failed") && refused.contains("store.password_file"),
+        "{refused}"
+    );
+    for _ in 0..3 {
+        let refused = put(&store, "a", "2").await.unwrap_err().to_string();
+        assert!(
+            refused.contains("authentication failed") && !refused.contains("another"),
+            "{refused}"
+        );
+    }
+    fs::write(&file, "another\n").unwrap();
+    assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
+    put(&store, "a", "2").await.unwrap();
+    // A user who may no longer do it is refused, and not asked for a password.
+    change(&site, "user revoke-role gateway gateway");
+    let refused = get(&store, "a").await.unwrap_err().to_string();
+    assert!(refused.contains("permission denied"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_stays_ready_while_etcds_users_change() {
+    let site = with_users("gateway");
+    let mut gateway = Gateway::init();
+    gateway.settings(&format!(
+        "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nprefix = \"gateway\"\nkey_file = \"store.key\"\nuser = \"gateway\"\npassword_file = \"etcd.password\"",
+        site.etcd.endpoint()
+    ));
+    fs::write(gateway.path("etcd.password"), "password\n").unwrap();
+    gateway.command(&["store", "key"]);
+    gateway.run();
+    let ready = async |gateway: &Gateway| {
+        let answer = gateway.client_of_new_connections().get(gateway.url("/readyz")).send();
+        answer.await.unwrap().status()
+    };
+    assert_eq!(ready(&gateway).await, 200);
+    change(&site, "user add other:password");
+    assert_eq!(ready(&gateway).await, 200);
+    // A command is another client of the same user.
+    gateway.token(&["--name", "rack7", "--uses", "3"]);
+    change(&site, "user delete other");
+    assert_eq!(ready(&gateway).await, 200);
+}

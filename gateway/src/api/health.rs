@@ -64,6 +64,11 @@ pub(super) async fn ready(State(readiness): State<Arc<Readiness>>) -> (StatusCod
     }
 }
 
+/// `GET /readyz` of a gateway whose store has not answered yet.
+pub(super) async fn waiting() -> (StatusCode, &'static str) {
+    (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n")
+}
+
 /// `GET /metrics`.
 pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");

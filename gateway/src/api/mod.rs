@@ -84,6 +84,14 @@ pub fn router(gateway: &Gateway) -> Router {
         .method_not_allowed_fallback(problem::no_such_method)
 }
 
+/// What a gateway answers whose store does not answer yet: that it lives, and that nobody is to be sent here.
+pub fn waiting_router() -> Router {
+    Router::new()
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::waiting))
+        .fallback(async || Refusal::unavailable())
+}
+
 /// Metrics, on an address of their own.
 pub fn metrics_router(gateway: &Gateway) -> Router {
     let metrics = Arc::clone(&gateway.metrics);

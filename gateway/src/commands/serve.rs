@@ -58,7 +58,12 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let _ = aws_lc_rs::rand::fill(&mut [0; 1]);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let stop = stop_signal()?;
-        let server = Server::bind(settings, Clock::System).await?;
+        let mut stop = std::pin::pin!(stop);
+        // It may wait for its store.
+        let server = tokio::select! {
+            server = Server::bind(settings, Clock::System) => server?,
+            () = &mut stop => return Ok(ExitCode::SUCCESS),
+        };
         server.serve(stop).await;
         Ok(ExitCode::SUCCESS)
     })

@@ -61,7 +61,7 @@ pub struct Inspection {
 #[derive(Debug)]
 pub struct Inspected {
     /// The MCS certificate.
-    pub tls: LiveTls,
+    pub tls: Arc<LiveTls>,
     pub pools: LivePools,
     /// Who endorses TPMs.
     pub ek_roots: EkRootsFolder,
@@ -137,7 +137,7 @@ impl Inspection {
                 None
             }
         };
-        let (listener, metrics_listener) = match state::inspect(settings, &mut findings) {
+        let (listener, metrics_listener) = match state::inspect(settings, depth, &mut findings) {
             state::Use::Free => addresses(settings, &mut findings).await,
             state::Use::Served => {
                 findings.push(Finding::Good(format!(
@@ -149,7 +149,7 @@ impl Inspection {
         };
         let found = match (tls, pools, ek_roots, clouds, listener) {
             (Some(tls), Some(pools), Some(ek_roots), Some(clouds), Some(listener)) => Some(Inspected {
-                tls,
+                tls: Arc::new(tls),
                 pools,
                 ek_roots,
                 clouds,

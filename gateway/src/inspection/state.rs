@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
-use super::Finding;
+use super::{Depth, Finding};
 use crate::audit::configs::ConfigCopies;
 use crate::audit::{LogKey, is_written, lock_file, next_file};
 use crate::credentials::seal::{Seal, SealError};
@@ -24,7 +24,7 @@ pub(super) enum Use {
     Served,
 }
 
-pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
+pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) -> Use {
     let folder = &settings.state;
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => ownership(settings, &metadata, findings),
@@ -45,7 +45,7 @@ pub(super) fn inspect(settings: &Settings, findings: &mut Vec<Finding>) -> Use {
     if let Err(error) = writable(folder) {
         findings.push(fault(folder, &format!("cannot be written to: {error}")));
     }
-    store(settings, findings);
+    store(settings, depth, findings);
     if let Err(error) = seal(settings) {
         findings.push(Finding::Error(error.to_string()));
     }
@@ -114,7 +114,7 @@ fn seal(settings: &Settings) -> Result<(), SealError> {
 }
 
 /// Whether the store opens, whatever keeps it.
-fn store(settings: &Settings, findings: &mut Vec<Finding>) {
+fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
     let (place, looked) = match &settings.engine {
         StoreSettings::Embedded => (settings.store().display().to_string(), AnyStore::look(settings)),
         StoreSettings::Etcd(etcd) => {
@@ -126,6 +126,8 @@ fn store(settings: &Settings, findings: &mut Vec<Finding>) {
     match looked {
         Ok(true) => findings.push(Finding::Good(format!("{place} opens"))),
         Ok(false) => findings.push(Finding::Good(format!("{place} does not exist yet; serve makes it"))),
+        // `serve` waits for it, and says so.
+        Err(error) if error.is_unanswered() && matches!(depth, Depth::Start) => return,
         Err(error) => return findings.push(Finding::Error(format!("{place}: {error}"))),
     }
     match AnyStore::health(settings) {

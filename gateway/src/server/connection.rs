@@ -11,7 +11,7 @@ use hyper_util::server::graceful::Watcher;
 use hyper_util::service::TowerToHyperService;
 use ipnet::IpNet;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -40,6 +40,9 @@ const HANDSHAKE_TURN: Duration = Duration::from_millis(100);
 /// After how long it is said that nodes wait: Ignition gives up a handshake after 10 s, and asks again.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
+/// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// What connections have in common.
 pub(super) struct ConnectionService {
     pub limits: Limits,
@@ -67,11 +70,30 @@ pub(super) enum Arrived {
 }
 
 impl ConnectionService {
+    /// The next connection for which there is room.
+    pub(super) async fn next(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Arrived) {
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+            match self.arrive(peer.ip()) {
+                Ok(arrived) => return (stream, peer, arrived),
+                Err(NoRoom) => tracing::debug!(%peer, "closed: too many wait for their handshake"),
+            }
+        }
+    }
+
     /// Lets a connection in. Nobody else waits for it here.
     ///
     /// # Errors
     /// [`NoRoom`].
-    pub(super) fn arrive(&self, address: IpAddr) -> Result<Arrived, NoRoom> {
+    fn arrive(&self, address: IpAddr) -> Result<Arrived, NoRoom> {
         let connections = &self.admission.connections;
         match self.is_balancer(address) {
             true => Ok(Arrived::ByBalancer(connections.enter_unnamed(address.into())?)),
@@ -253,11 +275,9 @@ async fn hung_up(stream: &TcpStream) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use super::*;
     use futures_util::FutureExt;
     use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
-
-    use super::*;
 
     #[test]
     fn a_wait_is_worth_a_line_when_it_is_long() {

@@ -10,12 +10,12 @@ mod refused;
 mod retention;
 mod said;
 mod standing;
+mod waiting;
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
@@ -40,14 +40,11 @@ use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
-use crate::store::{AnyStore, Store, StoreError};
+use crate::store::{Store, StoreError};
 use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
 use standing::Standing;
-
-/// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +114,7 @@ impl Server {
             // What may be open to a group, because it is another's, was said before.
             Err(error) => tracing::debug!(%error, "{}", settings.state.display()),
         }
-        let store = AnyStore::open(&settings)?;
+        let store = waiting::open_store(&settings, clock, &found, &metrics).await?;
         Self::assemble(settings, clock, Arc::new(store), metrics, found).await
     }
 
@@ -233,7 +230,7 @@ impl Server {
             endorsers: Arc::new(endorsers),
             pools: Arc::new(pools),
             metrics,
-            tls: Arc::new(tls),
+            tls,
             sightings: Arc::new(sightings),
             machines: Arc::new(machines),
             #[cfg(feature = "cluster")]
@@ -309,21 +306,9 @@ impl Server {
         }
         let mut stop = std::pin::pin!(stop);
         loop {
-            let (stream, peer) = tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok(accepted) => accepted,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                },
+            let (stream, peer, arrived) = tokio::select! {
+                next = connections.next(&listener) => next,
                 () = &mut stop => break,
-            };
-            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-            let Ok(arrived) = connections.arrive(peer.ip()) else {
-                tracing::debug!(%peer, "closed: too many wait for their handshake");
-                continue;
             };
             // Whoever has no place yet waits for it there, so that the next one is accepted meanwhile.
             let (connections, watcher) = (Arc::clone(&connections), graceful.watcher());

@@ -19,6 +19,18 @@ pub enum StoreError {
         /// What can be done.
         advice: String,
     },
+    /// The engine did not answer. It may later, with nothing changed here.
+    #[error("the store failed: {problem} ({engine}, {place}): {advice}")]
+    Unanswered {
+        /// Its name.
+        engine: &'static str,
+        /// Its endpoints, or its object.
+        place: String,
+        /// What was heard instead.
+        problem: String,
+        /// What can be done.
+        advice: String,
+    },
     /// Files around the database.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
@@ -167,4 +179,12 @@ pub enum StoreError {
         id: String,
         source: serde_json::Error,
     },
+}
+
+impl StoreError {
+    /// Whether the store may answer later, with nothing changed here.
+    #[must_use]
+    pub const fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unanswered { .. })
+    }
 }

@@ -57,7 +57,7 @@ async fn decide<T: Send + 'static>(
 
 /// Has what a decision used up given back some time later, if whether this was done is not known.
 fn give_back_in_doubt<T>(engine: &impl Engine, decision: String, done: Result<T, StoreError>) -> Result<T, StoreError> {
-    if let Err(StoreError::Engine { .. } | StoreError::Closed) = &done {
+    if let Err(StoreError::Engine { .. } | StoreError::Unanswered { .. } | StoreError::Closed) = &done {
         engine.later(Box::new(move |transaction| outcomes::give_back(transaction, &decision).map(drop)));
     }
     done

@@ -1,4 +1,4 @@
-//! Users of etcd that change while a gateway has its store there.
+//! What changes at an etcd beside the store: its users, and whether it is there when a gateway starts.
 
 use std::fs;
 
@@ -134,4 +134,26 @@ async fn a_gateway_stays_ready_while_etcds_users_change() {
     gateway.token(&["--name", "rack7", "--uses", "3"]);
     change(&site, "user delete other");
     assert_eq!(ready(&gateway).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_starts_before_its_etcd_waits_and_is_not_ready() {
+    let mut site = Site::start();
+    let mut gateway = Gateway::init();
+    gateway.settings(&format!(
+        "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nkey_file = \"store.key\"\ntimeout_seconds = 2\n",
+        site.etcd.endpoint()
+    ));
+    gateway.command(&["store", "key"]);
+    site.etcd.kill();
+    gateway.begin();
+    gateway.line(|line| line.contains("waiting for the store"));
+    let get = async |path: &str| {
+        let answer = gateway.client_of_new_connections().get(gateway.url(path)).send();
+        answer.await.unwrap().status().as_u16()
+    };
+    assert_eq!((get("/healthz").await, get("/readyz").await), (200, 503));
+    site.etcd.restart();
+    gateway.line(|line| line.contains("listening on "));
+    assert_eq!(get("/readyz").await, 200);
 }

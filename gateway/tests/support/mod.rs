@@ -171,13 +171,24 @@ impl Gateway {
 
     /// Starts the program and waits until it is ready.
     pub fn run(&mut self) {
+        self.begin();
+        self.line(|line| line.contains("listening on "));
+    }
+
+    /// Starts the program, and waits for nothing.
+    pub fn begin(&mut self) {
         let mut command = program();
         command.arg("serve").arg("--config").arg(self.path("gateway.toml"));
-        self.run_as(command);
+        self.begin_as(command);
     }
 
     /// Starts `command`, which becomes the program, and waits until it is ready.
-    pub fn run_as(&mut self, mut command: Command) {
+    pub fn run_as(&mut self, command: Command) {
+        self.begin_as(command);
+        self.line(|line| line.contains("listening on "));
+    }
+
+    fn begin_as(&mut self, mut command: Command) {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -198,7 +209,6 @@ impl Gateway {
             });
         }
         self.process = Some(Running { child, lines });
-        self.line(|line| line.contains("listening on "));
     }
 
     /// Waits for a line of the program's output.

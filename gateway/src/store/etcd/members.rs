@@ -157,11 +157,22 @@ impl Members {
     pub(super) fn explain(&self, failure: &Failure, doubt: bool) -> StoreError {
         let Failure { endpoint, problem, kind } = failure;
         let done = if doubt { "whether it was done is not known: " } else { "" };
-        StoreError::Engine {
-            engine: "etcd",
-            place: self.place.clone(),
-            problem: format!("{done}{endpoint}: {problem}"),
-            advice: advice(*kind, problem).to_owned(),
+        let (engine, place) = ("etcd", self.place.clone());
+        let (said, advice) = (format!("{done}{endpoint}: {problem}"), advice(*kind, problem).to_owned());
+        match kind {
+            // A certificate that is not taken is not taken later, either.
+            FailureKind::Unanswered if !is_of_tls(problem) => StoreError::Unanswered {
+                engine,
+                place,
+                problem: said,
+                advice,
+            },
+            _ => StoreError::Engine {
+                engine,
+                place,
+                problem: said,
+                advice,
+            },
         }
     }
 }
@@ -233,9 +244,14 @@ fn kind(error: &Error) -> FailureKind {
     }
 }
 
+fn is_of_tls(problem: &str) -> bool {
+    let words = ["certificate", "Certificate", "UnknownIssuer", "UnknownCA", "tls"];
+    words.iter().any(|word| problem.contains(word))
+}
+
 fn advice(kind: FailureKind, problem: &str) -> &'static str {
     let says = |word: &str| problem.contains(word);
-    if says("certificate") || says("Certificate") || says("UnknownIssuer") || says("UnknownCA") || says("tls") {
+    if is_of_tls(problem) {
         return "look at store.ca, store.certificate and store.key, at who has signed etcd's certificate, and at their dates";
     }
     if says("permission denied") || says("authentication") || says("user name") || says("auth token") {

@@ -278,12 +278,20 @@ impl Place {
             problem,
             advice: advice.to_owned(),
         };
+        let unanswered = |problem: String, advice: &str| StoreError::Unanswered {
+            engine: "kubernetes",
+            place: self.place.clone(),
+            problem,
+            advice: advice.to_owned(),
+        };
         match failure {
-            Failure::Unanswered(why) if in_doubt => engine(
+            Failure::Unanswered(why) if in_doubt => unanswered(
                 format!("{why}; whether it was done is not known"),
                 "the cluster's API does not answer, or its etcd is too slow; what was asked for can be asked for again",
             ),
-            Failure::Unanswered(why) => engine(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
+            // A certificate that is not taken is not taken later, either.
+            Failure::Unanswered(why) if why.contains("certificate") => engine(why.clone(), "look at [cluster] in gateway.toml"),
+            Failure::Unanswered(why) => unanswered(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
             Failure::Refused { code: 401, message } => engine(
                 message.clone(),
                 "the gateway's service account, or the token by which it is known, is there no longer: a pod that is started again has a new one",

@@ -1,0 +1,88 @@
+//! A gateway whose store does not answer yet: it lives, is not ready, and serves nobody.
+//!
+//! Where a whole site starts at once, etcd or the cluster's API comes later than the gateway. A gateway that ended then would be started again after
+//! pauses that grow, and be missing when the nodes boot.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::connection::ConnectionService;
+use super::said::Said;
+use crate::admission::Admission;
+use crate::api;
+use crate::clock::Clock;
+use crate::inspection::Inspected;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+use crate::store::{AnyStore, StoreError};
+
+/// Pause between two attempts, each of which takes as long as the store's timeout.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Opens the store, when it answers. Until then the address answers that this gateway is not ready.
+///
+/// # Errors
+/// [`StoreError`], if the store answers and cannot be opened.
+pub(super) async fn open_store(
+    settings: &Settings,
+    clock: Clock,
+    found: &Inspected,
+    metrics: &Arc<Metrics>,
+) -> Result<AnyStore, StoreError> {
+    let error = match open(settings).await {
+        Err(error) if error.is_unanswered() => error,
+        opened => return opened,
+    };
+    tracing::warn!("waiting for the store, and not ready until it answers: {error}");
+    let connections = Arc::new(ConnectionService {
+        router: api::waiting_router(),
+        refused: Said::default(),
+        unnamed: Said::default(),
+        waits: Said::default(),
+        limits: settings.limits,
+        balancers: settings.balancers.clone(),
+        admission: Arc::new(Admission::new(&settings.limits, &settings.engine)),
+        clock,
+        tls: Arc::clone(&found.tls),
+        metrics: Arc::clone(metrics),
+    });
+    let opened = tokio::select! {
+        opened = open_in_the_end(settings) => opened?,
+        never = answer(&connections, found) => match never {},
+    };
+    tracing::info!("the store answers");
+    Ok(opened)
+}
+
+async fn open_in_the_end(settings: &Settings) -> Result<AnyStore, StoreError> {
+    loop {
+        sleep(RETRY_EVERY).await;
+        match open(settings).await {
+            Err(error) if error.is_unanswered() => tracing::debug!(%error, "waiting for the store"),
+            opened => return opened,
+        }
+    }
+}
+
+/// On a thread of its own: it blocks until the store answers, or its time is over.
+async fn open(settings: &Settings) -> Result<AnyStore, StoreError> {
+    let settings = settings.clone();
+    let opening = tokio::task::spawn_blocking(move || AnyStore::open(&settings));
+    opening.await.map_err(|_| StoreError::Closed)?
+}
+
+/// Answers all connections, for as long as it is not dropped; they end with it.
+async fn answer(connections: &Arc<ConnectionService>, found: &Inspected) -> Infallible {
+    let (graceful, mut tasks) = (GracefulShutdown::new(), JoinSet::new());
+    loop {
+        let (stream, peer, arrived) = connections.next(&found.listener).await;
+        let (connections, watcher) = (Arc::clone(connections), graceful.watcher());
+        tasks.spawn(async move { connections.accept(stream, peer, arrived, watcher).await });
+        while tasks.try_join_next().is_some() {}
+    }
+}

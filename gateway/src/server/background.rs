@@ -60,6 +60,9 @@ impl Hangup {
 /// How often it is looked whether a command has changed something that is to be recorded.
 const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
 
+/// How often that is looked for in a store in which nothing was written, as far as is heard: who recorded may have ended before it had recorded all.
+const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
+
 /// How often it is looked whether the gateway goes by other files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
@@ -230,9 +233,13 @@ async fn take_outbox(gateway: Arc<Gateway>) {
     let mut turn = Turn::new(Arc::clone(&gateway.store), "record what was changed");
     let mut every = tokio::time::interval(TAKE_OUTBOX_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut failed = false;
+    let (mut failed, mut looked) = (false, None::<(u64, Instant)>);
     loop {
         every.tick().await;
+        let mark = gateway.store.recent_mark();
+        if looked.is_some_and(|(at, since)| mark == Some(at) && since.elapsed() < TAKE_OUTBOX_IDLE_EVERY) {
+            continue;
+        }
         let taken = take_in_turn(&gateway, &mut turn).await;
         if let Err(error) = &taken
             && !failed
@@ -240,6 +247,8 @@ async fn take_outbox(gateway: Arc<Gateway>) {
             tracing::warn!(%error, "what was changed cannot be recorded at the moment: it waits in the store");
         }
         failed = taken.is_err();
+        // What was written since this mark was heard is looked for once more.
+        looked = mark.filter(|_| !failed).map(|mark| (mark, Instant::now()));
     }
 }
 

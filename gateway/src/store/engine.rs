@@ -165,6 +165,12 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Which store this is and how far it has come, as far as is known here: each transaction that writes raises the mark.
     fn standing(&self) -> Option<StoreMark>;
 
+    /// How far it has come ([`Engine::standing`]), if this process has heard of it within the last seconds for another reason: nobody is asked for
+    /// this. For background tasks that look for changes; what decides about a node asks.
+    fn recent_mark(&self) -> Option<u64> {
+        None
+    }
+
     /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
     ///
     /// # Errors

@@ -335,6 +335,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// How far it has come, if that was heard within the last seconds without asking for it: as long as it stays the same, nothing was written.
+    fn recent_mark(&self) -> Option<u64> {
+        None
+    }
+
     /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
     async fn keep_mark(&self) -> Result<(), StoreError> {
         Ok(())

@@ -102,6 +102,10 @@ impl<T: Through> Engine for T {
         self.engine().standing()
     }
 
+    fn recent_mark(&self) -> Option<u64> {
+        self.engine().recent_mark()
+    }
+
     async fn keep_mark(&self) -> Result<(), StoreError> {
         self.engine().keep_mark().await
     }

@@ -295,6 +295,10 @@ impl<E: Engine + 'static> Store for E {
         Engine::standing(self)
     }
 
+    fn recent_mark(&self) -> Option<u64> {
+        Engine::recent_mark(self)
+    }
+
     async fn keep_mark(&self) -> Result<(), StoreError> {
         Engine::keep_mark(self).await
     }

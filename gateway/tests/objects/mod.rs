@@ -2,6 +2,7 @@
 
 mod boots;
 mod challenges;
+mod idle;
 mod killed;
 mod moving;
 mod outage;

@@ -282,6 +282,10 @@ impl Engine for Kubernetes {
         Some(locked(&self.open.opened.standing).clone())
     }
 
+    fn recent_mark(&self) -> Option<u64> {
+        self.open.opened.recent_mark()
+    }
+
     fn beside(&self) -> Option<&Path> {
         Some(&self.open.desk.beside)
     }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::super::known::StoreFile;
 use super::super::moved::Moved;
@@ -25,6 +26,8 @@ pub(super) struct Opened {
     /// Random: of no two processes the same.
     pub session: String,
     pub standing: Mutex<StoreMark>,
+    /// When `standing` was heard last.
+    pub confirmed: Mutex<Option<Instant>>,
     pub timeout: Duration,
     pub limits: Limits,
     /// How many leaves it has.
@@ -165,8 +168,21 @@ impl Opened {
         self.leaves.load(Ordering::Relaxed) > self.limits.leaves
     }
 
+    /// How far it has come, where the changes that say that this process is there have told so: they come several times within a lease.
+    pub(super) fn recent_mark(&self) -> Option<u64> {
+        let confirmed = (*locked(&self.confirmed))?;
+        let is_recent = self.serving.get().is_some() && confirmed.elapsed() < self.limits.lease;
+        is_recent.then(|| locked(&self.standing).mark)
+    }
+
+    /// What is known stands now.
+    pub(super) fn confirmed(&self) {
+        *locked(&self.confirmed) = Some(Instant::now());
+    }
+
     /// It has come so far.
     pub(super) fn reached(&self, head: &Head) {
+        self.confirmed();
         self.leaves.store(head.leaves.len(), Ordering::Relaxed);
         let mut standing = locked(&self.standing);
         standing.mark = standing.mark.max(head.mark);

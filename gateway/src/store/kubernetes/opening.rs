@@ -65,6 +65,7 @@ pub(super) async fn open(
             wrote: Some(wrote),
             ..found.mark()
         }),
+        confirmed: Mutex::default(),
         timeout: settings.timeout,
         limits,
         leaves: found.leaves.len().into(),

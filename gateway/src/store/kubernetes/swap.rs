@@ -167,7 +167,9 @@ impl Committer {
     pub(super) async fn confirm(&mut self, until: Instant) -> Result<bool, Trouble> {
         let commit = self.opened.place.commit(until).await?.ok_or(Trouble::Replaced)?;
         if commit == self.view.head.commit {
-            return self.opened.check(&self.view.head).map(|()| true);
+            self.opened.check(&self.view.head)?;
+            self.opened.confirmed();
+            return Ok(true);
         }
         self.refresh(until).await?;
         Ok(false)

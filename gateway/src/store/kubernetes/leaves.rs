@@ -224,8 +224,11 @@ fn cut(from: &str, pairs: Pairs) -> Vec<(String, Pairs)> {
     let (mut leaves, mut leaf, mut bytes, mut from) = (Vec::new(), Pairs::new(), 0, from.to_owned());
     for (key, value) in pairs {
         let more = key.len() + value.len();
-        if bytes + more > LEAF_BYTES && !leaf.is_empty() {
-            leaves.push((std::mem::replace(&mut from, key.clone()), std::mem::take(&mut leaf)));
+        if bytes + more > LEAF_BYTES
+            && let Some((last, _)) = leaf.last_key_value()
+        {
+            let next = separator(last, &key);
+            leaves.push((std::mem::replace(&mut from, next), std::mem::take(&mut leaf)));
             bytes = 0;
         }
         bytes += more;
@@ -235,6 +238,14 @@ fn cut(from: &str, pairs: Pairs) -> Vec<(String, Pairs)> {
         leaves.push((from, leaf));
     }
     leaves
+}
+
+/// The shortest beginning of `key` that sorts after `last`, which sorts before `key`: each commit writes where each leaf begins, and the rest of a key is
+/// random as a rule, so that it does not compress.
+fn separator(last: &str, key: &str) -> String {
+    let ends = key.char_indices().map(|(at, char)| at + char.len_utf8());
+    let mut beginnings = ends.filter_map(|end| key.get(..end));
+    beginnings.find(|beginning| *beginning > last).unwrap_or(key).to_owned()
 }
 
 /// What these leaves hold; none, if one is not there.
@@ -249,4 +260,39 @@ pub(super) async fn fetch(place: &Place, leaves: Vec<Leaf>, until: Instant) -> R
 /// Said of a leaf that the state names, and that is not there.
 pub(super) fn lost(name: &str) -> Failure {
     Failure::Damaged(format!("secret {name} is gone, and holds a part of the store"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leaf_begins_at_the_shortest_beginning_that_sorts_after_the_leaf_before() {
+        for (last, key, expected) in [
+            ("use/challenge/0a11", "use/challenge/0b22", "use/challenge/0b"),
+            ("entry/x", "use/challenge/0b22", "u"),
+            ("use/a", "use/a/b", "use/a/"),
+            ("use/é1", "use/ü2", "use/ü"),
+            ("a", "ab", "ab"),
+            ("", "b", "b"),
+        ] {
+            assert_eq!(separator(last, key), expected);
+            assert!(last < expected && expected <= key);
+        }
+    }
+
+    #[test]
+    fn each_key_is_in_the_leaf_that_begins_before_it() {
+        let name = |number: u32| format!("use/challenge/{:08x}", number.wrapping_mul(2_654_435_761));
+        let pairs: Pairs = (0..5_000).map(|number| (name(number), "x".repeat(64))).collect();
+        let leaves = cut("", pairs.clone());
+        assert!(leaves.len() > 3 && leaves.is_sorted_by(|(one, _), (next, _)| one < next));
+        // What each commit writes of it is the beginning only.
+        assert!(leaves.iter().skip(1).all(|(from, _)| from.len() < name(0).len()));
+        for (at, (from, held)) in leaves.iter().enumerate() {
+            let until = leaves.get(at + 1).map(|(next, _)| next);
+            assert!(held.keys().all(|key| from <= key && until.is_none_or(|until| key < until)));
+        }
+        assert_eq!(leaves.into_iter().flat_map(|(_, held)| held).collect::<Pairs>(), pairs);
+    }
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::Output;
 
 use attest_gateway::api::decided_by;
-use attest_gateway::audit::{Blobs, Decision, Journal, LogKey, Record, SegmentLimits, Shown, Signer, keep};
+use attest_gateway::audit::{Blobs, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Shown, Signer, keep, link_of};
 
-use serde_json::json;
+use data_encoding::BASE64;
+use serde_json::Value;
 
 use crate::support::kubelet::embedded;
 use crate::support::{Gateway, POOL};
@@ -78,7 +79,7 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     for (chain, why) in [
         (&own[..8], "this gateway's own"),
         (&old[..7], "too short"),
-        ("00000000", "0 chains"),
+        ("00000000", "no chain that the store knows"),
     ] {
         let refused = gateway.try_command(&["log", "give-up", chain]);
         assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));
@@ -88,8 +89,16 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     let acts = gateway.wait_for_acts(4, "log.give-up");
     let done = acts.iter().find(|act| act["admin"]["refused"].is_null()).unwrap();
     let thing = &done["admin"]["things"][0];
-    assert_eq!((&thing["id"], &thing["after"]), (&json!(old), &json!(null)));
+    assert!(thing["id"].as_str().unwrap().starts_with(&old), "{done}");
     assert!(thing["before"]["checkpoint"].as_str().unwrap().contains("\"signature\""), "{done}");
+    assert_eq!(thing["after"]["checkpoint"], thing["before"]["checkpoint"]);
+    assert!(thing["after"]["given_up"]["by"].as_str().unwrap().contains("uid"), "{done}");
+    let again = gateway.try_command(&["log", "give-up", &old]);
+    assert!(
+        !again.status.success() && said(&again).contains("was given up on"),
+        "{}",
+        said(&again)
+    );
     gateway.terminate();
     gateway.wait();
     let (sound, text) = audit(&gateway, &[]);
@@ -97,8 +106,125 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
         sound && text.contains("log.give-up") && !text.contains("missing, up to line"),
         "{text}"
     );
+    // What was given up is shown for ever.
+    let shown = format!("chain {old} of gateway gw-1, signed up to line");
+    assert!(text.contains(&shown) && text.contains("was given up on"), "{text}");
+    let status = gateway.command(&["log", "status"]);
+    assert!(
+        status.contains(&old) && status.contains("given up on") && status.contains("required"),
+        "{status}"
+    );
     gateway.run();
     assert!(!gateway.output().contains("by another key"));
+}
+
+/// The lines of a log, each with the hash of the one before it, and with checkpoints that this key signs: the chain keeps its name.
+fn signed_again(text: &str, key: &LogKey) -> String {
+    let (mut again, mut before) = (String::new(), None::<String>);
+    for line in text.lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        let mut line = match &before {
+            Some(hash) => line.replace(value["chain"]["previous"].as_str().unwrap(), hash),
+            None => line.to_owned(),
+        };
+        let value: Value = serde_json::from_str(&line).unwrap();
+        if let Some(checkpoint) = value["checkpoint"].as_object() {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let found = checkpoint.get("found");
+            let found = found
+                .map(|found| format!("{} {}\n", found["first"], found["last"]))
+                .unwrap_or_default();
+            let signed = format!(
+                "attest-gateway/v1/log-checkpoint\n{}\n{}\n{}\n{}\n{}\n{found}",
+                text(&checkpoint["replica"]),
+                text(&value["chain"]["id"]),
+                checkpoint["count"],
+                text(&checkpoint["head"]),
+                value["at"]
+            );
+            let signature = BASE64.encode(&key.sign(signed.as_bytes()));
+            line = line.replace(&text(&checkpoint["key"]), &key.public().to_string());
+            line = line.replace(&text(&checkpoint["signature"]), &signature);
+        }
+        before = Some(LineHash::of(line.as_bytes()).to_string());
+        again += &(line + "\n");
+    }
+    again
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noticed() {
+    let mut gateway = stopped().await;
+    let log = gateway.path("state/attestation.jsonl");
+    let text = fs::read_to_string(&log).unwrap();
+    let altered = text.replace("\"peer\":\"127.0.0.1", "\"peer\":\"127.0.0.9");
+    assert_ne!(altered, text);
+    fs::remove_file(gateway.path("state/log.key")).unwrap();
+    let key = LogKey::open(&gateway.path("state/log.key")).unwrap();
+    fs::write(&log, signed_again(&altered, &key)).unwrap();
+    let (sound, text) = audit(&gateway, &["--without-store"]);
+    assert!(sound, "by itself it holds: {text}");
+    let chain = |line: &str| link_of(line.as_bytes()).unwrap().unwrap().id;
+    let forged = chain(fs::read_to_string(&log).unwrap().lines().next().unwrap());
+    gateway.run();
+    gateway.line(|line| line.contains("ERROR") && line.contains("does not hold line") && line.contains(&forged));
+    let pre_approved = gateway.rendered(POOL, "pre-approved");
+    gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
+    gateway.terminate();
+    gateway.wait();
+    let last = fs::read_to_string(&log).unwrap();
+    assert_ne!(chain(last.lines().last().unwrap()), forged, "another chain has begun");
+    for options in [&[][..], &["--whole"]] {
+        let (sound, text) = audit(&gateway, options);
+        assert!(
+            !sound && text.contains(&forged[..8]) && text.contains("is known to have been signed"),
+            "{text}"
+        );
+    }
+    // The store knows it, whatever else becomes of the log.
+    gateway.run();
+    gateway.command(&["log", "give-up", &forged]);
+    gateway.wait_for_acts(1, "log.give-up");
+    gateway.terminate();
+    gateway.wait();
+    let (_, text) = audit(&gateway, &["--whole"]);
+    assert!(
+        text.contains(&format!("chain {forged} of gateway gw-1")) && text.contains("was given up on"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_key_on_a_log_that_is_as_it_was_is_warned_of_until_it_is_accepted() {
+    let mut gateway = stopped().await;
+    let log = gateway.path("state/attestation.jsonl");
+    let chain = link_of(fs::read_to_string(&log).unwrap().lines().last().unwrap().as_bytes());
+    let chain = chain.unwrap().unwrap().id;
+    let old = gateway.path("old.pub");
+    fs::write(&old, gateway.command(&["log", "key"])).unwrap();
+    fs::remove_file(gateway.path("state/log.key")).unwrap();
+    let accepts = format!("log give-up {chain}");
+    for _ in 0..2 {
+        gateway.run();
+        gateway.line(|line| line.contains("WARN") && line.contains("log.key was replaced") && line.contains(&accepts));
+        assert!(!gateway.output().contains("does not hold line"));
+        gateway.terminate();
+        gateway.wait();
+    }
+    let new = gateway.path("new.pub");
+    fs::write(&new, gateway.command(&["log", "key"])).unwrap();
+    let keys = [format!("gw-1={}", old.display()), format!("gw-1={}", new.display())];
+    let keys = ["--log-key", &keys[0], "--log-key", &keys[1]];
+    let (sound, text) = audit(&gateway, &keys);
+    assert!(sound && text.contains("log.key was replaced") && text.contains(&accepts), "{text}");
+    gateway.command(&["log", "give-up", &chain]);
+    gateway.run();
+    assert!(!gateway.output().contains("log.key was replaced"));
+    gateway.wait_for_acts(1, "log.give-up");
+    gateway.terminate();
+    gateway.wait();
+    let (sound, text) = audit(&gateway, &keys);
+    assert!(sound && text.contains("was given up on") && !text.contains(&accepts), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

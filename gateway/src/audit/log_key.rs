@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
-use data_encoding::BASE64;
+use data_encoding::{BASE64, HEXLOWER};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -129,6 +129,11 @@ impl LogPublicKey {
         let keys = SubjectPublicKeyInfoDer::pem_slice_iter(pem);
         let keys: Option<Vec<Self>> = keys.map(|der| Self::from_spki(der.ok()?.as_ref())).collect();
         keys.filter(|keys| !keys.is_empty())
+    }
+
+    /// Its 32 bytes, hexadecimal: part of an id in the store.
+    pub(super) fn hex(&self) -> String {
+        HEXLOWER.encode(&self.0)
     }
 
     #[must_use]

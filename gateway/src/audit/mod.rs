@@ -42,7 +42,7 @@ pub use checkpoint::{Checkpoint, CheckpointLine, Signer, replica_name};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 pub use digests::{Digests, Part};
 pub use journal::{Durable, Folders, Journal, JournalError, LargeParts, Recorded};
-pub use kept::{Keeping, Kept, give_up, keep, kept, missing, of_other_keys, standing};
+pub use kept::{GivenUp, GivingUp, Keeping, Kept, Signs, give_up, keep, kept, last_chain, missing, of_other_keys, standing};
 pub use likeness::{Difference, Likened, LikenessError, Likenesses};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use of_before::of_before;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use attest_gateway::audit::admin::{By, Thing, Verb};
-use attest_gateway::audit::{self, CommandLog, LogKey, Resolved, Signer, keep};
+use attest_gateway::audit::{self, CommandLog, LogKey, Resolved, Signer, Signs, keep};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::files::{self, PRIVATE, make_private_folder};
 use attest_gateway::settings::Settings;
@@ -304,7 +304,13 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
         // Nobody else with this state serves meanwhile, wherever.
         store.serve().await?;
         let missing = match fs::exists(from.log_key())? {
-            true => audit::missing(&store, &log, LogKey::read(&from.log_key())?.public()).await?,
+            true => {
+                let (chain, key) = (
+                    audit::last_chain(&log)?.unwrap_or_default(),
+                    LogKey::read(&from.log_key())?.public(),
+                );
+                audit::missing(&store, &log, Signs { chain: &chain, key }).await?
+            }
             false => Vec::new(),
         };
         let resolved = audit::resolve_pending(&store, &log, &missing).await?;

@@ -12,7 +12,7 @@ use super::checkpoints;
 use super::standing::Standing;
 use crate::api::Gateway;
 use crate::audit::JournalError;
-use crate::audit::admin::{self, Acting, By, TakeError, Verb};
+use crate::audit::admin::{self, Acting, By, TakeError, Taken, Verb};
 use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::{Approver, PoolRules};
@@ -59,6 +59,8 @@ impl Hangup {
 
 /// How often it is looked whether a command has changed something that is to be recorded.
 const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
+/// How long a gateway leaves the outbox to others that has found something there which it may not record: each of them looks ten times meanwhile.
+const LEAVE_OUTBOX: Duration = Duration::from_secs(10);
 
 /// How often that is looked for in a store in which nothing was written, as far as is heard: who recorded may have ended before it had recorded all.
 const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
@@ -241,6 +243,10 @@ async fn take_outbox(gateway: Arc<Gateway>) {
             continue;
         }
         let taken = take_in_turn(&gateway, &mut turn).await;
+        if matches!(taken, Ok(Taken { left: 1.., .. })) {
+            turn.release();
+            tokio::time::sleep(LEAVE_OUTBOX).await;
+        }
         if let Err(error) = &taken
             && !failed
         {
@@ -252,11 +258,11 @@ async fn take_outbox(gateway: Arc<Gateway>) {
     }
 }
 
-async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<(), TakeError> {
+async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<Taken, TakeError> {
     match turn.take().await? {
         // Another gateway's log has it.
-        None => Ok(()),
-        Some(store) => admin::take(&gateway.journal, store, gateway.clock.now().as_secs()).await.map(drop),
+        None => Ok(Taken::default()),
+        Some(store) => admin::take(&gateway.journal, store, gateway.clock.now().as_secs()).await,
     }
 }
 

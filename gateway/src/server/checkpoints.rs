@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Gateway;
-use crate::audit::{Journal, Keeping, Point, of_other_keys};
+use crate::audit::{Journal, Keeping, Point, Signs, of_other_keys};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -41,11 +41,21 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
 /// Says that the store knows logs of this name by another key: `audit` wants them, too.
 async fn tell_of_others(journal: &Journal, store: &dyn Store) {
     let name = journal.replica();
-    match of_other_keys(store, name, journal.key()).await {
+    let chain = journal.durable().borrow().chain.clone();
+    let key = journal.key();
+    match of_other_keys(store, name, Signs { chain: &chain, key }).await {
         Ok(others) => {
-            for Point { chain, number, .. } in others {
+            for other in others {
+                let Point { chain: of, number, .. } = other.point();
+                if of == chain {
+                    tracing::warn!(
+                        "log.key was replaced: chain {of} of this attestation log was signed up to line {number} by {}, and is signed by {key} now; `audit` wants that line as it was until `attest-gateway log give-up {of}` accepts the new key",
+                        other.key()
+                    );
+                    continue;
+                }
                 tracing::warn!(
-                    "the store knows a log of {name} by another key, chain {chain}, up to line {number}: another gateway has this name, or this one was set up anew; `audit` wants that log, too, until `attest-gateway log give-up {chain}` says that it is lost for good"
+                    "the store knows a log of {name} by another key, chain {of}, up to line {number}: another gateway has this name, or this one was set up anew; `audit` wants that log, too, until `attest-gateway log give-up {of}` says that it is lost for good"
                 );
             }
         }

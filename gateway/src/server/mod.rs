@@ -27,7 +27,7 @@ use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
 use crate::audit::configs::{ConfigCopies, ConfigCopyError};
 use crate::audit::{
-    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, missing,
+    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
     replica_name, resolve_pending,
 };
 use crate::clock::Clock;
@@ -193,7 +193,9 @@ impl Server {
         }
         // Before anything is given back that another one with this state might have served.
         store.serve().await?;
-        let missing = missing(&*store, &settings.attestation_log(), key).await?;
+        let chain = journal.durable().borrow().chain.clone();
+        let signs = Signs { chain: &chain, key };
+        let missing = missing(&*store, &settings.attestation_log(), signs).await?;
         let resolved = resolve_pending(&*store, &settings.attestation_log(), &missing).await?;
         if resolved != Resolved::default() {
             tracing::warn!(

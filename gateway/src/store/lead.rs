@@ -79,6 +79,11 @@ impl Turn {
         self.count
     }
 
+    /// Lets another gateway have it. This one asks for it again at the next [`Turn::take`].
+    pub fn release(&mut self) {
+        self.lead = None;
+    }
+
     /// As [`Turn::take`].
     ///
     /// # Errors

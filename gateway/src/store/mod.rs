@@ -210,6 +210,16 @@ pub struct Pending {
     pub at: u64,
 }
 
+/// What came of [`Store::change_unless_served`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeUnlessServed {
+    Changed,
+    /// The entries are other ones than was expected: nothing was written.
+    Otherwise,
+    /// The gateway with this id serves: nothing was written.
+    Serves(String),
+}
+
 /// An entry of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -305,6 +315,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same
     /// expectation: one of them writes.
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
+
+    /// As [`Store::change`], if at that moment none of these gateways serves, by their ids ([`Store::serves_as`]). A gateway that was killed serves
+    /// until its lease is over; the one gateway of a store of its own has none, and is not asked for.
+    async fn change_unless_served(
+        &self,
+        gateways: Vec<String>,
+        kind: EntryKind,
+        expected: Vec<Entry>,
+        write: Vec<Entry>,
+    ) -> Result<ChangeUnlessServed, StoreError>;
 
     /// Writes and removes entries of any kinds, all or none, if all that this was decided from is unchanged: [`StoreError::Changed`] if not.
     async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError>;

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use super::documents::{EntryDocument, PendingDocument, parse};
 use super::engine::{As, Engine, KeyRange, KeyValue, Transaction, Unfinished, run, run_as};
 use super::{
-    Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick,
-    Witness, Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
+    ChangeUnlessServed, Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError,
+    StoreMark, Tick, Witness, Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
 };
 
 /// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
@@ -248,6 +248,29 @@ impl<E: Engine + 'static> Store for E {
 
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
         run(self, move |transaction| held::change(transaction, kind, &expected, &write)).await
+    }
+
+    async fn change_unless_served(
+        &self,
+        gateways: Vec<String>,
+        kind: EntryKind,
+        expected: Vec<Entry>,
+        write: Vec<Entry>,
+    ) -> Result<ChangeUnlessServed, StoreError> {
+        run(self, move |transaction| {
+            for id in &gateways {
+                if transaction.get(&keys::serving(id))?.is_some() {
+                    return Ok(ChangeUnlessServed::Serves(id.clone()));
+                }
+            }
+            let changed = held::change(transaction, kind, &expected, &write)?;
+            Ok(if changed {
+                ChangeUnlessServed::Changed
+            } else {
+                ChangeUnlessServed::Otherwise
+            })
+        })
+        .await
     }
 
     async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError> {

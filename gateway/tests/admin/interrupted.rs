@@ -99,8 +99,8 @@ async fn what_is_recorded_and_was_not_taken_out_is_recorded_again_and_is_one_act
     admin::take(&journal, &store, 10).await.unwrap_err();
     assert_eq!(gateway.acts("token.create").len(), 1, "it is recorded, and waits still");
     store.dead.store(false, Ordering::Relaxed);
-    assert_eq!(admin::take(&journal, &store, 20).await.unwrap(), 1);
-    assert_eq!(admin::take(&journal, &store, 30).await.unwrap(), 0);
+    assert_eq!(admin::take(&journal, &store, 20).await.unwrap().recorded, 1);
+    assert_eq!(admin::take(&journal, &store, 30).await.unwrap().recorded, 0);
     journal.checkpoint(40).await.unwrap();
     drop((journal, store));
     let recorded = gateway.acts("token.create");
@@ -148,7 +148,7 @@ async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
     }
     gateway.token(&["--name", "rack"]);
     let journal = journal(&gateway);
-    assert_eq!(admin::take(&journal, &store, 10).await.unwrap(), 1);
+    assert_eq!(admin::take(&journal, &store, 10).await.unwrap().recorded, 1);
     assert_eq!(gateway.acts("token.create").len(), 1);
     assert_eq!(store.outbox(None, 10).await.unwrap().len(), 3);
     assert!(store.list(EntryKind::Token).await.unwrap().len() == 1);

@@ -68,3 +68,91 @@ async fn attack_34_the_log_of_one_replica_that_was_shortened_is_named_by_what_th
     assert!(named[0].contains(&of_two[..8]), "{said}");
     assert!(!named[0].contains(&chain(of_one.lines().next().unwrap())[..8]), "{said}");
 }
+
+fn chain(gateway: &Gateway) -> String {
+    let text = std::fs::read_to_string(log(gateway)).unwrap();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    last["chain"]["id"].as_str().unwrap().to_owned()
+}
+
+/// Gives up this chain at a gateway as soon as it is not refused because its own serves.
+fn give_up_when_its_lease_is_over(gateway: &Gateway, chain: &str) {
+    let begun = std::time::Instant::now();
+    loop {
+        let output = gateway.try_command(&["log", "give-up", chain]);
+        if output.status.success() {
+            return;
+        }
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("gateway gw-2 serves"), "{said}");
+        assert!(begun.elapsed() < LIMIT, "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_52_a_chain_that_is_given_up_at_another_host_does_not_disappear() {
+    let site = Site::start();
+    let (one, mut two) = (named(&site, "gw-1"), named(&site, "gw-2"));
+    let full = one.rendered(POOL, "full");
+    let token = one.token(&["--name", "rack7", "--uses", "99"]);
+    for gateway in [&one, &two] {
+        for _ in 0..6 {
+            gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
+        }
+    }
+    let lost = chain(&two);
+    let whole = || {
+        let log = log(&one);
+        let audited = one.try_command(&["audit", "--whole", "--log", log.to_str().unwrap()]);
+        (audited.status.success(), String::from_utf8(audited.stdout).unwrap())
+    };
+    let refused = one.try_command(&["log", "give-up", &lost]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("gateway gw-2 serves"), "{said}");
+    two.kill();
+    std::fs::remove_dir_all(two.path("state")).unwrap();
+    let (sound, said) = whole();
+    assert!(
+        !sound && said.contains(&format!("chain {} of gateway gw-2: missing", &lost[..8])),
+        "{said}"
+    );
+    // A host that is lost for good can be given up; who has done that, and to what, is shown for ever.
+    give_up_when_its_lease_is_over(&one, &lost);
+    let begun = std::time::Instant::now();
+    while one.acts("log.give-up").iter().all(|act| !act["admin"]["refused"].is_null()) {
+        assert!(begun.elapsed() < LIMIT);
+    }
+    let (sound, said) = whole();
+    let shown = said.contains(&format!("chain {lost} of gateway gw-2, signed up to line")) && said.contains("was given up on");
+    assert!(sound && shown, "{said}");
+    assert!(one.command(&["log", "status"]).contains("given up on"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_52_no_gateway_records_that_its_own_chain_was_given_up() {
+    let site = Site::start();
+    let (mut one, mut two) = (named(&site, "gw-1"), named(&site, "gw-2"));
+    let lost = chain(&two);
+    two.terminate();
+    two.wait();
+    one.terminate();
+    one.wait();
+    // Nobody serves; then the one of that chain comes back first, and is the only one.
+    give_up_when_its_lease_is_over(&one, &lost);
+    two.run();
+    two.token(&["--name", "rack7", "--uses", "9"]);
+    two.wait_for_acts(1, "token.create");
+    let given_up = |gateway: &Gateway| {
+        let acts = gateway.acts("log.give-up").into_iter();
+        acts.filter(|act| act["admin"]["refused"].is_null()).count()
+    };
+    assert_eq!(given_up(&two), 0, "the record would be lost with the chain");
+    let status = two.command(&["log", "status"]);
+    assert!(!status.contains("given up on"), "it is signed on, and required again: {status}");
+    one.run();
+    let begun = std::time::Instant::now();
+    while given_up(&one) == 0 {
+        assert!(begun.elapsed() < LIMIT);
+    }
+    assert_eq!(given_up(&two), 0);
+}

@@ -44,6 +44,7 @@ macro_rules! shares {
             presence: [
                 a_gateway_with_a_copied_state_does_not_start_beside_the_other,
                 a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one_before_decides_nothing,
+                an_entry_is_not_changed_while_the_gateway_serves_that_is_named,
             ]
             releases: [
                 what_another_release_keeps_beside_is_left_as_it_is,

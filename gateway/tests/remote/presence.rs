@@ -1,5 +1,7 @@
 //! Of two gateways with one state, because it was copied, one serves.
 
+use attest_gateway::store::{self, ChangeUnlessServed, Entry, EntryKind};
+
 use super::*;
 
 pub async fn a_gateway_with_a_copied_state_does_not_start_beside_the_other<S: Site>() {
@@ -39,4 +41,32 @@ pub async fn a_gateway_that_starts_again_where_it_was_needs_not_wait_and_the_one
     }
     // A command decides nothing that is this gateway's alone.
     assert_eq!(get(&site.open("one"), "a").await.unwrap().as_deref(), Some("2"));
+}
+
+pub async fn an_entry_is_not_changed_while_the_gateway_serves_that_is_named<S: Site>() {
+    let site = S::start();
+    let (one, two) = (site.open("one"), site.open("two"));
+    one.serve().await.unwrap();
+    two.serve().await.unwrap();
+    let entry = |value: &str| Entry {
+        id: "c".to_owned(),
+        value: format!("{value:?}"),
+    };
+    let kind = EntryKind::Checkpoint;
+    store::Store::put(&two, kind, entry("a")).await.unwrap();
+    let id = store::Store::serves_as(&one).unwrap().to_owned();
+    let change = async |expected: &str, to: &str| {
+        let named = vec![id.clone()];
+        let changed = store::Store::change_unless_served(&two, named, kind, vec![entry(expected)], vec![entry(to)]);
+        changed.await.unwrap()
+    };
+    assert_eq!(change("a", "b").await, ChangeUnlessServed::Serves(id.clone()));
+    drop(one);
+    let begun = std::time::Instant::now();
+    // What it holds is given back soon after.
+    while change("a", "b").await != ChangeUnlessServed::Changed {
+        assert!(begun.elapsed() < crate::support::LIMIT);
+    }
+    assert_eq!(change("a", "c").await, ChangeUnlessServed::Otherwise);
+    assert_eq!(store::Store::get(&two, kind, "c").await.unwrap(), Some(entry("b")));
 }

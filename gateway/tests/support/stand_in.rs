@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use attest_gateway::store::{
-    Claim, Deciding, Entry, EntryKind, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness,
+    ChangeUnlessServed, Claim, Deciding, Entry, EntryKind, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError,
+    StoreMark, Tick, Witness,
 };
 
 /// What is otherwise than in the real one.
@@ -145,6 +146,16 @@ impl<B: Beside> Store for StandIn<B> {
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
         self.beside.decided().await;
         self.store.change(kind, expected, write).await
+    }
+
+    async fn change_unless_served(
+        &self,
+        gateways: Vec<String>,
+        kind: EntryKind,
+        expected: Vec<Entry>,
+        write: Vec<Entry>,
+    ) -> Result<ChangeUnlessServed, StoreError> {
+        self.store.change_unless_served(gateways, kind, expected, write).await
     }
 
     async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError> {

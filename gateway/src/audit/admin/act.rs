@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::journal::JournalError;
+use super::super::kept::is_of_key;
+use super::super::log_key::LogPublicKey;
 use super::super::record::{Decision, Record, decision_id};
 use super::by::By;
 use super::verb::Verb;
@@ -115,6 +117,11 @@ impl Act {
             outbox: Some(id.to_owned()),
             ..act
         })
+    }
+
+    /// Whether it says that a chain that this key has signed was given up.
+    pub(super) fn gives_up_a_chain_of(&self, key: LogPublicKey) -> bool {
+        self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
     }
 
     /// Its record, at this time, seconds since 1970.

@@ -14,6 +14,6 @@ mod verb;
 pub use act::{Act, Thing};
 pub use acting::Acting;
 pub use by::{By, ByObject};
-pub use outbox::{TakeError, record, take};
+pub use outbox::{TakeError, Taken, record, take};
 pub use recorded::{last_standing, standing};
 pub use verb::Verb;

@@ -26,13 +26,21 @@ pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalE
     journal.record(&act.record(at)?, Vec::new(), ()).await.map(drop)
 }
 
-/// Records what waits in the outbox, and takes it out once it is in the log, durably; says how many there were. Whoever is killed in between has
-/// recorded something that is recorded once more, with the same id. What a newer release has put there stays for one.
+/// How many acts of the outbox were recorded, and how many stay there for another gateway to record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    pub recorded: usize,
+    pub left: usize,
+}
+
+/// Records what waits in the outbox, and takes it out once it is in the log, durably. Whoever is killed in between has recorded something that is
+/// recorded once more, with the same id. What a newer release has put there stays for one; and that a chain by this journal's key was given up stays
+/// for another gateway, because the record would be lost with the chain.
 ///
 /// # Errors
 /// [`TakeError`].
-pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<usize, TakeError> {
-    let (mut taken, mut last) = (0_usize, None);
+pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<Taken, TakeError> {
+    let (mut taken, mut last) = (Taken::default(), None);
     loop {
         let page = store.outbox(last.as_deref(), PAGE).await?;
         let Some(end) = page.last() else { return Ok(taken) };
@@ -41,6 +49,7 @@ pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<usize
         let mut ids = Vec::new();
         for Entry { id, value } in &page {
             match Act::read(id, value) {
+                Some(act) if act.gives_up_a_chain_of(journal.key()) => taken.left = taken.left.saturating_add(1),
                 Some(act) => {
                     records.push(act.record(at)?);
                     ids.push(id.clone());
@@ -49,7 +58,7 @@ pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<usize
             }
         }
         try_join_all(records.iter().map(|record| journal.record(record, Vec::new(), ()))).await?;
-        taken = taken.saturating_add(ids.len());
+        taken.recorded = taken.recorded.saturating_add(ids.len());
         store.recorded(ids).await?;
         if page.len() < PAGE {
             return Ok(taken);

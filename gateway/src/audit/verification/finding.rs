@@ -150,9 +150,14 @@ impl fmt::Display for Finding {
             ),
             Self::Lost { chain, number, replica } => {
                 let of = replica.as_ref().map(|replica| format!(" of gateway {replica}")).unwrap_or_default();
+                // What the store knows of can be given up there.
+                let lost = replica
+                    .as_ref()
+                    .map(|_| format!("; if it is lost for good: `attest-gateway log give-up {}`", short(chain)));
+                let lost = lost.unwrap_or_default();
                 write!(
                     f,
-                    "chain {}{of}: missing, up to line {number} at least, which is known to have been signed: give its log, too (--log, --log-key), or name those that are at hand (--replica)",
+                    "chain {}{of}: missing, up to line {number} at least, which is known to have been signed: give its log, too (--log, --log-key), or name those that are at hand (--replica){lost}",
                     short(chain)
                 )
             }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{
-    Blobs, ChainReport, CheckpointLine, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
+    Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
@@ -127,7 +127,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if arguments.without_store {
         notes.push("the store was not asked what was signed".to_owned());
     } else if arguments.whole || arguments.log.is_empty() {
-        match of_store(&settings, &arguments.replica, &mut trust) {
+        match of_store(&settings, &arguments.replica, &mut trust, &mut notes) {
             Ok(all) => known = Some(all),
             Err(error) => {
                 asked = false;
@@ -239,7 +239,7 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
 
 /// The lines that were signed by what the store keeps. They have to be there, whoever has signed them: a gateway whose key was replaced with its log is
 /// another one. Gives all that the store keeps.
-fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyhow::Result<Vec<Kept>> {
+fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust, notes: &mut Vec<String>) -> anyhow::Result<Vec<Kept>> {
     super::owner::act(settings)?;
     // An auditor elsewhere has none, and none is made.
     if !AnyStore::look(settings)? {
@@ -253,6 +253,7 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyh
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         bail!("no checkpoint that the store keeps is of a gateway {unknown}; they are of: {known}");
     }
+    notes.extend(of_checkpoints(&all));
     let named = |kept: &&Kept| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
     let required: Vec<Point> = standing(&all).filter(named).map(Kept::point).collect();
     let name = |kept: &Kept| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
@@ -262,6 +263,38 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust) -> anyh
         .extend(all.iter().map(Kept::point).filter(|point| !required.contains(point)));
     trust.required.extend(required);
     Ok(all)
+}
+
+/// What the store says of checkpoints that no log has to hold because a command has given them up, and of chains that a second key has signed. It is
+/// said whichever logs are asked for: nothing else shows a log that is gone.
+fn of_checkpoints(all: &[Kept]) -> Vec<String> {
+    let mut said = Vec::new();
+    for kept in all {
+        let (chain, at) = (&kept.line.chain, rfc3339(kept.line.at));
+        let (id, replica) = (&chain.id, &kept.line.checkpoint.replica);
+        if let Some(GivenUp { at: when, by }) = &kept.given_up {
+            let number = chain.number;
+            said.push(format!(
+                "chain {id} of gateway {replica}, signed up to line {number} ({at}), was given up on {} by {by}: no log has to hold it",
+                rfc3339(*when)
+            ));
+        }
+    }
+    for kept in standing(all) {
+        let id = &kept.line.chain.id;
+        let newer = standing(all).find(|other| other.line.chain.id == *id && other.line.at > kept.line.at && other.key() != kept.key());
+        if let Some(newer) = newer {
+            said.push(format!(
+                "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; `attest-gateway log give-up {id}` at its host accepts that",
+                newer.line.checkpoint.replica,
+                kept.line.chain.number,
+                kept.key(),
+                newer.line.chain.number,
+                newer.key()
+            ));
+        }
+    }
+    said
 }
 
 /// Whether the store knows gateways beside those whose logs were read.

@@ -11,6 +11,7 @@ mod give_up;
 mod row;
 mod show;
 mod source;
+mod status;
 mod tail;
 
 use std::io::ErrorKind;
@@ -40,7 +41,9 @@ pub enum Command {
     Export(export::Arguments),
     /// What two machines have booted, or one machine twice: event by event, beside one another.
     BootDiff(boot_diff::Arguments),
-    /// Say that a gateway's log is lost for good: `audit` misses it no longer.
+    /// List the chains of which the store keeps a checkpoint: of each gateway that has served, by each key, and those that were given up.
+    Status,
+    /// Say that a gateway's log is lost for good, or accept a new log.key: `audit` misses what was signed no longer, and shows who has said so.
     GiveUp(give_up::Arguments),
 }
 
@@ -57,6 +60,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
         Command::GiveUp(arguments) => return give_up::run(config, arguments),
+        Command::Status => return status::run(config),
         Command::BootDiff(arguments) => return boot_diff::run(config, arguments),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
 //! What machines have shown, as the log has it: of each the last, given to several threads.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, ErrorKind};
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
@@ -12,6 +13,9 @@ use super::reading::{LogFile, ReadError};
 
 /// Lines that wait for a processor: each has some 10 KB.
 const WAITING_LIMIT: usize = 64;
+
+/// Machines that are told apart: more than any cluster has, and some hundred megabytes. Tests write fewer lines.
+const MACHINES_LIMIT: usize = if cfg!(test) { 1000 } else { 1_000_000 };
 
 /// Which evidence is looked for: of those whose evidence was verified, whatever came of it then.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +86,7 @@ impl Fields {
 /// evidence were older than what is sought of each machine. `progress` is told how many there are, and how many were given out.
 ///
 /// # Errors
-/// [`ReadError`], if a file cannot be read.
+/// [`ReadError`], if a file cannot be read, or files name too many machines.
 pub fn each<T: Default + Send>(
     files: &[LogFile],
     sought: &Sought<'_>,
@@ -91,10 +95,15 @@ pub fn each<T: Default + Send>(
 ) -> Result<(Vec<T>, usize), ReadError> {
     // Lines are some 10 KB each, and may be many: which are the last is found out first.
     let (mut last, mut machines, mut older) = (HashMap::<String, VecDeque<u64>>::new(), HashMap::<String, u32>::new(), 0);
+    let mut too_many = false;
     each_line(files, |number, line| {
         let Some((_, machine)) = Fields::of_evidence(line, sought) else {
             return;
         };
+        if machines.len() >= MACHINES_LIMIT && !machines.contains_key(&machine) {
+            too_many = true;
+            return;
+        }
         let next = u32::try_from(machines.len()).unwrap_or(u32::MAX);
         machines.entry(machine.clone()).or_insert(next);
         let of_machine = last.entry(machine).or_default();
@@ -104,6 +113,13 @@ pub fn each<T: Default + Send>(
             older += 1;
         }
     })?;
+    if let Some(file) = files.first().filter(|_| too_many) {
+        let why = format!("this log has evidence of more than {MACHINES_LIMIT} machines: ask for less time");
+        return Err(ReadError {
+            path: file.path().to_owned(),
+            source: io::Error::new(ErrorKind::InvalidData, why),
+        });
+    }
     let wanted: HashSet<u64> = last.into_values().flatten().collect();
     let (pieces, waiting) = mpsc::sync_channel::<Past>(WAITING_LIMIT);
     let waiting = Mutex::new(waiting);
@@ -152,4 +168,37 @@ fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), 
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::audit::reading::files_of;
+
+    #[test]
+    fn a_log_of_too_many_machines_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("attestation.jsonl");
+        let sought = Sought {
+            pool: "worker",
+            since: 0,
+            each: 1,
+            trusted: false,
+            without: &[],
+        };
+        let found = |machines: usize| {
+            let line = |machine: usize| {
+                format!(r#"{{"at":7,"decision":"evidence","verdict":"trusted","pool":"worker","identity":"tpm:{machine}","claims":{{}}}}"#)
+            };
+            let text: String = (0..machines).map(|machine| line(machine) + "\n").collect();
+            std::fs::write(&log, text).unwrap();
+            let files = files_of(std::slice::from_ref(&log)).unwrap().files;
+            each(&files, &sought, |count: &mut usize, _| *count += 1, |_, _| {})
+        };
+        let (counts, _) = found(MACHINES_LIMIT).unwrap();
+        assert_eq!(counts.into_iter().sum::<usize>(), MACHINES_LIMIT);
+        let error = found(MACHINES_LIMIT + 1).unwrap_err().to_string();
+        assert!(error.contains("attestation.jsonl") && error.contains("machines"), "{error}");
+    }
 }

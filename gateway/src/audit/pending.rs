@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::chain::Link;
 use super::reach::Reach;
-use super::reading::{LogFile, rotated};
+use super::reading::{Found, Lines, LogFile, rotated};
 use super::{Point, Verdict};
 use crate::store::{Pending, Store, StoreError};
 
@@ -110,11 +110,11 @@ fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeM
     let first = pending.iter().map(|pending| pending.at).min().unwrap_or(0);
     for file in since(&rotated(log)?, first) {
         // What cannot be read of it leaves a gap.
-        if let Err(error) = file.open().and_then(|lines| read.all_of(lines)) {
+        if let Err(error) = file.lines(0).and_then(|lines| read.all_of(lines)) {
             file.warn(&error);
         }
     }
-    read.all_of(BufReader::new(File::open(log)?))?;
+    read.all_of(Lines::new(File::open(log)?, 0))?;
     Ok((read.reach.began(), read.recorded))
 }
 
@@ -132,10 +132,11 @@ struct Read<'p> {
 
 impl Read<'_> {
     /// A line that cannot be read is none of this gateway's.
-    fn all_of(&mut self, file: impl BufRead) -> std::io::Result<()> {
+    fn all_of(&mut self, mut lines: Lines<impl io::Read>) -> io::Result<()> {
         self.reach.another_file();
-        for line in file.split(b'\n') {
-            let Ok(Head { at, id, verdict, chain }) = serde_json::from_slice(&line?) else {
+        while let Some(read) = lines.read()? {
+            let Found::Line(line) = read else { continue };
+            let Ok(Head { at, id, verdict, chain }) = serde_json::from_slice(line) else {
                 continue;
             };
             self.reach.line(at, Link::deserialize(&chain).ok().as_ref());

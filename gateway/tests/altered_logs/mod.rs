@@ -465,3 +465,51 @@ async fn nothing_of_a_forged_log_acts_on_a_terminal() {
         assert!(!text.contains(is_command), "{text:?}");
     }
 }
+
+/// What the process's memory has come to, KiB, as long as it runs.
+fn peak(child: &mut std::process::Child) -> u64 {
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        peak = peak.max(kibibytes.unwrap_or(0));
+        std::thread::yield_now();
+    }
+    peak
+}
+
+#[tokio::test]
+async fn a_small_file_of_many_lines_that_are_none_takes_little_memory() {
+    let site = Site::new().await;
+    let folder = site.gateway.path("given");
+    fs::create_dir(&folder).unwrap();
+    let lines = 1_500_000;
+    let mut zipped = GzEncoder::new(Vec::new(), Compression::best());
+    zipped.write_all((site.a.join("\n") + "\n").as_bytes()).unwrap();
+    zipped.write_all(&vec![b'\n'; lines]).unwrap();
+    let zipped = zipped.finish().unwrap();
+    assert!(zipped.len() < 16 * 1024);
+    fs::write(folder.join("attestation.jsonl.1.gz"), zipped).unwrap();
+    let said = site.gateway.path("said");
+    let mut child = crate::support::program()
+        .arg("--config")
+        .arg(site.gateway.path("gateway.toml"))
+        .args(["audit", "--log", folder.to_str().unwrap(), "--log-key"])
+        .arg(site.gateway.path("a/log.pub"))
+        .stdout(fs::File::create(&said).unwrap())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let peak = peak(&mut child);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let said = fs::read_to_string(said).unwrap();
+    assert!(
+        said.contains(&format!("{lines} lines that cannot be read")),
+        "{}",
+        &said[said.len() - 500..]
+    );
+    assert!(said.contains("more such lines, which are counted"), "{}", &said[said.len() - 500..]);
+    assert!(peak < 100 * 1024, "{peak} KiB");
+}

@@ -4,6 +4,9 @@ use super::removed::KeptLine;
 use super::strict::{self, Placed};
 use super::{Finding, LineHash, Place, Signed, Verifier};
 
+/// Lines among those that were kept that are none of them, in all files: each of more would take a hundred times what it is.
+const UNREADABLE_LIMIT: usize = 4096;
+
 impl Verifier {
     /// The lines that follow were kept of segments that were removed, in this file.
     pub fn kept_file(&mut self, name: &str) {
@@ -15,6 +18,9 @@ impl Verifier {
 
     /// The next of them, without its end.
     pub fn kept_line(&mut self, line: &[u8]) {
+        if self.kept_unreadable > UNREADABLE_LIMIT {
+            return;
+        }
         self.keeping.line += 1;
         let place = self.keeping.clone();
         let unreadable = |why: String| Finding::KeptUnreadable { place: place.clone(), why };
@@ -25,7 +31,7 @@ impl Verifier {
             removed: removal,
         } = match strict::read(line) {
             Ok(placed) => placed,
-            Err(why) => return self.findings.push(unreadable(why)),
+            Err(why) => return self.unreadable_kept(unreadable(why)),
         };
         if let Some(checkpoint) = &checkpoint {
             let finding = self.judge(&link, checkpoint, at);
@@ -33,9 +39,7 @@ impl Verifier {
             self.signed_and_kept.entry(link.id.clone()).or_default().push(signed);
             self.say(finding, &link, checkpoint);
         } else if removal.is_none() {
-            return self
-                .findings
-                .push(unreadable("neither a checkpoint, nor that something was removed".to_owned()));
+            return self.unreadable_kept(unreadable("neither a checkpoint, nor that something was removed".to_owned()));
         }
         let lines = self.removed.kept.entry((link.id, link.number)).or_default();
         lines.push(KeptLine {
@@ -43,5 +47,16 @@ impl Verifier {
             hash: LineHash::of(line),
             removal,
         });
+    }
+
+    fn unreadable_kept(&mut self, finding: Finding) {
+        self.kept_unreadable += 1;
+        if self.kept_unreadable > UNREADABLE_LIMIT {
+            return self.findings.push(Finding::Unreadable {
+                after: self.keeping.clone(),
+                why: format!("more than {UNREADABLE_LIMIT} lines are none that are kept"),
+            });
+        }
+        self.findings.push(finding);
     }
 }

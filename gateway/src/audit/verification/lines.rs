@@ -17,9 +17,17 @@ struct Outside {
     why: String,
 }
 
+/// Parts and faults of one file that are held. A gateway's file has one part, and an archive one for each that it was made of; of a file that is made to have
+/// more, what is found in it would take thousands of times its size.
+const PARTS_LIMIT: usize = 4096;
+
 /// A file, as far as it was read.
 pub(super) struct Reading {
     name: String,
+    /// What the verifier held when the file was begun.
+    held: usize,
+    /// It has too many parts and faults: its rest is not looked at.
+    is_over: bool,
     line: u64,
     bytes: u64,
     hash: digest::Context,
@@ -38,6 +46,8 @@ impl Verifier {
         self.end_of_file();
         self.reading = Some(Reading {
             name: name.to_owned(),
+            held: self.held(),
+            is_over: false,
             line: 0,
             bytes: 0,
             hash: digest::Context::new(&digest::SHA256),
@@ -67,9 +77,36 @@ impl Verifier {
         self.findings.push(Finding::Unreadable { after, why });
     }
 
+    /// Parts and faults that are held.
+    fn held(&self) -> usize {
+        let Self {
+            runs,
+            findings,
+            notes,
+            lost,
+            covered,
+            before,
+            removed,
+            ..
+        } = self;
+        runs.len() + findings.len() + notes.len() + lost.len() + covered.len() + before.len() + removed.said.len()
+    }
+
     /// The file's next line, without its end.
     pub fn line(&mut self, line: &[u8]) {
-        let Some(mut reading) = self.reading.take() else { return };
+        let Some(mut reading) = self.reading.take_if(|reading| !reading.is_over) else {
+            return;
+        };
+        if self.held().saturating_sub(reading.held) > PARTS_LIMIT {
+            let (file, line) = (reading.name.clone(), reading.line);
+            self.findings.push(Finding::Unreadable {
+                after: Place { file, line },
+                why: format!("it has more than {PARTS_LIMIT} parts and faults, which no gateway writes"),
+            });
+            reading.is_over = true;
+            self.reading = Some(reading);
+            return;
+        }
         reading.line += 1;
         match strict::read(line) {
             Ok(placed) => self.placed(&mut reading, placed, LineHash::of(line)),
@@ -232,7 +269,7 @@ impl Verifier {
         let span = after.and_then(|(chain, last)| span(last).map(|(from, to)| (chain, from, to)));
         match (span, next) {
             (Some((chain, from, to)), Some(next)) if to.checked_add(1) == Some(next) => {
-                self.unreadable.entry(chain.clone()).or_default().extend(from..=to);
+                self.unreadable.entry(chain.clone()).or_default().push(from..=to);
                 let why = Some(why);
                 self.findings.push(Finding::Altered { chain, from, to, why });
             }
@@ -262,5 +299,60 @@ impl Verifier {
         self.outside(&mut reading, None);
         self.runs.extend(reading.run);
         self.files.push(reading.report);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::super::Trust;
+    use super::*;
+
+    fn line(chain: usize, number: u64) -> String {
+        let previous = "0".repeat(64);
+        format!(r#"{{"at":7,"chain":{{"id":"{chain}","number":{number},"previous":"{previous}"}}}}"#)
+    }
+
+    fn is_over(finding: &Finding) -> bool {
+        matches!(finding, Finding::Unreadable { why, .. } if why.contains("parts and faults"))
+    }
+
+    #[test]
+    fn a_file_of_too_many_parts_is_not_read_to_its_end_and_the_next_one_is() {
+        let mut verifier = Verifier::new(Trust::default());
+        for file in ["a", "b"] {
+            verifier.file(file);
+            for number in 0..4 * PARTS_LIMIT {
+                verifier.line(line(number, 5).as_bytes());
+                verifier.line(b"x");
+            }
+        }
+        verifier.end_of_file();
+        assert!(verifier.held() < 3 * PARTS_LIMIT, "{}", verifier.held());
+        assert_eq!(verifier.findings.iter().filter(|finding| is_over(finding)).count(), 2);
+    }
+
+    #[test]
+    fn many_unreadable_lines_between_two_of_a_chain_are_one_fault() {
+        let mut verifier = Verifier::new(Trust::default());
+        verifier.file("a");
+        verifier.line(line(0, 1).as_bytes());
+        for _ in 0..10 * PARTS_LIMIT {
+            verifier.line(b"");
+        }
+        let next = u64::try_from(10 * PARTS_LIMIT).unwrap() + 2;
+        verifier.line(line(0, next).as_bytes());
+        let report = verifier.finish();
+        let missing = report
+            .findings
+            .iter()
+            .filter(|finding| matches!(finding, Finding::Missing { .. }))
+            .count();
+        let altered = report
+            .findings
+            .iter()
+            .filter(|finding| matches!(finding, Finding::Altered { .. }))
+            .count();
+        assert_eq!((missing, altered), (0, 1), "{:?}", report.findings);
     }
 }

@@ -13,6 +13,7 @@ mod stitched;
 mod strict;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 pub use finding::{Finding, Note, Place};
 use followed::Followed;
@@ -121,8 +122,8 @@ pub struct Verifier {
     signed: BTreeMap<String, Vec<Signed>>,
     /// As these, of what was kept of lines that were removed.
     signed_and_kept: BTreeMap<String, Vec<Signed>>,
-    /// Numbers whose lines cannot be read any more.
-    unreadable: BTreeMap<String, BTreeSet<u64>>,
+    /// Spans of numbers whose lines cannot be read any more.
+    unreadable: BTreeMap<String, Vec<RangeInclusive<u64>>>,
     lost: Vec<Point>,
     /// Chains in which verification begins, where that very line was found.
     begun: BTreeSet<String>,
@@ -138,6 +139,8 @@ pub struct Verifier {
     removed: Removed,
     /// The file of what was kept that is read, and its line.
     keeping: Place,
+    /// Lines of such files that are none that are kept.
+    kept_unreadable: usize,
 }
 
 /// What came of it.
@@ -191,6 +194,7 @@ impl Verifier {
                 file: String::new(),
                 line: 0,
             },
+            kept_unreadable: 0,
         }
     }
 

@@ -1,6 +1,6 @@
 //! One chain, put together from the files that hold parts of it.
 
-use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use super::super::chain::{LineHash, Point};
 use super::removed::{Gone, parts};
@@ -35,7 +35,13 @@ pub(super) struct Stitched<'c> {
 
 impl<'c> Stitched<'c> {
     /// Puts the parts together.
-    pub(super) fn of(chain: &'c str, gone: &'c [Gone], mut runs: Vec<Run>, trust: &Trust, unreadable: Option<&BTreeSet<u64>>) -> Self {
+    pub(super) fn of(
+        chain: &'c str,
+        gone: &'c [Gone],
+        mut runs: Vec<Run>,
+        trust: &Trust,
+        unreadable: Option<&Vec<RangeInclusive<u64>>>,
+    ) -> Self {
         runs.sort_by(|a, b| (a.first, &a.place).cmp(&(b.first, &b.place)));
         let mut this = Self {
             chain,
@@ -69,7 +75,7 @@ impl<'c> Stitched<'c> {
     }
 
     /// How a part goes on from those before it.
-    fn join(&mut self, run: &Run, trust: &Trust, unreadable: Option<&BTreeSet<u64>>, breaks: &mut Vec<u64>) {
+    fn join(&mut self, run: &Run, trust: &Trust, unreadable: Option<&Vec<RangeInclusive<u64>>>, breaks: &mut Vec<u64>) {
         let (next, head) = match (self.runs.is_empty(), trust.from.get(self.chain)) {
             (true, Some(from)) => (from.number.saturating_add(1), Some(from.sha256)),
             (true, None) => (1, Some(LineHash::NONE)),
@@ -86,7 +92,7 @@ impl<'c> Stitched<'c> {
     }
 
     /// Lines that are not there before a part: their gateway has removed them, or they are missing.
-    fn gap(&mut self, next: u64, run: &Run, trust: &Trust, unreadable: Option<&BTreeSet<u64>>) {
+    fn gap(&mut self, next: u64, run: &Run, trust: &Trust, unreadable: Option<&Vec<RangeInclusive<u64>>>) {
         let begins = self.runs.is_empty() && !trust.from.contains_key(self.chain);
         let parts = parts(self.gone, next, run.first - 1);
         if let Some(gone) = parts.last().and_then(|part| part.gone)
@@ -107,7 +113,7 @@ impl<'c> Stitched<'c> {
                 } else {
                     self.findings.push(Finding::NoBeginning { chain, first });
                 }
-            } else if !(from..=to).all(|number| unreadable.is_some_and(|numbers| numbers.contains(&number))) {
+            } else if !unreadable.is_some_and(|spans| spans.iter().any(|span| span.contains(&from) && span.contains(&to))) {
                 self.findings.push(Finding::Missing { chain, from, to });
             }
         }

@@ -1,5 +1,6 @@
 //! `attest-gateway audit`.
 
+mod bounded;
 mod logs;
 mod review;
 
@@ -16,6 +17,7 @@ use attest_gateway::clock::rfc3339;
 use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::settings::{Settings, is_replica_name};
 use attest_gateway::store::AnyStore;
+use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
 use logs::Ordered;
 use review::{Elsewhere, Judged, Review, Reviewer};
 
@@ -307,24 +309,39 @@ fn others_are_known(known: &[Kept], report: &Report) -> bool {
 }
 
 /// What came of all decisions, as it is shown.
-#[derive(Default)]
 struct Reviewed {
-    rows: Vec<[String; 6]>,
-    acts: Vec<[String; 3]>,
-    notes: Vec<String>,
+    rows: Bounded<6>,
+    acts: Bounded<3>,
+    notes: Bounded<1>,
     counts: Counts,
 }
 
 impl Reviewed {
     fn show(&self) -> anyhow::Result<()> {
-        output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], &self.rows))?;
-        if !self.acts.is_empty() {
-            output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], &self.acts)))?;
+        let Self {
+            rows,
+            acts,
+            notes,
+            counts: _,
+        } = self;
+        output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], rows.rows()))?;
+        say_more(rows.more(), "decisions")?;
+        if !acts.rows().is_empty() {
+            output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], acts.rows())))?;
+            say_more(acts.more(), "acts")?;
         }
-        for note in &self.notes {
+        for [note] in notes.rows() {
             say(note)?;
         }
-        Ok(())
+        say_more(notes.more(), "such lines")
+    }
+}
+
+/// Says how many there were that are not shown.
+fn say_more(more: u64, what: &str) -> anyhow::Result<()> {
+    match more {
+        0 => Ok(()),
+        more => output::line(format_args!("and {more} more {what}, which are counted and not shown")),
     }
 }
 
@@ -348,7 +365,12 @@ fn review_all(
         }
         lines = Ordered::of(files, report);
     }
-    let mut reviewed = Reviewed::default();
+    let mut reviewed = Reviewed {
+        rows: Bounded::of(ROWS_LIMIT),
+        acts: Bounded::of(ROWS_LIMIT),
+        notes: Bounded::of(NOTES_LIMIT),
+        counts: Counts::default(),
+    };
     let Reviewed { rows, acts, notes, counts } = &mut reviewed;
     while let Some(line) = lines.next() {
         let at = line.at;
@@ -357,17 +379,14 @@ fn review_all(
             Ok(review) if decision.is_some_and(|wanted| wanted != review.id) => {}
             Ok(mut review) => {
                 counts.wanted += 1;
-                acts.extend(
-                    review
-                        .act
-                        .take()
-                        .map(|act| [rfc3339(act.at), act.verb.to_string(), act.to_string()]),
-                );
+                if let Some(act) = review.act.take() {
+                    acts.push([rfc3339(act.at), act.verb.to_string(), act.to_string()]);
+                }
                 note(review, &at, rows, notes, counts);
             }
             Err(error) => {
                 counts.unreadable += 1;
-                notes.push(format!("{at}: cannot be read: {error}"));
+                notes.push([format!("{at}: cannot be read: {error}")]);
             }
         }
     }
@@ -409,7 +428,7 @@ fn row(report: &ChainReport) -> [String; 7] {
     ]
 }
 
-fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<String>, counts: &mut Counts) {
+fn note(review: Review, at: &str, rows: &mut Bounded<6>, notes: &mut Bounded<1>, counts: &mut Counts) {
     let (count, said) = match (review.differences.is_empty(), review.judged) {
         (false, _) => (&mut counts.different, "DIFFERENT"),
         (true, Judged::Whole) => (&mut counts.same, "same"),
@@ -419,8 +438,12 @@ fn note(review: Review, at: &str, rows: &mut Vec<[String; 6]>, notes: &mut Vec<S
         (true, Judged::NoLonger) => (&mut counts.no_longer, "no longer judged"),
     };
     *count += 1;
-    notes.extend(review.differences.iter().map(|what| format!("{at}: {what}")));
-    notes.extend(review.warnings.iter().map(|what| format!("{at}: warning: {what}")));
+    for what in &review.differences {
+        notes.push([format!("{at}: {what}")]);
+    }
+    for what in &review.warnings {
+        notes.push([format!("{at}: warning: {what}")]);
+    }
     if review.of_proof || !review.differences.is_empty() {
         rows.push([
             review.time,

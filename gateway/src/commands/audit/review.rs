@@ -33,6 +33,9 @@ const VERSION: u32 = 1;
 /// The longest that a ticket can be good for if it is used in its time, whatever gateway.toml says, in seconds.
 const TICKET_LIMIT_SECONDS: u64 = 86_400;
 
+/// Longest id that is remembered: twice as long as those of decisions.
+const ID_LIMIT_BYTES: usize = 64;
+
 /// A refusal that earlier builds said to come from something else: they asked nothing but the allowlist whether a ticket still holds.
 const RELABELLED: (&str, DecidedBy) = ("ticket-withdrawn", DecidedBy::Evidence);
 
@@ -163,7 +166,9 @@ impl<'b> Reviewer<'b> {
         let began = *self.began.get_or_insert(line.at);
         differences.same("v", &line.v, &VERSION);
         differences.same("time", &line.time, &rfc3339(line.at));
-        if !self.ids.insert(line.id.clone()) {
+        if line.id.len() > ID_LIMIT_BYTES {
+            differences.say("its id is longer than any");
+        } else if !self.ids.insert(line.id.clone()) {
             differences.say("its id is that of an earlier decision");
         }
         if line.at < self.latest {

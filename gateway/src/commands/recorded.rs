@@ -1,5 +1,7 @@
 //! Records of evidence in the gateway's log, found again.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::Quoted;
@@ -8,6 +10,9 @@ use attest_gateway::audit::WouldRefuse;
 use attest_gateway::audit::reading::{Found, Listed, LogFile, files_beside};
 use attest_gateway::settings::Settings;
 use serde::Deserialize;
+
+/// Decisions that are named where several are meant; no more are looked for.
+const NAMED_LIMIT: usize = 4;
 
 /// What is looked at in a line.
 #[derive(Debug, Deserialize)]
@@ -24,12 +29,33 @@ struct Fields {
     instance: Option<String>,
 }
 
-/// The line of a decision.
+/// Least digits of an id that name a record.
+pub const ID_LEAST: usize = 8;
+
+/// The line of the one decision whose id begins so.
 pub fn by_id(settings: &Settings, id: &str) -> anyhow::Result<String> {
-    match last(settings, |fields| fields.id == id)? {
-        Some(line) => Ok(line.1),
-        None => bail!("{}: no decision has the id {id:?}", settings.attestation_log().display()),
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if id.len() < ID_LEAST || !id.bytes().all(hex) {
+        bail!("{id:?} names no decision: an id has 32 hexadecimal digits, of which the first {ID_LEAST} or more name it");
     }
+    let (mut found, mut others) = (None::<(String, String)>, BTreeSet::new());
+    each(settings, |fields, line| {
+        if fields.id.starts_with(id) {
+            match &found {
+                Some((first, _)) if *first != fields.id => drop(others.insert(fields.id)),
+                _ => found = Some((fields.id, String::from_utf8_lossy(line).into_owned())),
+            }
+        }
+        others.len() < NAMED_LIMIT
+    })?;
+    let Some((first, line)) = found else {
+        bail!("{}: no decision has the id {id:?}", settings.attestation_log().display());
+    };
+    if !others.is_empty() {
+        let others: Vec<&str> = std::iter::once(first.as_str()).chain(others.iter().map(String::as_str)).collect();
+        bail!("several decisions begin with {id}: {}", others.join(", "));
+    }
+    Ok(line)
 }
 
 /// The last decision by which a node was trusted: its id, and its line. A node is known by its name, its identity, or its instance.
@@ -41,7 +67,10 @@ pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(String, Strin
     };
     match last(settings, trusted)? {
         Some(found) => Ok(found),
-        None => bail!("{}: no evidence of {node:?} was trusted", settings.attestation_log().display()),
+        None => bail!(
+            "{}: no evidence of {node:?} was trusted, and of no other is anything recorded. If its boot was refused: answer where the pool asks (`attest-gateway reference-values pending`), or let it boot once while the pool observes (observe = true in its pool.toml)",
+            settings.attestation_log().display()
+        ),
     }
 }
 
@@ -77,6 +106,17 @@ pub fn files(settings: &Settings) -> anyhow::Result<Vec<LogFile>> {
 
 fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result<Option<(String, String)>> {
     let mut found = None;
+    each(settings, |fields, line| {
+        if wanted(&fields) {
+            found = Some((fields.id, String::from_utf8_lossy(line).into_owned()));
+        }
+        true
+    })?;
+    Ok(found)
+}
+
+/// Gives each record of the gateway's log, as long as it is asked to go on.
+fn each(settings: &Settings, mut go_on: impl FnMut(Fields, &[u8]) -> bool) -> anyhow::Result<()> {
     for file in files(settings)? {
         let mut lines = file.lines(0)?;
         while let Some(read) = lines.read()? {
@@ -84,12 +124,12 @@ fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result
             let Ok(fields) = serde_json::from_slice::<Fields>(line) else {
                 continue;
             };
-            if wanted(&fields) {
-                found = Some((fields.id, String::from_utf8_lossy(line).into_owned()));
+            if !go_on(fields, line) {
+                return Ok(());
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// A boot, by the quote that proves it.

@@ -109,3 +109,52 @@ fn a_log_of_nothing_but_rubbish_is_no_empty_log() {
     let folder = Folder::with(&["rubbish\n".to_owned(), plain(2), plain(3)]);
     assert_eq!(folder.listed(&["--last", "2"]), [2, 3]);
 }
+
+#[test]
+fn a_node_is_found_by_its_name_where_a_record_has_its_identity_only() {
+    let identity = format!("tpm:{}", "45c9302c".repeat(8));
+    let refused_of = |number, proven: bool| {
+        let identity = identity.clone();
+        record(number, move |record| {
+            record["decision"] = "evidence".into();
+            record["verdict"] = "refused".into();
+            record["code"] = "pcr-mismatch".into();
+            record["identity"] = identity.into();
+            if proven {
+                record["claims"] = json!({"tpm": {}});
+            }
+        })
+    };
+    let another = record(4, |record| {
+        record["decision"] = "challenge".into();
+        record["verdict"] = "refused".into();
+        record["code"] = "ek-not-endorsed".into();
+        // Whoever wants to may ask to be called so.
+        record["name"] = "worker-7".into();
+        record["identity"] = format!("tpm:{}", "17bdc2c5".repeat(8)).into();
+    });
+    let foreign = record(6, |record| {
+        record["decision"] = "challenge".into();
+        record["verdict"] = "refused".into();
+        record["identity"] = format!("tpm:{}", "17bdc2c5".repeat(8)).into();
+    });
+    for known in [super::attested(1), named(1)] {
+        let folder = Folder::with(&[
+            known,
+            refused_of(2, false),
+            plain(3),
+            another.clone(),
+            refused_of(5, true),
+            foreign.clone(),
+        ]);
+        let log = folder.log();
+        for log in [&[][..], &["--log", log.to_str().unwrap()]] {
+            let arguments = [&["--node", "worker-7", "--all"], log].concat();
+            assert_eq!(folder.listed(&arguments), [1, 2, 4, 5]);
+            let shown = folder.good(&[&["show"], &arguments[..]].concat());
+            let claimed: Vec<bool> = shown.lines().skip(1).map(|line| line.contains("worker-7 (claimed)")).collect();
+            assert_eq!(claimed, [false, true, true, false], "{shown}");
+        }
+        assert_eq!(folder.listed(&["--node", "worker-8", "--all"]).len(), 0);
+    }
+}

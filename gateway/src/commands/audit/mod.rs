@@ -21,6 +21,7 @@ use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
 use logs::Ordered;
 use review::{Elsewhere, Judged, Review, Reviewer};
 
+use super::log::Record;
 use super::visible::visible;
 use super::{output, table};
 
@@ -29,8 +30,8 @@ use super::{output, table};
     after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what the store says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read."
 )]
 pub struct Arguments {
-    /// Only the decision with this id.
-    #[arg(long, value_name = "ID")]
+    /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
+    #[arg(long, value_name = "ID", value_parser = decision_id)]
     decision: Option<String>,
     /// A file of an attestation log, also a rotated one (.gz), or a folder with such files; any number, of any number of gateways, in any
     /// order [default: the gateway's own, with those that were rotated beside it].
@@ -171,6 +172,13 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         && counts.unreadable == 0
         && report.findings.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn decision_id(text: &str) -> Result<String, String> {
+    match super::log::record(text)? {
+        Record::Id(id) => Ok(id),
+        Record::Number(_) => Err("a decision is named by its id, 8 hexadecimal digits or more".to_owned()),
+    }
 }
 
 /// The folder that holds the gateway's own log, with what was rotated beside it.
@@ -376,7 +384,7 @@ fn review_all(
         let at = line.at;
         counts.lines += 1;
         match reviewer.review(&String::from_utf8_lossy(&line.text)) {
-            Ok(review) if decision.is_some_and(|wanted| wanted != review.id) => {}
+            Ok(review) if decision.is_some_and(|wanted| !review.id.starts_with(wanted)) => {}
             Ok(mut review) => {
                 counts.wanted += 1;
                 if let Some(act) = review.act.take() {

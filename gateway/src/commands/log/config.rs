@@ -14,7 +14,7 @@ use crate::commands::output::{self, Reader, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what a node got, by the config_sha256 of its record\n  attest-gateway log show --node worker-7 --last 1 --wide\n  attest-gateway log config 5e3a…9c --key configs.key > worker-7.ign\n\nWhat was sealed is printed byte for byte as it was served, after its SHA-256 was checked. What was redacted is printed as it was kept: the copy is\nunaltered, as the record has its SHA-256; that it is a copy of that config is the gateway's word.\nExit code 1 if nothing can be printed."
+    after_help = "Example: what a node got, by the config_sha256 of its record\n  attest-gateway log export --node worker-7 --decision config --last 1\n  attest-gateway log config 5e3a…9c --key configs.key > worker-7.ign\n\nWhat was sealed is printed byte for byte as it was served, after its SHA-256 was checked. What was redacted is printed as it was kept: the copy is\nunaltered, as the record has its SHA-256; that it is a copy of that config is the gateway's word.\nExit code 1 if nothing can be printed."
 )]
 pub struct Arguments {
     /// SHA-256 of the config: what records have as config_sha256.
@@ -36,7 +36,7 @@ fn digest(text: &str) -> Result<String, String> {
     if text.len() == 64 && text.bytes().all(hex) {
         return Ok(text.to_owned());
     }
-    Err("a SHA-256 has 64 hexadecimal digits, in lower case; `log show --wide` and `log export` have them whole".to_owned())
+    Err("a SHA-256 has 64 hexadecimal digits, in lower case; `log show --record ID` and `log export` have it".to_owned())
 }
 
 pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {

@@ -40,20 +40,20 @@ enum Format {
 }
 
 pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let opened = arguments.source.open(settings, arguments.source.last)?;
+    let source = arguments.source.clone().with_identities(settings)?;
+    let opened = source.open(settings, source.last)?;
     let unread = match &arguments.output {
-        Some(path) => into_file(path, |output| write(&opened, arguments, output, false))?,
+        Some(path) => into_file(path, |output| write(&opened, &source, arguments.format, output, false))?,
         None => {
             let (mut output, terminal) = stdout()?;
-            write(&opened, arguments, &mut output, terminal)?
+            write(&opened, &source, arguments.format, &mut output, terminal)?
         }
     };
     Ok(ExitCode::from(u8::from(unread.say())))
 }
 
-fn write<W: Write>(opened: &Opened, arguments: &Arguments, output: &mut Output<W>, terminal: bool) -> anyhow::Result<Unread> {
-    let Arguments { source, format, .. } = arguments;
-    if *format == Format::Csv {
+fn write<W: Write>(opened: &Opened, source: &Source, format: Format, output: &mut Output<W>, terminal: bool) -> anyhow::Result<Unread> {
+    if format == Format::Csv {
         output.put(csv::head().as_bytes())?;
     }
     let mut chains = Chains::default();
@@ -68,7 +68,7 @@ fn write<W: Write>(opened: &Opened, arguments: &Arguments, output: &mut Output<W
         }
     })?;
     output.flush()?;
-    if *format == Format::Jsonl && source.filter.is_empty() {
+    if format == Format::Jsonl && source.filter.is_empty() {
         chains.say();
     }
     Ok(unread)

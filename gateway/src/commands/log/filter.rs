@@ -1,5 +1,8 @@
 //! Which records are asked for, and what of a record is looked at.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use attest_gateway::api::CODES;
 use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{Decision, Verdict};
@@ -19,7 +22,7 @@ const PART_LEAST: usize = 8;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub struct Filter {
-    /// A node: by its name, its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
+    /// A node: by its name, with what the store and these files know it by; its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
     #[arg(long, value_parser = some_text)]
     node: Option<String>,
     /// A pool.
@@ -40,6 +43,9 @@ pub struct Filter {
     /// Up to this time, itself included.
     #[arg(long, value_name = "TIME", value_parser = when)]
     until: Option<u64>,
+    /// What the node is known by besides, as far as that was looked up: of a refusal the record has its identity, and seldom its name.
+    #[arg(skip)]
+    known_by: BTreeSet<String>,
 }
 
 /// What of a record is looked at; of another release it may say more.
@@ -73,6 +79,8 @@ pub struct Fields {
     /// What a pool that observes would have refused.
     #[serde(default)]
     pub would_refuse: Vec<WouldRefuse>,
+    /// There if evidence was verified: then its identity is proven.
+    pub claims: Option<IgnoredAny>,
     /// Decisions that were not recorded one by one.
     pub counted: Option<u64>,
     pub chain: Option<Place>,
@@ -123,6 +131,8 @@ struct DoneTo {
 
 #[derive(Deserialize)]
 struct Thing {
+    #[serde(default)]
+    kind: String,
     id: String,
     before: Option<Value>,
     after: Option<Value>,
@@ -137,6 +147,25 @@ impl Fields {
     /// What a line says; `None` if it is no record.
     pub fn of(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
+    }
+
+    /// The identities that a record says are this node's: proven, or given by an administrator.
+    pub fn identities_of(&self, node: &str, line: &[u8]) -> Vec<String> {
+        if self.name.as_deref() == Some(node) && self.claims.is_some() {
+            return [&self.identity, &self.instance].into_iter().flatten().cloned().collect();
+        }
+        if self.decision != "admin" {
+            return Vec::new();
+        }
+        let Ok(Done {
+            admin: Some(DoneTo { things }),
+        }) = serde_json::from_slice::<Done>(line)
+        else {
+            return Vec::new();
+        };
+        let is_named = |thing: &Thing| thing.after.as_ref().and_then(|after| after.get("name")).and_then(Value::as_str) == Some(node);
+        let listed = things.into_iter().filter(|thing| thing.kind == "ek" && is_named(thing));
+        listed.map(|thing| format!("tpm:{}", thing.id)).collect()
     }
 
     /// Whether something was decided about a node: then it has a verdict.
@@ -155,6 +184,7 @@ impl Filter {
             verdict,
             since,
             until,
+            known_by: _,
         } = self;
         let words = [node, pool, code, decision, verdict];
         words.iter().all(|word| word.is_none()) && since.is_none() && until.is_none()
@@ -189,7 +219,44 @@ impl Filter {
                 .as_deref()
                 .is_none_or(|code| codes.contains(&Some(code)) || would_refuse(code))
             && self.is_in_time(fields.at)
-            && self.node.as_deref().is_none_or(|node| is_of(node, fields, line))
+            && self
+                .node
+                .as_deref()
+                .is_none_or(|node| self.knows(fields) || is_of(node, fields, line))
+    }
+
+    /// The node that is asked for.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Has records found by these identities, too.
+    pub fn know_by(&mut self, identities: impl IntoIterator<Item = String>) {
+        self.known_by.extend(identities);
+    }
+
+    /// Whether a record is of an identity of the node.
+    fn knows(&self, fields: &Fields) -> bool {
+        let identities = [&fields.identity, &fields.instance].into_iter().flatten();
+        identities.into_iter().any(|identity| self.known_by.contains(identity))
+    }
+
+    /// Whether a refusal was found by a name or an identity that was only claimed: by the node that is asked for, or by somebody else that has read its TPM's
+    /// public key.
+    fn is_claimed(&self, fields: &Fields) -> bool {
+        let proves = matches!(fields.decision.as_str(), "challenge" | "evidence") && fields.verdict == "refused";
+        proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))
+    }
+
+    /// The record as it is shown: one that was found by what it claims is not shown as the node's.
+    pub fn labelled<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
+        match &self.node {
+            Some(node) if self.is_claimed(fields) => Cow::Owned(Fields {
+                name: Some(format!("{node} (claimed)")),
+                ..fields.clone()
+            }),
+            _ => Cow::Borrowed(fields),
+        }
     }
 
     fn is_in_time(&self, at: u64) -> bool {

@@ -23,6 +23,7 @@ use attest_gateway::audit::LogKey;
 use attest_gateway::settings::Settings;
 
 use super::output;
+pub use show::{Record, record};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -59,8 +60,8 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Tail(arguments) => return tail::run(&settings, arguments),
         Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
-        Command::GiveUp(arguments) => return give_up::run(config, arguments),
         Command::Status => return status::run(config),
+        Command::GiveUp(arguments) => return give_up::run(config, arguments),
         Command::BootDiff(arguments) => return boot_diff::run(config, arguments),
     }
     Ok(ExitCode::SUCCESS)

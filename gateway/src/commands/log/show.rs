@@ -11,15 +11,14 @@ use super::filter::Fields;
 use super::row::{head, row, visible, visible_json};
 use super::source::Source;
 use crate::commands::output::{Output, Reader, stdout};
+use crate::commands::recorded::ID_LEAST;
 
 /// How many are listed if nobody says how many: a screen or two.
 const LAST: usize = 50;
-/// Least digits of an id that name a record.
-const ID_LEAST: usize = 8;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: who was refused in the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: what became of a node, all of it\n  attest-gateway log show --node worker-7 --all\n\nExample: one record, whole\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all, the last 50. Columns are cut; --wide cuts nothing. A code in brackets is what the node says it was refused by. Times are UTC.\nExit code 1 if a line cannot be read as a record."
+    after_help = "Example: who was refused in the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: what became of a node, all of it\n  attest-gateway log show --node worker-7 --all\n\nExample: one record, whole\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all, the last 50. Columns are cut; --wide cuts nothing. With --node NAME, what only claimed the\nidentity of that node, and proved nothing, is NAME (claimed). A code in brackets is what the node says it was refused by. Times are UTC.\nExit code 1 if a line cannot be read as a record."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -37,12 +36,12 @@ pub struct Arguments {
 
 /// Which record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Record {
+pub enum Record {
     Id(String),
     Number(u64),
 }
 
-pub(super) fn record(text: &str) -> Result<Record, String> {
+pub fn record(text: &str) -> Result<Record, String> {
     if text.len() < ID_LEAST
         && let Ok(number) = text.parse()
     {
@@ -65,26 +64,27 @@ impl Record {
 }
 
 pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let source = arguments.source.clone().with_identities(settings)?;
     match &arguments.record {
-        Some(record) => show_record(settings, arguments, record),
-        None => list(settings, arguments),
+        Some(record) => show_record(settings, &source, record),
+        None => list(settings, &source, arguments),
     }
 }
 
-fn list(settings: &Settings, Arguments { source, all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
+fn list(settings: &Settings, source: &Source, Arguments { all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
     let last = source.last.or((!all && !source.filter.has_beginning()).then_some(LAST));
     let opened = source.open(settings, last)?;
     let (mut output, _) = stdout()?;
     output.put(head().as_bytes())?;
     let unread = opened.each(|read| match &read.fields {
-        Some(fields) if source.filter.takes(fields, read.line) => output.put(row(fields, *wide).as_bytes()),
+        Some(fields) if source.filter.takes(fields, read.line) => output.put(row(&source.filter.labelled(fields), *wide).as_bytes()),
         _ => Ok(Reader::There),
     })?;
     output.flush()?;
     Ok(ExitCode::from(u8::from(unread.say())))
 }
 
-fn show_record(settings: &Settings, Arguments { source, .. }: &Arguments, record: &Record) -> anyhow::Result<ExitCode> {
+fn show_record(settings: &Settings, source: &Source, record: &Record) -> anyhow::Result<ExitCode> {
     let opened = source.open(settings, None)?;
     let (mut output, _) = stdout()?;
     let mut found = 0;

@@ -1,16 +1,23 @@
 //! Which files are read, and what in them is no record.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
+use attest::challenge::is_node_name;
 use attest_gateway::audit::is_written;
 use attest_gateway::audit::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
+use attest_gateway::machines::revocations::{Machine, machine};
 use attest_gateway::settings::Settings;
+use attest_gateway::store::AnyStore;
 
 use super::filter::{Fields, Filter};
 use super::row::visible;
 use crate::commands::output::{self, Reader};
+use crate::commands::{open_store, owner};
 
+/// Identities of one node that are looked for: more than it has had.
+const IDENTITIES_LIMIT: usize = 1000;
 /// Places that are named of what cannot be read; more are counted.
 const NAMED_LIMIT: usize = 5;
 
@@ -45,6 +52,12 @@ pub struct Unread {
 }
 
 impl Source {
+    /// The same, with [`with_identities`] in its filter.
+    pub fn with_identities(self, settings: &Settings) -> anyhow::Result<Self> {
+        let filter = with_identities(settings, self.filter, &self.log)?;
+        Ok(Self { filter, ..self })
+    }
+
     /// All of these, or of the gateway's own log.
     pub fn all_of(log: &[PathBuf]) -> Self {
         Self {
@@ -90,6 +103,53 @@ impl Source {
             filter: self.filter.clone(),
         })
     }
+}
+
+/// Has a filter find the records of a node by what that is known by, besides its name: by the store, or by what these files say if they are not the
+/// gateway's own, or there is no store here.
+pub fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf]) -> anyhow::Result<Filter> {
+    let Some(node) = filter.node().filter(|node| is_node_name(node)).map(str::to_owned) else {
+        return Ok(filter);
+    };
+    if log.is_empty() {
+        match of_store(settings, &node) {
+            Ok(Some(identities)) => {
+                filter.know_by(identities);
+                return Ok(filter);
+            }
+            Ok(None) => {}
+            Err(error) => output::tell(format_args!(
+                "attest-gateway: what {node} is known by is taken from the log, because the store cannot be read: {error:#}"
+            )),
+        }
+    }
+    // Where there is no log, whoever reads it says so.
+    if let Ok(opened) = Source::all_of(log).open(settings, None) {
+        let mut identities = BTreeSet::new();
+        opened.each(|read| {
+            identities.extend(read.fields.iter().flat_map(|fields| fields.identities_of(&node, read.line)));
+            let is_enough = identities.len() >= IDENTITIES_LIMIT;
+            Ok(if is_enough { Reader::Gone } else { Reader::There })
+        })?;
+        filter.know_by(identities);
+    }
+    Ok(filter)
+}
+
+/// What the store knows a node by, but for its name; `None` if there is no store here. In a thread of its own: that one acts as the state's owner, and what
+/// is read and written besides may be somebody else's.
+fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
+    let read = || {
+        if !owner::act_quietly(settings)? || !AnyStore::look(settings)? {
+            return Ok(None);
+        }
+        let store = open_store(settings)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let Machine { all, .. } = runtime.block_on(machine(&store, node))?;
+        Ok(Some(all.into_iter().filter(|known| known != node).collect()))
+    };
+    let read = std::thread::scope(|scope| scope.spawn(read).join());
+    read.map_err(|_| anyhow!("the store could not be read"))?
 }
 
 /// A line, and what it says if it is a record.

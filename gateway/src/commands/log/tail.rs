@@ -13,7 +13,7 @@ use super::changes::Changes;
 use super::export::put_as_it_is;
 use super::filter::{Fields, Filter};
 use super::row::{head, row, visible};
-use super::source::say_counted;
+use super::source::{say_counted, with_identities};
 use crate::commands::output::{self, Output, Reader, stdout};
 
 /// How many come first if nobody says how many.
@@ -41,13 +41,13 @@ pub struct Arguments {
 
 pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let log = settings.attestation_log();
-    let filter = &arguments.filter;
+    let filter = &with_identities(settings, arguments.filter.clone(), &[])?;
     if let Some(doubts) = filter.doubts() {
         output::tell(format_args!("attest-gateway: {doubts}"));
     }
     // Before anything is read: what comes after that is told of.
     let mut changes = Changes::of(files::folder(&log));
-    let mut follower = begin(&log, arguments)?;
+    let mut follower = begin(&log, filter, arguments.last)?;
     let (mut output, terminal) = stdout()?;
     if !arguments.json {
         output.put(head().as_bytes())?;
@@ -65,7 +65,7 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
             next => next?,
         };
         let reader = match next {
-            Next::Line(line, _) => print(&mut output, arguments, &line, terminal)?,
+            Next::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
             Next::TooLong(length) => {
                 output::tell(format_args!(
                     "attest-gateway: a line of {length} bytes, which no gateway writes; `audit` says more"
@@ -77,7 +77,7 @@ pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCod
                 output::tell(
                     "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `audit` says more. It is gone on with what it holds now, the last of it first",
                 );
-                follower = begin(&log, arguments)?;
+                follower = begin(&log, filter, arguments.last)?;
                 continue;
             }
             Next::Nothing => {
@@ -104,11 +104,11 @@ fn leave_out(follower: &mut Follower, error: &ReadError) {
     follower.leave_out(&error.path);
 }
 
-fn begin(log: &Path, Arguments { filter, last, .. }: &Arguments) -> anyhow::Result<Follower> {
+fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<Follower> {
     let Listed { mut files, unreadable } = files_beside(log)?;
     filter.leave_out_older(&mut files);
     let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| filter.takes(&fields, line));
-    let mut follower = match last_of(&files, *last, wanted) {
+    let mut follower = match last_of(&files, last, wanted) {
         (place, offset) if place < files.len() => follower(log, &files, place, offset)?,
         // None of what is there: from the last line's end on.
         _ => {
@@ -129,13 +129,19 @@ fn follower(log: &Path, files: &[LogFile], place: usize, offset: u64) -> Result<
     }
 }
 
-fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
+fn print<W: std::io::Write>(
+    output: &mut Output<W>,
+    filter: &Filter,
+    arguments: &Arguments,
+    line: &[u8],
+    terminal: bool,
+) -> anyhow::Result<Reader> {
     let Some(fields) = Fields::of(line) else {
         output::tell("attest-gateway: a line that is no record; `audit` says more");
         return Ok(Reader::There);
     };
-    if !arguments.filter.takes(&fields, line) {
-        match arguments.filter.passes_over(&fields, line) {
+    if !filter.takes(&fields, line) {
+        match filter.passes_over(&fields, line) {
             0 => {}
             counted => say_counted(counted),
         }
@@ -143,6 +149,6 @@ fn print<W: std::io::Write>(output: &mut Output<W>, arguments: &Arguments, line:
     }
     match arguments.json {
         true => put_as_it_is(output, line, terminal),
-        false => output.put(row(&fields, arguments.wide).as_bytes()),
+        false => output.put(row(&filter.labelled(&fields), arguments.wide).as_bytes()),
     }
 }

@@ -2,12 +2,25 @@
 //!
 //! It is no member of the kinds' rooms: these know nothing of event logs, which are the TPM's.
 
+use std::collections::BTreeMap;
+
+use crate::ReferenceValues;
+use crate::appraisal::AppraisalPolicy;
 use crate::claims::Claims;
 use crate::kinds::Kind;
 use crate::tpm::TpmClaims;
 use crate::tpm::measured_boot::MeasuredBoot;
 use crate::tpm::requirements::Quoted;
 use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
+
+/// Drops what was quoted beyond what is asked for, if all of that was quoted.
+fn drop_further(pcrs: &mut BTreeMap<u8, HexDigest>, bank: HashAlg, values: &ReferenceValues) {
+    let wanted = values.quoted();
+    if bank == values.bank() && wanted.iter().all(|index| pcrs.contains_key(index)) {
+        pcrs.retain(|index, _| wanted.contains(index));
+    }
+}
 
 impl Claims {
     /// What was quoted of PCRs, by each kind of evidence that quotes them, and what the event log beside it has shown.
@@ -25,6 +38,20 @@ impl Claims {
         });
         let vtpm = self.azure_vtpm().map(|vtpm| (Kind::AzureVtpm, vtpm.quoted()));
         [tpm, nitro, vtpm].into_iter().flatten().collect()
+    }
+
+    /// The claims without the PCRs that were quoted beyond those that a policy asks for: for a policy that is asked about, and did not ask for the quote. The
+    /// boot stays as the whole quote has proven it.
+    #[must_use]
+    pub fn without_further_pcrs(mut self, policy: &AppraisalPolicy) -> Self {
+        if let (Some(tpm), Some(values)) = (&mut self.proven.tpm, policy.reference_values()) {
+            drop_further(&mut tpm.pcrs, tpm.pcr_bank, values);
+        }
+        if let (Some(vtpm), Some(rules)) = (&mut self.proven.azure_vtpm, policy.azure_vtpm()) {
+            let (pcrs, bank) = vtpm.pcrs_mut();
+            drop_further(pcrs, bank, rules.reference_values());
+        }
+        self
     }
 
     /// What was booted, by each quote that proves it with an event log. Two keys of one TPM may quote, each other PCRs: then each proves what it does.

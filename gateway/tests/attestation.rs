@@ -273,10 +273,14 @@ async fn attack_08_a_name_given_by_the_administrator_is_kept_for_its_tpm() {
         .attest(next_boot(&other), Some("worker-0"))
         .await
         .refused(403, "node-name-taken");
-    gateway
-        .attest(next_boot(&named), Some("worker-9"))
-        .await
-        .refused(403, "node-name-taken");
+    let answer = gateway.attest(next_boot(&named), Some("worker-9")).await;
+    // To forget the name would change nothing: the allowlist gives it.
+    let next_step = answer.problem().next_step;
+    assert!(
+        next_step.contains("ek add EK --name worker-9 --replace") && !next_step.contains("node forget"),
+        "{next_step}"
+    );
+    answer.refused(403, "node-name-taken");
     gateway.attest(next_boot(&named), None).await.ticket();
     assert_eq!(gateway.records().pop().unwrap()["name"], "worker-0");
 
@@ -289,6 +293,33 @@ async fn attack_08_a_name_given_by_the_administrator_is_kept_for_its_tpm() {
         .attest(next_boot(&named), Some("worker-0"))
         .await
         .refused(403, "node-name-taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nodes_refusals_are_found_by_its_name_and_what_only_claims_its_tpm_is_marked() {
+    let gateway = Gateway::start();
+    let (node, other) = (tpm(), tpm());
+    gateway.endorse(&node, &["--name", "worker-2"]);
+    gateway.endorse(&other, &["--name", "worker-3"]);
+    gateway.attest(next_boot(&other), None).await.ticket();
+    gateway.command(&["node", "revoke", "worker-2"]);
+    gateway.attest(next_boot(&node), None).await.refused(403, "node-revoked");
+    let record = gateway.records().pop().unwrap();
+    assert!(record["name"].is_null() && record["claims"].is_null(), "{record}");
+    let shown = gateway.command(&["log", "show", "--node", "worker-2", "--all"]);
+    let row = shown.lines().find(|line| line.contains("node-revoked")).unwrap();
+    assert!(row.contains("worker-2 (claimed)"), "{shown}");
+    assert!(!shown.contains("worker-3"), "{shown}");
+    let exported = gateway.command(&["log", "export", "--node", "worker-2", "--verdict", "refused"]);
+    assert!(
+        exported.contains(record["id"].as_str().unwrap()) && !exported.contains("(claimed)"),
+        "{exported}"
+    );
+    assert!(
+        !gateway
+            .command(&["log", "show", "--node", "worker-3", "--all"])
+            .contains("node-revoked")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -150,6 +150,10 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
         reason.contains("told to come again for 1800 s, until question ") && reason.contains("which 1 of 2 machines have"),
         "{reason}"
     );
+    assert!(
+        reason.contains("`attest-gateway reference-values pending worker`, then `accept` or `deny`"),
+        "{reason}"
+    );
     site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
     assert_eq!(site.evidence().len(), before + 1);
     let question = site.question();

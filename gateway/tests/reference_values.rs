@@ -78,7 +78,20 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     assert_eq!(site.boots(&log).await.status, 200);
     let identity = format!("tpm:{}", site.node.ek());
     site.said(&["reference-values", "record", "nobody", "--name", "first", "--to", &file], false);
-    site.said(&["reference-values", "record", &identity, "--name", "first", "--to", &file], true);
+    // Who does it is whose process it is, whatever the environment says.
+    let recorded = crate::support::program()
+        .env_remove("SUDO_USER")
+        .env("USER", "somebody")
+        .env_remove("LOGNAME")
+        .arg("--config")
+        .arg(site.gateway.path("gateway.toml"))
+        .args(["reference-values", "record", &identity, "--name", "first", "--to", &file])
+        .output()
+        .unwrap();
+    assert!(recorded.status.success(), "{recorded:?}");
+    let user = std::process::Command::new("id").arg("-un").output().unwrap().stdout;
+    let set: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(set["generations"][0]["by"], String::from_utf8(user).unwrap().trim());
     site.check_images();
     site.restart();
     assert_eq!(site.boots(&log).await.status, 200);
@@ -136,6 +149,11 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let id = accepted["id"].as_str().unwrap();
     let now = site.said(&["policy", "test", POOL, "--record", id], false);
     assert!(now.contains("NO") && now.contains("when it lapsed"), "{now}");
+    assert_eq!(site.said(&["policy", "test", POOL, "--record", &id[..8]], false), now);
+    for wrong in [&id[..7], "worker-0", "ffffffff"] {
+        let said = site.said(&["policy", "test", POOL, "--record", wrong], false);
+        assert!(said.contains("decision") && !said.contains("NO"), "{said}");
+    }
     // Of all machines, before a file is the pool's: this one's last evidence was refused, and would be taken without the rule.
     let simulated = site.said(&["policy", "simulate", POOL], true);
     assert!(
@@ -305,4 +323,26 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
     site.said(&record, true);
     site.gateway.edit_pool(POOL, "observe = true\n", "");
     site.said(&["check"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_with_more_pcrs_than_the_pool_asks_for_by_now_can_be_tested() {
+    let mut site = Site::new();
+    let (fewer, more) = ("\"0-7\" = \"not checked\"", "\"0-9\" = \"not checked\"");
+    site.gateway.edit_pool(POOL, fewer, more);
+    site.gateway.run();
+    let log = site.log.clone();
+    assert_eq!(site.boots(&log).await.status, 200);
+    let id = site.last_evidence()["id"].as_str().unwrap().to_owned();
+    let test = ["policy", "test", POOL, "--record", &id];
+    assert!(!site.said(&test, true).contains("are left out"));
+    site.gateway.edit_pool(POOL, more, fewer);
+    let said = site.said(&test, true);
+    assert!(said.contains("are left out: tpm 8, tpm 9"), "{said}");
+    let simulated = site.said(&["policy", "simulate", POOL], true);
+    assert!(simulated.starts_with("1 machines: 1 would be accepted"), "{simulated}");
+    // What was not quoted is not there, whatever else was.
+    site.gateway.edit_pool(POOL, fewer, "\"0-10\" = \"not checked\"");
+    let said = site.said(&test, false);
+    assert!(said.contains("NO") && !said.contains("are left out"), "{said}");
 }

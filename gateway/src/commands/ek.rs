@@ -46,7 +46,7 @@ pub enum Command {
     /// List the endorsed EKs.
     #[command(after_help = "Example:\n  attest-gateway ek list")]
     List,
-    /// Endorse an EK no longer, whoever made its TPM. Its node's name stays taken: `attest-gateway node forget`.
+    /// Endorse an EK no longer, whoever made its TPM. Its node's name stays taken until `attest-gateway node forget NAME` frees it.
     #[command(
         after_help = "Example:\n  attest-gateway ek remove 0f3c…64 digits…9a\n\nIt counts at once: the machine's tickets are worthless too. The entry stays in `ek list`, as removed, so that a maker's root in\nek-roots does not let the machine join pools that it could not join before; `ek add` endorses it again. With --leave-to-roots the\nentry is forgotten, and if the EK's certificate chains to a root, the machine may join every pool that takes this root."
     )]

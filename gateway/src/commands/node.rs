@@ -25,7 +25,7 @@ pub enum Command {
     List,
     /// Free a node's name, so that another machine can take it: the explicit re-enrolment after a repair.
     #[command(
-        after_help = "Example:\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use, or from `ek add --name`. If an allowlisted EK was given the name,\nremove that EK too: `attest-gateway ek remove`."
+        after_help = "Example:\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use, or from `ek add --name`. A name that `ek add` has given stays\nthat machine's: take its EK off the list first, `attest-gateway ek remove DIGEST`, or give it another name,\n`attest-gateway ek add DIGEST --name OTHER --replace`."
     )]
     Forget {
         /// The name.

@@ -60,6 +60,8 @@ pub enum EnrolmentError {
         given: String,
         /// The name it asks for.
         asked: String,
+        /// The allowlist's entry, if that gives it the name: forgetting the name changes nothing then.
+        listed: Option<EkRecord>,
     },
     /// The name, or the machine's other one, is being claimed by a decision that is not recorded yet, and may come to nothing.
     #[error("the name {name} is being claimed by a machine that attests at this moment: try again")]
@@ -304,6 +306,7 @@ async fn other_name(store: &dyn Store, known: Entry, asked: &str) -> EnrolmentEr
     undecided.unwrap_or_else(|| EnrolmentError::OtherName {
         given: known.value,
         asked: asked.to_owned(),
+        listed: None,
     })
 }
 
@@ -345,6 +348,7 @@ pub async fn settle_name(
         return Err(EnrolmentError::OtherName {
             given: given.to_owned(),
             asked: asked.to_owned(),
+            listed: allowlisted.cloned(),
         });
     }
     let name = given.or(asked);

@@ -118,6 +118,11 @@ impl VerifiedAzureVtpm {
         }
     }
 
+    /// The PCRs that were quoted, and their bank.
+    pub(crate) const fn pcrs_mut(&mut self) -> (&mut BTreeMap<u8, HexDigest>, HashAlg) {
+        (&mut self.quoted.pcrs, self.quoted.pcr_bank)
+    }
+
     /// What reference values are compared with.
     #[must_use]
     pub const fn quoted(&self) -> Quoted<'_> {

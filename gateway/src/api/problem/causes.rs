@@ -20,7 +20,7 @@ use crate::credentials::kubelet::{KubeletError, MemberError};
 use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
 use crate::ignition::Inexpressible;
-use crate::machines::enrolment::EnrolmentError;
+use crate::machines::enrolment::{EkRecord, EnrolmentError};
 use crate::machines::history::{Finding, HistoryRefusal};
 use crate::machines::instances::InstanceError;
 use crate::machines::objects::MachinesUnknown;
@@ -85,7 +85,17 @@ impl From<EnrolmentError> for Refusal {
                     "If this machine has taken the other's place: `attest-gateway node forget {name}`, then boot again."
                 ))
             }
-            EnrolmentError::OtherName { given, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
+            EnrolmentError::OtherName {
+                asked,
+                listed: Some(EkRecord { pools, .. }),
+                ..
+            } => {
+                let pools: String = pools.iter().flat_map(|pool| [" --pool ", pool]).collect();
+                Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
+                    "The allowlist gives this machine its name. If it is to be {asked}: `attest-gateway ek add EK --name {asked}{pools} --replace` with the EK's digest that the gateway's log says, then boot again."
+                ))
+            }
+            EnrolmentError::OtherName { given, listed: None, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
                 "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
             )),
             EnrolmentError::Undecided { .. } => Self::undecided(&error),

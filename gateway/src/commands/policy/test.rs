@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use attest::{AppraisalPolicy, Claims, Reject, UnixTime, appraise};
+use attest::tpm::requirements::Quoted;
+use attest::{AppraisalPolicy, Claims, Kind, Reject, UnixTime, appraise};
 use attest_gateway::audit::{Blobs, verify};
 use attest_gateway::settings::Settings;
 
@@ -18,10 +19,10 @@ use crate::commands::{output, pool, recorded, table};
 pub struct Arguments {
     /// The pool whose rules it is held against.
     pool: String,
-    /// The id of a decision in the gateway's log.
+    /// The id of a decision in the gateway's log, or its first 8 digits or more.
     #[arg(long, value_name = "ID", required_unless_present = "evidence")]
     record: Option<String>,
-    /// A file with one record, as `log show ID` or `log export` prints it.
+    /// A file with one record, a line of the log as `log export` prints it.
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     evidence: Option<PathBuf>,
     /// Where the blobs are that it names [default: the gateway's own, state/evidence].
@@ -48,7 +49,17 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         attest_gateway::clock::Clock::System.now()
     };
     // What a pool that observes would refuse is what is asked for.
-    let (rows, is_accepted) = judged(&again.claims, &pool.policy.strict(), now);
+    // A node is asked for no more PCRs than its pool speaks of; it was asked by the rules of then.
+    let claims = again.claims.clone().without_further_pcrs(&pool.policy);
+    let further = further_pcrs(&again.claims, &claims);
+    if !further.is_empty() {
+        output::tell(format_args!(
+            "more PCRs were quoted than pool {} asks for, and are left out: {}",
+            arguments.pool,
+            further.join(", ")
+        ));
+    }
+    let (rows, is_accepted) = judged(&claims, &pool.policy.strict(), now);
     if pool.policy.observes() {
         output::tell(format_args!(
             "{}: it observes, so what is refused here about the boot is recorded there, and refuses nobody",
@@ -57,6 +68,18 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     output::print(table(["rule", "holds", "why"], &rows))?;
     Ok(if is_accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The PCRs that were left out, by the kinds that have quoted them.
+fn further_pcrs(all: &Claims, left: &Claims) -> Vec<String> {
+    let left = left.quotes();
+    let further = |(kind, quoted): (Kind, Quoted<'_>)| {
+        let left = left.iter().find(|(other, _)| *other == kind).map(|(_, left)| left.pcrs);
+        let is_left = move |index: &u8| left.is_some_and(|left| left.contains_key(index));
+        let further = quoted.pcrs.keys().copied().filter(move |index| !is_left(index));
+        further.map(move |index| format!("{} {index}", kind.section())).collect::<Vec<_>>()
+    };
+    all.quotes().into_iter().flat_map(further).collect()
 }
 
 /// Every rule, whether it holds, and why not; whether all of it is accepted.

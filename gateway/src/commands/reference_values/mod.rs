@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::reference_sets::{Generation, ReferenceSet, SET_LIMIT_BYTES, Time};
+use attest_gateway::audit::admin::By;
 use attest_gateway::files;
 
 /// Who may read a new file: digests of what is booted are no secret.
@@ -105,12 +106,10 @@ fn generation<'s>(generations: &'s mut [Generation], path: &Path, name: &str) ->
     found.with_context(|| format!("{}: no generation is named {name:?}", path.display()))
 }
 
-/// Who runs this, as files say it.
+/// Who runs this, as files say it: the user that has used sudo, or the name of the process's user. To be asked before the process becomes another user.
 pub(super) fn who() -> String {
-    ["SUDO_USER", "USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()))
-        .unwrap_or_else(|| "unknown".to_owned())
+    let By { uid, user, sudo_user, .. } = By::this_process();
+    sudo_user.or(user).unwrap_or_else(|| format!("uid {uid}"))
 }
 
 fn now() -> Time {

@@ -68,8 +68,12 @@ impl EvidenceCase<'_> {
                     named(values)
                 );
                 let alert = format!(
-                    "told to come again for {} s, until question {} is answered, which {} of {} machines have",
-                    wait.left_seconds, wait.question, wait.machines, rules.machines
+                    "told to come again for {} s, until question {} is answered, which {} of {} machines have: `attest-gateway reference-values pending {}`, then `accept` or `deny`",
+                    wait.left_seconds,
+                    wait.question,
+                    wait.machines,
+                    rules.machines,
+                    pool.name()
                 );
                 let answer = awaited(&wait);
                 self.record.alerts.push(alert);

@@ -125,3 +125,55 @@ pub fn kernel(version: &str) -> Image {
     put(setup, 0x300 - 512, version.as_bytes());
     image
 }
+
+/// The modules that the VMs' images of GRUB 2.12 have; those of 2.06 have `linuxefi` besides (`swtpm-tests/src/firmware/loaders.rs`).
+pub const GRUB_MODULES: &str = "boot bufio crypto datetime echo ext2 extcmd fat fshelp gettext linux mmap net normal part_gpt \
+    priority_queue relocator serial terminal terminfo test tpm video";
+/// Types of what is put into an image of GRUB besides modules.
+pub const GRUB_MEMORY_DISK: u32 = 1;
+pub const GRUB_CONFIG: u32 = 2;
+pub const GRUB_PREFIX: u32 = 3;
+
+/// An image of GRUB: what it says in `.sbat`, its modules, and other objects.
+pub fn grub(sbat: &str, modules: &str, objects: &[(u32, &[u8])]) -> Image {
+    let modules = modules.split_whitespace().map(|name| (0, elf_module(name)));
+    let objects = objects.iter().map(|(kind, content)| (*kind, [content, &[0][..]].concat()));
+    let mut mods = [b"mimg\0\0\0\0".as_slice(), &24_u64.to_le_bytes(), &[0; 8]].concat();
+    for (kind, mut content) in modules.chain(objects) {
+        content.resize(content.len().next_multiple_of(8), 0);
+        mods.extend(kind.to_le_bytes());
+        mods.extend(u32::try_from(8 + content.len()).unwrap().to_le_bytes());
+        mods.extend(content);
+    }
+    let end = u64::try_from(mods.len()).unwrap();
+    put(&mut mods, 16, &end.to_le_bytes());
+    Image::new().section("mods", &mods).section(".sbat", sbat.as_bytes())
+}
+
+/// A module of this name: an ELF file with a section `.modname`.
+fn elf_module(name: &str) -> Vec<u8> {
+    const HEADER: usize = 64;
+    let names = b"\0.modname\0.shstrtab\0";
+    let name = [name.as_bytes(), &[0]].concat();
+    let table = HEADER + names.len() + name.len();
+    let mut file = vec![0; HEADER];
+    put(&mut file, 0, b"\x7fELF\x02\x01\x01");
+    put(&mut file, 16, &[1, 0, 62, 0, 1]);
+    put(&mut file, 0x28, &u64::try_from(table).unwrap().to_le_bytes());
+    put(&mut file, 0x34, &[64, 0]);
+    put(&mut file, 0x3a, &[64, 0, 3, 0, 2, 0]);
+    file.extend_from_slice(names);
+    file.extend_from_slice(&name);
+    let mut section = |name: u32, kind: u32, start: usize, bytes: usize| {
+        let mut header = [0; 64];
+        put(&mut header, 0, &name.to_le_bytes());
+        put(&mut header, 4, &kind.to_le_bytes());
+        put(&mut header, 24, &u64::try_from(start).unwrap().to_le_bytes());
+        put(&mut header, 32, &u64::try_from(bytes).unwrap().to_le_bytes());
+        file.extend_from_slice(&header);
+    };
+    section(0, 0, 0, 0);
+    section(1, 1, HEADER + names.len(), name.len());
+    section(10, 3, HEADER, names.len());
+    file
+}

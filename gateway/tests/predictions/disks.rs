@@ -135,6 +135,92 @@ fn a_disk_whose_boot_follows_from_its_files_is_as_the_files() {
     files.is_as(&system, "on", &format!("--shim shimx64.efi {boot}"));
 }
 
+/// The image says where its config is: a file that is elsewhere is not it.
+#[test]
+fn the_config_of_grub_is_where_its_image_looks_for_it() {
+    let files = Files::new();
+    let (grub, shim) = (grub_of_12(&[(GRUB_PREFIX, b"/EFI/debian")]), shim());
+    files.put("grubx64.efi", &grub);
+    files.put("shimx64.efi", &shim);
+    let (kernel, config) = (files.file("vmlinuz"), files.file("grub.cfg"));
+    let debian: Vec<(&str, &[u8])> = vec![
+        ("EFI/BOOT/BOOTX64.EFI", &shim),
+        ("EFI/BOOT/grubx64.efi", &grub),
+        ("EFI/debian/grub.cfg", &config),
+        ("vmlinuz", &kernel),
+        ("initrd.img", b"initrd"),
+    ];
+    let fallback = Image::new().section(".text", b"fallback").build();
+    let boot = "--shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img";
+    files.is_as(&debian, "on", boot);
+    let others: [(&str, &[u8]); 2] = [("grub/grub.cfg", b"if true\n"), ("EFI/BOOT/grub.cfg", b"boot\n")];
+    files.is_as(&[&debian[..], &others].concat(), "on", boot);
+
+    let none = |system: &[(&str, &[u8])], expected: &str| {
+        files.disk(&fat(system), None);
+        let prediction = files.predicts("--secure-boot on --disk disk.raw");
+        assert_eq!(prediction["pcrs"], Value::Array(Vec::new()), "{expected}");
+        for pcr in [4, 8, 9] {
+            let (_, why) = named(&prediction, pcr);
+            assert!(why.iter().any(|why| why.contains(expected)), "{why:?}");
+        }
+        named(&prediction, 4).0
+    };
+    let mut elsewhere = debian.clone();
+    elsewhere[2].0 = "grub/grub.cfg";
+    none(&elsewhere, "there is no EFI/debian/grub.cfg");
+    let lists: (&str, &[u8]) = ("EFI/debian/x86_64-efi/command.lst", b"");
+    none(&[&debian[..], &[lists]].concat(), "lists of modules from /EFI/debian/x86_64-efi");
+    // A kernel of that name is on this partition too, and is not the one that is loaded.
+    let root = |number: u8| format!("set root=hd0,gpt{number}\n{}", String::from_utf8_lossy(&config)).into_bytes();
+    let (first, second) = (root(1), root(2));
+    let mut other = debian.clone();
+    other[2].1 = &second;
+    none(&other, "EFI/debian/grub.cfg: what it loads is not on its file system");
+    other[2].1 = &first;
+    files.disk(&fat(&other), None);
+    assert_eq!(
+        files.predicts("--secure-boot on --disk disk.raw")["pcrs"].as_array().unwrap().len(),
+        3
+    );
+    let of_partition = grub_of_12(&[(GRUB_PREFIX, b"(hd0,gpt2)/EFI/debian")]);
+    other[1].1 = &of_partition;
+    none(&other, "names the partition hd0,gpt2");
+    let by_fallback: (&str, &[u8]) = ("EFI/BOOT/fbx64.efi", &fallback);
+    let images = none(
+        &[&debian[..], &[by_fallback]].concat(),
+        "is decided by the machine: EFI/BOOT/BOOTX64.EFI, EFI/BOOT/fbx64.efi",
+    );
+    assert_eq!(images[..2], ["image BOOTX64.EFI", "image fbx64.efi"]);
+}
+
+/// As Debian is laid out, with its signed image: what it measures is not known, and each digest is.
+#[test]
+fn what_debians_signed_grub_may_measure_is_listed_and_has_no_value() {
+    let files = Files::new();
+    let (grub, kernel, config) = (signed_grub_of_12(), files.file("vmlinuz"), files.file("grub.cfg"));
+    files.disk(
+        &fat(&[
+            ("EFI/BOOT/BOOTX64.EFI", &shim()),
+            ("EFI/debian/shimx64.efi", &shim()),
+            ("EFI/debian/grubx64.efi", &grub),
+            ("EFI/debian/grub.cfg", &config),
+            ("vmlinuz", &kernel),
+            ("initrd.img", b"initrd"),
+        ]),
+        None,
+    );
+    for secure_boot in ["on", "off"] {
+        let prediction = files.predicts(&format!("--secure-boot {secure_boot} --disk disk.raw"));
+        assert_eq!(prediction["pcrs"], Value::Array(Vec::new()));
+        let (images, why) = named(&prediction, 4);
+        assert_eq!(images, ["image BOOTX64.EFI", "image grubx64.efi", "image vmlinuz"]);
+        assert!(why.iter().any(|why| why.contains("a memory disk")), "{why:?}");
+        assert_eq!(named(&prediction, 9).0, ["file grub.cfg", "file kernel"]);
+        assert_eq!(named(&prediction, 8).0.len(), 4);
+    }
+}
+
 /// Of what the stub takes beside the image it is not computed what comes of it.
 #[test]
 fn a_unified_kernel_image_with_something_beside_it_has_no_values() {

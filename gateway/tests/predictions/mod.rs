@@ -10,7 +10,7 @@ use attest::reference_sets::ReferenceSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::image::{Image, kernel, uki};
+use crate::image::{GRUB_CONFIG, GRUB_MEMORY_DISK, GRUB_MODULES, GRUB_PREFIX, Image, grub, kernel, uki};
 use crate::support::program;
 
 /// Files to predict from.
@@ -28,8 +28,7 @@ impl Files {
         files.put("vmlinuz", &linux);
         files.put("initrd.img", b"initrd");
         files.put("systemd-bootx64.efi", &systemd_boot("257.13-1"));
-        let sbat = b"sbat,1,x\ngrub,5,FSF,grub,2.06,x\ngrub.debian,5,Debian,grub2,2.06-13,x\n";
-        files.put("grubx64.efi", &Image::new().section(".sbat", sbat).build());
+        files.put("grubx64.efi", &grub_of_12(&[(GRUB_PREFIX, b"/grub")]));
         files.put("shimx64.efi", &Image::new().section(".text", b"shim").build());
         files.put("grub.cfg", b"linux /vmlinuz root=LABEL=root ro\ninitrd /initrd.img\nboot\n");
         files
@@ -66,6 +65,21 @@ impl Files {
         assert_ne!(code, Some(0), "{said}");
         assert!(said.contains(expected), "{said}");
     }
+}
+
+/// An image of Debian 12's GRUB, whose modules are known.
+fn grub_of_12(objects: &[(u32, &[u8])]) -> Vec<u8> {
+    let sbat = "sbat,1,x\ngrub,5,FSF,grub,2.06,x\ngrub.debian,5,Debian,grub2,2.06-13+deb12u2,x\n";
+    grub(sbat, &format!("{GRUB_MODULES} linuxefi"), objects).build()
+}
+
+/// The same with what Debian's signed one has besides.
+fn signed_grub_of_12() -> Vec<u8> {
+    grub_of_12(&[
+        (GRUB_CONFIG, b"normal (memdisk)/grub.cfg\n"),
+        (GRUB_MEMORY_DISK, b"grub.cfg"),
+        (GRUB_PREFIX, b"/EFI/debian"),
+    ])
 }
 
 /// systemd-boot of a release; what it says in `.sbat` is what Debian 12's does.
@@ -119,6 +133,32 @@ fn grub_and_a_kernel_give_values_or_digests() {
     assert_eq!(pcrs(&off), (vec![4, 8, 9], vec![0, 1, 2, 3, 5, 6, 7]));
     let on = files.predicts(&format!("--secure-boot on --shim shimx64.efi {boot}"));
     assert_eq!(pcrs(&on), (vec![4, 8, 9], vec![0, 1, 2, 3, 5, 6, 7, 14]));
+    // An image that has more in it, or a config that asks the machine: digests and a reason.
+    files.put("signed.efi", &signed_grub_of_12());
+    files.put("asks.cfg", b"if true\n");
+    let unknown = [
+        (boot.replace("grubx64.efi", "signed.efi"), "a memory disk"),
+        (boot.replace("grub.cfg", "asks.cfg"), "grub.cfg: line 1: the command if"),
+    ];
+    for (boot, expected) in unknown {
+        let digests = files.predicts(&format!("--secure-boot on --shim shimx64.efi {boot}"));
+        assert_eq!(pcrs(&digests), (vec![], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14]));
+        let why = &digests["not_predicted"][0];
+        assert!(
+            why["pcrs"].to_string() == "[4,8,9]" && why["why"].as_str().unwrap().contains(expected),
+            "{why}"
+        );
+        let what: Vec<&Value> = digests["events"].as_array().unwrap().iter().map(|event| &event["what"]).collect();
+        let expected = [
+            "image shim",
+            "image GRUB",
+            "image kernel",
+            "file grub.cfg",
+            "file kernel",
+            "file initrd",
+        ];
+        assert_eq!(what[..expected.len()], expected);
+    }
     let parts = files.predicts("--secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline quiet");
     assert_eq!(pcrs(&parts), (vec![], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
     assert_eq!(parts["events"].as_array().unwrap().len(), 6);
@@ -203,8 +243,5 @@ fn what_is_wrong_with_the_arguments_or_the_files_is_said() {
     files.refuses("--secure-boot on --uki initrd.img", "initrd.img: it is no 64-bit PE image");
     files.refuses("--secure-boot on --uki vmlinuz", "vmlinuz: it is no unified kernel image");
     files.refuses("--secure-boot on --kernel vmlinuz --cmdline \u{e4}", "--cmdline: it has the byte");
-    files.put("grub.cfg", b"if true\n");
-    let boot = "--grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz";
-    files.refuses(&format!("--secure-boot off {boot}"), "grub.cfg: line 1: the command if");
     assert!(Path::new(&files.path("linux.efi")).is_file());
 }

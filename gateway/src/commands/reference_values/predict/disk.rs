@@ -8,7 +8,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{BESIDE_PCR, EXTENSIONS_PCR, IMAGES_PCR, SecureBoot, UkiBoot};
-use attest::tpm::prediction::grub::{COMMANDS_PCR, CONFIG_LIMIT_BYTES, FILES_PCR, GrubBoot, GrubConfig};
+use attest::tpm::prediction::grub::image::GrubImage;
+use attest::tpm::prediction::grub::{COMMANDS_PCR, CONFIG_LIMIT_BYTES, FILES_PCR, GrubBoot, GrubConfig, predict_config};
 use attest::tpm::prediction::linux::Kernel;
 use attest::tpm::prediction::loader::is_systemd_boot;
 use attest::tpm::prediction::parts::{Parts, predict_images};
@@ -18,9 +19,13 @@ use attest::tpm::prediction::uki::Uki;
 use super::Files;
 use super::volume::{Disk, Volume};
 
-/// The folder and the files that firmware starts by itself (UEFI 2.10, 3.5.1.1), with what shim starts beside it.
+/// The folder and the files that firmware starts by itself (UEFI 2.10, 3.5.1.1), with what shim starts next to it, and what it starts in the place of that if it
+/// is there: a program that makes boot options, and starts another shim.
 const FALLBACK: &str = "EFI/BOOT";
-const FIRST: [(&str, &str); 2] = [("bootx64.efi", "grubx64.efi"), ("bootaa64.efi", "grubaa64.efi")];
+const FIRST: [(&str, &str, &str); 2] = [
+    ("bootx64.efi", "grubx64.efi", "fbx64.efi"),
+    ("bootaa64.efi", "grubaa64.efi", "fbaa64.efi"),
+];
 
 /// Where boot loaders look for unified kernel images, and for entries (UAPI group, Boot Loader Specification).
 const UNIFIED: &str = "EFI/Linux";
@@ -31,6 +36,11 @@ const GIVEN_SUFFIX: &str = ".extra.d";
 /// Where kernels are that no entry names: Debian's, and Flatcar's.
 const KERNEL_FOLDERS: [&str; 3] = ["", "boot", "flatcar"];
 const KERNEL_PREFIX: &str = "vmlinuz";
+
+/// Where GRUB's config may be, besides a distribution's folder.
+const GRUB_FOLDERS: [&str; 4] = ["grub", "grub2", "boot/grub", "boot/grub2"];
+/// Where it looks for lists of modules, in the folder of its config (its `normal/dyncmd.c` and others).
+const GRUB_LISTS: &str = "x86_64-efi";
 
 /// Most kernels and unified kernel images that are read: some hundred MiB each.
 const KERNELS_LIMIT: usize = 16;
@@ -49,6 +59,14 @@ struct FoundKernel {
     initrds: Vec<Found>,
 }
 
+/// What GRUB reads.
+enum GrubFiles {
+    /// The files that follow from the image and its config.
+    Known { config: Found, kernel: FoundKernel },
+    /// The configs that it may read, and why it is not known what it reads.
+    Unknown { configs: Vec<Found>, why: String },
+}
+
 /// What kind of image it is, by what it says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -56,6 +74,8 @@ enum Stage {
     Grub,
     SystemdBoot,
     UnifiedKernelImage,
+    /// What makes boot options, and starts shim again.
+    Fallback,
     Other,
 }
 
@@ -65,8 +85,8 @@ pub struct BootDisk {
     loaders: Vec<(Stage, Found)>,
     unified: Vec<Found>,
     kernels: Vec<FoundKernel>,
-    /// GRUB's config, and what is beside it on the same file system.
-    config: Option<(Found, Option<FoundKernel>)>,
+    /// What GRUB reads, if that is the last loader.
+    grub: Option<GrubFiles>,
     /// What systemd's stub would take beside an image.
     given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
@@ -93,15 +113,15 @@ pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
             bail!("there are more than {KERNELS_LIMIT} kernels: name the files of the one that is booted, instead of the disk");
         }
     }
-    let config = match loaders.last() {
-        Some((Stage::Grub, grub)) => config(&disk.system, &grub.path)?,
+    let grub = match loaders.last() {
+        Some((Stage::Grub, grub)) => Some(grub_files(&disk, grub)?),
         _ => None,
     };
     Ok(BootDisk {
         loaders,
         unified,
         kernels,
-        config,
+        grub,
         given,
         beside,
     })
@@ -120,11 +140,12 @@ fn given(volume: &Volume, image: Option<&str>) -> anyhow::Result<Vec<String>> {
 /// What firmware starts, and what that does, as far as it does not choose.
 fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found)>> {
     let mut loaders = Vec::new();
-    for (first, second) in FIRST {
+    for (first, second, instead) in FIRST {
         let Some(found) = find(system, FALLBACK, first)? else { continue };
         let stage = Stage::of(&found)?;
         loaders.push((stage, found));
         if stage == Stage::Shim {
+            loaders.extend(find(system, FALLBACK, instead)?.map(|found| (Stage::Fallback, found)));
             let found = find(system, FALLBACK, second)?.map_or_else(|| elsewhere(system, second), |found| Ok(Some(found)))?;
             let found = found.with_context(|| format!("shim starts {second}, which is not on the EFI system partition"))?;
             loaders.push((Stage::of(&found)?, found));
@@ -205,31 +226,68 @@ fn entry(volume: &Volume, text: &str) -> anyhow::Result<Option<FoundKernel>> {
     Ok(kernel.map(|kernel| FoundKernel { kernel, initrds }))
 }
 
-/// GRUB's config, if there is one in a place where it is looked for, and the kernel that it names.
-fn config(system: &Volume, grub: &str) -> anyhow::Result<Option<(Found, Option<FoundKernel>)>> {
-    let folder = grub.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let mut found = Vec::new();
-    for folder in [folder, "grub", "grub2", "boot/grub", "boot/grub2"] {
-        let path = format!("{folder}/grub.cfg");
-        found.extend(system.read(&path, CONFIG_LIMIT_BYTES)?.map(|bytes| Found { path, bytes }));
+/// What GRUB reads, by its image and by the config that is where the image looks for it.
+fn grub_files(disk: &Disk, grub: &Found) -> anyhow::Result<GrubFiles> {
+    let system = &disk.system;
+    let known = match GrubImage::recognise(&image(grub)?) {
+        Ok(known) => known,
+        Err(why) => {
+            let configs = configs(system)?;
+            return Ok(GrubFiles::Unknown { configs, why });
+        }
+    };
+    let path = format!("{}/grub.cfg", known.folder().trim_matches('/'));
+    let lists = format!("{}/{}", known.folder(), GRUB_LISTS);
+    let unknown = |configs, why| Ok(GrubFiles::Unknown { configs, why });
+    let partition = format!("hd0,gpt{}", disk.system_number);
+    let elsewhere = |root: &&str| root.trim_matches(['(', ')']) != partition;
+    if let Some(root) = known.roots().find(elsewhere) {
+        let why = format!(
+            "GRUB's image names the partition {root}: only those files are looked for that are on the EFI system partition, {partition}"
+        );
+        return unknown(configs(system)?, why);
     }
-    // Of several it is not known which one it reads.
-    let (Some(config), true) = (found.pop(), found.is_empty()) else {
-        return Ok(None);
+    let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? else {
+        return unknown(Vec::new(), format!("GRUB's config was not found: there is no {path}"));
     };
-    let Ok(parsed) = GrubConfig::parse(&config.bytes) else {
-        return Ok(Some((config, None)));
+    let config = Found { path, bytes };
+    let parsed = match GrubConfig::parse(&config.bytes) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let why = format!("{}: {error}", config.path);
+            return unknown(vec![config], why);
+        }
     };
+    if !system.names(&lists)?.is_empty() {
+        return unknown(vec![config], format!("GRUB reads lists of modules from {lists}"));
+    }
     let (kernel, initrds) = parsed.files();
     let read = |path: &str| wanted(system, path);
     let kernel = kernel.map(read).transpose();
     let initrds = initrds.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>();
-    let kernel = match (kernel, initrds) {
-        (Ok(Some(kernel)), Ok(initrds)) => Some(FoundKernel { kernel, initrds }),
-        // On another file system.
-        _ => None,
-    };
-    Ok(Some((config, kernel)))
+    match (kernel, initrds) {
+        (Ok(Some(kernel)), Ok(initrds)) if parsed.roots().all(|root| !elsewhere(&root)) => {
+            let kernel = FoundKernel { kernel, initrds };
+            Ok(GrubFiles::Known { config, kernel })
+        }
+        _ => {
+            let why = format!("{}: what it loads is not on its file system", config.path);
+            unknown(vec![config], why)
+        }
+    }
+}
+
+/// Each config on the EFI system partition that an image of GRUB may look for: in a distribution's folder, or in GRUB's own.
+fn configs(system: &Volume) -> anyhow::Result<Vec<Found>> {
+    let mut configs: Vec<Found> = Vec::new();
+    let vendors = system.names("EFI")?.into_iter().map(|folder| format!("EFI/{folder}"));
+    for folder in vendors.chain(GRUB_FOLDERS.map(str::to_owned)) {
+        let path = format!("{folder}/grub.cfg");
+        if let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? {
+            configs.push(Found { path, bytes });
+        }
+    }
+    Ok(configs)
 }
 
 impl Stage {
@@ -280,7 +338,7 @@ impl BootDisk {
             }
             ([Stage::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
             ([Stage::SystemdBoot], [_], []) => self.predict_unified(&self.loaders, secure_boot, files, prediction).map(|()| true)?,
-            ([Stage::Grub] | [Stage::Shim, Stage::Grub], ..) => self.predict_grub(secure_boot, files, prediction)?,
+            ([.., Stage::Grub], ..) => self.predict_grub(secure_boot, files, prediction)?,
             _ => false,
         };
         if follows {
@@ -313,55 +371,52 @@ impl BootDisk {
         Ok(())
     }
 
-    /// Whether all follows from GRUB's config; why it does not, is said.
+    /// Whether all follows from GRUB's image and config. Where it does not, the digests of configs are known, and why that is all.
     fn predict_grub(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<bool> {
-        let no = |prediction: &mut Prediction, why: String| {
-            prediction.leave_out(&[COMMANDS_PCR, FILES_PCR], why);
-            Ok(false)
-        };
-        let Some((config, kernel)) = &self.config else {
-            return no(prediction, "GRUB's config was not found beside it".to_owned());
-        };
-        let parsed = match GrubConfig::parse(&config.bytes) {
-            Ok(parsed) => parsed,
-            Err(error) => return no(prediction, format!("{}: {error}", config.path)),
-        };
-        let Some(FoundKernel { kernel, initrds }) = kernel else {
-            return no(prediction, format!("{}: what it loads is not on its file system", config.path));
+        let (config, FoundKernel { kernel, initrds }) = match &self.grub {
+            None => return Ok(false),
+            Some(GrubFiles::Known { config, kernel }) => (config, kernel),
+            Some(GrubFiles::Unknown { configs, why }) => {
+                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
+                for config in configs {
+                    let reason = GrubConfig::parse(&config.bytes).err();
+                    let reason = reason.map(|error| format!("{}: {error}", config.path));
+                    if let Some(reason) = reason.filter(|reason| reason != why) {
+                        prediction.leave_out(&[COMMANDS_PCR], reason);
+                    }
+                    files.read_on_disk(&config.path, &config.bytes);
+                    predict_config(&config.bytes, prediction);
+                }
+                return Ok(false);
+            }
         };
         let (grub, shim) = match self.loaders.as_slice() {
             [(Stage::Grub, grub)] => (grub, None),
             [(Stage::Shim, shim), (Stage::Grub, grub)] => (grub, Some(shim)),
-            _ => return Ok(false),
+            other => {
+                let before = other.iter().map(|(_, found)| found.path.as_str()).collect::<Vec<_>>().join(", ");
+                let why = format!("which of these are started, and in which order, is decided by the machine: {before}");
+                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
+                predict_config(&config.bytes, prediction);
+                return Ok(false);
+            }
         };
         let shim = shim.map(image).transpose()?;
         let initrd_bytes: Vec<&[u8]> = initrds.iter().map(|found| found.bytes.as_slice()).collect();
         let parsed_kernel = Kernel::parse(&kernel.bytes).with_context(|| kernel.path.clone())?;
-        // What it says is taken only if it knows this release of GRUB, and that of shim beside it.
-        let mut all = Prediction::new(prediction.banks());
         GrubBoot {
             shim: shim.as_ref(),
             grub: &image(grub)?,
-            config: (&config.bytes, &parsed),
+            config: &config.bytes,
             kernel: (&kernel.bytes, &parsed_kernel),
             initrds: &initrd_bytes,
             secure_boot,
         }
-        .predict(&mut all);
-        if all.events().is_empty() {
-            for left_out in all.not_predicted() {
-                prediction.leave_out(&left_out.pcrs, left_out.why.clone());
-            }
-            return Ok(false);
-        }
+        .predict(prediction);
         let loaders = self.loaders.iter().map(|(_, found)| found);
         for found in loaders.chain([config, kernel]).chain(initrds) {
             files.read_on_disk(&found.path, &found.bytes);
         }
-        for left_out in prediction.not_predicted() {
-            all.leave_out(&left_out.pcrs, left_out.why.clone());
-        }
-        *prediction = all;
         Ok(true)
     }
 

@@ -13,7 +13,7 @@ use attest::HashAlg;
 use attest::reference_sets::Time;
 use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
-use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot, GrubConfig};
+use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot};
 use attest::tpm::prediction::linux::{CommandLine, Kernel};
 use attest::tpm::prediction::parts::Parts;
 use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
@@ -233,10 +233,7 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
     GrubBoot {
         shim: shim.as_ref(),
         grub: &image(grub, &grub_file)?,
-        config: (
-            &config_file,
-            &GrubConfig::parse(&config_file).with_context(|| config.display().to_string())?,
-        ),
+        config: &config_file,
         kernel: (&kernel_file, &kernel),
         initrds: &initrds,
         secure_boot: arguments.secure_boot.into(),

@@ -23,6 +23,8 @@ const READ_LIMIT_TIMES: u64 = 4;
 pub struct Disk {
     /// From which firmware boots: the EFI system partition.
     pub system: Volume,
+    /// Its number in the partition table, which begins at 1.
+    pub system_number: u32,
     /// The others whose file systems are read, with the names of the partitions.
     pub others: Vec<(String, Volume)>,
 }
@@ -146,15 +148,17 @@ impl Disk {
                     bail!("there is more than one EFI system partition: which of them firmware boots from is not known");
                 }
                 let fat = FileSystem::new(window()?, FsOptions::new()).context("the EFI system partition is no FAT that can be read")?;
-                system = Some(Volume::Fat(Box::new(fat)));
+                system = Some((Volume::Fat(Box::new(fat)), *number));
             } else if let Some(volume) = Volume::find(&window)? {
                 let name = partition.name.chars().filter(|char| !char.is_control()).collect::<String>();
                 let name = if name.is_empty() { format!("partition {number}") } else { name };
                 others.push((name, volume));
             }
         }
+        let (system, system_number) = system.context("there is no EFI system partition")?;
         Ok(Self {
-            system: system.context("there is no EFI system partition")?,
+            system,
+            system_number,
             others,
         })
     }

@@ -1,0 +1,187 @@
+//! GRUB: the commands that it executes, PCR 8, and the files that it reads, PCR 9.
+//!
+//! GRUB's module `tpm` extends each command of a config, after variables were put in, into PCR 8, the kernel's command line once more, and each
+//! file that is opened into PCR 9 (`grub-core/commands/tpm.c`, `script/execute.c`, `kern/verifiers.c`). So PCR 8 follows from a config only where
+//! its commands do: one that asks the machine (`if`, `search`, variables, a menu in which somebody chooses) has to be recorded.
+//!
+//! What becomes of the kernel differs between releases, and between images of one release: see [`image`]. Of an image that is not recognised there
+//! are digests, and no value.
+
+mod config;
+pub mod image;
+
+use self::config::Command;
+pub use self::config::{CONFIG_LIMIT_BYTES, GrubConfig, GrubConfigError};
+use self::image::{GrubImage, Release};
+use super::boot::{IMAGES_PCR, SecureBoot, begin, load};
+use super::linux::{CommandLine, Kernel, STUB_PCR};
+use super::pe::PeImage;
+use super::{Digests, MeasuredBy, Prediction, What, When};
+
+/// The PCR of commands.
+pub const COMMANDS_PCR: u8 = 8;
+/// The PCR of files. The kernel's stub goes on in it.
+pub const FILES_PCR: u8 = 9;
+/// The PCR of shim's lists of keys.
+const SHIM_PCR: u8 = 14;
+
+/// Up to a multiple of this an initrd is known to be handed on as it is.
+const INITRD_PADDING_BYTES: usize = 4;
+
+/// What the kernel is told first.
+const IMAGE_ARGUMENT: &str = "BOOT_IMAGE=";
+
+/// A boot by GRUB.
+#[derive(Debug, Clone, Copy)]
+pub struct GrubBoot<'a> {
+    /// What starts GRUB, if firmware does not.
+    pub shim: Option<&'a PeImage<'a>>,
+    pub grub: &'a PeImage<'a>,
+    /// The file that GRUB reads from its folder.
+    pub config: &'a [u8],
+    /// The kernel's file, as it is.
+    pub kernel: (&'a [u8], &'a Kernel<'a>),
+    /// The files of the initrd, in their order.
+    pub initrds: &'a [&'a [u8]],
+    pub secure_boot: SecureBoot,
+}
+
+impl GrubBoot<'_> {
+    /// PCRs 4, 8 and 9: their values, or the digests of what may be in them, and why there is no value.
+    pub fn predict(&self, prediction: &mut Prediction) {
+        let config = GrubConfig::parse(self.config);
+        match self.follows(config.as_ref()) {
+            Ok((config, release, images)) => self.values(config, release, images, prediction),
+            Err(why) => {
+                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
+                self.digests(config.as_ref().ok(), prediction);
+            }
+        }
+        if self.shim.is_some() {
+            prediction.leave_out(&[SHIM_PCR], "shim measures its lists of keys, which the machine has");
+        }
+    }
+
+    /// The release of GRUB, and how often the kernel is measured as an image, if all follows from the files.
+    fn follows<'c>(&self, config: Result<&'c GrubConfig, &GrubConfigError>) -> Result<(&'c GrubConfig, Release, usize), String> {
+        let image = GrubImage::recognise(self.grub)?;
+        let config = config.map_err(|error| format!("grub.cfg: {error}"))?;
+        let expected = config.initrds();
+        if expected != self.initrds.len() {
+            return Err(format!("the config has {expected} initrds, {} are given", self.initrds.len()));
+        }
+        Ok((config, image.release, self.kernel_images(&image)?))
+    }
+
+    /// How often the kernel is measured as an image.
+    fn kernel_images(&self, image: &GrubImage) -> Result<usize, String> {
+        match (image.release, self.shim.is_some(), self.secure_boot) {
+            (_, false, SecureBoot::On) => Err("without shim, Debian's GRUB starts no kernel with Secure Boot".to_owned()),
+            (Release::Debian206, false, SecureBoot::Off) => Ok(0),
+            (Release::Debian206, true, SecureBoot::On) if !image.asks_shim => {
+                Err("what an image of GRUB measures with Secure Boot that was made with --disable-shim-lock was not looked at".to_owned())
+            }
+            (Release::Debian206, true, SecureBoot::On) => Ok(2),
+            (Release::Debian212, false, SecureBoot::Off) => Ok(1),
+            (Release::Debian206, true, SecureBoot::Off) => {
+                Err("what GRUB 2.06 measures behind shim without Secure Boot was not looked at".to_owned())
+            }
+            (Release::Debian212, true, _) => Err("what GRUB 2.12 measures behind shim was not looked at".to_owned()),
+        }
+    }
+
+    fn values(&self, config: &GrubConfig, release: Release, kernel_images: usize, prediction: &mut Prediction) {
+        begin(prediction);
+        self.images(kernel_images, prediction);
+        prediction.settle(IMAGES_PCR, When::AtKernel);
+
+        let config_opened = match release {
+            Release::Debian206 => 1,
+            Release::Debian212 => 2,
+        };
+        self.files(config_opened, prediction);
+        measure_commands(config, prediction);
+        prediction.settle(COMMANDS_PCR, When::AtKernel);
+
+        let stub = match release {
+            // It starts the kernel behind its EFI stub.
+            Release::Debian206 => Ok(()),
+            Release::Debian212 => self.stub(config, prediction),
+        };
+        match stub {
+            Ok(()) => prediction.settle(STUB_PCR, When::AtKernel),
+            Err(why) => prediction.leave_out(&[STUB_PCR], why),
+        }
+    }
+
+    /// Whatever the image of GRUB makes of these files.
+    fn digests(&self, config: Option<&GrubConfig>, prediction: &mut Prediction) {
+        self.images(1, prediction);
+        self.files(1, prediction);
+        let Some(config) = config else { return };
+        measure_commands(config, prediction);
+        // Why these are not known is said by the reason for the whole PCR.
+        let _ = self.stub(config, prediction);
+    }
+
+    fn images(&self, kernel_images: usize, prediction: &mut Prediction) {
+        if let Some(shim) = self.shim {
+            load(prediction, "shim", shim);
+        }
+        load(prediction, "GRUB", self.grub);
+        for _ in 0..kernel_images {
+            load(prediction, "kernel", self.kernel.1.image());
+        }
+    }
+
+    fn files(&self, config_opened: usize, prediction: &mut Prediction) {
+        for _ in 0..config_opened {
+            measure_config(self.config, prediction);
+        }
+        let mut file = |name, content| prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File(name), &[content]);
+        file("kernel", self.kernel.0);
+        for initrd in self.initrds {
+            file("initrd", initrd);
+        }
+    }
+
+    /// What the kernel's EFI stub measures, if GRUB has an image started.
+    fn stub(&self, config: &GrubConfig, prediction: &mut Prediction) -> Result<(), String> {
+        let options = format!("{IMAGE_ARGUMENT}{}", config.kernel_arguments().unwrap_or_default());
+        let options = CommandLine::parse(options.as_bytes()).map_err(|error| format!("the command line: {error}"))?;
+        let initrd = match self.initrds {
+            [] => None,
+            [alone] if alone.len().is_multiple_of(INITRD_PADDING_BYTES) => Some(Digests::of(prediction.banks(), &[alone])),
+            _ => return Err("how GRUB 2.12 puts initrds together was not looked at".to_owned()),
+        };
+        self.kernel.1.measure_stub(prediction, &options, &options.without_end(), initrd)
+    }
+}
+
+/// The digests of a config that GRUB may read, and of its commands, if they follow from it.
+pub fn predict_config(config: &[u8], prediction: &mut Prediction) {
+    measure_config(config, prediction);
+    if let Ok(config) = GrubConfig::parse(config) {
+        measure_commands(&config, prediction);
+    }
+}
+
+fn measure_config(config: &[u8], prediction: &mut Prediction) {
+    prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("grub.cfg"), &[config]);
+}
+
+/// The commands of a config, in their order.
+fn measure_commands(config: &GrubConfig, prediction: &mut Prediction) {
+    for command in &config.commands {
+        let (text, line) = match command {
+            Command::Plain(text) | Command::Initrd { text, .. } => (text, None),
+            Command::Linux { text, arguments } => (text, Some(arguments)),
+        };
+        let what = What::Command(text.clone());
+        prediction.measure(COMMANDS_PCR, MeasuredBy::Grub, what, &[text.as_bytes()]);
+        if let Some(line) = line {
+            let what = What::GrubCommandLine(line.clone());
+            prediction.measure(COMMANDS_PCR, MeasuredBy::Grub, what, &[line.as_bytes()]);
+        }
+    }
+}

@@ -85,6 +85,12 @@ impl Images {
         self.folder.join("vmlinuz")
     }
 
+    /// The kernel of Debian's package `linux-image-amd64`, which Debian has signed.
+    #[must_use]
+    pub fn signed_kernel(&self) -> PathBuf {
+        self.folder.join("vmlinuz-signed")
+    }
+
     /// The fast initramfs as built: Ignition, no attest-node.
     #[must_use]
     pub fn plain_initrd(&self) -> PathBuf {

@@ -2,6 +2,8 @@
 //! digest, in both banks; and what a gateway makes of it that accepts these files, or others.
 #[path = "measured_boot/attesting.rs"]
 mod attesting;
+#[path = "measured_boot/debian.rs"]
+mod debian;
 #[path = "measured_boot/grub.rs"]
 mod grub;
 #[path = "measured_boot/predicted.rs"]
@@ -41,7 +43,12 @@ struct Booted {
 
 impl Place {
     fn new() -> Self {
-        let images = Images::firmware(Release::Bookworm).unwrap();
+        Self::of(Release::Bookworm)
+    }
+
+    /// With the kernel and the initrd of a release.
+    fn of(release: Release) -> Self {
+        let images = Images::firmware(release).unwrap();
         let folder = Folder::new().unwrap();
         Self {
             authority: EkAuthority::new(&folder.path().join("manufacturer")).unwrap(),
@@ -61,9 +68,13 @@ impl Place {
 
     /// Boots a machine with these keys, or without Secure Boot, until its kernel has told what was measured.
     fn boot(&self, name: &str, keys: Option<&SecureBootKeys>, disk: &BootDisk) -> Booted {
-        let firmware = firmware(keys, self.path());
+        self.boot_by(name, &firmware(keys, self.path()), disk)
+    }
+
+    /// Boots a machine with this firmware.
+    fn boot_by(&self, name: &str, firmware: &Firmware, disk: &BootDisk) -> Booted {
         let tpm = Swtpm::start_with_banks(self.path(), Endorsement::By(&self.authority), "sha256,sha384").unwrap();
-        let vm = Vm::with_firmware(&firmware, &[disk]).accelerator(self.accelerator).tpm(&tpm);
+        let vm = Vm::with_firmware(firmware, &[disk]).accelerator(self.accelerator).tpm(&tpm);
         let vm = vm.start(self.path()).unwrap();
         vm.console().wait_line(VM_LIMIT, |line| line == "@@ end").unwrap();
         let measured = Measured::parse(&vm.console().lines()).unwrap();

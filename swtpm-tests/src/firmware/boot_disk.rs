@@ -102,6 +102,21 @@ impl BootDisk {
         Self::new(folder, &fat(&system)?, Some(&boot))
     }
 
+    /// A disk with the files where Debian's packages put them, and the kernel next to GRUB; in `folder`.
+    pub fn debian(files: &GrubFiles, folder: &Path) -> Result<Self> {
+        let shim = files.shim.as_deref().context("Debian's chain begins with shim")?;
+        let system = fat(&[
+            ("EFI/BOOT/BOOTX64.EFI", shim),
+            ("EFI/BOOT/grubx64.efi", &files.grub),
+            ("EFI/debian/shimx64.efi", shim),
+            ("EFI/debian/grubx64.efi", &files.grub),
+            ("EFI/debian/grub.cfg", &files.config),
+            ("vmlinuz", &files.kernel),
+            ("initrd.img", &files.initrd),
+        ]);
+        Self::new(folder, &system?, None)
+    }
+
     fn new(folder: &Path, system: &[u8], boot: Option<&[u8]>) -> Result<Self> {
         let image = folder.join("boot-disk.raw");
         let file = File::create(&image).with_context(|| format!("creating {}", image.display()))?;

@@ -38,6 +38,18 @@ impl Firmware {
         Self::new(folder, |_| Ok(()))
     }
 
+    /// A release's firmware with Microsoft's keys, as its package has them.
+    pub fn with_microsoft_keys(release: Release, folder: &Path) -> Result<Self> {
+        let images = Images::firmware(release)?;
+        let variables = folder.join("variables.fd");
+        let enrolled = images.firmware_file("usr/share/OVMF/OVMF_VARS_4M.ms.fd");
+        fs::copy(&enrolled, &variables).with_context(|| format!("copying {}", enrolled.display()))?;
+        Ok(Self {
+            code: images.firmware_file("usr/share/OVMF/OVMF_CODE_4M.ms.fd"),
+            variables,
+        })
+    }
+
     fn new(folder: &Path, enrol: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let images = Images::firmware(Release::Bookworm)?;
         let empty = images.firmware_file("usr/share/OVMF/OVMF_VARS_4M.fd");

@@ -49,6 +49,27 @@ impl Predicted {
         )
     }
 
+    /// Of the image of a disk, on machines whose keys are not given.
+    pub fn of_disk_without_keys(secure_boot: &str, disk: &BootDisk) -> Self {
+        Self::new(secure_boot, &[("--disk", disk.image())])
+    }
+
+    /// That each value that is given for the kernel's start is the machine's.
+    #[track_caller]
+    pub fn has_no_wrong_value(&self, measured: &Measured) {
+        let values = self.list("pcrs").iter();
+        for value in values.filter(|value| value["when"].as_str().unwrap().starts_with("at the kernel's start")) {
+            let pcr = u8::try_from(value["pcr"].as_u64().unwrap()).unwrap();
+            for bank in BANKS {
+                assert_eq!(
+                    value[bank.to_string()],
+                    measured.pcr(bank, pcr).unwrap().to_string(),
+                    "PCR {pcr}, {bank}"
+                );
+            }
+        }
+    }
+
     /// What is extended into a PCR until the kernel runs: what it is of, and its digests.
     pub fn events(&self, pcr: u8) -> Vec<Event<'_>> {
         let events = self.list("events").iter().filter(|event| event["pcr"] == pcr);
@@ -151,7 +172,7 @@ impl<'p> Event<'p> {
 }
 
 /// The digests in the log of a PCR, if there is a log.
-fn logged(measured: &Measured, pcr: u8, bank: HashAlg) -> Option<Vec<String>> {
+pub fn logged(measured: &Measured, pcr: u8, bank: HashAlg) -> Option<Vec<String>> {
     let log = EventLog::parse(measured.log.as_ref()?).unwrap();
     let of_pcr = log.events().iter().filter(|event| event.pcr == pcr && event.extends());
     let digests = of_pcr.map(|event| data_encoding::HEXLOWER.encode(event.digest(bank).unwrap()));

@@ -15,13 +15,13 @@ const BANKS: [HashAlg; 2] = [HashAlg::Sha256, HashAlg::Sha384];
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(image) = PeImage::parse(bytes) {
-        let digests = image.authenticode(&BANKS);
+        let digests = image.authenticode(&BANKS).unwrap();
         // e_lfanew, and the checksum behind it.
         let checksum = u32::from_le_bytes(bytes[60..64].try_into().unwrap()) as usize + 24 + 64;
         let mut changed = bytes.to_vec();
         changed[checksum] ^= 1;
         if let Ok(changed) = PeImage::parse(&changed) {
-            assert_eq!(changed.authenticode(&BANKS), digests);
+            assert_eq!(changed.authenticode(&BANKS).unwrap(), digests);
         }
         let _ = Kernel::parse(bytes).map(|kernel| kernel.loads_initrd());
     }
@@ -33,7 +33,8 @@ fuzz_target!(|bytes: &[u8]| {
                 uki: &uki,
                 secure_boot,
             }
-            .predict(&mut prediction);
+            .predict(&mut prediction)
+            .unwrap();
             assert!(prediction.pcrs().iter().any(|value| value.pcr == 11));
         }
     }

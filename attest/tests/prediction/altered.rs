@@ -30,7 +30,8 @@ fn read(bytes: &[u8]) {
         uki: &uki,
         secure_boot: SecureBoot::Off,
     }
-    .predict(&mut prediction);
+    .predict(&mut prediction)
+    .unwrap();
     assert!(prediction.pcrs().iter().any(|value| value.pcr == 11));
 }
 

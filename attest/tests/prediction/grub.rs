@@ -3,6 +3,7 @@
 use attest::HashAlg;
 use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::SecureBoot;
+use attest::tpm::prediction::bytes::Bytes;
 use attest::tpm::prediction::grub::image::GrubImage;
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot, GrubConfig};
 use attest::tpm::prediction::linux::Kernel;
@@ -31,16 +32,18 @@ fn predict_by(grub: &Image, shim: bool, secure_boot: SecureBoot, config: &str, i
     let shim_image = Image::new().section(".text", b"shim").build();
     let shim_image = PeImage::parse(&shim_image).unwrap();
     let kernel = kernel("6.1.0-1").build();
+    let initrds: Vec<Bytes<'_>> = initrds.iter().copied().map(Bytes::from).collect();
     let mut prediction = Prediction::new(&[HashAlg::Sha256]);
     GrubBoot {
         shim: shim.then_some(&shim_image),
         grub: &PeImage::parse(&grub).unwrap(),
         config: config.as_bytes(),
-        kernel: (&kernel, &Kernel::parse(&kernel).unwrap()),
-        initrds,
+        kernel: (Bytes::from(&kernel), &Kernel::parse(&kernel).unwrap()),
+        initrds: &initrds,
         secure_boot,
     }
-    .predict(&mut prediction);
+    .predict(&mut prediction)
+    .unwrap();
     prediction
 }
 

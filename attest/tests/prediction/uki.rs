@@ -39,7 +39,8 @@ fn predict(image: &Image, secure_boot: SecureBoot) -> Prediction {
         uki: &uki,
         secure_boot,
     }
-    .predict(&mut prediction);
+    .predict(&mut prediction)
+    .unwrap();
     prediction
 }
 
@@ -117,7 +118,7 @@ fn the_kernel_in_it_is_measured_only_without_secure_boot() {
     assert_eq!(words(&predict(&image, SecureBoot::Off), 4), off);
     // Its digest is that of the kernel by itself.
     let kernel = kernel("6.1.0-56-cloud-amd64 (x)").build();
-    let alone = PeImage::parse(&kernel).unwrap().authenticode(&BANKS);
+    let alone = PeImage::parse(&kernel).unwrap().authenticode(&BANKS).unwrap();
     let prediction = predict(&image, SecureBoot::Off);
     assert!(prediction.events().iter().any(|event| event.digests == alone && event.pcr == 4));
 }
@@ -134,7 +135,8 @@ fn predict_behind(magic: &str, line: &[u8], secure_boot: SecureBoot) -> Predicti
         uki: &Uki::parse(&file).unwrap(),
         secure_boot,
     }
-    .predict(&mut prediction);
+    .predict(&mut prediction)
+    .unwrap();
     prediction
 }
 

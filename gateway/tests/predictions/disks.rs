@@ -17,7 +17,11 @@ const BOOT_BYTES: usize = 16 * MIB;
 
 /// A file system of FAT with these files.
 fn fat(files: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut bytes = Cursor::new(vec![0; SYSTEM_BYTES]);
+    fat_of(SYSTEM_BYTES, files)
+}
+
+fn fat_of(length: usize, files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut bytes = Cursor::new(vec![0; length]);
     fatfs::format_volume(&mut bytes, FormatVolumeOptions::new()).unwrap();
     let system = FileSystem::new(&mut bytes, FsOptions::new()).unwrap();
     for (path, content) in files {
@@ -54,7 +58,7 @@ impl Files {
     pub fn disk(&self, system: &[u8], boot: Option<&[u8]>) -> [u64; 2] {
         let path = self.path("disk.raw");
         let file = File::create(&path).unwrap();
-        file.set_len(u64::try_from(SYSTEM_BYTES + BOOT_BYTES + 4 * MIB).unwrap()).unwrap();
+        file.set_len(u64::try_from(system.len() + BOOT_BYTES + 4 * MIB).unwrap()).unwrap();
         let mut disk = GptConfig::new().writable(true).create(&path).unwrap();
         let size = *disk.logical_block_size();
         let mut put = |name, kind, bytes: &[u8]| {
@@ -364,6 +368,39 @@ fn what_cannot_be_read_is_said() {
     files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &systemd_boot("257")), entry]), None);
     refuses("loader/entries/a.conf: /absent is not on this file system");
     files.refuses("--secure-boot on --disk disk.raw --uki linux.efi", "cannot be used with");
+}
+
+/// Memory of the process beside its program and stack: less than the image on the disk.
+const DATA_LIMIT: &str = "--data=67108864";
+const LARGE_INITRD_BYTES: usize = 160 * MIB;
+
+#[test]
+fn an_image_larger_than_the_memory_is_predicted() {
+    let files = Files::new();
+    let linux = files.file("vmlinuz");
+    let initrd = vec![1; LARGE_INITRD_BYTES];
+    let image = uki("257", &[(".linux", &linux), (".cmdline", b"quiet"), (".initrd", &initrd)]).build();
+    files.put("large.efi", &image);
+    let system = fat_of(LARGE_INITRD_BYTES + 16 * MIB, &[("EFI/BOOT/BOOTX64.EFI", &image)]);
+    files.disk(&system, None);
+    let predict = |what: [&str; 2]| {
+        let output = Command::new("prlimit")
+            .arg(DATA_LIMIT)
+            .arg(program().get_program())
+            .args(["reference-values", "predict", "--secure-boot", "off"])
+            .args(what)
+            .current_dir(files.0.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let (of_disk, of_file) = (predict(["--disk", "disk.raw"]), predict(["--uki", "large.efi"]));
+    assert_eq!(digests(&of_disk), digests(&of_file));
+    assert_eq!(of_disk["pcrs"], of_file["pcrs"]);
+    let sha256 = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &initrd);
+    let sha256 = data_encoding::HEXLOWER.encode(sha256.as_ref());
+    assert!(digests(&of_disk).contains(&(9.into(), sha256.into())));
 }
 
 /// A folder whose clusters come back to the first, and whose end is never reached.

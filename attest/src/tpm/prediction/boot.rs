@@ -1,8 +1,11 @@
 //! All of a boot: who loads what, and which PCRs come of it.
 
+use std::borrow::Cow;
+
+use super::bytes::ReadError;
 use super::linux::{CommandLine, Kernel, STUB_PCR};
 use super::loader::Given;
-use super::pe::PeImage;
+use super::pe::{PeImage, SMALL_SECTION_LIMIT_BYTES, Section};
 use super::uki::{SECTIONS_PCR, Uki};
 use super::{MeasuredBy, Prediction, What, When, initrd};
 
@@ -37,13 +40,16 @@ pub struct UkiBoot<'a> {
 
 impl UkiBoot<'_> {
     /// PCRs 4, 9, 11, 12 and 13.
-    pub fn predict(&self, prediction: &mut Prediction) {
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
         begin(prediction);
         for (name, image) in self.loaders {
-            load(prediction, name, image);
+            load(prediction, name, image)?;
         }
-        load(prediction, "unified kernel image", self.uki.image());
-        self.uki.measure_sections(prediction);
+        load(prediction, "unified kernel image", self.uki.image())?;
+        self.uki.measure_sections(prediction)?;
         prediction.settle(SECTIONS_PCR, When::AtKernel);
         prediction.phases(SECTIONS_PCR);
         prediction.settle(EXTENSIONS_PCR, When::AtKernelWithNothingBeside);
@@ -64,6 +70,7 @@ impl UkiBoot<'_> {
         } else {
             prediction.settle(IMAGES_PCR, When::AtKernel);
         }
+        Ok(())
     }
 
     /// What the last one of those that come before the image gives it.
@@ -83,7 +90,7 @@ impl UkiBoot<'_> {
     /// PCR 12.
     fn beside(&self, given: Given, prediction: &mut Prediction) -> Result<(), String> {
         if let (Given::OwnCommandLine, Some(section)) = (given, self.uki.section(".cmdline")) {
-            let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
+            let bytes = &*command_line(section)?;
             let line = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
             // What it is given is that without one line end.
             if bytes.strip_suffix(b"\n").unwrap_or(bytes) != line.as_str().as_bytes() {
@@ -103,8 +110,7 @@ impl UkiBoot<'_> {
             SecureBoot::On => Ok(()),
             SecureBoot::Off => {
                 let kernel = self.inner_kernel()?;
-                load(prediction, "kernel in the unified kernel image", kernel.image());
-                Ok(())
+                load(prediction, "kernel in the unified kernel image", kernel.image()).map_err(|error| error.to_string())
             }
         }
     }
@@ -112,8 +118,7 @@ impl UkiBoot<'_> {
     fn kernel(&self, prediction: &mut Prediction) -> Result<(), String> {
         let kernel = self.inner_kernel()?;
         let section = self.uki.section(".cmdline").ok_or("the image has no command line")?;
-        let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
-        let options = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
+        let options = CommandLine::parse(&command_line(section)?).map_err(|error| format!("the command line: {error}"))?;
         let initrd = initrd::digests(self.uki, prediction.banks())?;
         kernel.measure_stub(prediction, &options, &options.load_options(), initrd)?;
         prediction.settle(STUB_PCR, When::AtKernel);
@@ -137,7 +142,15 @@ pub(super) fn begin(prediction: &mut Prediction) {
     prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::Separator, &[&SEPARATOR]);
 }
 
-pub(super) fn load(prediction: &mut Prediction, name: &str, image: &PeImage<'_>) {
-    let digests = image.authenticode(prediction.banks());
+pub(super) fn load(prediction: &mut Prediction, name: &str, image: &PeImage<'_>) -> Result<(), ReadError> {
+    let digests = image.authenticode(prediction.banks())?;
     prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(name.to_owned()), digests);
+    Ok(())
+}
+
+fn command_line<'a>(section: &Section<'a>) -> Result<Cow<'a, [u8]>, String> {
+    let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
+    bytes
+        .read(SMALL_SECTION_LIMIT_BYTES)
+        .map_err(|error| format!("the command line: {error}"))
 }

@@ -3,6 +3,8 @@
 //! systemd 252 to 257, `src/boot/efi/stub.c` and `cpio.c`. The archives have no times and no names of the machine in them.
 
 use super::Digests;
+use super::bytes::Bytes;
+use super::pe::SMALL_SECTION_LIMIT_BYTES;
 use super::uki::Uki;
 use crate::tpm::wire::HashAlg;
 
@@ -38,29 +40,36 @@ pub(super) fn digests(uki: &Uki<'_>, banks: &[HashAlg]) -> Result<Option<Digests
             None => Err(format!("the section {name} is larger in memory than in the file")),
         },
     };
-    let mut initrds: Vec<Vec<u8>> = Vec::new();
-    for name in [".ucode", ".initrd"] {
-        if let Some(content) = content(name)? {
-            initrds.push(content.to_vec());
-        }
-    }
+    let mut archives: Vec<Vec<u8>> = Vec::new();
     for (name, since, file) in PACKED {
         if release >= since
             && let Some(content) = content(name)?
         {
-            initrds.push(archive(file, content));
+            let content = content
+                .read(SMALL_SECTION_LIMIT_BYTES)
+                .map_err(|error| format!("the section {name}: {error}"))?;
+            archives.push(archive(file, &content));
         }
     }
+    let mut initrds: Vec<Bytes<'_>> = Vec::new();
+    for name in [".ucode", ".initrd"] {
+        initrds.extend(content(name)?);
+    }
+    initrds.extend(archives.iter().map(Bytes::from));
     // One alone is handed on as it is; several are put together, each padded.
     let alone = initrds.len() == 1;
     let mut parts = Vec::new();
-    for initrd in &initrds {
-        parts.push(initrd.as_slice());
+    for &initrd in &initrds {
+        parts.push(initrd);
         if !alone {
-            parts.push(padding(initrd.len()));
+            parts.push(padding(initrd.len()).into());
         }
     }
-    Ok((!initrds.is_empty()).then(|| Digests::of(banks, &parts)))
+    if initrds.is_empty() {
+        return Ok(None);
+    }
+    let digests = Digests::read(banks, &parts).map_err(|error| format!("the initrd: {error}"))?;
+    Ok(Some(digests))
 }
 
 /// Up to the next multiple of four.

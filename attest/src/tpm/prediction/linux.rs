@@ -3,7 +3,8 @@
 //! Linux extends into PCR 9 the options that it was started with, which are its command line, and the initrd, if it got that by the protocol
 //! LoadFile2 (`drivers/firmware/efi/libstub/efi-stub-helper.c`). That it does, and in this order, was seen of 6.1 and 6.12.
 
-use super::pe::{PeError, PeImage};
+use super::bytes::Bytes;
+use super::pe::{HEADERS_LIMIT_BYTES, PeError, PeImage};
 use super::{Digests, MeasuredBy, Prediction, What};
 
 /// The PCR of options and initrd.
@@ -103,10 +104,12 @@ impl<'a> Kernel<'a> {
     ///
     /// # Errors
     /// [`PeError`]: what has no EFI stub is no image.
-    pub fn parse(file: &'a [u8]) -> Result<Self, PeError> {
+    pub fn parse(file: impl Into<Bytes<'a>>) -> Result<Self, PeError> {
+        let file = file.into();
         Ok(Self {
             image: PeImage::parse(file)?,
-            version: version(file),
+            // What it points to with 16 bits is there, too.
+            version: version(&*file.first(HEADERS_LIMIT_BYTES).read(HEADERS_LIMIT_BYTES)?),
         })
     }
 

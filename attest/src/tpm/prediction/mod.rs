@@ -5,13 +5,14 @@
 //! disks), it has to be recorded from one. [`Prediction`] has both: what was computed, each digest with what it is of, and which PCRs were not, with
 //! the reason.
 //!
-//! In reading order: [`pe`] (an image, and its digest in PCR 4), [`uki`] (a unified kernel image, PCRs 4, 9, 11 and 12), [`loader`] (what starts it), `initrd` and [`linux`]
+//! In reading order: [`bytes`] (files that need not be in memory), [`pe`] (an image, and its digest in PCR 4), [`uki`] (a unified kernel image, PCRs 4, 9, 11 and 12), [`loader`] (what starts it), `initrd` and [`linux`]
 //! (what the kernel's own EFI stub measures, PCR 9), [`boot`] (all of a boot), [`parts`] (whatever the boot loader is), [`grub`]
 //! (PCRs 8 and 9), [`secure_boot`] (PCR 7).
 //!
 //! Nothing here is evidence. A prediction is worth what the files are that it was made of: they have to be those that the nodes boot.
 
 pub mod boot;
+pub mod bytes;
 pub mod grub;
 mod initrd;
 pub mod linux;

@@ -1,19 +1,23 @@
 //! Digests of images, kernels, initrds and command lines, by whichever boot loader they are started: for rules about what may be among a PCR's events.
 //! The values of PCRs do not follow from these.
 
-use super::boot::IMAGES_PCR;
+use super::boot::{IMAGES_PCR, load};
+use super::bytes::{Bytes, ReadError};
 use super::grub::{COMMANDS_PCR, FILES_PCR};
 use super::linux::{CommandLine, Kernel, STUB_PCR};
 use super::pe::PeImage;
 use super::{Digests, MeasuredBy, Prediction, What};
 
 /// Images of which not more is known than that they are started: boot loaders, by what they are called here.
-pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Prediction) {
+///
+/// # Errors
+/// [`ReadError`].
+pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Prediction) -> Result<(), ReadError> {
     for (name, image) in images {
-        let digests = image.authenticode(prediction.banks());
-        prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(name.clone()), digests);
+        load(prediction, name, image)?;
     }
     leave_out(&[IMAGES_PCR], prediction);
+    Ok(())
 }
 
 fn leave_out(pcrs: &[u8], prediction: &mut Prediction) {
@@ -29,22 +33,27 @@ pub struct Parts<'a> {
     /// What the kernel is called here.
     pub name: &'a str,
     /// The kernel's file, as it is.
-    pub kernel: (&'a [u8], &'a Kernel<'a>),
-    pub initrds: &'a [&'a [u8]],
+    pub kernel: (Bytes<'a>, &'a Kernel<'a>),
+    pub initrds: &'a [Bytes<'a>],
     pub command_line: Option<&'a CommandLine>,
 }
 
 impl Parts<'_> {
     /// What any of the boot loaders may extend.
-    pub fn predict(&self, prediction: &mut Prediction) {
-        let digests = self.kernel.1.image().authenticode(prediction.banks());
-        prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(self.name.to_owned()), digests);
-        prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("kernel"), &[self.kernel.0]);
-        for initrd in self.initrds {
-            prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("initrd"), &[initrd]);
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
+        load(prediction, self.name, self.kernel.1.image())?;
+        let digests = Digests::read(prediction.banks(), &[self.kernel.0])?;
+        prediction.extend(FILES_PCR, MeasuredBy::Grub, What::File("kernel"), digests);
+        let mut alone = None;
+        for &initrd in self.initrds {
+            let digests = Digests::read(prediction.banks(), &[initrd])?;
+            alone = (self.initrds.len() == 1).then(|| digests.clone());
+            prediction.extend(FILES_PCR, MeasuredBy::Grub, What::File("initrd"), digests);
         }
-        if let [alone] = self.initrds {
-            let digests = Digests::of(prediction.banks(), &[alone]);
+        if let Some(digests) = alone {
             prediction.extend(STUB_PCR, MeasuredBy::Linux, What::Initrd, digests);
         }
         if let Some(line) = self.command_line {
@@ -63,5 +72,6 @@ impl Parts<'_> {
             );
         }
         leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], prediction);
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ use object::pe::{IMAGE_DIRECTORY_ENTRY_SECURITY, ImageDosHeader, ImageNtHeaders6
 use object::read::pe::ImageNtHeaders;
 
 use super::Digests;
+use super::bytes::{Bytes, ReadError};
 use crate::tpm::wire::HashAlg;
 
 /// Largest image that is read: several times a unified kernel image with all of its firmware files.
@@ -25,6 +26,11 @@ pub const ZEROS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
 /// Most sections that an image may have. The PE format's own limit is 96; images with many profiles have more.
 pub const SECTIONS_LIMIT: usize = 512;
+
+/// The part of a file that its headers have to be in: those of 512 sections have some 20 KiB.
+pub(super) const HEADERS_LIMIT_BYTES: usize = 128 * 1024;
+/// Largest section that is taken into memory: a command line, a release, what a stub makes into an archive.
+pub(super) const SMALL_SECTION_LIMIT_BYTES: usize = 1024 * 1024;
 
 /// Where the checksum is in the PE32+ optional header, and where its data directories begin (PE format, "Optional Header").
 const CHECKSUM_OFFSET_BYTES: usize = 64;
@@ -39,20 +45,19 @@ const SECURITY: usize = IMAGE_DIRECTORY_ENTRY_SECURITY;
 #[derive(Debug, Clone)]
 pub struct PeImage<'a> {
     /// The file in the pieces that the digest is over, in their order.
-    hashed: [&'a [u8]; 3],
+    hashed: [Bytes<'a>; 3],
     sections: Vec<Section<'a>>,
     image_version: u16,
-    /// The certificates, as they are in the file.
-    certificates: &'a [u8],
+    is_signed: bool,
 }
 
 /// A section, as the image is in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Section<'a> {
     /// At most eight bytes.
     pub name: SectionName,
     /// Of its content what the file has, without padding.
-    file: &'a [u8],
+    file: Bytes<'a>,
     /// How many zeros follow that in memory.
     zeros: usize,
 }
@@ -87,6 +92,9 @@ pub enum PeError {
     /// Larger than is read.
     #[error("it has {bytes} bytes, more than {IMAGE_LIMIT_BYTES}")]
     TooLarge { bytes: usize },
+    /// The file itself.
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// Headers that are none.
     #[error("it is no 64-bit PE image: {0}")]
     Headers(#[from] object::read::Error),
@@ -125,18 +133,21 @@ impl<'a> PeImage<'a> {
     ///
     /// # Errors
     /// [`PeError`].
-    pub fn parse(file: &'a [u8]) -> Result<Self, PeError> {
+    pub fn parse(file: impl Into<Bytes<'a>>) -> Result<Self, PeError> {
+        let file = file.into();
         if file.len() > IMAGE_LIMIT_BYTES {
             return Err(PeError::TooLarge { bytes: file.len() });
         }
-        let nt_headers = ImageDosHeader::parse(file)?.nt_headers_offset();
+        let head = file.first(HEADERS_LIMIT_BYTES).read(HEADERS_LIMIT_BYTES)?;
+        let head: &[u8] = &head;
+        let nt_headers = ImageDosHeader::parse(head)?.nt_headers_offset();
         let mut offset = u64::from(nt_headers);
-        let (headers, directories) = ImageNtHeaders64::parse(file, &mut offset)?;
+        let (headers, directories) = ImageNtHeaders64::parse(head, &mut offset)?;
         let count = usize::from(headers.file_header.number_of_sections.get(LE));
         if count > SECTIONS_LIMIT {
             return Err(PeError::Sections { count });
         }
-        let table = headers.sections(file, offset)?;
+        let table = headers.sections(head, offset)?;
 
         let optional_header = size(nt_headers).saturating_add(FILE_HEADER_BYTES);
         let checksum = optional_header.saturating_add(CHECKSUM_OFFSET_BYTES);
@@ -167,38 +178,40 @@ impl<'a> PeImage<'a> {
         let sections_end = contiguous(header_bytes, table.iter())?;
         let directory = directories.iter().nth(SECURITY);
         let certificates = match directory.map(|entry| (size(entry.virtual_address.get(LE)), size(entry.size.get(LE)))) {
-            None | Some((0, 0)) => &[],
-            Some((start, bytes)) => file
-                .get(start..)
-                .filter(|rest| start >= sections_end && rest.len() == bytes)
-                .ok_or(PeError::Certificates {
+            None | Some((0, 0)) => 0,
+            Some((start, bytes)) if start >= sections_end && start.checked_add(bytes) == Some(file.len()) => bytes,
+            Some((start, bytes)) => {
+                return Err(PeError::Certificates {
                     start,
                     bytes,
                     sections: sections_end,
                     file: file.len(),
-                })?,
+                });
+            }
         };
 
-        let end = file.len() - certificates.len();
+        let end = file.len() - certificates;
         let hidden_end = if directory.is_some() {
             [checksum + CHECKSUM_BYTES..security, security + DIRECTORY_BYTES..end]
         } else {
             [checksum + CHECKSUM_BYTES..end, end..end]
         };
         // The optional header was read, and all of it is before the certificates: none of the ranges is outside.
-        let [second, third] = hidden_end.map(|range| file.get(range).unwrap_or_default());
+        let [second, third] = hidden_end.map(|range| file.part(range.start, range.len()).unwrap_or_default());
         Ok(Self {
-            hashed: [file.get(..checksum).unwrap_or_default(), second, third],
+            hashed: [file.first(checksum), second, third],
             sections,
             image_version: headers.optional_header.major_image_version.get(LE),
-            certificates,
+            is_signed: certificates > 0,
         })
     }
 
     /// Its Authenticode digest: what firmware extends into PCR 4 when it loads the image.
-    #[must_use]
-    pub fn authenticode(&self, banks: &[HashAlg]) -> Digests {
-        Digests::of(banks, &self.hashed)
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn authenticode(&self, banks: &[HashAlg]) -> Result<Digests, ReadError> {
+        Digests::read(banks, &self.hashed)
     }
 
     /// Its sections, in the order of their table.
@@ -216,7 +229,7 @@ impl<'a> PeImage<'a> {
     /// Whether somebody has signed it. By whom, and whether rightly, is not looked at.
     #[must_use]
     pub const fn is_signed(&self) -> bool {
-        !self.certificates.is_empty()
+        self.is_signed
     }
 }
 
@@ -229,43 +242,42 @@ impl<'a> Section<'a> {
 
     /// Its content in memory, if the file has all of it.
     #[must_use]
-    pub const fn content(&self) -> Option<&'a [u8]> {
+    pub const fn content(&self) -> Option<Bytes<'a>> {
         if self.zeros == 0 { Some(self.file) } else { None }
     }
 
     /// The digest of its content in memory.
-    #[must_use]
-    pub fn digests(&self, banks: &[HashAlg]) -> Digests {
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn digests(&self, banks: &[HashAlg]) -> Result<Digests, ReadError> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let mut parts = vec![self.file];
         let mut left = self.zeros;
         while left > 0 {
             let part = ZEROS.get(..left).unwrap_or(&ZEROS);
-            parts.push(part);
+            parts.push(part.into());
             left -= part.len();
         }
-        Digests::of(banks, &parts)
+        Digests::read(banks, &parts)
     }
 }
 
-fn section<'a>(file: &'a [u8], header: &ImageSectionHeader) -> Result<Section<'a>, PeError> {
+fn section<'a>(file: Bytes<'a>, header: &ImageSectionHeader) -> Result<Section<'a>, PeError> {
     let name = SectionName(header.name);
     let (start, bytes) = (size(header.pointer_to_raw_data.get(LE)), size(header.size_of_raw_data.get(LE)));
     let memory = size(header.virtual_size.get(LE));
     // A section without content in the file may say that it is anywhere.
     let raw = match bytes {
-        0 => &[],
-        _ => file
-            .get(start..)
-            .and_then(|rest| rest.get(..bytes))
-            .ok_or(PeError::SectionOutside {
-                name,
-                start,
-                bytes,
-                file: file.len(),
-            })?,
+        0 => Bytes::default(),
+        _ => file.part(start, bytes).ok_or(PeError::SectionOutside {
+            name,
+            start,
+            bytes,
+            file: file.len(),
+        })?,
     };
-    let content = raw.get(..memory).unwrap_or(raw);
+    let content = raw.first(memory);
     Ok(Section {
         name,
         file: content,

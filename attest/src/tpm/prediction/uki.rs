@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use super::bytes::{Bytes, ReadError};
 use super::pe::{PeError, PeImage, Section};
 use super::{MeasuredBy, Prediction, What};
 
@@ -97,7 +98,7 @@ impl<'a> Uki<'a> {
     ///
     /// # Errors
     /// [`UkiError`].
-    pub fn parse(file: &'a [u8]) -> Result<Self, UkiError> {
+    pub fn parse(file: impl Into<Bytes<'a>>) -> Result<Self, UkiError> {
         let image = PeImage::parse(file)?;
         let stub = version(&image, "systemd-stub")?;
         if !(FIRST_VERSION..=LAST_VERSION).contains(&stub.release) {
@@ -143,10 +144,10 @@ impl<'a> Uki<'a> {
     }
 
     /// What the stub extends into PCR 11.
-    pub(crate) fn measure_sections(&self, prediction: &mut Prediction) {
+    pub(crate) fn measure_sections(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
         for section in self.measured() {
             let name = section.name;
-            let digests = section.digests(prediction.banks());
+            let digests = section.digests(prediction.banks())?;
             prediction.measure(
                 SECTIONS_PCR,
                 MeasuredBy::SystemdStub,
@@ -155,6 +156,7 @@ impl<'a> Uki<'a> {
             );
             prediction.extend(SECTIONS_PCR, MeasuredBy::SystemdStub, What::Section(name), digests);
         }
+        Ok(())
     }
 
     fn list(&self) -> impl Iterator<Item = (&'static str, u32)> + use<'a> {
@@ -177,8 +179,8 @@ pub(super) fn version(image: &PeImage<'_>, program: &'static str) -> Result<Syst
     let mut sections = image.sections().iter();
     let magic = sections.find(|section| section.name.as_bytes() == MAGIC_SECTION);
     let magic = magic.ok_or(UkiError::SectionMissing(".sdmagic"))?;
-    let text = magic.content().unwrap_or_default();
-    let text = text.get(..VERSION_LIMIT_BYTES).unwrap_or(text);
+    let text = magic.content().unwrap_or_default().first(VERSION_LIMIT_BYTES);
+    let text = text.read(VERSION_LIMIT_BYTES).map_err(PeError::Read)?;
     let refused = || UkiError::Version {
         program,
         said: text.escape_ascii().to_string(),

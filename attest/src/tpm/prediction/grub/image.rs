@@ -14,8 +14,10 @@ use object::elf::{EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 
 use super::config::{SET_ROOT, words};
-use crate::tpm::prediction::pe::PeImage;
+use crate::tpm::prediction::pe::{PeImage, SMALL_SECTION_LIMIT_BYTES};
 
+/// Largest section of objects: Debian's has 4 MiB, with its memory disk.
+const OBJECTS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// Where the objects are, at the beginning of the section (`struct grub_module_info64`).
 const MAGIC: u32 = 0x676d_696d;
 /// Type and size of an object (`struct grub_module_header`).
@@ -102,7 +104,10 @@ impl GrubImage {
         let release = Release::of(image)?;
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b"mods");
         let section = section.and_then(|section| section.content()).unwrap_or_default();
-        let objects = Objects::read(section)?;
+        let section = section
+            .read(OBJECTS_LIMIT_BYTES)
+            .map_err(|error| format!("GRUB's image, section mods: {error}"))?;
+        let objects = Objects::read(&section)?;
         objects.only_what_was_seen(release)?;
         let (mut roots, mut prefix) = (Vec::new(), objects.prefix.to_owned());
         for (index, line) in objects.config.split(|&byte| byte == b'\n').enumerate() {
@@ -148,7 +153,9 @@ impl Release {
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b".sbat");
         let text = section
             .and_then(|section| section.content())
-            .ok_or("GRUB's image has no section .sbat")?;
+            .ok_or("GRUB's image has no section .sbat")?
+            .read(SMALL_SECTION_LIMIT_BYTES)
+            .map_err(|error| format!("GRUB's image, section .sbat: {error}"))?;
         let version = |component: &[u8]| {
             let mut lines = text.split(|&byte| byte == b'\n');
             let line = lines.find(|line| line.starts_with(component))?;

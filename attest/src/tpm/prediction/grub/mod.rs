@@ -14,6 +14,7 @@ use self::config::Command;
 pub use self::config::{CONFIG_LIMIT_BYTES, GrubConfig, GrubConfigError};
 use self::image::{GrubImage, Release};
 use super::boot::{IMAGES_PCR, SecureBoot, begin, load};
+use super::bytes::{Bytes, ReadError};
 use super::linux::{CommandLine, Kernel, STUB_PCR};
 use super::pe::PeImage;
 use super::{Digests, MeasuredBy, Prediction, What, When};
@@ -40,26 +41,30 @@ pub struct GrubBoot<'a> {
     /// The file that GRUB reads from its folder.
     pub config: &'a [u8],
     /// The kernel's file, as it is.
-    pub kernel: (&'a [u8], &'a Kernel<'a>),
+    pub kernel: (Bytes<'a>, &'a Kernel<'a>),
     /// The files of the initrd, in their order.
-    pub initrds: &'a [&'a [u8]],
+    pub initrds: &'a [Bytes<'a>],
     pub secure_boot: SecureBoot,
 }
 
 impl GrubBoot<'_> {
     /// PCRs 4, 8 and 9: their values, or the digests of what may be in them, and why there is no value.
-    pub fn predict(&self, prediction: &mut Prediction) {
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
         let config = GrubConfig::parse(self.config);
         match self.follows(config.as_ref()) {
-            Ok((config, release, images)) => self.values(config, release, images, prediction),
+            Ok((config, release, images)) => self.values(config, release, images, prediction)?,
             Err(why) => {
                 prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
-                self.digests(config.as_ref().ok(), prediction);
+                self.digests(config.as_ref().ok(), prediction)?;
             }
         }
         if self.shim.is_some() {
             prediction.leave_out(&[SHIM_PCR], "shim measures its lists of keys, which the machine has");
         }
+        Ok(())
     }
 
     /// The release of GRUB, and how often the kernel is measured as an image, if all follows from the files.
@@ -90,16 +95,16 @@ impl GrubBoot<'_> {
         }
     }
 
-    fn values(&self, config: &GrubConfig, release: Release, kernel_images: usize, prediction: &mut Prediction) {
+    fn values(&self, config: &GrubConfig, release: Release, kernel_images: usize, prediction: &mut Prediction) -> Result<(), ReadError> {
         begin(prediction);
-        self.images(kernel_images, prediction);
+        self.images(kernel_images, prediction)?;
         prediction.settle(IMAGES_PCR, When::AtKernel);
 
         let config_opened = match release {
             Release::Debian206 => 1,
             Release::Debian212 => 2,
         };
-        self.files(config_opened, prediction);
+        self.files(config_opened, prediction)?;
         measure_commands(config, prediction);
         prediction.settle(COMMANDS_PCR, When::AtKernel);
 
@@ -112,37 +117,42 @@ impl GrubBoot<'_> {
             Ok(()) => prediction.settle(STUB_PCR, When::AtKernel),
             Err(why) => prediction.leave_out(&[STUB_PCR], why),
         }
+        Ok(())
     }
 
     /// Whatever the image of GRUB makes of these files.
-    fn digests(&self, config: Option<&GrubConfig>, prediction: &mut Prediction) {
-        self.images(1, prediction);
-        self.files(1, prediction);
-        let Some(config) = config else { return };
-        measure_commands(config, prediction);
-        // Why these are not known is said by the reason for the whole PCR.
-        let _ = self.stub(config, prediction);
+    fn digests(&self, config: Option<&GrubConfig>, prediction: &mut Prediction) -> Result<(), ReadError> {
+        self.images(1, prediction)?;
+        self.files(1, prediction)?;
+        if let Some(config) = config {
+            measure_commands(config, prediction);
+            // The reason for the whole PCR is said already.
+            let _ = self.stub(config, prediction);
+        }
+        Ok(())
     }
 
-    fn images(&self, kernel_images: usize, prediction: &mut Prediction) {
+    fn images(&self, kernel_images: usize, prediction: &mut Prediction) -> Result<(), ReadError> {
         if let Some(shim) = self.shim {
-            load(prediction, "shim", shim);
+            load(prediction, "shim", shim)?;
         }
-        load(prediction, "GRUB", self.grub);
+        load(prediction, "GRUB", self.grub)?;
         for _ in 0..kernel_images {
-            load(prediction, "kernel", self.kernel.1.image());
+            load(prediction, "kernel", self.kernel.1.image())?;
         }
+        Ok(())
     }
 
-    fn files(&self, config_opened: usize, prediction: &mut Prediction) {
+    fn files(&self, config_opened: usize, prediction: &mut Prediction) -> Result<(), ReadError> {
         for _ in 0..config_opened {
             measure_config(self.config, prediction);
         }
-        let mut file = |name, content| prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File(name), &[content]);
-        file("kernel", self.kernel.0);
-        for initrd in self.initrds {
-            file("initrd", initrd);
+        let initrds = self.initrds.iter().map(|&initrd| ("initrd", initrd));
+        for (name, content) in std::iter::once(("kernel", self.kernel.0)).chain(initrds) {
+            let digests = Digests::read(prediction.banks(), &[content])?;
+            prediction.extend(FILES_PCR, MeasuredBy::Grub, What::File(name), digests);
         }
+        Ok(())
     }
 
     /// What the kernel's EFI stub measures, if GRUB has an image started.
@@ -151,7 +161,9 @@ impl GrubBoot<'_> {
         let options = CommandLine::parse(options.as_bytes()).map_err(|error| format!("the command line: {error}"))?;
         let initrd = match self.initrds {
             [] => None,
-            [alone] if alone.len().is_multiple_of(INITRD_PADDING_BYTES) => Some(Digests::of(prediction.banks(), &[alone])),
+            [alone] if alone.len().is_multiple_of(INITRD_PADDING_BYTES) => {
+                Some(Digests::read(prediction.banks(), &[*alone]).map_err(|error| format!("the initrd: {error}"))?)
+            }
             _ => return Err("how GRUB 2.12 puts initrds together was not looked at".to_owned()),
         };
         self.kernel.1.measure_stub(prediction, &options, &options.without_end(), initrd)

@@ -3,21 +3,20 @@
 //! Where each step follows from files, the values of PCRs are predicted as if the files had been named. Where a boot loader chooses, or its config asks the machine,
 //! what is known are the digests of what it can start.
 
-use std::path::Path;
-
 use anyhow::{Context, bail};
-use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{BESIDE_PCR, EXTENSIONS_PCR, IMAGES_PCR, SecureBoot, UkiBoot};
-use attest::tpm::prediction::grub::image::GrubImage;
-use attest::tpm::prediction::grub::{COMMANDS_PCR, CONFIG_LIMIT_BYTES, FILES_PCR, GrubBoot, GrubConfig, predict_config};
+use attest::tpm::prediction::bytes::Bytes;
+use attest::tpm::prediction::grub::{COMMANDS_PCR, FILES_PCR, GrubBoot, GrubConfig, predict_config};
 use attest::tpm::prediction::linux::Kernel;
 use attest::tpm::prediction::loader::is_systemd_boot;
 use attest::tpm::prediction::parts::{Parts, predict_images};
 use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 use attest::tpm::prediction::uki::Uki;
+use attest::tpm::prediction::{Digests, Prediction};
 
 use super::Files;
-use super::volume::{Disk, Volume};
+use super::grub_files::{GrubFiles, grub_files};
+use super::volume::{Disk, Volume, VolumeFile};
 
 /// The folder and the files that firmware starts by itself (UEFI 2.10, 3.5.1.1), with what shim starts next to it, and what it starts in the place of that if it
 /// is there: a program that makes boot options, and starts another shim.
@@ -37,34 +36,25 @@ const GIVEN_SUFFIX: &str = ".extra.d";
 const KERNEL_FOLDERS: [&str; 3] = ["", "boot", "flatcar"];
 const KERNEL_PREFIX: &str = "vmlinuz";
 
-/// Where GRUB's config may be, besides a distribution's folder.
-const GRUB_FOLDERS: [&str; 4] = ["grub", "grub2", "boot/grub", "boot/grub2"];
-/// Where it looks for lists of modules, in the folder of its config (its `normal/dyncmd.c` and others).
-const GRUB_LISTS: &str = "x86_64-efi";
-
 /// Most kernels and unified kernel images that are read: some hundred MiB each.
 const KERNELS_LIMIT: usize = 16;
+/// So much of what an image says of its components is looked at: Debian's have 400 bytes.
+const SBAT_LIMIT_BYTES: usize = 64 * 1024;
 /// Largest entry of a boot loader.
 const ENTRY_LIMIT_BYTES: usize = 64 * 1024;
 
 /// A file on the disk.
-struct Found {
+pub struct Found<'d> {
     path: String,
-    bytes: Vec<u8>,
+    file: VolumeFile<'d>,
+    /// SHA-256 of the file.
+    digest: Digests,
 }
 
 /// A kernel, with the initrds that an entry names beside it.
-struct FoundKernel {
-    kernel: Found,
-    initrds: Vec<Found>,
-}
-
-/// What GRUB reads.
-enum GrubFiles {
-    /// The files that follow from the image and its config.
-    Known { config: Found, kernel: FoundKernel },
-    /// The configs that it may read, and why it is not known what it reads.
-    Unknown { configs: Vec<Found>, why: String },
+pub struct FoundKernel<'d> {
+    pub kernel: Found<'d>,
+    pub initrds: Vec<Found<'d>>,
 }
 
 /// What kind of image it is, by what it says of itself.
@@ -80,22 +70,21 @@ enum Stage {
 }
 
 /// What a disk boots.
-pub struct BootDisk {
+pub struct BootDisk<'d> {
     /// From what firmware starts on.
-    loaders: Vec<(Stage, Found)>,
-    unified: Vec<Found>,
-    kernels: Vec<FoundKernel>,
+    loaders: Vec<(Stage, Found<'d>)>,
+    unified: Vec<Found<'d>>,
+    kernels: Vec<FoundKernel<'d>>,
     /// What GRUB reads, if that is the last loader.
-    grub: Option<GrubFiles>,
+    grub: Option<GrubFiles<'d>>,
     /// What systemd's stub would take beside an image.
     given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
     beside: Vec<String>,
 }
 
-/// Reads it.
-pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
-    let disk = Disk::open(path)?;
+/// Looks for it.
+pub fn read(disk: &Disk) -> anyhow::Result<BootDisk<'_>> {
     let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
     let beside = beside(&disk.system, &loaders)?;
@@ -105,16 +94,15 @@ pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
     for volume in volumes() {
         let names = volume.names(UNIFIED)?;
         for path in names.iter().filter(|name| is_image(name)).map(|name| format!("{UNIFIED}/{name}")) {
+            check_kernel_limit(unified.len())?;
             unified.push(wanted(volume, &path)?);
             given.extend(self::given(volume, Some(&path))?);
         }
         kernels.extend(kernels_of(volume)?);
-        if unified.len() + kernels.len() > KERNELS_LIMIT {
-            bail!("there are more than {KERNELS_LIMIT} kernels: name the files of the one that is booted, instead of the disk");
-        }
+        check_kernel_limit((unified.len() + kernels.len()).saturating_sub(1))?;
     }
     let grub = match loaders.last() {
-        Some((Stage::Grub, grub)) => Some(grub_files(&disk, grub)?),
+        Some((Stage::Grub, grub)) => Some(grub_files(disk, grub)?),
         _ => None,
     };
     Ok(BootDisk {
@@ -125,6 +113,14 @@ pub fn read(path: &Path) -> anyhow::Result<BootDisk> {
         given,
         beside,
     })
+}
+
+/// Fails if there are as many kernels already as are read.
+fn check_kernel_limit(kernels: usize) -> anyhow::Result<()> {
+    if kernels >= KERNELS_LIMIT {
+        bail!("there are more than {KERNELS_LIMIT} kernels: name the files of the one that is booted, instead of the disk");
+    }
+    Ok(())
 }
 
 /// What the stub of the image at this path would take beside it.
@@ -138,7 +134,7 @@ fn given(volume: &Volume, image: Option<&str>) -> anyhow::Result<Vec<String>> {
 }
 
 /// What firmware starts, and what that does, as far as it does not choose.
-fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found)>> {
+fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found<'_>)>> {
     let mut loaders = Vec::new();
     for (first, second, instead) in FIRST {
         let Some(found) = find(system, FALLBACK, first)? else { continue };
@@ -156,7 +152,7 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found)>> {
 }
 
 /// A file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
-fn elsewhere(system: &Volume, name: &str) -> anyhow::Result<Option<Found>> {
+fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<Found<'d>>> {
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("BOOT")) {
         if let Some(found) = find(system, &format!("EFI/{folder}"), name)? {
             return Ok(Some(found));
@@ -166,12 +162,16 @@ fn elsewhere(system: &Volume, name: &str) -> anyhow::Result<Option<Found>> {
 }
 
 /// Images of the folders of boot loaders, as far as their content is none that was read.
-fn beside(system: &Volume, loaders: &[(Stage, Found)]) -> anyhow::Result<Vec<String>> {
+fn beside(system: &Volume, loaders: &[(Stage, Found<'_>)]) -> anyhow::Result<Vec<String>> {
     let mut beside = Vec::new();
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("Linux")) {
         for name in system.names(&format!("EFI/{folder}"))?.iter().filter(|name| is_image(name)) {
-            let found = wanted(system, &format!("EFI/{folder}/{name}"))?;
-            if !loaders.iter().any(|(_, known)| known.bytes == found.bytes) {
+            let path = format!("EFI/{folder}/{name}");
+            if loaders.iter().any(|(_, known)| known.path.eq_ignore_ascii_case(&path)) {
+                continue;
+            }
+            let found = wanted(system, &path)?;
+            if !loaders.iter().any(|(_, known)| known.digest == found.digest) {
                 beside.push(found.path);
             }
         }
@@ -180,12 +180,13 @@ fn beside(system: &Volume, loaders: &[(Stage, Found)]) -> anyhow::Result<Vec<Str
 }
 
 /// Those that entries name; of a volume without entries those that are named as kernels are.
-fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel>> {
+fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
     let mut kernels = Vec::new();
     for folder in ENTRIES {
         for name in volume.names(folder)?.iter().filter(|name| name.ends_with(".conf")) {
             let path = format!("{folder}/{name}");
             if let Some(text) = volume.read(&path, ENTRY_LIMIT_BYTES)? {
+                check_kernel_limit(kernels.len())?;
                 kernels.extend(entry(volume, &String::from_utf8_lossy(&text)).context(path)?);
             }
         }
@@ -197,12 +198,12 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel>> {
         for name in volume.names(folder)?.iter().filter(|name| name.starts_with(KERNEL_PREFIX)) {
             let path = format!("{folder}/{name}");
             // A link to another, or a folder.
-            let Some(bytes) = volume.read(&path, IMAGE_LIMIT_BYTES)? else {
+            let Some(kernel) = Found::at(volume, path)? else {
                 continue;
             };
-            let is_known = |known: &FoundKernel| known.kernel.bytes == bytes;
+            let is_known = |known: &FoundKernel<'_>| known.kernel.digest == kernel.digest;
             if !kernels.iter().any(is_known) {
-                let kernel = Found { path, bytes };
+                check_kernel_limit(kernels.len())?;
                 kernels.push(FoundKernel {
                     kernel,
                     initrds: Vec::new(),
@@ -214,7 +215,7 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel>> {
 }
 
 /// What an entry boots, if that is a kernel.
-fn entry(volume: &Volume, text: &str) -> anyhow::Result<Option<FoundKernel>> {
+fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKernel<'d>>> {
     let (mut kernel, mut initrds) = (None, Vec::new());
     for (key, path) in text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace)) {
         match key {
@@ -226,72 +227,8 @@ fn entry(volume: &Volume, text: &str) -> anyhow::Result<Option<FoundKernel>> {
     Ok(kernel.map(|kernel| FoundKernel { kernel, initrds }))
 }
 
-/// What GRUB reads, by its image and by the config that is where the image looks for it.
-fn grub_files(disk: &Disk, grub: &Found) -> anyhow::Result<GrubFiles> {
-    let system = &disk.system;
-    let known = match GrubImage::recognise(&image(grub)?) {
-        Ok(known) => known,
-        Err(why) => {
-            let configs = configs(system)?;
-            return Ok(GrubFiles::Unknown { configs, why });
-        }
-    };
-    let path = format!("{}/grub.cfg", known.folder().trim_matches('/'));
-    let lists = format!("{}/{}", known.folder(), GRUB_LISTS);
-    let unknown = |configs, why| Ok(GrubFiles::Unknown { configs, why });
-    let partition = format!("hd0,gpt{}", disk.system_number);
-    let elsewhere = |root: &&str| root.trim_matches(['(', ')']) != partition;
-    if let Some(root) = known.roots().find(elsewhere) {
-        let why = format!(
-            "GRUB's image names the partition {root}: only those files are looked for that are on the EFI system partition, {partition}"
-        );
-        return unknown(configs(system)?, why);
-    }
-    let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? else {
-        return unknown(Vec::new(), format!("GRUB's config was not found: there is no {path}"));
-    };
-    let config = Found { path, bytes };
-    let parsed = match GrubConfig::parse(&config.bytes) {
-        Ok(parsed) => parsed,
-        Err(error) => {
-            let why = format!("{}: {error}", config.path);
-            return unknown(vec![config], why);
-        }
-    };
-    if !system.names(&lists)?.is_empty() {
-        return unknown(vec![config], format!("GRUB reads lists of modules from {lists}"));
-    }
-    let (kernel, initrds) = parsed.files();
-    let read = |path: &str| wanted(system, path);
-    let kernel = kernel.map(read).transpose();
-    let initrds = initrds.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>();
-    match (kernel, initrds) {
-        (Ok(Some(kernel)), Ok(initrds)) if parsed.roots().all(|root| !elsewhere(&root)) => {
-            let kernel = FoundKernel { kernel, initrds };
-            Ok(GrubFiles::Known { config, kernel })
-        }
-        _ => {
-            let why = format!("{}: what it loads is not on its file system", config.path);
-            unknown(vec![config], why)
-        }
-    }
-}
-
-/// Each config on the EFI system partition that an image of GRUB may look for: in a distribution's folder, or in GRUB's own.
-fn configs(system: &Volume) -> anyhow::Result<Vec<Found>> {
-    let mut configs: Vec<Found> = Vec::new();
-    let vendors = system.names("EFI")?.into_iter().map(|folder| format!("EFI/{folder}"));
-    for folder in vendors.chain(GRUB_FOLDERS.map(str::to_owned)) {
-        let path = format!("{folder}/grub.cfg");
-        if let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? {
-            configs.push(Found { path, bytes });
-        }
-    }
-    Ok(configs)
-}
-
 impl Stage {
-    fn of(found: &Found) -> anyhow::Result<Self> {
+    fn of(found: &Found<'_>) -> anyhow::Result<Self> {
         let image = image(found)?;
         let section = |name: &[u8]| {
             // Names of more than eight bytes are cut off.
@@ -301,6 +238,7 @@ impl Stage {
             return Ok(Self::UnifiedKernelImage);
         }
         let sbat = section(b".sbat").and_then(|section| section.content()).unwrap_or_default();
+        let sbat = sbat.first(SBAT_LIMIT_BYTES).read(SBAT_LIMIT_BYTES)?;
         let is = |component: &[u8]| sbat.split(|&byte| byte == b'\n').any(|line| line.starts_with(component));
         Ok(match () {
             () if is(b"shim,") || section(b".vendor_").is_some() => Self::Shim,
@@ -312,7 +250,7 @@ impl Stage {
     }
 }
 
-impl BootDisk {
+impl BootDisk<'_> {
     pub fn has_shim(&self) -> bool {
         self.loaders.iter().any(|(stage, _)| *stage == Stage::Shim)
     }
@@ -350,7 +288,7 @@ impl BootDisk {
     /// By a unified kernel image that firmware starts, or a loader that has no other.
     fn predict_unified(
         &self,
-        loaders: &[(Stage, Found)],
+        loaders: &[(Stage, Found<'_>)],
         secure_boot: SecureBoot,
         files: &Files,
         prediction: &mut Prediction,
@@ -361,13 +299,13 @@ impl BootDisk {
             _ => bail!("there is no unified kernel image"),
         };
         let loaders = loaders.iter().map(|(_, found)| Ok((file_name(&found.path), noted(files, found)?)));
-        files.read_on_disk(&found.path, &found.bytes);
+        files.read_on_disk(&found.path, &found.digest);
         UkiBoot {
             loaders: &loaders.collect::<anyhow::Result<Vec<_>>>()?,
-            uki: &Uki::parse(&found.bytes).with_context(|| found.path.clone())?,
+            uki: &Uki::parse(found.bytes()).with_context(|| found.path.clone())?,
             secure_boot,
         }
-        .predict(prediction);
+        .predict(prediction)?;
         Ok(())
     }
 
@@ -384,7 +322,7 @@ impl BootDisk {
                     if let Some(reason) = reason.filter(|reason| reason != why) {
                         prediction.leave_out(&[COMMANDS_PCR], reason);
                     }
-                    files.read_on_disk(&config.path, &config.bytes);
+                    files.read_on_disk(&config.path, &Bytes::from(&config.bytes).sha256()?);
                     predict_config(&config.bytes, prediction);
                 }
                 return Ok(false);
@@ -402,21 +340,22 @@ impl BootDisk {
             }
         };
         let shim = shim.map(image).transpose()?;
-        let initrd_bytes: Vec<&[u8]> = initrds.iter().map(|found| found.bytes.as_slice()).collect();
-        let parsed_kernel = Kernel::parse(&kernel.bytes).with_context(|| kernel.path.clone())?;
+        let initrd_bytes: Vec<Bytes<'_>> = initrds.iter().map(Found::bytes).collect();
+        let parsed_kernel = Kernel::parse(kernel.bytes()).with_context(|| kernel.path.clone())?;
         GrubBoot {
             shim: shim.as_ref(),
             grub: &image(grub)?,
             config: &config.bytes,
-            kernel: (&kernel.bytes, &parsed_kernel),
+            kernel: (kernel.bytes(), &parsed_kernel),
             initrds: &initrd_bytes,
             secure_boot,
         }
-        .predict(prediction);
+        .predict(prediction)?;
         let loaders = self.loaders.iter().map(|(_, found)| found);
-        for found in loaders.chain([config, kernel]).chain(initrds) {
-            files.read_on_disk(&found.path, &found.bytes);
+        for found in loaders.chain([kernel]).chain(initrds) {
+            files.read_on_disk(&found.path, &found.digest);
         }
+        files.read_on_disk(&config.path, &Bytes::from(&config.bytes).sha256()?);
         Ok(true)
     }
 
@@ -424,9 +363,9 @@ impl BootDisk {
     fn predict_parts(&self, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
         let images = self.loaders.iter().map(|(_, found)| found).chain(&self.unified);
         let images = images.map(|found| Ok((file_name(&found.path), noted(files, found)?)));
-        predict_images(&images.collect::<anyhow::Result<Vec<_>>>()?, prediction);
+        predict_images(&images.collect::<anyhow::Result<Vec<_>>>()?, prediction)?;
         for FoundKernel { kernel, initrds } in &self.kernels {
-            let parsed = match Kernel::parse(&kernel.bytes) {
+            let parsed = match Kernel::parse(kernel.bytes()) {
                 Ok(parsed) => parsed,
                 Err(error) => {
                     prediction.leave_out(&[IMAGES_PCR], format!("{}: {error}", kernel.path));
@@ -434,18 +373,18 @@ impl BootDisk {
                 }
             };
             for found in std::iter::once(kernel).chain(initrds) {
-                files.read_on_disk(&found.path, &found.bytes);
+                files.read_on_disk(&found.path, &found.digest);
             }
-            let initrds: Vec<&[u8]> = initrds.iter().map(|found| found.bytes.as_slice()).collect();
+            let initrds: Vec<Bytes<'_>> = initrds.iter().map(Found::bytes).collect();
             Parts {
                 name: &file_name(&kernel.path),
-                kernel: (&kernel.bytes, &parsed),
+                kernel: (kernel.bytes(), &parsed),
                 initrds: &initrds,
                 command_line: None,
             }
-            .predict(prediction);
+            .predict(prediction)?;
         }
-        let has_kernel = |(stage, _): &(Stage, Found)| *stage == Stage::UnifiedKernelImage;
+        let has_kernel = |(stage, _): &(Stage, Found<'_>)| *stage == Stage::UnifiedKernelImage;
         if self.kernels.is_empty() && self.unified.is_empty() && !self.loaders.iter().any(has_kernel) {
             prediction.leave_out(
                 &[IMAGES_PCR, FILES_PCR],
@@ -457,25 +396,36 @@ impl BootDisk {
     }
 }
 
-fn image(found: &Found) -> anyhow::Result<PeImage<'_>> {
-    PeImage::parse(&found.bytes).with_context(|| found.path.clone())
+impl<'d> Found<'d> {
+    /// Nothing, if there is no such file.
+    fn at(volume: &'d Volume, path: String) -> anyhow::Result<Option<Self>> {
+        let Some(file) = volume.open(&path, IMAGE_LIMIT_BYTES)? else {
+            return Ok(None);
+        };
+        let digest = file.bytes().sha256()?;
+        Ok(Some(Self { path, file, digest }))
+    }
+
+    fn bytes(&self) -> Bytes<'_> {
+        self.file.bytes()
+    }
 }
 
-fn noted<'f>(files: &Files, found: &'f Found) -> anyhow::Result<PeImage<'f>> {
-    files.read_on_disk(&found.path, &found.bytes);
+pub fn image<'f>(found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
+    PeImage::parse(found.bytes()).with_context(|| found.path.clone())
+}
+
+fn noted<'f>(files: &Files, found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
+    files.read_on_disk(&found.path, &found.digest);
     image(found)
 }
 
-fn wanted(volume: &Volume, path: &str) -> anyhow::Result<Found> {
-    let bytes = volume.read(path, IMAGE_LIMIT_BYTES).with_context(|| path.to_owned())?;
-    let bytes = bytes.with_context(|| format!("{path} is not on this file system"))?;
-    Ok(Found {
-        path: path.trim_start_matches('/').to_owned(),
-        bytes,
-    })
+pub fn wanted<'d>(volume: &'d Volume, path: &str) -> anyhow::Result<Found<'d>> {
+    let found = Found::at(volume, path.trim_start_matches('/').to_owned()).with_context(|| path.to_owned())?;
+    found.with_context(|| format!("{path} is not on this file system"))
 }
 
-fn find(volume: &Volume, folder: &str, name: &str) -> anyhow::Result<Option<Found>> {
+fn find<'d>(volume: &'d Volume, folder: &str, name: &str) -> anyhow::Result<Option<Found<'d>>> {
     let names = volume.names(folder)?;
     let name = names.iter().find(|found| found.eq_ignore_ascii_case(name));
     name.map(|name| wanted(volume, &format!("{folder}/{name}"))).transpose()

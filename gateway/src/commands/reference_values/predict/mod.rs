@@ -1,28 +1,34 @@
 //! `attest-gateway reference-values predict`: reads the files; what follows from them is computed by `attest::tpm::prediction`.
 
 mod disk;
+mod grub_files;
 mod volume;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::HashAlg;
 use attest::reference_sets::Time;
-use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
+use attest::tpm::prediction::bytes::{Bytes, ReadError, Source};
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot};
 use attest::tpm::prediction::linux::{CommandLine, Kernel};
 use attest::tpm::prediction::parts::Parts;
 use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 use attest::tpm::prediction::secure_boot::{SECURE_BOOT_PCR, VARIABLE_LIMIT_BYTES, Variables};
 use attest::tpm::prediction::uki::Uki;
+use attest::tpm::prediction::{Digests, Prediction};
 use attest_gateway::audit::admin::By;
 use attest_gateway::certificates::source;
 use attest_gateway::files;
 
+use self::volume::Disk;
 use super::set::set;
 use crate::commands::{clean, now, output};
 
@@ -89,28 +95,90 @@ struct Files {
 impl Files {
     fn read(&self, path: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
         let bytes = files::read(path, u64::try_from(limit_bytes)?).with_context(|| path.display().to_string())?;
-        let name: String = clean(&name(path)).chars().take(FILE_NAME_LIMIT_CHARACTERS).collect();
-        self.note(&name, &bytes);
+        self.note_file(path, &Bytes::from(&bytes).sha256()?);
         Ok(bytes)
     }
 
-    /// A file of a disk's: by the end of its path.
-    fn read_on_disk(&self, path: &str, bytes: &[u8]) {
-        let path = clean(path);
-        let more = path.chars().count().saturating_sub(PATH_LIMIT_CHARACTERS);
-        self.note(&path.chars().skip(more).collect::<String>(), bytes);
+    /// An image, or an initrd: not in memory, if it is a file.
+    fn image(&self, path: &Path) -> anyhow::Result<Image> {
+        let image = Image::open(path).with_context(|| path.display().to_string())?;
+        let digest = image.bytes().sha256().with_context(|| path.display().to_string())?;
+        self.note_file(path, &digest);
+        Ok(image)
     }
 
-    fn note(&self, name: &str, bytes: &[u8]) {
-        let told = format!("{name} sha256:{:?}", HashAlg::Sha256.digest(&[bytes]));
+    fn note_file(&self, path: &Path, digest: &Digests) {
+        let name: String = clean(&name(path)).chars().take(FILE_NAME_LIMIT_CHARACTERS).collect();
+        self.note(&name, digest);
+    }
+
+    /// A file of a disk's: by the end of its path.
+    fn read_on_disk(&self, path: &str, digest: &Digests) {
+        let path = clean(path);
+        let more = path.chars().count().saturating_sub(PATH_LIMIT_CHARACTERS);
+        self.note(&path.chars().skip(more).collect::<String>(), digest);
+    }
+
+    fn note(&self, name: &str, digest: &Digests) {
+        let Some(digest) = digest.get(HashAlg::Sha256) else { return };
+        let told = format!("{name} sha256:{digest}");
         let mut read = self.read.borrow_mut();
         if !read.contains(&told) {
             read.push(told);
         }
     }
+}
 
-    fn image(&self, path: &Path) -> anyhow::Result<Vec<u8>> {
-        self.read(path, IMAGE_LIMIT_BYTES)
+/// A file that may be large.
+enum Image {
+    File {
+        file: ImageFile,
+        length: usize,
+    },
+    /// What a shell hands over by a pipe can be read once.
+    Memory(Vec<u8>),
+}
+
+struct ImageFile(File);
+
+impl Source for ImageFile {
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        let failed = |error: io::Error| ReadError::Failed(error.to_string());
+        let start = u64::try_from(start).map_err(|_| ReadError::Failed("it is too long".to_owned()))?;
+        self.0.read_exact_at(into, start).map_err(failed)
+    }
+}
+
+impl Image {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let file = files::open(path)?;
+        let metadata = file.metadata()?;
+        let limit = u64::try_from(IMAGE_LIMIT_BYTES)?;
+        let (image, length) = if metadata.is_file() {
+            let length = usize::try_from(metadata.len())?;
+            (
+                Self::File {
+                    file: ImageFile(file),
+                    length,
+                },
+                length,
+            )
+        } else {
+            let mut bytes = Vec::new();
+            let length = file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+            (Self::Memory(bytes), length)
+        };
+        if length > IMAGE_LIMIT_BYTES {
+            bail!("it has more than {limit} bytes, which is more than is read of such a file");
+        }
+        Ok(image)
+    }
+
+    fn bytes(&self) -> Bytes<'_> {
+        match self {
+            Self::File { file, length } => Bytes::of_file(file, *length),
+            Self::Memory(bytes) => bytes.into(),
+        }
     }
 }
 
@@ -162,9 +230,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         (Some(uki), ..) => predict_uki(arguments, &files, uki, &mut prediction)?,
         (None, Some(kernel), _) => predict_kernel(arguments, &files, kernel, &mut prediction)?,
         (None, None, Some(path)) => {
-            let disk = disk::read(path).with_context(|| path.display().to_string())?;
-            has_shim = disk.has_shim();
-            disk.predict(arguments.secure_boot.into(), &files, &mut prediction)?;
+            let disk = Disk::open(path).with_context(|| path.display().to_string())?;
+            let boot = disk::read(&disk).with_context(|| path.display().to_string())?;
+            has_shim = boot.has_shim();
+            boot.predict(arguments.secure_boot.into(), &files, &mut prediction)?;
         }
         (None, None, None) => bail!("there is nothing to predict: give --uki, --kernel or --disk"),
     }
@@ -195,32 +264,32 @@ fn predict_uki(arguments: &Arguments, files: &Files, path: &Path, prediction: &m
     let file = files.image(path)?;
     UkiBoot {
         loaders: &loaders,
-        uki: &Uki::parse(&file).with_context(|| path.display().to_string())?,
+        uki: &Uki::parse(file.bytes()).with_context(|| path.display().to_string())?,
         secure_boot: arguments.secure_boot.into(),
     }
-    .predict(prediction);
+    .predict(prediction)?;
     Ok(())
 }
 
 fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction: &mut Prediction) -> anyhow::Result<()> {
     let kernel_file = files.image(path)?;
-    let kernel = Kernel::parse(&kernel_file).with_context(|| path.display().to_string())?;
+    let kernel = Kernel::parse(kernel_file.bytes()).with_context(|| path.display().to_string())?;
     let initrds = arguments
         .initrd
         .iter()
         .map(|path| files.image(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let initrds: Vec<&[u8]> = initrds.iter().map(Vec::as_slice).collect();
+    let initrds: Vec<Bytes<'_>> = initrds.iter().map(Image::bytes).collect();
     let (Some(grub), Some(config)) = (&arguments.grub, &arguments.grub_config) else {
         let line = arguments.cmdline.as_deref().map(|line| CommandLine::parse(line.as_bytes()));
         let line = line.transpose().context("--cmdline")?;
         Parts {
             name: "kernel",
-            kernel: (&kernel_file, &kernel),
+            kernel: (kernel_file.bytes(), &kernel),
             initrds: &initrds,
             command_line: line.as_ref(),
         }
-        .predict(prediction);
+        .predict(prediction)?;
         return Ok(());
     };
     let grub_file = files.image(grub)?;
@@ -234,11 +303,11 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
         shim: shim.as_ref(),
         grub: &image(grub, &grub_file)?,
         config: &config_file,
-        kernel: (&kernel_file, &kernel),
+        kernel: (kernel_file.bytes(), &kernel),
         initrds: &initrds,
         secure_boot: arguments.secure_boot.into(),
     }
-    .predict(prediction);
+    .predict(prediction)?;
     Ok(())
 }
 
@@ -290,8 +359,8 @@ fn certificate(files: &Files, path: &Path) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-fn image<'f>(path: &Path, file: &'f [u8]) -> anyhow::Result<PeImage<'f>> {
-    PeImage::parse(file).with_context(|| path.display().to_string())
+fn image<'f>(path: &Path, file: &'f Image) -> anyhow::Result<PeImage<'f>> {
+    PeImage::parse(file.bytes()).with_context(|| path.display().to_string())
 }
 
 /// A file's own name, for people.

@@ -1,5 +1,7 @@
 //! The image of a disk: its partitions, and the files of those file systems that firmware and boot loaders read.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -7,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use attest::tpm::prediction::bytes::{Bytes, ReadError, Source};
 use ext4_view::{Ext4, Ext4Error, Ext4Read};
 use fatfs::{FileSystem, FsOptions};
 use gpt::GptConfig;
@@ -16,8 +19,9 @@ use gpt::disk::LogicalBlockSize;
 const PARTITIONS_LIMIT: usize = 64;
 /// Most names of a folder that are looked at.
 const NAMES_LIMIT: usize = 4096;
-/// How often all of a file system's bytes are read at most: folders several times, files once.
-const READ_LIMIT_TIMES: u64 = 4;
+/// How often all of a file system's bytes are read at most. A file is not kept in memory, and read four times at most: by itself, as an image, its sections, and
+/// the kernel and the initrd in them.
+const READ_LIMIT_TIMES: u64 = 6;
 
 /// The image of a disk.
 pub struct Disk {
@@ -33,6 +37,17 @@ pub struct Disk {
 pub enum Volume {
     Fat(Box<FileSystem<Window>>),
     Ext4(Box<Ext4>),
+}
+
+/// A file on a volume, which is read when it is needed.
+pub struct VolumeFile<'v> {
+    file: RefCell<OpenFile<'v>>,
+    length: usize,
+}
+
+enum OpenFile<'v> {
+    Fat(fatfs::File<'v, Window>),
+    Ext4(Box<ext4_view::File>),
 }
 
 /// A part of a file, which nobody writes.
@@ -211,26 +226,68 @@ impl Volume {
         Ok(names)
     }
 
-    /// A file's content; nothing, if it is not there.
-    pub fn read(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<Vec<u8>>> {
-        let limit = u64::try_from(limit_bytes)?;
-        let mut bytes = Vec::new();
-        match self {
+    /// A file of at most so many bytes; nothing, if it is not there.
+    pub fn open(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<VolumeFile<'_>>> {
+        let (file, length) = match self {
             Self::Fat(fat) => match fat.root_dir().open_file(path.trim_matches('/')) {
-                Ok(file) => file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?,
+                Ok(mut file) => {
+                    let length = file.seek(SeekFrom::End(0))?;
+                    (OpenFile::Fat(file), length)
+                }
                 Err(error) if is_absent(&error) => return Ok(None),
                 Err(error) => return Err(error.into()),
             },
             Self::Ext4(ext4) => match ext4.open(&rooted(path)[..]) {
-                Ok(file) => file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?,
+                Ok(file) => {
+                    let length = file.metadata().len();
+                    (OpenFile::Ext4(Box::new(file)), length)
+                }
                 Err(Ext4Error::NotFound | Ext4Error::NotADirectory | Ext4Error::IsADirectory) => return Ok(None),
                 Err(error) => return Err(error.into()),
             },
         };
-        if bytes.len() > limit_bytes {
-            bail!("{path} has more than {limit_bytes} bytes");
+        match usize::try_from(length) {
+            Ok(length) if length <= limit_bytes => Ok(Some(VolumeFile {
+                file: RefCell::new(file),
+                length,
+            })),
+            _ => bail!("{path} has more than {limit_bytes} bytes"),
         }
-        Ok(Some(bytes))
+    }
+
+    /// A file's content; nothing, if it is not there.
+    pub fn read(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        let file = self.open(path, limit_bytes)?;
+        Ok(file.map(|file| file.bytes().read(limit_bytes).map(Cow::into_owned)).transpose()?)
+    }
+}
+
+impl VolumeFile<'_> {
+    /// Its content.
+    pub fn bytes(&self) -> Bytes<'_> {
+        Bytes::of_file(self, self.length)
+    }
+}
+
+impl Source for VolumeFile<'_> {
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        let failed = |error: &dyn std::fmt::Display| ReadError::Failed(error.to_string());
+        let start = u64::try_from(start).map_err(|error| failed(&error))?;
+        match &mut *self.file.borrow_mut() {
+            OpenFile::Fat(file) => {
+                // Going to another place costs a look at each cluster before it.
+                if file.stream_position().map_err(|error| failed(&error))? != start {
+                    file.seek(SeekFrom::Start(start)).map_err(|error| failed(&error))?;
+                }
+                file.read_exact(into).map_err(|error| failed(&error))
+            }
+            OpenFile::Ext4(file) => {
+                if file.position() != start {
+                    file.seek_to(start).map_err(|error| failed(&error))?;
+                }
+                file.read_exact(into).map_err(|error| failed(&error))
+            }
+        }
     }
 }
 

@@ -1,0 +1,177 @@
+//! Bytes of a file, in memory or read when they are hashed: an image may have 1 GiB, of which the headers and a few small sections have to be in memory.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use aws_lc_rs::digest::Context;
+
+use super::Digests;
+use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
+
+/// How much is read at once: enough that a read costs little beside the hashing.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// A file that can be read at any place.
+pub trait Source {
+    /// Fills `into` with the bytes from `start` on.
+    ///
+    /// # Errors
+    /// [`ReadError::Failed`], also if the file has not as many.
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError>;
+}
+
+/// Why bytes cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read, in the words of who reads it.
+    #[error("reading it failed: {0}")]
+    Failed(String),
+    /// More than are taken into memory.
+    #[error("it has {bytes} bytes, more than {limit}")]
+    TooLarge { bytes: usize, limit: usize },
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy)]
+pub struct Bytes<'s>(Place<'s>);
+
+#[derive(Clone, Copy)]
+enum Place<'s> {
+    Memory(&'s [u8]),
+    File { file: &'s dyn Source, start: usize, length: usize },
+}
+
+impl<'s> Bytes<'s> {
+    /// All of a file that has so many.
+    #[must_use]
+    pub const fn of_file(file: &'s dyn Source, length: usize) -> Self {
+        Self(Place::File { file, start: 0, length })
+    }
+
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self.0 {
+            Place::Memory(bytes) => bytes.len(),
+            Place::File { length, .. } => length,
+        }
+    }
+
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Those from `start` on, if there are so many.
+    #[must_use]
+    pub fn part(self, start: usize, length: usize) -> Option<Self> {
+        let end = start.checked_add(length).filter(|&end| end <= self.len())?;
+        Some(Self(match self.0 {
+            Place::Memory(bytes) => Place::Memory(bytes.get(start..end)?),
+            Place::File { file, start: first, .. } => Place::File {
+                file,
+                start: first.checked_add(start)?,
+                length,
+            },
+        }))
+    }
+
+    /// The first ones, at most so many.
+    #[must_use]
+    pub fn first(self, at_most: usize) -> Self {
+        self.part(0, at_most.min(self.len())).unwrap_or(self)
+    }
+
+    /// Takes all of them into memory.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn read(self, limit: usize) -> Result<Cow<'s, [u8]>, ReadError> {
+        if self.len() > limit {
+            return Err(ReadError::TooLarge { bytes: self.len(), limit });
+        }
+        match self.0 {
+            Place::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
+            Place::File { file, start, length } => {
+                let mut bytes = vec![0; length];
+                file.read(start, &mut bytes)?;
+                Ok(Cow::Owned(bytes))
+            }
+        }
+    }
+
+    /// SHA-256 of all of them.
+    ///
+    /// # Errors
+    /// [`ReadError::Failed`].
+    pub fn sha256(self) -> Result<Digests, ReadError> {
+        Digests::read(&[HashAlg::Sha256], &[self])
+    }
+
+    /// Calls `each` with all of them, piece by piece.
+    fn pieces(self, mut each: impl FnMut(&[u8])) -> Result<(), ReadError> {
+        match self.0 {
+            Place::Memory(bytes) => each(bytes),
+            Place::File { file, start, length } => {
+                let mut buffer = vec![0; BUFFER_BYTES.min(length)];
+                let mut done = 0;
+                while done < length {
+                    let count = BUFFER_BYTES.min(length - done);
+                    let piece = buffer.get_mut(..count).unwrap_or_default();
+                    file.read(start.saturating_add(done), piece)?;
+                    each(piece);
+                    done += count;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Digests {
+    /// The digests of the concatenation of `parts`.
+    ///
+    /// # Errors
+    /// [`ReadError::Failed`].
+    pub fn read(banks: &[HashAlg], parts: &[Bytes<'_>]) -> Result<Self, ReadError> {
+        let mut contexts: Vec<(HashAlg, Context)> = banks.iter().map(|&bank| (bank, Context::new(bank.algorithm()))).collect();
+        for part in parts {
+            part.pieces(|piece| contexts.iter_mut().for_each(|(_, context)| context.update(piece)))?;
+        }
+        // A bank's digest has a length that HexDigest takes: none is left out.
+        let digests = contexts
+            .into_iter()
+            .filter_map(|(bank, context)| Some((bank, HexDigest::new(context.finish().as_ref())?)));
+        Ok(Self(digests.collect()))
+    }
+}
+
+impl<'s> From<&'s [u8]> for Bytes<'s> {
+    fn from(bytes: &'s [u8]) -> Self {
+        Self(Place::Memory(bytes))
+    }
+}
+
+impl<'s> From<&'s Vec<u8>> for Bytes<'s> {
+    fn from(bytes: &'s Vec<u8>) -> Self {
+        Self(Place::Memory(bytes))
+    }
+}
+
+impl<'s, const N: usize> From<&'s [u8; N]> for Bytes<'s> {
+    fn from(bytes: &'s [u8; N]) -> Self {
+        Self(Place::Memory(bytes))
+    }
+}
+
+impl Default for Bytes<'_> {
+    fn default() -> Self {
+        Self(Place::Memory(&[]))
+    }
+}
+
+impl fmt::Debug for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
+    }
+}

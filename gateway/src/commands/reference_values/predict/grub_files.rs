@@ -1,0 +1,97 @@
+//! What GRUB reads on a disk: its config, where the image looks for it, and what the config loads.
+
+use attest::tpm::prediction::grub::image::GrubImage;
+use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubConfig};
+
+use super::disk::{Found, FoundKernel, image, wanted};
+use super::volume::Disk;
+
+/// Where GRUB's config may be, besides a distribution's folder.
+const GRUB_FOLDERS: [&str; 4] = ["grub", "grub2", "boot/grub", "boot/grub2"];
+/// Most configs that are listed: each distribution on the disk has one or two.
+const CONFIGS_LIMIT: usize = 16;
+/// Where it looks for lists of modules, in the folder of its config (its `normal/dyncmd.c` and others).
+const GRUB_LISTS: &str = "x86_64-efi";
+
+/// A config on the disk.
+pub struct Config {
+    pub path: String,
+    pub bytes: Vec<u8>,
+}
+
+/// What GRUB reads.
+pub enum GrubFiles<'d> {
+    /// The files that follow from the image and its config.
+    Known { config: Config, kernel: FoundKernel<'d> },
+    /// The configs that it may read, and why it is not known what it reads.
+    Unknown { configs: Vec<Config>, why: String },
+}
+
+/// What GRUB reads, by its image and by the config that is where the image looks for it.
+pub fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result<GrubFiles<'d>> {
+    let system = &disk.system;
+    let known = match GrubImage::recognise(&image(grub)?) {
+        Ok(known) => known,
+        Err(why) => {
+            let configs = configs(disk)?;
+            return Ok(GrubFiles::Unknown { configs, why });
+        }
+    };
+    let path = format!("{}/grub.cfg", known.folder().trim_matches('/'));
+    let lists = format!("{}/{}", known.folder(), GRUB_LISTS);
+    let unknown = |configs, why| Ok(GrubFiles::Unknown { configs, why });
+    let partition = format!("hd0,gpt{}", disk.system_number);
+    let elsewhere = |root: &&str| root.trim_matches(['(', ')']) != partition;
+    if let Some(root) = known.roots().find(elsewhere) {
+        let why = format!(
+            "GRUB's image names the partition {root}: only those files are looked for that are on the EFI system partition, {partition}"
+        );
+        return unknown(configs(disk)?, why);
+    }
+    let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? else {
+        return unknown(Vec::new(), format!("GRUB's config was not found: there is no {path}"));
+    };
+    let config = Config { path, bytes };
+    let parsed = match GrubConfig::parse(&config.bytes) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            let why = format!("{}: {error}", config.path);
+            return unknown(vec![config], why);
+        }
+    };
+    if !system.names(&lists)?.is_empty() {
+        return unknown(vec![config], format!("GRUB reads lists of modules from {lists}"));
+    }
+    let (kernel, initrds) = parsed.files();
+    let read = |path: &str| wanted(system, path);
+    let kernel = kernel.map(read).transpose();
+    let initrds = initrds.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>();
+    match (kernel, initrds) {
+        (Ok(Some(kernel)), Ok(initrds)) if parsed.roots().all(|root| !elsewhere(&root)) => {
+            let kernel = FoundKernel { kernel, initrds };
+            Ok(GrubFiles::Known { config, kernel })
+        }
+        _ => {
+            let why = format!("{}: what it loads is not on its file system", config.path);
+            unknown(vec![config], why)
+        }
+    }
+}
+
+/// Each config that an image of GRUB may look for: in a distribution's folder on the EFI system partition, or in GRUB's own on any file system.
+fn configs(disk: &Disk) -> anyhow::Result<Vec<Config>> {
+    let vendors = disk.system.names("EFI")?.into_iter().map(|folder| format!("EFI/{folder}"));
+    let vendors = vendors.map(|folder| (&disk.system, folder));
+    let volumes = std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
+    let own = volumes.flat_map(|volume| GRUB_FOLDERS.map(|folder| (volume, folder.to_owned())));
+    let mut configs = Vec::new();
+    for (volume, folder) in vendors.chain(own) {
+        let path = format!("{folder}/grub.cfg");
+        if configs.len() < CONFIGS_LIMIT
+            && let Some(bytes) = volume.read(&path, CONFIG_LIMIT_BYTES)?
+        {
+            configs.push(Config { path, bytes });
+        }
+    }
+    Ok(configs)
+}

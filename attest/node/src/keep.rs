@@ -49,7 +49,7 @@ pub struct Settings {
     pub told: Told,
     /// Where to leave the unit that gets the kubelet's certificate, if one is to be left.
     pub units: Option<PathBuf>,
-    /// Whether this node is told to attest a key for its kubelet.
+    /// True if this node is told to attest a key for its kubelet.
     pub is_told_to: bool,
 }
 

@@ -37,7 +37,7 @@ const NO: &str = "no";
 /// Largest command line or environment file read: the kernel's limit is 4 KiB at the most on common architectures.
 const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 
-/// Whether a node attests the key that its kubelet will have.
+/// The rule by which a node attests the key that its kubelet will have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KubeletKey {
     /// To a gateway that approves only CSRs for attested keys.
@@ -71,7 +71,7 @@ pub struct Platform {
     pub name: Option<String>,
     /// What it says of that, if it is no name that a node can have.
     pub name_not_understood: Option<String>,
-    /// Whether it attests a key for its kubelet.
+    /// The rule by which it attests a key for its kubelet.
     pub kubelet_key: KubeletKey,
     /// Where the kernel command line has it keep what a reboot of the first boot is to find.
     pub storage: Option<Storage>,

@@ -485,7 +485,7 @@ async fn a_small_file_of_many_lines_that_are_none_takes_little_memory() {
     let site = Site::new().await;
     let folder = site.gateway.path("given");
     fs::create_dir(&folder).unwrap();
-    let lines = 1_500_000;
+    let lines = 1_000_000;
     let mut zipped = GzEncoder::new(Vec::new(), Compression::best());
     zipped.write_all((site.a.join("\n") + "\n").as_bytes()).unwrap();
     zipped.write_all(&vec![b'\n'; lines]).unwrap();
@@ -511,5 +511,5 @@ async fn a_small_file_of_many_lines_that_are_none_takes_little_memory() {
         &said[said.len() - 500..]
     );
     assert!(said.contains("more such lines, which are counted"), "{}", &said[said.len() - 500..]);
-    assert!(peak < 100 * 1024, "{peak} KiB");
+    assert!(peak < 80 * 1024, "{peak} KiB");
 }

@@ -49,7 +49,8 @@ async fn configs() -> Vec<Value> {
     let mut gateway = kubelet::init(&cluster);
     gateway.edit_pool(POOL, "\ntoken = \"refuse\"", "\ntoken = \"full\"");
     let maker = Maker::new("A maker of TPMs");
-    site::write(&gateway, "ek-roots/maker.der", maker.root());
+    // Its name says that it is a root: it is not self-issued.
+    site::write(&gateway, "ek-roots/maker.root.der", maker.root_by(&Maker::new("A CA above it")));
     let by_maker = "endorsement = \"any-tpm-of-a-trusted-maker\"";
     gateway.edit_pool("infra", "endorsement = \"allowlist\"", by_maker);
     gateway.settings(&format!("{CLIENT_CA}\n[attestation_log]\nconfigs = \"redacted\""));

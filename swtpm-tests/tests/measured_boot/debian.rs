@@ -1,5 +1,6 @@
 //! Debian's own Secure Boot chain, as its packages have it: shim that Microsoft has signed, GRUB and a kernel that Debian has signed, under Microsoft's keys.
-//! What its images of GRUB measure is not predicted: what is printed are digests, each of which is measured, and a pool that lists them takes the machine.
+//! No value is predicted for its images of GRUB. The digests of images, files and commands that are printed are measured, and a pool that lists them takes the
+//! machine.
 
 use std::fs;
 

@@ -75,7 +75,7 @@ impl fmt::Display for Meaning {
                 said_bytes,
                 said_description,
             } => {
-                let description = said_description.as_ref().map(&said).unwrap_or_default();
+                let description = said_description.as_ref().map(said).unwrap_or_default();
                 write!(f, "firmware {description} of “{said_bytes}” bytes")
             }
             Self::SecureBootVariable { variable } => variable.fmt(f),
@@ -101,7 +101,7 @@ impl fmt::Display for Meaning {
                     BootValue::Bytes(bytes) => write!(f, "of {bytes} bytes"),
                 }
             }
-            Self::Image { said_path } => write!(f, "image {}", said_path.as_ref().map(&said).unwrap_or_default()),
+            Self::Image { said_path } => write!(f, "image {}", said_path.as_ref().map(said).unwrap_or_default()),
             Self::GrubText { said_kind, text } => {
                 let kind = match said_kind {
                     GrubKind::Command => "“command”",

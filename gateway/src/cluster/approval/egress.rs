@@ -10,9 +10,9 @@ use super::facts::{EgressAddresses, EgressItem};
 use crate::causes::with_causes;
 use crate::cluster::{Cluster, ClusterError};
 
-/// What is asked for, as messages call it.
+/// The name of these objects in messages.
 const EGRESS_IPS: &str = "egress IPs";
-/// How long an answer counts: CSRs with such an address are judged again every ten seconds.
+/// Lifetime of an answer: CSRs with such an address are judged again every ten seconds.
 const FRESH: Duration = Duration::from_secs(10);
 /// Objects in one page of a list.
 const PAGE_LIMIT: u32 = 50;

@@ -136,7 +136,7 @@ fn ground(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reaso
     pool_name(name, identity, pool, facts.rules)?;
     let machine = machine(name, attested, facts)?;
     let bound = bound(name, identity, attested, machine, held, facts.rules)?;
-    alone(csr, request, identity, attested, facts)?;
+    alone(csr, request, (identity, attested), held, facts)?;
     Ok(Ground {
         identity: identity.clone(),
         attested: attested.clone(),
@@ -366,11 +366,14 @@ fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machi
 }
 
 /// That nobody else asks for the name, or was approved for it, since the machine has attested. What can never be approved is in nobody's way.
-fn alone(csr: &Csr, request: &Request, identity: &str, attested: &Attested, facts: &Facts<'_>) -> Result<(), Reason> {
+fn alone(csr: &Csr, request: &Request, (identity, attested): (&String, &Attested), held: &Held, facts: &Facts<'_>) -> Result<(), Reason> {
+    // What was approved here has spent an earlier attestation.
+    let own = held.approval.as_ref().map(|approval| approval.uid.as_str());
     let is_rival = |other: &&Asked| {
         let its = other.csr.request.as_ref().ok();
         other.csr.purpose == Purpose::Client
             && other.csr.uid != csr.uid
+            && own != Some(other.csr.uid.as_str())
             && its.is_some_and(|its| its.name == request.name && its.key != request.key)
     };
     let is_since = |seconds: u64| seconds.saturating_add(CLOCK_SKEW_SECONDS) >= attested.at;
@@ -386,7 +389,7 @@ fn alone(csr: &Csr, request: &Request, identity: &str, attested: &Attested, fact
             other: other.csr.name.clone(),
             created: other.csr.created,
             approved: other.csr.approved,
-            identity: identity.to_owned(),
+            identity: identity.clone(),
             at: attested.at,
         });
     }

@@ -13,9 +13,9 @@ use super::csr::{Csr, Purpose, Stage};
 use super::csr_object::CsrObject;
 use super::judge::Asked;
 
-/// How long a CSR is known before it is judged: by then those are known that came at the same time.
+/// Delay before a CSR is judged first: by then those are known that came at the same time.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How long after a CSR was left it is judged once more: a Machine object may have got an address, or the administrator has named a machine.
+/// Delay before a CSR that was left is judged again: a Machine object may have got an address, or the administrator has named a machine.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Most names whose CSRs are judged in one pass: each costs a few reads of the store.
 const NAMES_PER_PASS_LIMIT: usize = 25;
@@ -23,7 +23,7 @@ const NAMES_PER_PASS_LIMIT: usize = 25;
 const JUDGED_PER_NAME_LIMIT: usize = 4;
 /// Most memory for CSRs. One of a kubelet takes about 1 KiB, so this is 30,000 nodes that ask at once.
 const CACHE_LIMIT_BYTES: usize = 32 * 1024 * 1024;
-/// What is left of a full cache: not each CSR that comes pushes one out.
+/// Size of a full cache after an eviction: not each CSR that comes evicts one.
 const CACHE_AFTER_EVICTION_BYTES: usize = CACHE_LIMIT_BYTES / 10 * 9;
 /// Memory for a CSR besides its texts, bytes: entry, indexes, allocations.
 const ENTRY_BYTES: usize = 768;
@@ -43,13 +43,13 @@ impl Subject {
         }
     }
 
-    /// Whether a machine has attested that may be this node.
+    /// True if a machine has attested that may be this node.
     fn is_attested(&self, attested: &AttestedSubjects) -> bool {
         matches!(self, Self::Node(Purpose::Client, node) if attested.names.contains(&node.to_ascii_lowercase()))
     }
 }
 
-/// What attested machines are expected to ask for: judged before all others.
+/// The names and keys that attested machines are expected to ask for: judged before all others.
 #[derive(Debug, Default)]
 pub(super) struct AttestedSubjects {
     pub(super) names: HashSet<String>,
@@ -94,7 +94,7 @@ impl Entry {
 
 #[derive(Default)]
 struct Group {
-    /// By when they were created.
+    /// Ordered by the time of their creation.
     uids: BTreeSet<(u64, String)>,
     bytes: usize,
 }
@@ -118,7 +118,7 @@ pub(super) struct DueGroup {
     pub(super) requests: Vec<Asked>,
     /// Those that are to be judged now.
     pub(super) due: Vec<Asked>,
-    /// Whether a machine has attested that may be this node.
+    /// True if a machine has attested that may be this node.
     pub(super) is_attested: bool,
 }
 
@@ -190,12 +190,12 @@ impl RequestCache {
         content.listed.insert(purpose);
     }
 
-    /// How many CSRs were left out since this was asked last, because the cache was full.
+    /// Returns and resets the number of CSRs that were evicted from a full cache.
     pub(super) fn take_evicted(&self) -> u64 {
         std::mem::take(&mut self.locked().evicted)
     }
 
-    /// Whether any CSR is to be judged.
+    /// Returns whether any CSR is to be judged.
     pub(super) fn has_due(&self, now: Instant) -> bool {
         self.locked().entries.values().any(|entry| entry.is_due(now))
     }
@@ -251,7 +251,7 @@ impl RequestCache {
         before.is_some()
     }
 
-    /// Whether its last event was this one.
+    /// Returns whether its last event was this one.
     pub(super) fn has_event(&self, uid: &str, text: &str, repetition: u64) -> bool {
         let content = self.locked();
         let event = content.entries.get(uid).and_then(|entry| entry.event.as_ref());

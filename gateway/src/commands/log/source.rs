@@ -9,7 +9,7 @@ use attest_gateway::audit::is_written;
 use attest_gateway::audit::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
 use attest_gateway::machines::revocations::{Machine, machine};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::AnyStore;
+use attest_gateway::store::{AnyStore, StoreError};
 
 use super::filter::{Fields, Filter};
 use super::row::visible;
@@ -140,9 +140,14 @@ pub fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf])
 /// is read and written besides may be somebody else's.
 fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
     let read = || {
-        if !owner::act_quietly(settings)? || !AnyStore::look(settings)? {
+        if !owner::act_quietly(settings)? {
             return Ok(None);
         }
+        match AnyStore::look(settings) {
+            // A log that was copied from its gateway.
+            Ok(false) | Err(StoreError::Lost { .. }) => return Ok(None),
+            looked => looked?,
+        };
         let store = open_store(settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Machine { all, .. } = runtime.block_on(machine(&store, node))?;

@@ -123,7 +123,7 @@ async fn an_event_is_written_anew_while_its_csr_is_pending() {
     assert!(is_there && events[0]["message"] == events[1]["message"], "{events:?}");
 }
 
-/// Whether discovery asks a node of this pool for the key of its kubelet.
+/// Returns whether discovery asks a node of this pool for the key of its kubelet.
 async fn asks_for_key(site: &Site, pool: &str) -> bool {
     let url = site.gateway.url(&format!("/v1/attest?pool={pool}"));
     let answer = crate::support::Answer::of(site.gateway.client.get(url)).await;

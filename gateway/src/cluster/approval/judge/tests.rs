@@ -640,6 +640,21 @@ fn an_approval_of_another_time_is_in_nobodys_way() {
         });
     });
     approved("the administrator has given the name to another since", &case, Bound::Given);
+    // The CSR that was approved here for the boot before, a moment ago.
+    let before = Csr {
+        uid: "uid".to_owned(),
+        stage: Stage::Approved,
+        approved: Some(NOW - 125),
+        created: NOW - 200,
+        ..csr("csr-0", NODE)
+    };
+    let with_own = case.but(|case| case.others = vec![before]);
+    approved("this gateway's own approval of the boot before", &with_own, Bound::Given);
+    left(
+        "the same by others",
+        with_own.but(|case| case.held.approval = None),
+        "csr-name-taken",
+    );
 }
 
 #[test]

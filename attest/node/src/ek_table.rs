@@ -9,7 +9,7 @@ use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 use crate::tpm::{EkChoice, EndorsementKey, Tpm, device};
 
-/// How long a TPM is waited for that is not there yet, or is busy: as long as an attestation has by default.
+/// The time to wait for a TPM that is absent or busy: as long as an attestation has by default.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A table of the TPM's endorsement keys. The digests are what `attest-gateway ek add` takes.

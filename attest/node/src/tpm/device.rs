@@ -115,7 +115,7 @@ pub fn load(module: &str) {
 mod tests {
     use super::*;
 
-    /// What becomes of a device that appears during the pause of this number, where the firmware announces a TPM or does not; and how many pauses there were.
+    /// Waits for a device that appears during the pause of this number, with a firmware that announces a TPM or not. Returns the result and the number of pauses.
     fn check(is_announced: bool, appears_at: Option<usize>, deadline: Duration) -> (Result<(), TpmError>, usize) {
         // Nothing is waited for elsewhere.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -103,9 +103,9 @@ pub struct EndorsementKey {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the EK certificate in NV index {index:#010x} could not be read: {error}")]
 pub struct UnreadCertificate {
-    /// The NV index.
+    /// The NV index that has the certificate.
     pub index: u32,
-    /// What kept it from being read.
+    /// The error of the attempt to read it.
     pub error: TpmError,
 }
 

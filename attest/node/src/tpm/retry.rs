@@ -26,9 +26,9 @@ const LOCKOUT_PROPERTIES: u32 = 4;
 /// The sessions of one command.
 pub(super) type Sessions = (Option<AuthSession>, Option<AuthSession>, Option<AuthSession>);
 
-/// No session.
+/// The sessions of a command that nothing authorizes.
 pub(super) const UNAUTHORIZED: Sessions = (None, None, None);
-/// One empty password.
+/// The session of a command that one empty password authorizes.
 pub(super) const EMPTY_PASSWORD: Sessions = (Some(AuthSession::Password), None, None);
 
 /// A warning of the TPM: the command was not run, and may be run later.
@@ -36,7 +36,7 @@ pub(super) const EMPTY_PASSWORD: Sessions = (Some(AuthSession::Password), None, 
 pub struct Warning {
     /// Its name in TPM 2.0 Part 2.
     pub name: &'static str,
-    /// The response code.
+    /// The response code, a number with the bits of RC_WARN.
     pub code: u32,
 }
 

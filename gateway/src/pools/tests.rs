@@ -90,7 +90,7 @@ fn the_sample_is_a_pool() {
     assert_eq!(pool.endorsement, Endorsement::Allowlist);
     assert_eq!(
         (pool.warnings(false, true).len(), pool.warnings(true, true).len()),
-        (2, 2),
+        (3, 3),
         "{:?}",
         pool.warnings(true, true)
     );

@@ -14,6 +14,8 @@ use crate::policy::Earns;
 
 /// What is beyond is extended by what the firmware starts.
 const LAST_PCR_OF_THE_FIRMWARE: u8 = 7;
+/// Has the state of Secure Boot and its keys.
+const SECURE_BOOT_PCR: u8 = 7;
 
 impl Pool {
     /// What an administrator should know about this pool; `roots` is whether there are EK roots, `client_ca`
@@ -72,6 +74,12 @@ impl Pool {
         if self.takes_machines_at_any_time() && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
                 "pool {} takes a machine at any time: whoever is root on one later gets what its boot got. Let each of the pool's sections with PCRs say only_while_booting = true",
+                self.name
+            ));
+        }
+        if self.reopens_by_hibernation() && self.grants.attested != Earns::Refuse {
+            warnings.push(format!(
+                "pool {} takes a machine only while it boots, and does not ask for Secure Boot: a machine that was hibernated may get its memory back before its boot is ended, and root in it then attests. Let boot have \"secure-boot\" (kernels of distributions do not resume then), or see that no machine of the pool has a swap to hibernate to (docs/evidence/tpm.md#hibernation)",
                 self.name
             ));
         }
@@ -158,6 +166,24 @@ impl Pool {
 
     /// Whether something that quotes PCRs is accepted of a machine whose boot is over.
     fn takes_machines_at_any_time(&self) -> bool {
+        self.accepted_values().any(|values| !values.is_only_while_booting())
+    }
+
+    /// Whether a machine is taken only while it boots, and may be one whose kernel resumes from hibernation: nothing says that Secure Boot is on.
+    fn reopens_by_hibernation(&self) -> bool {
+        let is_secure = |values: &ReferenceValues| {
+            let is_listed = values
+                .pcrs()
+                .get(&SECURE_BOOT_PCR)
+                .is_some_and(|accepted| *accepted != Accepted::NotChecked);
+            is_listed || values.boot().contains(&Check::SecureBoot)
+        };
+        self.accepted_values()
+            .any(|values| values.is_only_while_booting() && !is_secure(values))
+    }
+
+    /// The reference values of each kind of evidence with PCRs that the pool accepts.
+    fn accepted_values(&self) -> impl Iterator<Item = &ReferenceValues> {
         let of_tpm = |kind: &Kind| match kind {
             Kind::Tpm => self.policy.reference_values(),
             Kind::AzureVtpm => self.policy.azure_vtpm().map(AzureVtpmRules::reference_values),
@@ -165,7 +191,7 @@ impl Pool {
             _ => None,
         };
         let kinds = self.policy.accepts().iter().flat_map(Combination::kinds);
-        kinds.filter_map(of_tpm).any(|values| !values.is_only_while_booting())
+        kinds.filter_map(of_tpm)
     }
 
     /// Checks of PCRs that a boot loader extends, where nothing is asked of the loader itself.

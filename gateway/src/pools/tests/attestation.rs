@@ -89,6 +89,27 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
 }
 
 #[test]
+fn attack_58_a_pool_that_machines_reopen_by_hibernation_is_warned_of() {
+    let check = |only: bool, boot: &str, pcr_7: &str, warned: bool| {
+        let tpm = format!(
+            "[tpm]\nbank = \"sha256\"\nendorsement = \"allowlist\"\nonly_while_booting = {only}\nboot = {boot}\n[tpm.pcrs]\n\"0-6\" = \"not checked\"\n\"8-14\" = \"not checked\"\n7 = {pcr_7}\n"
+        );
+        let text = format!("[grants]\n[attestation]\naccepts = [[\"tpm\"]]\n{tpm}");
+        let warnings = load_text(&text).unwrap().warnings(false, false);
+        let said = warnings
+            .iter()
+            .any(|warning| warning.contains("hibernated") && warning.contains("no machine of the pool has a swap"));
+        assert_eq!(said, warned, "{text}{warnings:?}");
+    };
+    let (not_checked, listed) = ("\"not checked\"", format!("[\"{}\"]", "ab".repeat(32)));
+    check(true, "[]", not_checked, true);
+    check(true, "[\"secure-boot\"]", not_checked, false);
+    check(true, "[]", &listed, false);
+    // There, root attests without that.
+    check(false, "[]", not_checked, false);
+}
+
+#[test]
 fn what_a_loader_measures_is_worth_what_is_asked_of_the_loader() {
     let check = |boot: &str, pcrs: &str, warned: bool| {
         let tpm = format!("[tpm]\nbank = \"sha256\"\nendorsement = \"allowlist\"\nboot = {boot}\n[tpm.pcrs]\n{pcrs}\n");

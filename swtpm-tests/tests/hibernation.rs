@@ -35,8 +35,8 @@ Type=oneshot
 TimeoutStartSec=infinity
 ExecStart=/usr/local/sbin/root
 ";
-/// A TPM that takes its time: without an order, the resume is first.
-const SLOW: &str = "[Service]\nExecStartPre=/usr/bin/sleep 20\n";
+/// A TPM that takes its time: without an order, what resumes is begun as soon as its device is there, and then stops all else.
+const SLOW: &str = "[Service]\nTimeoutStartSec=300\nExecStartPre=/bin/sh -c 'until [ -b /dev/vdb ]; do sleep 1; done; sleep 30'\n";
 /// A boot that cannot be ended.
 const FAILS: &str = "[Service]\nExecStartPre=/bin/false\n";
 

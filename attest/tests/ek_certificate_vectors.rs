@@ -171,7 +171,7 @@ fn manufacturers_cas_load() {
     let of_its_own = |problem: &CaProblem| matches!(problem, CaProblem::IssuerMissing { .. });
     assert!(orphans.iter().all(|error| match &error.problem {
         // STM's intermediate, whose root is here.
-        CaProblem::IssuerUnusable { problem, .. } => of_its_own(problem),
+        CaProblem::IssuerUnusable { unusable, .. } => of_its_own(&unusable.problem),
         problem => of_its_own(problem),
     }));
     let names: Vec<_> = orphans.iter().map(|error| error.subject.rsplit_once("CN=").unwrap().1).collect();

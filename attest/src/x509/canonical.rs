@@ -99,6 +99,8 @@ fn prepared(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
 
     fn element(tag: u8, content: &[u8]) -> Vec<u8> {
@@ -142,25 +144,25 @@ mod tests {
     #[test]
     fn names_that_differ_otherwise_differ() {
         let (o, cn) = (attribute(O, UTF8, b"Maker Inc"), attribute(CN, UTF8, b"TPM CA"));
-        let plain = name(&[&[o.clone()], &[cn.clone()]]);
+        let plain = name(&[from_ref(&o), from_ref(&cn)]);
         let differing = [
-            name(&[&[cn.clone()], &[o.clone()]]),
+            name(&[from_ref(&cn), from_ref(&o)]),
             name(&[&[o.clone(), cn.clone()]]),
-            name(&[&[o.clone()]]),
-            name(&[&[o.clone()], &[cn.clone()], &[cn.clone()]]),
-            name(&[&[o.clone()], &[cn.clone()], &[]]),
-            name(&[&[o.clone()], &[cn.clone(), cn.clone()]]),
-            name(&[&[attribute(O, UTF8, b"MakerInc")], &[cn.clone()]]),
-            name(&[&[attribute(O, UTF8, b"Maker\tInc")], &[cn.clone()]]),
-            name(&[&[attribute(O, UTF8, b"Maker-Inc")], &[cn.clone()]]),
-            name(&[&[attribute(O, UTF8, "Makér Inc".as_bytes())], &[cn.clone()]]),
-            name(&[&[attribute(O, UTF8, b"Maker Inc\0")], &[cn.clone()]]),
-            name(&[&[attribute(O + 1, UTF8, b"Maker Inc")], &[cn.clone()]]),
+            name(&[from_ref(&o)]),
+            name(&[from_ref(&o), from_ref(&cn), from_ref(&cn)]),
+            name(&[from_ref(&o), from_ref(&cn), &[]]),
+            name(&[from_ref(&o), &[cn.clone(), cn.clone()]]),
+            name(&[&[attribute(O, UTF8, b"MakerInc")], from_ref(&cn)]),
+            name(&[&[attribute(O, UTF8, b"Maker\tInc")], from_ref(&cn)]),
+            name(&[&[attribute(O, UTF8, b"Maker-Inc")], from_ref(&cn)]),
+            name(&[&[attribute(O, UTF8, "Makér Inc".as_bytes())], from_ref(&cn)]),
+            name(&[&[attribute(O, UTF8, b"Maker Inc\0")], from_ref(&cn)]),
+            name(&[&[attribute(O + 1, UTF8, b"Maker Inc")], from_ref(&cn)]),
             // String types whose text is not read, and strings that are not what their type says.
-            name(&[&[attribute(O, TELETEX, b"Maker Inc")], &[cn.clone()]]),
-            name(&[&[attribute(O, 0x04, b"Maker Inc")], &[cn.clone()]]),
-            name(&[&[attribute(O, PRINTABLE, "Makér Inc".as_bytes())], &[cn.clone()]]),
-            name(&[&[attribute(O, PRINTABLE, b"Maker Inc\xff")], &[cn.clone()]]),
+            name(&[&[attribute(O, TELETEX, b"Maker Inc")], from_ref(&cn)]),
+            name(&[&[attribute(O, 0x04, b"Maker Inc")], from_ref(&cn)]),
+            name(&[&[attribute(O, PRINTABLE, "Makér Inc".as_bytes())], from_ref(&cn)]),
+            name(&[&[attribute(O, PRINTABLE, b"Maker Inc\xff")], from_ref(&cn)]),
             name(&[&[attribute(O, UTF8, b"Maker Inc\xff")], &[cn]]),
             name(&[]),
         ];

@@ -276,9 +276,7 @@ fn a_ca_below_one_that_is_not_usable_says_why_that_is() {
     for (below, issuer) in [(1, "CN=Intermediate 0"), (2, "CN=Intermediate 1")] {
         let because = CaProblem::IssuerUnusable {
             issuer: issuer.to_owned(),
-            unusable: "CN=Intermediate 0".to_owned(),
-            sha256: refused[0].sha256.clone(),
-            problem: Box::new(own.clone()),
+            unusable: Box::new(refused[0].clone()),
         };
         assert_eq!(refused[below].problem, because);
     }
@@ -288,7 +286,7 @@ fn a_ca_below_one_that_is_not_usable_says_why_that_is() {
         issuer: "CN=Intermediate 0".to_owned(),
     };
     assert_eq!(refused[0].problem, missing);
-    assert!(matches!(&refused[1].problem, CaProblem::IssuerUnusable { problem, .. } if **problem == missing));
+    assert!(matches!(&refused[1].problem, CaProblem::IssuerUnusable { unusable, .. } if unusable.problem == missing));
     // Two that have issued each other.
     let (first, second) = (p256(), p256());
     let each = |name: &str, key: &KeyPair, issuer: &str, issuer_key: &KeyPair| -> CertificateDer<'static> {

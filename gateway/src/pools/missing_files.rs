@@ -72,10 +72,13 @@ fn text<'v>(value: &'v Value, field: &str) -> Option<&'v str> {
     value.get(field)?.as_str().filter(|text| text.len() <= TEXT_LIMIT_BYTES)
 }
 
-/// The words of a text that could be paths.
+/// The words of a text that could be paths, without the prefixes that systemd takes before one (systemd.service(5), systemd.exec(5)).
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let is_of_a_path = |c: char| c.is_ascii_alphanumeric() || "/._-@+".contains(c);
-    text.split(move |c| !is_of_a_path(c)).filter(|word| word.starts_with('/'))
+    let words = text
+        .split(move |c| !is_of_a_path(c))
+        .map(|word| word.trim_start_matches(['-', '@', '+']));
+    words.filter(|word| word.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -146,7 +149,8 @@ mod tests {
         check(&config(&[(CONF, &large)], json!([])), &full, &[]);
         let many: Vec<String> = (0..1000).map(|number| format!("/etc/{number}")).collect();
         let files: Vec<(&str, &str)> = many.iter().map(|path| (path.as_str(), "x")).collect();
-        let units = json!([{"name": "a.service", "contents": many.join(" ")}]);
+        let commands = many.iter().map(|path| format!("ExecStartPre={path}\n")).collect::<String>();
+        let units = json!([{"name": "a.service", "contents": format!("[Service]\n{commands}")}]);
         assert_eq!(missing_files(&config(&[], units), &config(&files, json!([]))).len(), NAMED_LIMIT);
     }
 }

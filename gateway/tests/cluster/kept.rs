@@ -240,8 +240,8 @@ async fn objects_are_listed_in_small_pages() {
         .filter(|asked| asked.verb == "list")
         .map(|asked| asked.query.as_str())
         .collect();
-    let is_page = |query: &&str| query.split('&').any(|parameter| parameter == "limit=20");
-    assert!(lists.len() == 3 && lists.iter().all(is_page), "{lists:?}");
+    let is_page = |query: &&str| query.split('&').any(|parameter| parameter == "limit=10");
+    assert!(lists.len() == 5 && lists.iter().all(is_page), "{lists:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,16 +70,12 @@ pub enum CaProblem {
         issuer: String,
     },
     /// The CA above it is configured, and cannot be used itself.
-    #[error("its issuer {issuer:?} is configured, but {unusable:?} (SHA-256 {sha256}) cannot be used: {problem}")]
+    #[error("its issuer {issuer:?} is configured, but {:?} (SHA-256 {}) cannot be used: {}", .unusable.subject, .unusable.sha256, .unusable.problem)]
     IssuerUnusable {
         /// The issuer it names.
         issuer: String,
-        /// Subject of the first CA above it that cannot be used for a reason of its own: that issuer, or one above.
-        unusable: String,
-        /// SHA-256 over that CA's certificate, hexadecimal.
-        sha256: String,
-        /// That reason.
-        problem: Box<CaProblem>,
+        /// The first CA above it that cannot be used for a reason of its own: that issuer, or one above.
+        unusable: Box<Unusable<CaProblem>>,
     },
     /// The CA above it restricts names, which cannot be evaluated for a CA.
     #[error("its issuer {issuer:?} has nameConstraints, which cannot be evaluated for a CA")]
@@ -260,9 +256,7 @@ impl Refused {
                 || missing(orphan),
                 |because| CaProblem::IssuerUnusable {
                     issuer: issuer_of(orphan),
-                    unusable: because.subject,
-                    sha256: because.sha256,
-                    problem: Box::new(because.problem),
+                    unusable: Box::new(because),
                 },
             )
         };

@@ -109,7 +109,7 @@ impl<'a> Kernel<'a> {
         Ok(Self {
             image: PeImage::parse(file)?,
             // What it points to with 16 bits is there, too.
-            version: version(&*file.first(HEADERS_LIMIT_BYTES).read(HEADERS_LIMIT_BYTES)?),
+            version: version(&file.first(HEADERS_LIMIT_BYTES).read(HEADERS_LIMIT_BYTES)?),
         })
     }
 

@@ -19,7 +19,11 @@ const LEGACY_LIMIT_CHARS: usize = 120;
 
 /// A part of a text of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excerpt {
+pub struct Excerpt(Box<Shown>);
+
+/// The content of an [`Excerpt`]: on the heap, so that refusals stay small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
     /// True if something stands before the first part.
     is_cut_before: bool,
     parts: Vec<Box<str>>,
@@ -41,12 +45,12 @@ impl Excerpt {
                 chars(text, count - (WHOLE_LIMIT_CHARS - HEAD_CHARS), count),
             ],
         };
-        Self {
+        Self(Box::new(Shown {
             is_cut_before: false,
             parts,
             is_cut_behind: false,
             legacy: chars(text, 0, LEGACY_LIMIT_CHARS),
-        }
+        }))
     }
 
     /// The part of a long text that differs from the one of `others` that is most like it, and which that is; `None` if all of the text is shown anyway, or none is
@@ -63,28 +67,26 @@ impl Excerpt {
         let (_, before, behind, nearest) = others.map(alike).max().filter(|(alike, ..)| *alike > CONTEXT_CHARS)?;
         let from = before.saturating_sub(CONTEXT_CHARS);
         let to = count.saturating_sub(behind.saturating_sub(CONTEXT_CHARS)).max(from);
-        let found = Self {
-            is_cut_before: from > 0,
-            is_cut_behind: to < count,
-            ..Self::of(&chars(text, from, to))
-        };
+        let mut found = Self::of(&chars(text, from, to));
+        found.0.is_cut_before = from > 0;
+        found.0.is_cut_behind = to < count;
         Some((nearest, found))
     }
 
     /// As earlier releases showed it: who read it could not see that it was cut.
     pub(super) fn of_before(&self) -> Self {
-        Self {
+        Self(Box::new(Shown {
             is_cut_before: false,
-            parts: vec![self.legacy.clone()],
+            parts: vec![self.0.legacy.clone()],
             is_cut_behind: false,
-            legacy: self.legacy.clone(),
-        }
+            legacy: self.0.legacy.clone(),
+        }))
     }
 
     /// The parts, without marks.
     #[must_use]
     pub fn text(&self) -> String {
-        self.parts.concat()
+        self.0.parts.concat()
     }
 }
 
@@ -107,11 +109,11 @@ impl fmt::Display for Excerpt {
     /// Marks stand outside of the quotation marks: no text can look as if something had been left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = |is_cut| if is_cut { "…" } else { "" };
-        f.write_str(mark(self.is_cut_before))?;
-        for (place, part) in self.parts.iter().enumerate() {
+        f.write_str(mark(self.0.is_cut_before))?;
+        for (place, part) in self.0.parts.iter().enumerate() {
             write!(f, "{}{part:?}", mark(place > 0))?;
         }
-        f.write_str(mark(self.is_cut_behind))
+        f.write_str(mark(self.0.is_cut_behind))
     }
 }
 

@@ -272,12 +272,15 @@ fn attack_55_a_neighbour_with_one_address_keeps_no_node_of_its_network_from_boot
     assert!(after <= 2, "{after} s");
 }
 
+/// Whose they are, their addresses by number, and within how many seconds they boot.
+type Honest<'a> = (&'a str, &'a dyn Fn(u128) -> Source, u64);
+
 #[test]
 fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_and_no_other() {
     // Some thousands, or a new one each time.
     for addresses in [4000, u128::from(u64::MAX)] {
         let known = |number: u128| Source::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
-        let others: [(&str, &dyn Fn(u128) -> Source, u64); 5] = [
+        let others: [Honest<'_>; 5] = [
             ("another network of 64 bits", &|number| six((1 << 64) + number), 10),
             ("a network of 64 bits each", &|number| six(number << 64), 10),
             ("another network of 48 bits", &|number| six((1 << 80) + number), 10),

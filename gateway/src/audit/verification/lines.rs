@@ -348,11 +348,13 @@ mod tests {
             .iter()
             .filter(|finding| matches!(finding, Finding::Missing { .. }))
             .count();
+        // Besides, the last line names no line before it that was read.
         let altered = report
             .findings
             .iter()
-            .filter(|finding| matches!(finding, Finding::Altered { .. }))
+            .filter(|finding| matches!(finding, Finding::Altered { why: Some(_), .. }))
             .count();
         assert_eq!((missing, altered), (0, 1), "{:?}", report.findings);
+        assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
     }
 }

@@ -419,7 +419,7 @@ mod tests {
         let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
         let crowd = (0..count).map(|number| Csr {
             uid: format!("{number:036}"),
-            created: one.created + number as u64,
+            created: one.created + u64::try_from(number).unwrap(),
             ..one.clone()
         });
         let cache = with([own].into_iter().chain(crowd), Instant::now());

@@ -302,8 +302,9 @@ async fn a_nodes_refusals_are_found_by_its_name_and_what_only_claims_its_tpm_is_
     gateway.endorse(&node, &["--name", "worker-2"]);
     gateway.endorse(&other, &["--name", "worker-3"]);
     gateway.attest(next_boot(&other), None).await.ticket();
-    gateway.command(&["node", "revoke", "worker-2"]);
-    gateway.attest(next_boot(&node), None).await.refused(403, "node-revoked");
+    gateway.command(&["node", "revoke", &digest(&node)]);
+    let request = challenge_request(&next_boot(&node), POOL);
+    gateway.post("/v1/attest/challenge", &request).await.refused(403, "node-revoked");
     let record = gateway.records().pop().unwrap();
     assert!(record["name"].is_null() && record["claims"].is_null(), "{record}");
     let shown = gateway.command(&["log", "show", "--node", "worker-2", "--all"]);

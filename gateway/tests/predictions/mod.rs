@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::reference_sets::ReferenceSet;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::image::{GRUB_CONFIG, GRUB_MEMORY_DISK, GRUB_MODULES, GRUB_PREFIX, Image, grub, kernel, uki};
@@ -145,7 +145,7 @@ fn grub_and_a_kernel_give_values_or_digests() {
         assert_eq!(pcrs(&digests), (vec![], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14]));
         let why = &digests["not_predicted"][0];
         assert!(
-            why["pcrs"] == serde_json::json!([4, 8, 9]) && why["why"].as_str().unwrap().contains(expected),
+            why["pcrs"] == json!([4, 8, 9]) && why["why"].as_str().unwrap().contains(expected),
             "{why}"
         );
         let what: Vec<&Value> = digests["events"].as_array().unwrap().iter().map(|event| &event["what"]).collect();

@@ -312,7 +312,7 @@ fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
             .any(|why| why.contains("EFI/fedora/grub.cfg: line 1: the command search")),
         "{why:?}"
     );
-    assert_eq!(named(&prediction, 9).0, ["file kernel", "file initrd", "initrd"]);
+    assert_eq!(named(&prediction, 9).0, ["file grub.cfg", "file kernel", "file initrd", "initrd"]);
     assert_eq!(prediction["pcrs"], Value::Array(Vec::new()));
     let (code, said) = files.run("--secure-boot on --disk disk.raw --set fcos");
     assert_eq!(code, Some(0), "{said}");

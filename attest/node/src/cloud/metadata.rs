@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::printable;
-use crate::gateway::{WORKER_THREADS, chain, tls};
+use crate::gateway::{chain, tls};
 
 use super::CloudError;
 
@@ -148,7 +148,7 @@ impl Metadata {
             .build()
             .map_err(|error| CloudError::Client(chain(&error)))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(WORKER_THREADS)
+            .worker_threads(1)
             .enable_all()
             .build()
             .map_err(|error| CloudError::Client(error.to_string()))?;

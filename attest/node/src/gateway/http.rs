@@ -18,10 +18,6 @@ use crate::failure::printable;
 /// other, and who hangs up begins anew. Ignition waits as long for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Threads of a client. One keeps the connection alive while the caller waits for the TPM. A server that sends informational responses (1xx) without end keeps it in
-/// one call for seconds; the other one has the time of the request end when it is over.
-pub(crate) const WORKER_THREADS: usize = 2;
-
 /// The HTTP client for all gateways of one pointer.
 pub struct Http {
     /// There until this is dropped.
@@ -68,8 +64,9 @@ impl Http {
             .user_agent(concat!("attest-node/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| GatewayError::Client(chain(&error)))?;
+        // One worker thread keeps the connection alive while this one waits for the TPM.
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(WORKER_THREADS)
+            .worker_threads(1)
             .enable_all()
             .build()
             .map_err(|error| GatewayError::Client(error.to_string()))?;

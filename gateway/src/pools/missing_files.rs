@@ -138,7 +138,7 @@ mod tests {
             ],
             json!([]),
         );
-        let named = [CONF, "/etc/kubernetes/kubelet-env", "/usr/local/bin/ready.sh"].map(|path| ("kubelet.service", path));
+        let named = ["/etc/kubernetes/kubelet-env", CONF, "/usr/local/bin/ready.sh"].map(|path| ("kubelet.service", path));
         check(&config(&[], units), &full, &named);
     }
 

@@ -16,10 +16,14 @@ use super::canonical::CanonicalName;
 use super::der::{content, lengths};
 use super::{Anchor, Anchors};
 
-/// Content of Names, as they stand in certificates, by what they name.
+/// Spellings of one name that are looked at. More than a CA's own and one other are the work of somebody who wants a long search: webpki tells certificates of one
+/// CA apart by the bytes of their names, so that each spelling makes another step of a path.
+const SPELLINGS_LIMIT: usize = 2;
+
+/// Encodings of the issuers' names, by canonical form.
 pub(super) struct Spellings(BTreeMap<CanonicalName, Vec<Vec<u8>>>);
 
-/// Certificates, some of them with their subject in another spelling.
+/// Certificates for webpki: those that were sent, and copies with another encoding of the subject.
 #[derive(Debug, Default)]
 pub(super) struct Respelled<'s> {
     /// What webpki is given: those that were sent, as they are, and the others.
@@ -31,7 +35,7 @@ pub(super) struct Respelled<'s> {
 /// Anchors under the names that certificates below them give them.
 pub(super) struct Presented<'a> {
     pub(super) trusted: Vec<TrustAnchor<'a>>,
-    /// Whose they are.
+    /// The anchor behind each entry of `trusted`, at the same position.
     anchors: Vec<&'a Anchor>,
 }
 
@@ -50,7 +54,7 @@ impl Spellings {
 
     fn add(&mut self, issuer: &[u8]) {
         let known = self.0.entry(CanonicalName::of_content(issuer)).or_default();
-        if !known.iter().any(|spelling| spelling == issuer) {
+        if known.len() < SPELLINGS_LIMIT && !known.iter().any(|spelling| spelling == issuer) {
             known.push(issuer.to_vec());
         }
     }
@@ -61,16 +65,20 @@ impl Spellings {
 }
 
 impl<'s> Respelled<'s> {
-    /// The certificates `sent`, and each with its subject in every other of the spellings.
-    pub(super) fn new(sent: &'s [CertificateDer<'_>], spellings: &Spellings) -> Self {
+    /// Returns the certificates `sent`, and each with its subject in the other spelling. None of them is the leaf: a signature over another certificate is none over it.
+    pub(super) fn new(leaf: &EndEntityCert<'_>, sent: &'s [CertificateDer<'_>], spellings: &Spellings) -> Self {
         let mut all = Self::default();
+        let leaf = leaf.der();
+        let leaf_tbs = Parts::of(&leaf).map(|parts| parts.tbs);
         for original in sent {
             let original: &'s [u8] = original.as_ref();
             all.certificates.push(CertificateDer::from(original));
             let Some(parts) = Parts::of(original) else { continue };
             let others = spellings.of(&CanonicalName::of(parts.subject)).iter();
             for spelling in others.filter(|spelling| content(parts.subject) != Some(spelling.as_slice())) {
-                if let Some((tbs, certificate)) = parts.with_subject(spelling) {
+                if let Some((tbs, certificate)) = parts.with_subject(spelling)
+                    && leaf_tbs != Some(tbs.as_slice())
+                {
                     all.certificates.push(CertificateDer::from(certificate));
                     all.originals.entry(tbs).or_default().push(original);
                 }
@@ -83,7 +91,7 @@ impl<'s> Respelled<'s> {
         &self.certificates
     }
 
-    /// What a CA may have signed where webpki takes this tbsCertificate for it: that of a certificate as it was sent, or this one itself.
+    /// Returns the tbsCertificates that the signature may be over where webpki verifies it over `tbs`: those of the certificates that it was copied from, and `tbs`.
     pub(super) fn signed<'m>(&'m self, tbs: &'m [u8]) -> impl Iterator<Item = &'m [u8]> {
         let originals = self.originals.get(tbs).into_iter().flatten();
         let originals = originals.filter_map(|original| Parts::of(original).map(|parts| parts.tbs));
@@ -192,4 +200,59 @@ fn sequence(parts: &[&[u8]]) -> Option<Vec<u8>> {
         _ => &[0x30, 0x82, high, low],
     };
     Some([header, &content].concat())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
+
+    use super::*;
+
+    fn named(name: &str) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    }
+
+    /// A certificate of this subject by an issuer of that name; one key has signed all of them.
+    fn issued(subject: &str, issuer: &str, key: &KeyPair) -> CertificateDer<'static> {
+        named(subject)
+            .signed_by(key, &Issuer::from_params(&named(issuer), key))
+            .unwrap()
+            .into()
+    }
+
+    #[test]
+    fn attack_36_spellings_of_one_name_do_not_multiply_certificates() {
+        let key = KeyPair::generate().unwrap();
+        let names = ["abc", "abC", "aBc", "aBC", "Abc", "AbC", "ABc", "ABC"];
+        let sent = names.map(|issuer| issued("abc", issuer, &key));
+        let leaf = EndEntityCert::try_from(&sent[0]).unwrap();
+        let spellings = Spellings::of_issuers(&leaf, &sent);
+        assert_eq!(
+            spellings.of(&CanonicalName::of(Parts::of(&sent[0]).unwrap().subject)).len(),
+            SPELLINGS_LIMIT
+        );
+        let leaf = issued("leaf", "abc", &key);
+        let respelled = Respelled::new(&EndEntityCert::try_from(&leaf).unwrap(), &sent, &spellings);
+        assert_eq!(respelled.certificates().len(), 2 * sent.len());
+    }
+
+    #[test]
+    fn a_signature_over_the_leaf_in_another_spelling_is_none_over_it() {
+        let key = KeyPair::generate().unwrap();
+        let genuine = [issued("leaf", "ca", &key), issued("another", "LEAF", &key)];
+        let content_of = |certificate: &CertificateDer<'_>| content(Parts::of(certificate).unwrap().issuer).unwrap().to_vec();
+        let (tbs, altered) = Parts::of(&genuine[0]).unwrap().with_subject(&content_of(&genuine[1])).unwrap();
+        let altered = CertificateDer::from(altered);
+        let leaf = EndEntityCert::try_from(&altered).unwrap();
+        let spellings = Spellings::of_issuers(&leaf, &genuine);
+        let respelled = Respelled::new(&leaf, &genuine, &spellings);
+        assert_eq!(respelled.signed(&tbs).collect::<Vec<_>>(), [tbs.as_slice()]);
+        // As a CA's it is one of the other spelling.
+        let other = EndEntityCert::try_from(&genuine[1]).unwrap();
+        assert_eq!(Respelled::new(&other, &genuine, &spellings).signed(&tbs).count(), 2);
+    }
 }

@@ -74,7 +74,7 @@ impl Anchors {
         own: impl Fn(&VerifiedPath<'_>) -> Result<(), E>,
     ) -> Result<ValidPath<'a>, PathProblem<'a, E>> {
         let spellings = Spellings::of_issuers(leaf, sent);
-        let (anchors, respelled) = (Presented::new(self, &spellings), Respelled::new(sent, &spellings));
+        let (anchors, respelled) = (Presented::new(self, &spellings), Respelled::new(leaf, sent, &spellings));
         let budgeted = terms.budget.limit(terms.signatures);
         let algorithms = Received::all(&Budgeted::as_algorithms(&budgeted), &respelled);
         // webpki takes any error of this closure for one of its own; the real one goes around it.

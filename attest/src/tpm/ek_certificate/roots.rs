@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm};
@@ -57,7 +57,7 @@ pub enum CaProblem {
     /// It is signed with SHA-1 or something else that is not accepted.
     #[error("it is signed with algorithm {0}, which is not accepted; endorse its TPMs by the allowlist")]
     SignatureAlgorithm(String),
-    /// It is signed with an algorithm that is accepted, under parameters that this has not.
+    /// The algorithm of its signature is accepted, and the parameters are not.
     #[error("its signature algorithm {0} has parameters; accepted are none, and NULL")]
     SignatureParameters(String),
     /// A critical extension that cannot be evaluated.
@@ -122,19 +122,27 @@ impl EkRoots {
         // An intermediate can be added once its issuer is: each round adds those below the ones of the round before.
         let mut waiting = intermediates;
         loop {
-            let (mut orphans, before) = (Vec::new(), all.anchors.len());
+            let (mut orphans, mut unsigned, before) = (Vec::new(), Vec::new(), all.anchors.len());
             for intermediate in waiting {
                 match all.add_intermediate(&intermediate, usage) {
                     Ok(()) => {}
                     Err(CaProblem::IssuerMissing { .. }) => orphans.push(intermediate),
+                    // Another CA of that name may come in a later round.
+                    Err(problem @ CaProblem::IssuerSignature { .. }) => unsigned.push((intermediate, problem)),
                     Err(problem) => refused.add("intermediate", &intermediate, problem),
                 }
             }
-            if orphans.is_empty() || all.anchors.len() == before {
+            if all.anchors.len() == before {
+                for (intermediate, problem) in unsigned {
+                    refused.add("intermediate", &intermediate, problem);
+                }
                 refused.add_orphans(&orphans);
                 return (all, refused.errors);
             }
-            waiting = orphans;
+            waiting = orphans
+                .into_iter()
+                .chain(unsigned.into_iter().map(|(intermediate, _)| intermediate))
+                .collect();
         }
     }
 
@@ -241,14 +249,13 @@ impl Refused {
         };
         let missing = |of: &[u8]| CaProblem::IssuerMissing { issuer: issuer_of(of) };
         let problem = |position: usize, orphan: &[u8]| {
-            // As long as a line of all of them: some may have issued each other.
-            let line = std::iter::successors(Some(position), |at| parent(*at)).take(orphans.len());
-            let (mut top, mut refused) = (position, None);
-            for at in line {
-                (top, refused) = (at, refused_issuer(at));
-                if refused.is_some() {
-                    break;
-                }
+            let (mut top, mut refused) = (position, refused_issuer(position));
+            // Some may have issued each other.
+            let mut seen = BTreeSet::from([position]);
+            while refused.is_none()
+                && let Some(above) = parent(top).filter(|above| seen.insert(*above))
+            {
+                (top, refused) = (above, refused_issuer(above));
             }
             let above = orphans.get(top).filter(|_| top != position);
             let because = refused.or_else(|| above.map(|top| EkRootsError::new("intermediate", top, missing(top))));

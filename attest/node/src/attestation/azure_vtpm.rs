@@ -71,8 +71,7 @@ impl AzureVtpm {
     /// The quote that is asked for.
     pub(super) fn quote(&self, task: &AzureVtpmTask, binding: &Binding<'_>, deadline: Deadline) -> Result<AzureVtpmEvidence, Failure> {
         let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
-        let mut tpm = Tpm::open(&self.tcti)?;
-        tpm.retry_until(deadline);
+        let mut tpm = Tpm::open_until(&self.tcti, deadline)?;
         let quote = tpm.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
         door::say_if_closed(bank, &quote.pcrs);
         Ok(AzureVtpmEvidence {
@@ -88,8 +87,7 @@ impl AzureVtpm {
 fn wait_for_ak(tcti: &str, deadline: Deadline) -> Result<Option<AzureAk>, TpmError> {
     let mut backoff = Backoff::default();
     loop {
-        let mut tpm = Tpm::open(tcti)?;
-        tpm.retry_until(deadline);
+        let mut tpm = Tpm::open_until(tcti, deadline)?;
         match tpm.azure_ak() {
             Err(error @ TpmError::Unwritten { .. }) => {
                 drop(tpm);

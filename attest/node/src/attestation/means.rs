@@ -42,10 +42,10 @@ impl<'a> TpmMeans<'a> {
             event_log: event_log.map(Blob::from),
             keys,
         };
-        let unread = ek
-            .unread
-            .as_ref()
-            .map(|unread| format!("{unread}; the gateway is shown an EK without one"));
+        let unread = ek.unread.as_ref().map(|unread| match ek.certificate {
+            Some(_) => format!("{unread}; attesting with another EK, {}", ek.digest),
+            None => format!("{unread}; attesting without an EK certificate"),
+        });
         (means, note.into_iter().chain(unread).collect())
     }
 }

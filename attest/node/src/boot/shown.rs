@@ -23,8 +23,7 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(settings: &Settings, deadline: Deadline) -> Result<Opened, TpmError> {
-    let mut tpm = Tpm::open(&settings.tcti)?;
-    tpm.retry_until(deadline);
+    let mut tpm = Tpm::open_until(&settings.tcti, deadline)?;
     let ek = tpm.endorsement_key(settings.ek)?;
     let intermediates = if ek.certificate.is_some() {
         match tpm.intermediates() {

@@ -30,16 +30,22 @@ const DEVICE_NODE_POLL: Duration = Duration::from_millis(50);
 /// [`TpmError::Absent`], [`TpmError::Version12`], [`TpmError::NoDevice`].
 pub fn ready(tcti: &str, deadline: Deadline) -> Result<(), TpmError> {
     match tcti.strip_prefix("device:").map(Path::new) {
-        Some(path) => wait(path, Path::new(FIRMWARE_TABLE), deadline, thread::sleep),
+        Some(path) => wait(path, Path::new(FIRMWARE_TABLE), deadline, || look(path, deadline), thread::sleep),
         None => Ok(()),
     }
 }
 
-fn wait(path: &Path, announcement: &Path, deadline: Deadline, mut sleep: impl FnMut(Duration)) -> Result<(), TpmError> {
+fn wait(
+    path: &Path,
+    announcement: &Path,
+    deadline: Deadline,
+    look: impl Fn() -> Result<(), TpmError>,
+    mut sleep: impl FnMut(Duration),
+) -> Result<(), TpmError> {
     let begun = Instant::now();
     let (mut backoff, mut is_said) = (Backoff::default(), false);
     loop {
-        match look(path) {
+        match look() {
             Err(TpmError::Absent { .. }) if path.starts_with("/dev") && announcement.exists() => {}
             result => return result,
         }
@@ -65,8 +71,8 @@ fn wait(path: &Path, announcement: &Path, deadline: Deadline, mut sleep: impl Fn
     }
 }
 
-/// Looks for a device once, with the time that udev needs.
-fn look(path: &Path) -> Result<(), TpmError> {
+/// Looks for a device once, with the time that udev needs and the deadline leaves.
+fn look(path: &Path, deadline: Deadline) -> Result<(), TpmError> {
     if path.exists() {
         return Ok(());
     }
@@ -79,7 +85,7 @@ fn look(path: &Path) -> Result<(), TpmError> {
     if !any_tpm() {
         DRIVERS.into_iter().for_each(load);
     }
-    let until = Instant::now() + DEVICE_NODE_WAIT;
+    let until = Instant::now() + DEVICE_NODE_WAIT.min(deadline.remaining());
     while any_tpm() && Instant::now() < until {
         if path.exists() {
             return Ok(());
@@ -117,14 +123,18 @@ mod tests {
 
     /// Waits for a device that appears during the pause of this number, with a firmware that announces a TPM or not. Returns the result and the number of pauses.
     fn check(is_announced: bool, appears_at: Option<usize>, deadline: Duration) -> (Result<(), TpmError>, usize) {
-        // Nothing is waited for elsewhere.
+        // `wait` looks for announced devices below /dev only.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let (device, announcement) = (folder.path().join("tpmrm0"), folder.path().join("TPM2"));
         if is_announced {
             std::fs::write(&announcement, b"TPM2").unwrap();
         }
         let mut pauses = 0;
-        let result = wait(&device, &announcement, Deadline::after(deadline), |_| {
+        let look = || match device.exists() {
+            true => Ok(()),
+            false => Err(TpmError::Absent { path: String::new() }),
+        };
+        let result = wait(&device, &announcement, Deadline::after(deadline), look, |_| {
             pauses += 1;
             if Some(pauses) == appears_at {
                 std::fs::write(&device, b"").unwrap();

@@ -94,7 +94,7 @@ pub struct EndorsementKey {
     pub digest: EkDigest,
     /// Its certificate as it stands in NV (DER, padding included).
     pub certificate: Option<Vec<u8>>,
-    /// A certificate that is in NV and could not be read, where the key comes without one: it may be this key's.
+    /// A certificate in NV that could not be read: of this key, or of one that is preferred to it.
     pub unread: Option<UnreadCertificate>,
     pub(super) authorization: EkAuthorization,
 }
@@ -175,7 +175,8 @@ impl Tpm {
             });
             let (certificate, certified) = match read {
                 Ok(read) => read,
-                Err(error) if error.is_temporary() => return Err(error),
+                Err(error @ TpmError::Busy { .. }) => return Err(error),
+                // In lockout too: an EK works in it, and one on an allowlist needs no certificate.
                 Err(error) => {
                     unread = unread.or(Some(UnreadCertificate { index, error }));
                     continue;
@@ -190,7 +191,8 @@ impl Tpm {
                 label: template.label,
                 certificate: Some(certificate),
                 certified: Some(certified),
-                unread: None,
+                // Of an EK that would come before this one.
+                unread: unread.clone(),
             });
         }
         let uncertified = |origin, label| Candidate {

@@ -17,6 +17,7 @@ mod quote;
 mod retry;
 
 use std::str::FromStr;
+use std::thread;
 use std::time::Duration;
 
 use tss_esapi::Context;
@@ -34,7 +35,7 @@ pub use self::error::TpmError;
 pub use self::quote::Quote;
 use self::retry::UNAUTHORIZED;
 pub use self::retry::{Lockout, Warning};
-use crate::deadline::Deadline;
+use crate::deadline::{Backoff, Deadline};
 
 /// Most handles asked for in one TPM2_GetCapability: what fits in the TPM's capability buffer (MAX_CAP_HANDLES, Part 2, 10.3).
 const HANDLES_PER_ANSWER: u32 = 254;
@@ -43,6 +44,9 @@ const HANDLE_ANSWERS_LIMIT: usize = 16;
 
 /// How long commands are repeated that the TPM cannot run now, from when it was opened: the time that `attest-node` has by default.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a TPM that does not answer is opened again: a device that another process has open, or a driver that was just bound.
+const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An open connection to a TPM.
 #[derive(Debug)]
@@ -71,6 +75,25 @@ impl Tpm {
             created_ek: None,
             deadline: Deadline::after(DEFAULT_PATIENCE),
         })
+    }
+
+    /// Opens the TPM as [`Tpm::open`] does, again for some seconds while it does not answer. Its commands are repeated until the deadline.
+    ///
+    /// # Errors
+    /// As [`Tpm::open`].
+    pub fn open_until(tcti: &str, deadline: Deadline) -> Result<Self, TpmError> {
+        // Whatever else the machine can show has the rest of the time.
+        let (mut backoff, opening) = (Backoff::default(), deadline.share(2).at_most(OPENING_PATIENCE));
+        loop {
+            match Self::open(tcti) {
+                Ok(mut tpm) => {
+                    tpm.retry_until(deadline);
+                    return Ok(tpm);
+                }
+                Err(error @ TpmError::NoAnswer { .. }) => thread::sleep(backoff.pause(opening).ok_or(error)?),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The tss-esapi context, for what this driver does not do. Whatever is loaded through it must be flushed through it.

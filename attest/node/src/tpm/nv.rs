@@ -43,14 +43,14 @@ impl Tpm {
     /// The issuers' certificates (DER) that the TPM carries, as many as the gateway accepts; none is an everyday answer.
     ///
     /// # Errors
-    /// [`TpmError::Command`] if the TPM does not even list its NV indexes; [`TpmError::Busy`], [`TpmError::Lockout`].
+    /// [`TpmError::Command`] if the TPM does not even list its NV indexes; [`TpmError::Busy`].
     pub fn intermediates(&mut self) -> Result<Vec<Vec<u8>>, TpmError> {
         let mut bytes = Vec::new();
         for index in self.handles(*CHAIN.start(), *CHAIN.end())? {
             match self.nv_read(index) {
                 Ok(part) if bytes.len() + part.len() <= CHAIN_LIMIT_BYTES => bytes.extend(part),
-                Err(error) if error.is_temporary() => return Err(error),
-                // The chain is a convenience: the gateway may know the intermediates itself.
+                Err(error @ TpmError::Busy { .. }) => return Err(error),
+                // The chain is a convenience: the gateway may know the intermediates itself. So it is not waited for in lockout.
                 _ => break,
             }
         }
@@ -107,7 +107,7 @@ impl Tpm {
             // Both fit in 16 bits: the size is bounded above.
             let length = u16::try_from((size - content.len()).min(CHUNK_BYTES)).unwrap_or(u16::MAX);
             let offset = u16::try_from(content.len()).unwrap_or(u16::MAX);
-            let chunk = self.run(READING, EMPTY_PASSWORD, |context| nv_read_chunk(context, index, length, offset))?;
+            let chunk = self.run_unless_locked_out(READING, EMPTY_PASSWORD, |context| nv_read_chunk(context, index, length, offset))?;
             if chunk.is_empty() {
                 break;
             }

@@ -96,6 +96,29 @@ impl Tpm {
         &mut self,
         doing: &'static str,
         sessions: Sessions,
+        command: impl FnMut(&mut Context) -> Result<T, tss_esapi::Error>,
+    ) -> Result<T, TpmError> {
+        self.run_while(|_| true, doing, sessions, command)
+    }
+
+    /// Runs one command as [`Tpm::run`] does, but does not wait for the end of a lockout: for what an attestation can do without.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`]; [`TpmError::Lockout`] at once; [`TpmError::Busy`] once the deadline has passed.
+    pub(super) fn run_unless_locked_out<T>(
+        &mut self,
+        doing: &'static str,
+        sessions: Sessions,
+        command: impl FnMut(&mut Context) -> Result<T, tss_esapi::Error>,
+    ) -> Result<T, TpmError> {
+        self.run_while(|warning| warning != Warning::LOCKOUT, doing, sessions, command)
+    }
+
+    fn run_while<T>(
+        &mut self,
+        is_waited_for: impl Fn(Warning) -> bool,
+        doing: &'static str,
+        sessions: Sessions,
         mut command: impl FnMut(&mut Context) -> Result<T, tss_esapi::Error>,
     ) -> Result<T, TpmError> {
         let begun = Instant::now();
@@ -109,7 +132,7 @@ impl Tpm {
             let Some(warning) = Warning::of(&source) else {
                 return Err(TpmError::Command { doing, source });
             };
-            let Some(pause) = backoff.pause(self.deadline) else {
+            let Some(pause) = backoff.pause(self.deadline).filter(|_| is_waited_for(warning)) else {
                 return Err(self.given_up(doing, warning, attempts, begun.elapsed()));
             };
             if said.elapsed() >= SAY_EVERY {

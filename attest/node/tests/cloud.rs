@@ -1,5 +1,6 @@
 //! What clouds are asked for, and which of their answers are taken: against servers that speak as the clouds' do.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -198,6 +199,23 @@ fn a_server_that_never_answers_costs_no_more_than_the_deadline() {
     let error = user_data(Cloud::Aws, &silent, short()).unwrap_err();
     assert!(matches!(error, CloudError::Unreachable { .. }), "{error}");
     assert!(before.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn informational_responses_without_end_are_no_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endless = metadata(&format!("http://{}", listener.local_addr().unwrap()));
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            // Until the client hangs up.
+            let many = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n".repeat(1000);
+            std::thread::spawn(move || while connection.write_all(many.as_bytes()).is_ok() {});
+        }
+    });
+    let before = Instant::now();
+    let error = user_data(Cloud::Aws, &endless, short()).unwrap_err();
+    assert!(matches!(error, CloudError::Unreachable { .. }), "{error}");
+    assert!(before.elapsed() < Duration::from_secs(6), "{:?}", before.elapsed());
 }
 
 // Which cloud it is.

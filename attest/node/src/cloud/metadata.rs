@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::printable;
-use crate::gateway::{chain, tls};
+use crate::gateway::{POLLS_BETWEEN_TIMERS, chain, tls};
 
 use super::CloudError;
 
@@ -149,6 +149,7 @@ impl Metadata {
             .map_err(|error| CloudError::Client(chain(&error)))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
+            .event_interval(POLLS_BETWEEN_TIMERS)
             .enable_all()
             .build()
             .map_err(|error| CloudError::Client(error.to_string()))?;

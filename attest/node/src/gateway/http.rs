@@ -18,6 +18,10 @@ use crate::failure::printable;
 /// other, and who hangs up begins anew. Ignition waits as long for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
+/// Polls of tasks between two looks at the timers. A connection whose server sends informational responses (1xx) without end is read for as long as tokio's budget
+/// lets one poll go on; with the default of 61 such polls, the time limit of its request would be noticed many seconds late.
+pub(crate) const POLLS_BETWEEN_TIMERS: u32 = 1;
+
 /// The HTTP client for all gateways of one pointer.
 pub struct Http {
     /// There until this is dropped.
@@ -67,6 +71,7 @@ impl Http {
         // One worker thread keeps the connection alive while this one waits for the TPM.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
+            .event_interval(POLLS_BETWEEN_TIMERS)
             .enable_all()
             .build()
             .map_err(|error| GatewayError::Client(error.to_string()))?;

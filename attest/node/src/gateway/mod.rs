@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 pub use self::error::GatewayError;
 use self::exchange::{ANSWER, CONFIG, refused};
 pub use self::http::Http;
-pub(crate) use self::http::chain;
+pub(crate) use self::http::{POLLS_BETWEEN_TIMERS, chain};
 use crate::deadline::Deadline;
 use crate::patience::Patience;
 use crate::pointer::GatewaySource;

@@ -21,6 +21,9 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(30);
 const DISCOVERY: &str = r#"{"service":"attestation-gateway","protocol":1,"kinds":["tpm"]}"#;
 
+/// An informational response, which is sent without end.
+const EARLY_HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n";
+
 struct Ca {
     issuer: Issuer<'static, KeyPair>,
     certificate: Certificate,
@@ -92,6 +95,11 @@ fn serve(config: &Arc<ServerConfig>, mut connection: TcpStream, answer: Option<S
         }
     }
     if let Some(answer) = answer {
+        if answer == EARLY_HINTS {
+            // Until the client hangs up.
+            let many = answer.repeat(1000);
+            while stream.write_all(many.as_bytes()).is_ok() {}
+        }
         let _ = stream.write_all(answer.as_bytes());
         stream.conn.send_close_notify();
         let _ = stream.flush();
@@ -241,6 +249,23 @@ fn a_gateway_that_comes_up_late_is_waited_for() {
     check_discovery(vec![http(503, ""), None, http(500, ""), http(200, DISCOVERY)], |found| {
         found == Ok(Discovered::Gateway(taking([Kind::Tpm])))
     });
+}
+
+#[test]
+fn informational_responses_without_end_are_no_answer() {
+    let ca = ca("ca");
+    let endless = server(&ca, &["127.0.0.1"], (2000, 2900), vec![Some(EARLY_HINTS.to_owned())]);
+    let begun = std::time::Instant::now();
+    let found = discover(trust(&ca), &endless.base, Duration::from_secs(2));
+    let took = begun.elapsed();
+    assert!(
+        matches!(&found, Err(GatewayError::Unreachable { error, .. }) if error.contains("timeout")),
+        "{found:?}"
+    );
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    // A few are passed over.
+    let answer = format!("{}{}", EARLY_HINTS.repeat(3), http(200, DISCOVERY).unwrap());
+    check_discovery(vec![Some(answer)], |found| found == Ok(Discovered::Gateway(taking([Kind::Tpm]))));
 }
 
 #[test]

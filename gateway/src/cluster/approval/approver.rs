@@ -225,7 +225,10 @@ impl Approver {
         let now = self.clock.now().as_secs();
         let repetition = now.saturating_sub(csr.created) / EVENT_AGAIN_SECONDS;
         let name = csr.node().unwrap_or(&csr.username);
-        if requests.has_event(&csr.uid, &text, repetition) || !memory.budget.take(name, group.is_attested, Instant::now()) {
+        let last = requests.last_event(&csr.uid);
+        let is_other_text = last.as_ref().is_none_or(|(said, _)| *said != text);
+        let is_due = is_other_text || last.is_none_or(|(_, number)| number != repetition);
+        if !is_due || !memory.budget.take(name, group.is_attested, Instant::now()) {
             return Ok(());
         }
         let (about, said) = (csr.about(), csr::NOT_APPROVED);
@@ -234,7 +237,10 @@ impl Approver {
             .say_again(&self.cluster, about, said, &text, (now, repetition))
             .await?
         {
-            tracing::warn!("CSR {} is left as it is: {text}", csr.name);
+            // The event is repeated since the API forgets it; the log keeps this line.
+            if is_other_text {
+                tracing::warn!("CSR not approved: {}: {text}", csr.name);
+            }
             requests.note_event(&csr.uid, text, repetition);
         }
         Ok(())

@@ -11,13 +11,11 @@ use crate::causes::with_causes;
 use crate::cluster::{Cluster, ClusterError};
 
 /// The name of these objects in messages.
-const EGRESS_IPS: &str = "egress IPs";
+pub(super) const EGRESS_IPS: &str = "egress IPs";
 /// Lifetime of an answer: CSRs with such an address are judged again every ten seconds.
 const FRESH: Duration = Duration::from_secs(10);
-/// Objects in one page of a list.
+/// Objects in one page of a list: clusters have dozens.
 const PAGE_LIMIT: u32 = 50;
-/// Most pages that are read: clusters have dozens of these objects.
-const PAGES_LIMIT: usize = 20;
 
 /// The egress addresses that nodes had at the last answer.
 #[derive(Debug, Default)]
@@ -52,25 +50,20 @@ impl Egress {
     }
 }
 
-async fn list(cluster: &Cluster) -> Result<EgressAddresses, ClusterError> {
+/// Lists the egress addresses; none in a cluster that does not know this kind of object.
+pub(super) async fn list(cluster: &Cluster) -> Result<EgressAddresses, ClusterError> {
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("k8s.ovn.org", "v1", "EgressIP"), "egressips");
     let api: Api<DynamicObject> = Api::all_with(cluster.client(), &resource);
     let mut found = EgressAddresses::default();
-    let mut page = ListParams::default().limit(PAGE_LIMIT);
-    for _ in 0..PAGES_LIMIT {
-        let listed = match cluster.ask(EGRESS_IPS, api.list(&page)).await {
-            Ok(listed) => listed,
-            Err(error) if error.is_not_found() => return Ok(EgressAddresses::default()),
-            Err(error) => return Err(error),
-        };
-        for object in &listed.items {
-            let status = object.data.get("status").map(Status::deserialize);
-            found.add(&status.and_then(Result::ok).unwrap_or_default().items);
+    match cluster.list(EGRESS_IPS, &api, &ListParams::default().limit(PAGE_LIMIT)).await {
+        Ok(objects) => {
+            for object in &objects {
+                let status = object.data.get("status").map(Status::deserialize);
+                found.add(&status.and_then(Result::ok).unwrap_or_default().items);
+            }
+            Ok(found)
         }
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => break,
-        }
+        Err(error) if error.is_not_found() => Ok(found),
+        Err(error) => Err(error),
     }
-    Ok(found)
 }

@@ -1,7 +1,9 @@
 //! The CSRs of kubelets that are in the cluster, by the node they are for, with what this gateway has done about each.
 //!
-//! Any client with the bootstrap credential fills it, so its size in bytes is bounded, and what is judged in one pass is bounded for each node name.
+//! Any client with the bootstrap credential fills it, and any node with its own. So its size in bytes and what is judged in one pass are bounded, for client
+//! certificates and for serving certificates each, and in those for each node name.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 use attest::SpkiSha256;
 use kube::Resource;
 
-use super::csr::{Csr, Purpose, Stage};
+use super::csr::{Csr, NODE_USER, Purpose, Stage};
 use super::csr_object::CsrObject;
 use super::judge::Asked;
 
@@ -17,18 +19,20 @@ use super::judge::Asked;
 const SETTLE: Duration = Duration::from_secs(3);
 /// Delay before a CSR that was left is judged again: a Machine object may have got an address, or the administrator has named a machine.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Most names whose CSRs are judged in one pass: each costs a few reads of the store.
+/// Most names whose CSRs of one purpose are judged in one pass: each costs a few reads of the store.
 const NAMES_PER_PASS_LIMIT: usize = 25;
 /// Most CSRs for one name that are judged in one pass: a node has one.
 const JUDGED_PER_NAME_LIMIT: usize = 4;
-/// Most memory for CSRs. One of a kubelet takes about 1 KiB, so this is 30,000 nodes that ask at once.
-const CACHE_LIMIT_BYTES: usize = 32 * 1024 * 1024;
+/// Most memory for the CSRs of one purpose. One of a kubelet takes about 1 KiB, so this is 15,000 nodes that ask at once.
+const CACHE_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 /// Size of a full cache after an eviction: not each CSR that comes evicts one.
 const CACHE_AFTER_EVICTION_BYTES: usize = CACHE_LIMIT_BYTES / 10 * 9;
 /// Memory for a CSR besides its texts, bytes: entry, indexes, allocations.
 const ENTRY_BYTES: usize = 768;
+/// Sizes of groups that differ by less are the same for an eviction: a node's own CSR has a few hundred bytes more or less than another.
+const SIZE_STEP_BYTES: usize = 4096;
 
-/// The CSRs that are counted together: for one node, or by one user if it cannot be read which node they are for.
+/// The CSRs that are counted together: for one node, or by one user where that user's CSRs for that node are never approved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Node(Purpose, String),
@@ -36,10 +40,20 @@ enum Subject {
 }
 
 impl Subject {
-    fn of(csr: &Csr) -> Self {
-        match csr.node() {
+    fn of(csr: &Csr, requester: &str) -> Self {
+        let may_ask_for = |node: &&str| match csr.purpose {
+            Purpose::Client => csr.username == requester,
+            Purpose::Serving => csr.username.strip_prefix(NODE_USER) == Some(*node),
+        };
+        match csr.node().filter(may_ask_for) {
             Some(node) => Self::Node(csr.purpose, node.to_owned()),
             None => Self::User(csr.purpose, csr.username.clone()),
+        }
+    }
+
+    const fn purpose(&self) -> Purpose {
+        match self {
+            Self::Node(purpose, _) | Self::User(purpose, _) => *purpose,
         }
     }
 
@@ -66,7 +80,7 @@ struct Entry {
     judged: Option<Instant>,
     first_judged: Option<u64>,
     maybe_judged_before: bool,
-    /// The text of its last event, and for the how manyth time.
+    /// Text and repetition of its last event.
     event: Option<(String, u64)>,
 }
 
@@ -99,17 +113,35 @@ struct Group {
     bytes: usize,
 }
 
+impl Group {
+    /// Its place among those from which a full cache evicts: the last one loses a CSR. The largest comes last; of those of about the same size, that whose
+    /// oldest CSR has waited longest.
+    fn rank(&self) -> Rank {
+        let oldest = self.uids.first().map_or(u64::MAX, |(created, _)| *created);
+        (self.bytes / SIZE_STEP_BYTES, Reverse(oldest))
+    }
+}
+
+type Rank = (usize, Reverse<u64>);
+
+/// The CSRs of one purpose, as far as they are counted.
+#[derive(Default)]
+struct Share {
+    ranks: BTreeSet<(Rank, Subject)>,
+    bytes: usize,
+}
+
 #[derive(Default)]
 struct Content {
+    /// The user whose CSRs for client certificates are approved (`cluster.approval.requester`).
+    requester: String,
     entries: HashMap<String, Entry>,
     groups: BTreeMap<Subject, Group>,
-    /// Groups by their size.
-    sizes: BTreeSet<(usize, Subject)>,
-    bytes: usize,
+    shares: BTreeMap<Purpose, Share>,
     listing: u64,
-    /// For which purposes all were listed once.
-    listed: BTreeSet<Purpose>,
     evicted: u64,
+    /// The purposes of evicted CSRs.
+    evicted_of: BTreeSet<Purpose>,
 }
 
 /// CSRs for one node that are to be judged.
@@ -123,10 +155,17 @@ pub(super) struct DueGroup {
 }
 
 /// The CSRs of kubelets.
-#[derive(Default)]
 pub(super) struct RequestCache(Mutex<Content>);
 
 impl RequestCache {
+    /// An empty cache for CSRs of which this user may ask for client certificates.
+    pub(super) fn new(requester: &str) -> Self {
+        Self(Mutex::new(Content {
+            requester: requester.to_owned(),
+            ..Content::default()
+        }))
+    }
+
     fn locked(&self) -> MutexGuard<'_, Content> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +178,7 @@ impl RequestCache {
     }
 
     /// Takes up an object that a listing or a watch has shown.
-    pub(super) fn insert(&self, object: &CsrObject, purpose: Purpose, listing: u64) {
+    pub(super) fn insert(&self, object: &CsrObject, purpose: Purpose, listing: u64, is_listed: bool) {
         let Some(uid) = object.meta().uid.as_deref() else { return };
         {
             let mut content = self.locked();
@@ -152,7 +191,8 @@ impl RequestCache {
         // A signature is verified here: not while others wait.
         let csr = Csr::of(object).filter(|csr| csr.purpose == purpose && csr.stage != Stage::Closed);
         let mut content = self.locked();
-        let is_first = !content.listed.contains(&purpose);
+        // Another gateway may have judged it, or this one before it was evicted.
+        let maybe_judged_before = is_listed || content.evicted_of.contains(&purpose);
         let before = content.remove(uid);
         let Some(csr) = csr else { return };
         let entry = Entry {
@@ -163,7 +203,7 @@ impl RequestCache {
             since: before.as_ref().map_or_else(Instant::now, |before| before.since),
             judged: before.as_ref().and_then(|before| before.judged),
             first_judged: before.as_ref().and_then(|before| before.first_judged),
-            maybe_judged_before: before.as_ref().map_or(is_first, |before| before.maybe_judged_before),
+            maybe_judged_before: before.as_ref().map_or(maybe_judged_before, |before| before.maybe_judged_before),
             event: before.and_then(|before| before.event),
         };
         content.add(entry);
@@ -187,7 +227,6 @@ impl RequestCache {
         for uid in gone {
             content.remove(&uid);
         }
-        content.listed.insert(purpose);
     }
 
     /// Returns and resets the number of CSRs that were evicted from a full cache.
@@ -213,7 +252,7 @@ impl RequestCache {
         let content = self.locked();
         let mut waiting: BTreeMap<&Subject, Vec<&Entry>> = BTreeMap::new();
         let subjects = content.entries.values().filter(|entry| entry.is_due(now)).filter_map(|entry| {
-            let (subject, _) = content.groups.get_key_value(&Subject::of(&entry.csr))?;
+            let (subject, _) = content.groups.get_key_value(&content.subject_of(&entry.csr))?;
             Some((subject, entry))
         });
         for (subject, entry) in subjects {
@@ -221,7 +260,13 @@ impl RequestCache {
         }
         let mut order: Vec<(&Subject, Vec<&Entry>)> = waiting.into_iter().collect();
         order.sort_by_cached_key(|(subject, due)| (!subject.is_attested(attested), due.iter().map(|entry| entry.waits_since()).min()));
-        order.truncate(NAMES_PER_PASS_LIMIT);
+        let mut left = BTreeMap::new();
+        order.retain(|(subject, _)| {
+            let left = left.entry(subject.purpose()).or_insert(NAMES_PER_PASS_LIMIT);
+            let is_left = *left > 0;
+            *left = left.saturating_sub(1);
+            is_left
+        });
         let group = |(subject, mut due): (&Subject, Vec<&Entry>)| {
             let has_key = |entry: &Entry| entry.csr.request.as_ref().is_ok_and(|request| attested.keys.contains(&request.key));
             due.sort_by_key(|entry| (!has_key(entry), entry.waits_since()));
@@ -251,11 +296,9 @@ impl RequestCache {
         before.is_some()
     }
 
-    /// Returns whether its last event was this one.
-    pub(super) fn has_event(&self, uid: &str, text: &str, repetition: u64) -> bool {
-        let content = self.locked();
-        let event = content.entries.get(uid).and_then(|entry| entry.event.as_ref());
-        event.is_some_and(|(said, number)| said == text && *number == repetition)
+    /// Returns text and repetition of its last event.
+    pub(super) fn last_event(&self, uid: &str) -> Option<(String, u64)> {
+        self.locked().entries.get(uid).and_then(|entry| entry.event.clone())
     }
 
     /// Notes its last event.
@@ -268,43 +311,56 @@ impl RequestCache {
 
 impl Content {
     fn add(&mut self, entry: Entry) {
-        let (subject, bytes) = (Subject::of(&entry.csr), entry.bytes);
+        let (subject, bytes) = (self.subject_of(&entry.csr), entry.bytes);
         self.resize(&subject, |group| {
             group.uids.insert((entry.csr.created, entry.csr.uid.clone()));
             group.bytes += bytes;
         });
-        self.bytes += bytes;
         self.entries.insert(entry.csr.uid.clone(), entry);
-        if self.bytes > CACHE_LIMIT_BYTES {
-            while self.bytes > CACHE_AFTER_EVICTION_BYTES && self.evict() {
+        let purpose = subject.purpose();
+        if self.bytes(purpose) > CACHE_LIMIT_BYTES {
+            self.evicted_of.insert(purpose);
+            while self.bytes(purpose) > CACHE_AFTER_EVICTION_BYTES && self.evict(purpose) {
                 self.evicted += 1;
             }
         }
     }
 
+    fn subject_of(&self, csr: &Csr) -> Subject {
+        Subject::of(csr, &self.requester)
+    }
+
+    fn bytes(&self, purpose: Purpose) -> usize {
+        self.shares.get(&purpose).map_or(0, |share| share.bytes)
+    }
+
     fn remove(&mut self, uid: &str) -> Option<Entry> {
         let entry = self.entries.remove(uid)?;
-        self.resize(&Subject::of(&entry.csr), |group| {
+        self.resize(&self.subject_of(&entry.csr), |group| {
             group.uids.remove(&(entry.csr.created, uid.to_owned()));
             group.bytes = group.bytes.saturating_sub(entry.bytes);
         });
-        self.bytes = self.bytes.saturating_sub(entry.bytes);
         Some(entry)
     }
 
     fn resize(&mut self, subject: &Subject, change: impl FnOnce(&mut Group)) {
         let mut group = self.groups.remove(subject).unwrap_or_default();
-        self.sizes.remove(&(group.bytes, subject.clone()));
+        let share = self.shares.entry(subject.purpose()).or_default();
+        share.ranks.remove(&(group.rank(), subject.clone()));
+        share.bytes = share.bytes.saturating_sub(group.bytes);
         change(&mut group);
+        share.bytes += group.bytes;
         if !group.uids.is_empty() {
-            self.sizes.insert((group.bytes, subject.clone()));
+            share.ranks.insert((group.rank(), subject.clone()));
             self.groups.insert(subject.clone(), group);
         }
     }
 
-    /// Forgets the oldest pending CSR of the largest group: a kubelet's own is the newest, and is judged within seconds.
-    fn evict(&mut self) -> bool {
-        let Some((_, subject)) = self.sizes.last() else { return false };
+    /// Forgets the oldest pending CSR of the group that is last by its rank: a kubelet's own is the newest, and is judged within seconds.
+    fn evict(&mut self, purpose: Purpose) -> bool {
+        let Some((_, subject)) = self.shares.get(&purpose).and_then(|share| share.ranks.last()) else {
+            return false;
+        };
         let Some(group) = self.groups.get(subject) else { return false };
         let is_pending = |uid: &&String| self.entries.get(*uid).is_some_and(|entry| entry.csr.stage == Stage::Pending);
         let uids = || group.uids.iter().map(|(_, uid)| uid);
@@ -326,7 +382,7 @@ fn size(csr: &Csr) -> usize {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
-    use super::super::judge::tests::csr;
+    use super::super::judge::tests::{csr, rules};
     use super::*;
 
     fn entry(csr: Csr, since: Instant) -> Entry {
@@ -344,7 +400,7 @@ mod tests {
     }
 
     fn with(all: impl IntoIterator<Item = Csr>, since: Instant) -> RequestCache {
-        let cache = RequestCache::default();
+        let cache = RequestCache::new(&rules().requester);
         for csr in all {
             cache.locked().add(entry(csr, since));
         }
@@ -424,7 +480,7 @@ mod tests {
         });
         let cache = with([own].into_iter().chain(crowd), Instant::now());
         let mut content = cache.locked();
-        assert!(content.bytes <= CACHE_LIMIT_BYTES && content.evicted > 0);
+        assert!(content.bytes(Purpose::Client) <= CACHE_LIMIT_BYTES && content.evicted > 0);
         assert!(content.entries.contains_key("uid-of-own"));
         assert!(content.entries.contains_key(&format!("{:036}", count - 1)));
         assert!(!content.entries.contains_key(&format!("{:036}", 0)));
@@ -432,6 +488,67 @@ mod tests {
         for uid in uids {
             content.remove(&uid);
         }
-        assert_eq!((content.bytes, content.groups.len(), content.sizes.len()), (0, 0, 0));
+        let share = content.shares.remove(&Purpose::Client).unwrap();
+        assert_eq!((share.bytes, content.groups.len(), share.ranks.len()), (0, 0, 0));
+    }
+
+    /// A CSR for the serving certificate of `node` by the node of this name.
+    fn serving(by: &str, node: &str, number: usize) -> Csr {
+        let mut csr = csr(&format!("serving-{number}"), node);
+        csr.uid = format!("{by}-{number:036}");
+        csr.purpose = Purpose::Serving;
+        csr.username = format!("{NODE_USER}{by}");
+        csr.created += u64::try_from(number).unwrap();
+        csr.request.as_mut().unwrap().name = node.to_owned();
+        csr
+    }
+
+    #[test]
+    fn attack_53_one_nodes_crowd_of_names_takes_nobodys_turn_and_evicts_nobody() {
+        let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
+        // One credential, and another name each time: client and serving certificates.
+        let of_clients = (0..count).map(|number| Csr {
+            purpose: Purpose::Client,
+            ..serving("worker-9", &format!("name-{number}"), number)
+        });
+        let of_servers = (count..2 * count).map(|number| serving("worker-9", &format!("name-{number}"), number));
+        let since = Instant::now();
+        let honest: Vec<Csr> = (10..30)
+            .map(|number| serving(&format!("worker-{number}"), &format!("worker-{number}"), 0))
+            .collect();
+        let client = csr("client", "worker-1");
+        let cache = with(honest.iter().cloned().chain([client]).chain(of_clients).chain(of_servers), since);
+        assert!(cache.locked().evicted > 0);
+        let groups = cache.due(since + SETTLE, &AttestedSubjects::default());
+        let names = due_names(&groups);
+        assert!(names.contains(&"client"), "{names:?}");
+        for csr in &honest {
+            let found = groups.iter().flat_map(|group| &group.due).any(|asked| asked.csr.uid == csr.uid);
+            assert!(found, "{}", csr.uid);
+        }
+    }
+
+    #[test]
+    fn attack_53_the_bootstrap_credentials_crowd_of_names_evicts_no_serving_csr_and_no_new_one() {
+        let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
+        let crowd = (0..count).map(|number| {
+            let mut csr = csr("crowd", &format!("name-{number}"));
+            csr.uid = format!("{number:036}");
+            csr.created += u64::try_from(number).unwrap();
+            csr
+        });
+        let since = Instant::now();
+        let mut new = csr("new", "worker-1");
+        new.created += u64::try_from(count).unwrap();
+        let cache = with([serving("worker-2", "worker-2", 0)].into_iter().chain(crowd).chain([new]), since);
+        assert!(cache.locked().evicted > 0);
+        let attested = AttestedSubjects {
+            names: HashSet::from(["worker-1".to_owned()]),
+            keys: HashSet::new(),
+        };
+        let groups = cache.due(since + SETTLE, &attested);
+        let names = due_names(&groups);
+        assert_eq!((names[0], names.contains(&"serving-0")), ("new", true));
+        assert_eq!(names.len(), NAMES_PER_PASS_LIMIT + 1);
     }
 }

@@ -44,7 +44,8 @@ impl Sink<CsrObject> for RequestSink {
     fn take(&mut self, event: Event<CsrObject>) {
         match event {
             Event::Init => self.listing = self.cache.begin_listing(),
-            Event::InitApply(object) | Event::Apply(object) => self.cache.insert(&object, self.purpose, self.listing),
+            Event::InitApply(object) => self.cache.insert(&object, self.purpose, self.listing, true),
+            Event::Apply(object) => self.cache.insert(&object, self.purpose, self.listing, false),
             Event::InitDone => self.cache.end_listing(self.purpose, self.listing),
             Event::Delete(object) => {
                 if let Some(uid) = &object.meta().uid {

@@ -9,6 +9,7 @@ use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use kube::core::Selector;
 
 use super::csr::{CLIENT_SIGNER, Purpose, SERVING_SIGNER};
+use super::egress::{self, EGRESS_IPS};
 use super::facts::{Machine, NodeFacts};
 use super::reason::Reason;
 use super::request_cache::RequestCache;
@@ -48,7 +49,16 @@ pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSetti
     let signers = [(CLIENT_REQUESTS, CLIENT_SIGNER), (SERVING_REQUESTS, SERVING_SIGNER)];
     for (what, signer) in signers.into_iter().take(if settings.serving { 2 } else { 1 }) {
         let of_signer = one.clone().fields(&format!("spec.signerName={signer}"));
-        found.push((what, cluster.ask(what, requests.list_metadata(&of_signer)).await.map(drop)));
+        let listed = cluster.ask(what, requests.list_metadata(&of_signer)).await;
+        found.push((what, listed.map(drop)));
+    }
+    // The whole of one is read before it is approved. This one is not there.
+    let read = cluster
+        .ask(CLIENT_REQUESTS, requests.get_metadata_opt("attest-gateway-check"))
+        .await;
+    found.push((CLIENT_REQUESTS, read.map(drop)));
+    if settings.serving {
+        found.push((EGRESS_IPS, egress::list(cluster).await.map(drop)));
     }
     found.push((NODES, cluster.ask(NODES, nodes.list_metadata(&one)).await.map(drop)));
     if settings.machine_objects {
@@ -62,7 +72,7 @@ impl Watched {
     /// Begins to watch, and what does so for as long as it is polled.
     pub(super) fn begin(cluster: &Cluster, settings: &ApprovalSettings) -> (Self, impl Future<Output = ()> + use<>) {
         let (health, all) = (cluster.health(), Selector::default());
-        let requests = Arc::new(RequestCache::default());
+        let requests = Arc::new(RequestCache::new(&settings.requester));
         let client = request_watch::watch(cluster, Purpose::Client, &requests);
         let serving = settings.serving.then(|| request_watch::watch(cluster, Purpose::Serving, &requests));
         let (nodes, keep_nodes) = keep(&Api::all(cluster.client()), (), &all, NODES, health);

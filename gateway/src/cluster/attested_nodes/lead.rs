@@ -270,7 +270,7 @@ impl Leading {
         left: &mut Left,
     ) -> Result<(), PassError> {
         status.sum_up();
-        if status == *before {
+        if status == *before && !writer.is_to_label(node, &status) {
             return Ok(());
         }
         left.written += 1;

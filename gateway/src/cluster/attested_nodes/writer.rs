@@ -146,6 +146,11 @@ impl Writer {
         Ok(Written::Yes)
     }
 
+    /// Returns whether labels differ from the status, unless the API has refused the last ones that were written.
+    pub(super) fn is_to_label(&self, node: &AttestedNode, status: &Status) -> bool {
+        !self.unlabelled && status.labels().into_iter().any(|(name, value)| node.label(name) != value)
+    }
+
     /// Writes the labels by which the object is found, if they are others, and returns the version that it has then.
     async fn label(&mut self, node: &AttestedNode, status: &Status) -> Result<Option<String>, ClusterError> {
         let changed = status.labels().into_iter().filter(|(name, value)| node.label(name) != *value);

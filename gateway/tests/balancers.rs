@@ -1,6 +1,6 @@
 //! Nodes behind a balancer that ends no TLS: by the PROXY protocol it says whose connections it passes on, and nobody else does.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use crate::support::kubelet::{PATH, client};
@@ -99,10 +99,21 @@ async fn haproxys_health_checks_are_its_own() {
 }
 
 /// A header that says PROXY, and this source.
-fn header(source: Ipv4Addr) -> Vec<u8> {
-    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
-    header.extend(source.octets());
-    header.extend([127, 0, 0, 1, 0xab, 0xcd, 0x58, 0x5f]);
+fn header(source: impl Into<IpAddr>) -> Vec<u8> {
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21".to_vec();
+    match source.into() {
+        IpAddr::V4(source) => {
+            header.extend(b"\x11\0\x0c");
+            header.extend(source.octets());
+            header.extend(Ipv4Addr::LOCALHOST.octets());
+        }
+        IpAddr::V6(source) => {
+            header.extend(b"\x21\0\x24");
+            header.extend(source.octets());
+            header.extend(Ipv6Addr::LOCALHOST.octets());
+        }
+    }
+    header.extend([0xab, 0xcd, 0x58, 0x5f]);
     header
 }
 
@@ -138,6 +149,20 @@ async fn attack_43_a_stranger_names_nobody_elses_address() {
     local[12] = 0x20;
     assert_eq!(status_after(&gateway, BALANCER, &local).await.unwrap(), 403);
     assert_eq!(peers(&gateway), [STRANGER, NODE, BALANCER].map(IpAddr::from));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_55_a_neighbour_in_the_ipv6_network_uses_up_its_own_guesses_only() {
+    let gateway = start();
+    let (neighbour, node): (Ipv6Addr, Ipv6Addr) = ("2001:db8::66".parse().unwrap(), "2001:db8::7".parse().unwrap());
+    let guess = async |from: Ipv6Addr| status_after(&gateway, BALANCER, &header(from)).await.unwrap();
+    let mut refused = 0;
+    while guess(neighbour).await == 403 {
+        refused += 1;
+        assert!(refused < 1000, "guesses are not counted");
+    }
+    assert_eq!(guess(node).await, 403);
+    assert_eq!(guess(neighbour).await, 503);
 }
 
 #[tokio::test(flavor = "multi_thread")]

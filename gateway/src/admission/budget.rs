@@ -25,6 +25,9 @@ const TELL_EVERY_SECONDS: u64 = 60;
 /// of these have something.
 const SHARED_EIGHTHS: u64 = 7;
 
+/// How far the times of requests may go back from one to the next, in seconds, before the clock is taken for set back: longer than a request waits.
+const REORDERED_SECONDS: u64 = 60;
+
 /// How far a budget may be spent, and by whom.
 struct Tier {
     /// Eighths of the whole that may be spent then.
@@ -135,12 +138,12 @@ impl Budget {
         }
     }
 
-    /// Spends that much for somebody who gets it in any case. What others may spend is less by that.
+    /// Spends that much for somebody who gets it in any case. What others may spend is less by that, but for the last tiers: who owes little is served.
     pub fn take(&self, amount: u64, now: UnixTime) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.recover(&mut state, now.as_secs());
-        let taken = state.all.owed.saturating_add(amount.saturating_mul(ONE));
-        state.all.owed = taken.min(self.eighths(8));
+        let taken = state.all.owed.saturating_add(amount.saturating_mul(ONE)).min(self.eighths(6));
+        state.all.owed = state.all.owed.max(taken);
     }
 
     /// Gives back what has come since the last time.
@@ -148,7 +151,10 @@ impl Budget {
         // A clock that was set back gives nothing, and takes nothing. Nothing is owed any longer once all of it has come back.
         let all_of_it = self.at_once.div_ceil(self.each_second.max(1)).saturating_add(1);
         let seconds = now.saturating_sub(state.at).min(all_of_it);
-        state.at = now;
+        // A request that has waited for a processor has an earlier time than one that came after it: no second comes back twice.
+        if now > state.at || state.at - now > REORDERED_SECONDS {
+            state.at = now;
+        }
         let came = self.each_second.saturating_mul(ONE).saturating_mul(seconds);
         state.all.owed = state.all.owed.saturating_sub(came);
         state.all.share_out(self.shared_each_second().saturating_mul(seconds));
@@ -159,16 +165,20 @@ impl Budget {
         let each_second = self.each_second.max(1).saturating_mul(ONE);
         let whole = seconds(spent.saturating_add(amount), self.eighths(tier.whole), each_second);
         let [networks @ .., own] = levels else { return whole };
-        let within = |level: &Level, eighths: u64| {
-            let limit = (level.part / 8).saturating_mul(eighths);
-            seconds(level.owed.saturating_add(amount), limit, level.each_second)
-        };
-        let (own, eighths) = match tier.takers {
-            Takers::Anybody => return whole,
-            Takers::Within { own: eighths, networks } => (within(own, eighths), networks),
-            Takers::Debtless { networks } => (seconds(own.owed, 0, own.each_second), networks),
-        };
-        networks.iter().map(|level| within(level, eighths)).fold(whole.max(own), u64::max)
+        let limit = |level: &Level, eighths: u64| (level.part / 8).saturating_mul(eighths);
+        let within = |level: &Level, limit: u64| seconds(level.owed.saturating_add(amount), limit, level.each_second);
+        let networks = |limit: &dyn Fn(&Level) -> u64| networks.iter().map(|level| within(level, limit(level))).fold(whole, u64::max);
+        match tier.takers {
+            Takers::Anybody => whole,
+            Takers::Within {
+                own: eighths,
+                networks: of_networks,
+            } => within(own, limit(own, eighths)).max(networks(&|level| limit(level, of_networks))),
+            // Also where thousands ask, and a network's part is less than this amount, a network that owes nothing gets it.
+            Takers::Debtless { networks: of_networks } => {
+                seconds(own.owed, 0, own.each_second).max(networks(&|level| limit(level, of_networks).max(amount)))
+            }
+        }
     }
 
     /// What all sources share out, of the whole.

@@ -125,6 +125,17 @@ fn memory_is_bounded() {
     }
 }
 
+#[test]
+fn a_second_comes_back_once_in_whatever_order_requests_come() {
+    let budget = Budget::new(100, 10);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 50);
+    for _ in 0..10 {
+        assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
+        assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 0);
+    }
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1002), 10);
+}
+
 /// An address of 2001:db8::/32.
 fn six(number: u128) -> Source {
     IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)).into()
@@ -210,11 +221,21 @@ const HONEST: std::ops::Range<u128> = 1_000_000..1_000_033;
 
 #[test]
 fn attack_54_greedy_sources_keep_nobody_from_booting() {
-    for (greedy, within) in [(1, 2), (2, 2), (10, 2), (1200, 30), (10_000, 300)] {
-        // One challenge, and another one since the answer to the first was lost.
-        let honest = nodes(HONEST.map(v4), 2);
-        let after = booted_after(&challenges(), &mut in_turn(greedy, v4), honest);
-        assert!(after <= within, "{greedy} greedy sources: {after} s");
+    let alone = &[(1, 2), (2, 2), (10, 2), (1200, 30), (10_000, 300)][..];
+    // A site's network of 48 bits has one share among all sources, which its nodes wait for within their hold.
+    let shared = &[(1, 2), (2, 2), (10, 10), (1200, 600)][..];
+    let kinds: [(&str, &dyn Fn(u128) -> Source, &[(u128, u64)]); 4] = [
+        ("IPv4", &v4, alone),
+        ("one network of 64 bits", &six, shared),
+        ("networks of 64 bits in one of 48", &|number| six(number << 64), shared),
+        ("networks of 48 bits", &|number| six(number << 80), &alone[..4]),
+    ];
+    for (of, honest, limits) in kinds {
+        for &(greedy, within) in limits {
+            // One challenge, and another one since the answer to the first was lost.
+            let after = booted_after(&challenges(), &mut in_turn(greedy, v4), nodes(HONEST.map(honest), 2));
+            assert!(after <= within, "{greedy} greedy sources, honest {of}: {after} s");
+        }
     }
 }
 
@@ -303,6 +324,8 @@ fn what_is_taken_in_any_case_is_less_for_others() {
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 45);
     // It is had even where there is nothing left, and is made up for in no longer than all of it.
     budget.take(1000, at(1000));
-    assert_eq!((granted(&budget, 1, 1, 1000), granted(&budget, 1, 1, 1001)), (0, 1));
-    assert_eq!(granted(&budget, ATTACKER, 1000, 1010), 49);
+    // However much of that there is, whoever owes nothing gets something.
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
+    assert_eq!(granted(&budget, 1, 1, 1000), 1);
+    assert_eq!(granted(&budget, ATTACKER, 1000, 1010), 50);
 }

@@ -136,7 +136,8 @@ pub(super) async fn post(
         record.basis = Some(by_digest(&request.evidence));
         return endpoint.decisions.refuse(record, refusal).await;
     }
-    if let Some(again) = endpoint.over_budget(opened.peek(), peer.ip(), now) {
+    let is_of_tpm = opened.peek().subject.tpm.is_some();
+    if !is_of_tpm && let Some(again) = endpoint.over_budget(peer.ip(), now) {
         return overload::told_when(Refusal::unavailable().into_response(), Some(again));
     }
     // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
@@ -152,6 +153,11 @@ pub(super) async fn post(
             return endpoint.decisions.refuse(record, refusal).await;
         }
     };
+    // A TPM that has activated its credential has proven something: it is not limited. What it writes is less for those who have proven nothing; a challenge that
+    // was spent before writes nothing.
+    if is_of_tpm && let Some(spends) = &endpoint.admission.spends {
+        spends.take(1, now);
+    }
     let asked = EvidenceAsked {
         pool,
         challenge: spent.challenge(),
@@ -186,14 +192,9 @@ fn screen(endpoint: &EvidenceEndpoint, challenge: &Challenge, evidence: &Evidenc
 }
 
 impl EvidenceEndpoint {
-    /// Takes what it costs to spend a challenge, where the store has a budget for that; says for how long there is nothing for this source. A TPM that has
-    /// activated its credential has proven something: it is in nobody's queue.
-    fn over_budget(&self, challenge: &Challenge, peer: IpAddr, now: UnixTime) -> Option<Duration> {
+    /// Takes what it costs to spend a challenge, where the store has a budget for that; returns for how long there is nothing for this source.
+    fn over_budget(&self, peer: IpAddr, now: UnixTime) -> Option<Duration> {
         let spends = self.admission.spends.as_ref()?;
-        if challenge.subject.tpm.is_some() {
-            spends.take(1, now);
-            return None;
-        }
         let source = self.admission.source(peer);
         let Spending::Over { tell, again } = spends.spend(source, 1, now) else {
             return None;
@@ -201,7 +202,7 @@ impl EvidenceEndpoint {
         if tell {
             tracing::warn!(
                 %source,
-                "more evidence from clients that have proven nothing than the store on the cluster's API bears: answered with 503 and Retry-After"
+                "too many writes to the store on the cluster's API by clients without a TPM: answered 503 with Retry-After"
             );
         }
         Some(again)

@@ -1,5 +1,6 @@
 //! Failures of the cluster's API, and their texts.
 
+use std::error::Error;
 use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
@@ -141,6 +142,23 @@ pub fn explain(error: &kube::Error) -> String {
         kube::Error::ReadEvents(error) => line(&with_causes(error)),
         error => line(&with_causes(error)),
     }
+}
+
+/// Returns whether a request failed because the API's certificate is not accepted.
+#[must_use]
+pub(crate) fn is_untrusted_certificate(error: &kube::Error) -> bool {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
+            return true;
+        }
+        // `source` of an I/O error passes over the error that it was made of.
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(cause) => Some(cause),
+            None => error.source(),
+        };
+    }
+    false
 }
 
 /// Returns a text as one line without control characters, of limited length.

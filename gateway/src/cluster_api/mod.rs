@@ -4,6 +4,7 @@ mod error;
 
 use std::time::Duration;
 
+pub(crate) use error::is_untrusted_certificate;
 pub use error::{Cause, ClusterError, explain};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};

@@ -66,3 +66,20 @@ async fn a_gateway_that_starts_before_its_api_waits_and_is_not_ready() {
     gateway.begin();
     assert!(!gateway.wait().success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_does_not_trust_its_apis_certificate_ends_and_names_the_setting() {
+    let (site, another) = (Site::start(), Site::start());
+    let mut gateway = gateway(&site, "one", "");
+    gateway.command(&["store", "key"]);
+    let ClusterApi::Kubeconfig(path) = site.settings("one").cluster.api else {
+        panic!()
+    };
+    let mut kubeconfig: Value = serde_json::from_str(&site.api.kubeconfig("token")).unwrap();
+    kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"] =
+        json!(data_encoding::BASE64.encode(another.api.ca_pem().as_bytes()));
+    std::fs::write(path, kubeconfig.to_string()).unwrap();
+    gateway.begin();
+    gateway.line(|line| line.contains("compare the CA of the kubeconfig"));
+    assert!(!gateway.wait().success());
+}

@@ -41,6 +41,8 @@ const PAGE: u32 = 500;
 pub(super) enum Failure {
     /// Whether it was done is not known, if it was to do something.
     Unanswered(String),
+    /// The API's certificate is not accepted: nothing was sent.
+    Untrusted(String),
     /// It was not done.
     Refused { code: u16, message: String },
     /// What is there is of a newer release.
@@ -90,6 +92,7 @@ fn failure(error: &Error) -> Failure {
             code: status.code,
             message: beginning(&status.message),
         },
+        error if cluster_api::is_untrusted_certificate(error) => Failure::Untrusted(explain(error)),
         error => Failure::Unanswered(explain(error)),
     }
 }
@@ -285,12 +288,15 @@ impl Place {
             advice: advice.to_owned(),
         };
         match failure {
-            Failure::Unanswered(why) if in_doubt => unanswered(
+            Failure::Unanswered(why) | Failure::Untrusted(why) if in_doubt => unanswered(
                 format!("{why}; whether it was done is not known"),
                 "the cluster's API does not answer, or its etcd is too slow; what was asked for can be asked for again",
             ),
-            // A certificate that is not taken is not taken later, either.
-            Failure::Unanswered(why) if why.contains("certificate") => engine(why.clone(), "look at [cluster] in gateway.toml"),
+            // Waiting does not help.
+            Failure::Untrusted(why) => engine(
+                why.clone(),
+                "compare the CA of the kubeconfig in [cluster] of gateway.toml with the API's certificate",
+            ),
             Failure::Unanswered(why) => unanswered(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
             Failure::Refused { code: 401, message } => engine(
                 message.clone(),

@@ -116,7 +116,7 @@ impl Committer {
     async fn settled(&mut self, until: Instant, why: String) -> Result<Fate, Trouble> {
         match self.settle(until).await {
             Ok(Fate::Unknown) => Err(Trouble::Doubt(Failure::Unanswered(why))),
-            Err(Trouble::Api(failure @ Failure::Unanswered(_))) => Err(Trouble::Doubt(failure)),
+            Err(Trouble::Api(failure @ (Failure::Unanswered(_) | Failure::Untrusted(_)))) => Err(Trouble::Doubt(failure)),
             settled => settled,
         }
     }

@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::checkpoints;
 use super::standing::Standing;
+use super::task_log::TaskLog;
 use crate::api::Gateway;
 use crate::audit::JournalError;
 use crate::audit::admin::{self, Acting, By, TakeError, Taken, Verb};
@@ -32,6 +33,9 @@ const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
 const REOPEN_EVERY: Duration = Duration::from_secs(5);
 /// How often it is looked whether a minute is over in which decisions were counted.
 const SUM_UP_EVERY: Duration = Duration::from_secs(5);
+/// The tasks that more than one place logs.
+pub(super) const KEEP_MARK: &str = "write the store's position to a file";
+pub(super) const ROTATE_SEAL: &str = "rotate the seal's keys";
 /// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
 const CLOCK_JUMP_LIMIT: Duration = Duration::from_secs(3600);
 /// How often the gateway looks whether a token, or the seal's key, is to be rotated: often enough that a folder that lost its token is mended soon.
@@ -195,9 +199,7 @@ async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
     if gateway.journal.reopen(gateway.clock.now().as_secs()).await? {
         tracing::info!("the attestation log was moved: a new one is begun");
         // What the old one knows of the store is not looked at any longer; and what it holds is settled.
-        if let Err(error) = gateway.store.keep_mark().await {
-            tracing::warn!(%error, "cannot note how far the store has come");
-        }
+        keep_mark(gateway, &mut TaskLog::new(KEEP_MARK)).await;
     }
     Ok(())
 }
@@ -235,7 +237,10 @@ async fn take_outbox(gateway: Arc<Gateway>) {
     let mut turn = Turn::new(Arc::clone(&gateway.store), "record what was changed");
     let mut every = tokio::time::interval(TAKE_OUTBOX_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut failed, mut looked) = (false, None::<(u64, Instant)>);
+    let (mut log, mut looked) = (
+        TaskLog::new("record administrative acts; they wait in the store"),
+        None::<(u64, Instant)>,
+    );
     loop {
         every.tick().await;
         let mark = gateway.store.recent_mark();
@@ -247,14 +252,8 @@ async fn take_outbox(gateway: Arc<Gateway>) {
             turn.release();
             tokio::time::sleep(LEAVE_OUTBOX).await;
         }
-        if let Err(error) = &taken
-            && !failed
-        {
-            tracing::warn!(%error, "what was changed cannot be recorded at the moment: it waits in the store");
-        }
-        failed = taken.is_err();
         // What was written since this mark was heard is looked for once more.
-        looked = mark.filter(|_| !failed).map(|mark| (mark, Instant::now()));
+        looked = log.note(taken).and(mark).map(|mark| (mark, Instant::now()));
     }
 }
 
@@ -271,25 +270,25 @@ async fn forget(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(FORGET_EVERY);
     let (begun, mut jumped) = (Instant::now(), false);
     let mut tending = Tending::of(&gateway.store);
+    let mut expired_log = TaskLog::new("delete expired state from the store");
+    let mut tokens_log = TaskLog::new("delete expired tokens");
+    let (mut seal_log, mut mark_log) = (TaskLog::new(ROTATE_SEAL), TaskLog::new(KEEP_MARK));
     loop {
         every.tick().await;
         let now = gateway.clock.now().as_secs();
-        match tending.tick(now, begun.elapsed()).await {
-            Ok(Tended { time, store }) => {
-                jumped = note_clock(&gateway, now, time, jumped);
-                let both = UnixTime::since_unix_epoch(Duration::from_secs(time.min(now)));
-                if let Some(store) = store
-                    && let own = in_own_hands(&gateway.settings, gateway.clock, &store, Verb::TokenForget)
-                    && let Err(error) = tokens::forget_expired(&*own, both).await
-                {
-                    tracing::warn!(%error, "cannot forget tokens that have expired");
-                }
-                tend_shared_seal(&gateway, Times::of(time, now)).await;
+        // Without the store's time the seal's keys are not rotated: their dates are by it, and this clock may be wrong.
+        if let Some(Tended { time, store }) = expired_log.note(tending.tick(now, begun.elapsed()).await) {
+            jumped = note_clock(&gateway, now, time, jumped);
+            let both = UnixTime::since_unix_epoch(Duration::from_secs(time.min(now)));
+            if let Some(store) = store {
+                let own = in_own_hands(&gateway.settings, gateway.clock, &store, Verb::TokenForget);
+                tokens_log.note(tokens::forget_expired(&*own, both).await);
             }
-            // Nor are the seal's keys tended: their dates are by the store's time, and this clock may be wrong.
-            Err(error) => tracing::warn!(%error, "cannot forget what has expired"),
+            if gateway.seal.is_shared() {
+                tend_keys(&gateway, Times::of(time, now), &mut seal_log).await;
+            }
         }
-        keep_mark(&gateway).await;
+        keep_mark(&gateway, &mut mark_log).await;
     }
 }
 
@@ -311,33 +310,23 @@ fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool 
 }
 
 /// Says outside of the store how far it has come; the attestation log does so with each line, and may begin anew.
-pub(super) async fn keep_mark(gateway: &Gateway) {
-    if let Err(error) = gateway.store.keep_mark().await {
-        tracing::warn!(%error, "cannot write how far the store has come");
-    }
-}
-
-/// As [`tend_seal`], by the store's time as well: keys that others have do not end by one gateway's clock.
-async fn tend_shared_seal(gateway: &Gateway, now: Times) {
-    if gateway.seal.is_shared() {
-        tend_keys(gateway, now).await;
-    }
+pub(super) async fn keep_mark(gateway: &Gateway, log: &mut TaskLog) {
+    log.note(gateway.store.keep_mark().await);
 }
 
 /// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over; it was done before anybody was served.
 async fn tend_seal(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + ROTATE_EVERY, ROTATE_EVERY);
+    let mut log = TaskLog::new(ROTATE_SEAL);
     loop {
         every.tick().await;
-        tend_keys(&gateway, gateway.clock.now().as_secs().into()).await;
+        tend_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
     }
 }
 
-pub(super) async fn tend_keys(gateway: &Gateway, now: Times) {
-    match gateway.seal.tend(now, gateway.settings.seal_keep()).await {
-        Ok(false) => {}
-        Ok(true) => tracing::info!("the seal has a new key"),
-        Err(error) => tracing::error!(%error, "the seal's keys stay what they were"),
+pub(super) async fn tend_keys(gateway: &Gateway, now: Times, log: &mut TaskLog) {
+    if log.note(gateway.seal.tend(now, gateway.settings.seal_keep()).await) == Some(true) {
+        tracing::info!("the seal has a new key");
     }
 }
 
@@ -347,36 +336,33 @@ async fn rotate_tokens(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(ROTATE_EVERY);
     // A folder that was slow to write to needs no second look at once.
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut log = TaskLog::new("rotate tokens");
     loop {
         every.tick().await;
-        if let Err(error) = tokens::tick(&*own, &gateway.settings.tls.ca, gateway.clock.now()).await {
-            tracing::error!(%error, "cannot see which tokens are to be rotated");
-        }
+        log.note(tokens::tick(&*own, &gateway.settings.tls.ca, gateway.clock.now()).await);
     }
 }
 
 /// Keeps in the store which pointers were seen.
 async fn write_sightings(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(WRITE_SIGHTINGS_EVERY);
+    let mut log = TaskLog::new("write when each pointer was last used");
     loop {
         tokio::select! {
             _ = every.tick() => {}
             () = gateway.sightings.first() => {}
         }
-        if let Err(error) = gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await {
-            tracing::warn!(%error, "cannot write which pointers were seen; trying again in a minute");
-        }
+        log.note(gateway.sightings.write_due(&*gateway.store, gateway.clock.now().as_secs()).await);
     }
 }
 
 /// Records how many decisions were counted in the minutes that are over.
 async fn sum_up(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(SUM_UP_EVERY);
+    let mut log = TaskLog::new("record aggregated decisions");
     loop {
         every.tick().await;
-        if let Err(error) = gateway.journal.sum_up(gateway.clock.now().as_secs(), false).await {
-            tracing::warn!(%error, "cannot record how many decisions were counted");
-        }
+        log.note(gateway.journal.sum_up(gateway.clock.now().as_secs(), false).await);
     }
 }
 

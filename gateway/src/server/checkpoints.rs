@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::task_log::TaskLog;
 use crate::api::Gateway;
 use crate::audit::{Journal, Keeping, Point, Signs, of_other_keys};
 use crate::clock::Clock;
@@ -12,6 +13,8 @@ use crate::store::Store;
 
 /// How long after the store could not keep a checkpoint it is tried again.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// The task, as its log names it.
+const KEEP_CHECKPOINT: &str = "write the last checkpoint of the attestation log to the store";
 
 /// Begins another chain if the log does not hold what the store says was signed; then whoever reads the log finds out, and nodes are served all the
 /// same. A chain that begins has a checkpoint at once.
@@ -34,7 +37,7 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     if let Err(error) = journal.checkpoint(clock.now().as_secs()).await {
         tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
     }
-    keep_last(journal, store, metrics).await;
+    keep_last(journal, store, metrics, &mut TaskLog::new(KEEP_CHECKPOINT)).await;
     tell_of_others(journal, store).await;
 }
 
@@ -84,8 +87,9 @@ async fn sign_now(gateway: &Gateway) {
 /// again.
 pub(super) async fn keep_them(gateway: Arc<Gateway>) {
     let mut signed = gateway.journal.checkpoints();
+    let mut log = TaskLog::new(KEEP_CHECKPOINT);
     loop {
-        let kept = keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
+        let kept = keep_last(&gateway.journal, &*gateway.store, &gateway.metrics, &mut log).await;
         let again = async {
             if kept {
                 std::future::pending::<()>().await;
@@ -104,23 +108,23 @@ pub(super) async fn keep_them(gateway: Arc<Gateway>) {
 /// Signs the end, and has the store keep it.
 pub(super) async fn end(gateway: &Gateway) {
     sign_now(gateway).await;
-    keep_last(&gateway.journal, &*gateway.store, &gateway.metrics).await;
+    keep_last(
+        &gateway.journal,
+        &*gateway.store,
+        &gateway.metrics,
+        &mut TaskLog::new(KEEP_CHECKPOINT),
+    )
+    .await;
 }
 
 /// Whether the store has the last checkpoint, or another gateway's.
-async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics) -> bool {
-    match journal.keep_checkpoint(store).await {
-        Ok(Keeping::Kept) => {}
-        Ok(Keeping::Behind) => {
-            tracing::error!(
-                "the store has a later checkpoint of this attestation log: another gateway writes the same chain, or wrote it once; was state/ copied?"
-            );
-            metrics.log_incomplete();
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the store cannot keep a checkpoint of the attestation log");
-            return false;
-        }
+async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log: &mut TaskLog) -> bool {
+    let keeping = log.note(journal.keep_checkpoint(store).await);
+    if keeping == Some(Keeping::Behind) {
+        tracing::error!(
+            "the store has a later checkpoint of this attestation log: another gateway writes the same chain, or wrote it once; was state/ copied?"
+        );
+        metrics.log_incomplete();
     }
-    true
+    keeping.is_some()
 }

@@ -10,6 +10,7 @@ mod refused;
 mod retention;
 mod said;
 mod standing;
+mod task_log;
 mod waiting;
 
 use std::future::Future;
@@ -45,6 +46,7 @@ use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
 use standing::Standing;
+use task_log::TaskLog;
 
 /// Why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -114,8 +116,10 @@ impl Server {
             // What may be open to a group, because it is another's, was said before.
             Err(error) => tracing::debug!(%error, "{}", settings.state.display()),
         }
+        // Also while it waits for the store a SIGHUP does not end it.
+        let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         let store = waiting::open_store(&settings, clock, &found, &metrics).await?;
-        Self::assemble(settings, clock, Arc::new(store), metrics, found).await
+        Self::assemble(settings, clock, Arc::new(store), metrics, (found, hangup)).await
     }
 
     /// As [`Server::bind`], with a store of the caller's.
@@ -125,7 +129,8 @@ impl Server {
     pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::default());
         let found = inspect(&settings, clock, &metrics).await?;
-        Self::assemble(settings, clock, store, metrics, found).await
+        let hangup = Hangup::listen().map_err(ServeError::Signal)?;
+        Self::assemble(settings, clock, store, metrics, (found, hangup)).await
     }
 
     async fn assemble(
@@ -133,7 +138,7 @@ impl Server {
         clock: Clock,
         store: Arc<dyn Store>,
         metrics: Arc<Metrics>,
-        found: Inspected,
+        (found, hangup): (Inspected, Hangup),
     ) -> Result<Self, ServeError> {
         let Inspected {
             tls,
@@ -145,7 +150,6 @@ impl Server {
             #[cfg(feature = "cluster")]
             cluster,
         } = found;
-        let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         let forwarders = forwarders(&settings)?;
         let blobs = Blobs::open(&settings.evidence())?;
         let config_copies = ConfigCopies::open(&settings)?;
@@ -243,7 +247,8 @@ impl Server {
         let standing = Standing::begin(&gateway).await;
         // What has sealed something from then on is known here.
         if !gateway.seal.is_shared() {
-            background::tend_keys(&gateway, gateway.clock.now().as_secs().into()).await;
+            let mut log = TaskLog::new(background::ROTATE_SEAL);
+            background::tend_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
         }
         tracing::info!("{listening}");
         Ok(Self {
@@ -336,7 +341,7 @@ impl Server {
             tracing::warn!(%error, "cannot write which pointers were seen");
         }
         checkpoints::end(&gateway).await;
-        background::keep_mark(&gateway).await;
+        background::keep_mark(&gateway, &mut TaskLog::new(background::KEEP_MARK)).await;
     }
 }
 

@@ -114,11 +114,8 @@ impl Member {
         token.answered(Some(password), &answer);
         answer?;
         token.number += 1;
-        tracing::info!(
-            endpoint = self.endpoint,
-            user = user.name,
-            "etcd: authenticated again: its users have changed"
-        );
+        // A token has expired, or etcd's users have changed.
+        tracing::debug!(endpoint = self.endpoint, user = user.name, "etcd: authenticated again");
         Ok(())
     }
 }

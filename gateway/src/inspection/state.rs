@@ -128,6 +128,7 @@ fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
         Ok(false) => findings.push(Finding::Good(format!("{place} does not exist yet; serve makes it"))),
         // `serve` waits for it, and says so.
         Err(error) if error.is_unanswered() && matches!(depth, Depth::Start) => return,
+        Err(error) if error.is_unanswered() => return findings.push(Finding::Degraded(format!("{place}: {error}"))),
         Err(error) => return findings.push(Finding::Error(format!("{place}: {error}"))),
     }
     match AnyStore::health(settings) {

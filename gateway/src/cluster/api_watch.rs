@@ -10,8 +10,9 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use super::client::answered;
 use super::{ClusterError, Health};
 
 /// Objects of one page of a list. An object has 1.5 MB at most (etcd's limit of a request), and a page is in memory as text until it is read.
@@ -20,8 +21,6 @@ pub(super) const PAGE_OBJECTS: u32 = 10;
 const WATCH_SECONDS: u32 = 60;
 /// How long a server may be silent: longer than a watch lasts.
 pub(super) const SILENCE: Duration = Duration::from_secs(70);
-/// Time limit for one page of a list, and for the beginning of a watch.
-const ANSWER_SECONDS: u64 = 15;
 /// A watch from an older version counts as established after this time without an event: a server that has lost that version says so first.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Pauses after failures: the first, doubled each time, and the longest.
@@ -243,17 +242,6 @@ enum Ended {
     Over,
     /// Its version cannot be continued: list again.
     Outdated,
-}
-
-/// An answer, within the time that one may take.
-async fn answered<T>(what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
-    match timeout(Duration::from_secs(ANSWER_SECONDS), answer).await {
-        Ok(answer) => answer.map_err(|error| ClusterError::Api { what, error }),
-        Err(_) => Err(ClusterError::Silent {
-            what,
-            seconds: ANSWER_SECONDS,
-        }),
-    }
 }
 
 /// An exponential backoff between [`RETRY_FIRST`] and [`RETRY_LONGEST`].

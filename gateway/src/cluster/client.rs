@@ -13,8 +13,8 @@ use crate::cluster_api;
 use crate::metrics::Metrics;
 use crate::settings::ClusterSettings;
 
-/// How long one request is waited for; a watch is no such request.
-const ASK: Duration = Duration::from_secs(15);
+/// Time limit for one answer: a page of a list, the beginning of a watch.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// Most objects that a list may have: more nodes than a cluster can have.
 const LIST_LIMIT_OBJECTS: usize = 50_000;
 
@@ -67,7 +67,7 @@ impl Cluster {
         &self.settings
     }
 
-    /// Lists objects, page by page.
+    /// Lists objects, page by page; without a limit in `params`, in pages that are small enough for whole objects.
     ///
     /// # Errors
     /// [`ClusterError`], about `what`.
@@ -75,7 +75,8 @@ impl Cluster {
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        let (mut all, mut params) = (Vec::new(), params.clone().limit(api_watch::PAGE_OBJECTS));
+        let page_objects = params.limit.unwrap_or(api_watch::PAGE_OBJECTS);
+        let (mut all, mut params) = (Vec::new(), params.clone().limit(page_objects));
         while all.len() < LIST_LIMIT_OBJECTS {
             let page = self.ask(what, api.list(&params)).await?;
             all.extend(page.items);
@@ -114,13 +115,21 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError`], about `what`.
     pub async fn ask<T>(&self, what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
-        match tokio::time::timeout(ASK, answer).await {
-            Ok(answer) => answer.map_err(|error| ClusterError::Api { what, error }),
-            Err(_) => Err(ClusterError::Silent {
-                what,
-                seconds: ASK.as_secs(),
-            }),
-        }
+        answered(what, answer).await
+    }
+}
+
+/// Returns an answer of the API, within the time that one may take.
+///
+/// # Errors
+/// [`ClusterError`], about `what`.
+pub(super) async fn answered<T>(what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
+    match tokio::time::timeout(ANSWER_LIMIT, answer).await {
+        Ok(answer) => answer.map_err(|error| ClusterError::Api { what, error }),
+        Err(_) => Err(ClusterError::Silent {
+            what,
+            seconds: ANSWER_LIMIT.as_secs(),
+        }),
     }
 }
 

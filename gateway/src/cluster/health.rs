@@ -57,6 +57,15 @@ enum Line {
     Restored { watches: String, seconds: u64 },
 }
 
+impl Line {
+    fn write(&self, state: &str, reason: &str) {
+        match self {
+            Self::Lost { watch } => tracing::warn!("cluster: watch of {watch} {state}: {reason}"),
+            Self::Restored { watches, seconds } => tracing::info!("cluster: restored after {seconds} s: watches of {watches}"),
+        }
+    }
+}
+
 impl Log {
     fn lost(&mut self, watch: &'static str, concerns_all: bool, now: u64) -> Vec<Line> {
         let mut lines = Vec::new();
@@ -143,9 +152,8 @@ impl Health {
         self.set(what, Heard::Well);
         self.metrics.cluster_watch_broken(what, false);
         if let Some(Heard::Away { since, .. }) = heard {
-            let line = self.log(|log, now| log.restored(what, since, now));
-            if let Some(Line::Restored { watches, seconds }) = line {
-                tracing::info!("cluster: restored after {seconds} s: watches of {watches}");
+            if let Some(line) = self.log(|log, now| log.restored(what, since, now)) {
+                line.write("", "");
             }
         }
     }
@@ -169,10 +177,7 @@ impl Health {
         self.set(what, away);
         self.metrics.cluster_watch_broken(what, true);
         for line in self.log(|log, now| log.lost(what, cause.concerns_all(), now)) {
-            match line {
-                Line::Lost { watch } => tracing::warn!("cluster: watch of {watch} {state}: {reason}"),
-                Line::Restored { watches, seconds } => tracing::info!("cluster: restored after {seconds} s: watches of {watches}"),
-            }
+            line.write(state, &reason);
         }
     }
 

@@ -233,7 +233,8 @@ impl SecondStage {
 
     async fn remove(&self, superseded: &[PartialObjectMeta<DynamicObject>], done: &mut Done) -> Result<(), SecondStageError> {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.cluster.client());
-        let nodes = self.cluster.list("nodes", &nodes, &ListParams::default()).await?;
+        let page = ListParams::default().limit(METADATA_PAGE_OBJECTS);
+        let nodes = self.cluster.list("nodes", &nodes, &page).await?;
         let named: BTreeSet<&str> = nodes
             .iter()
             .flat_map(|node| OF_NODES.iter().filter_map(|name| node.annotations().get(*name)))
@@ -265,6 +266,8 @@ impl SecondStage {
     }
 }
 
+/// Objects of one page of a list of metadata, of which each has some kilobytes.
+const METADATA_PAGE_OBJECTS: u32 = 500;
 const CONFLICT: u16 = 409;
 const NOT_FOUND: u16 = 404;
 

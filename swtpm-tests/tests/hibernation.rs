@@ -119,7 +119,7 @@ fn attack_58_a_boot_that_could_not_be_ended_resumes_nothing() {
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     // It boots anew, and comes to where it hibernated.
-    let lines = resumed(&mut site, Release::Trixie, "fails", FAILS, "@@ hibernates");
+    let lines = resumed(&mut site, Release::Bookworm, "fails", FAILS, "@@ hibernates");
     assert_eq!(boot_id(&lines, "is back"), None);
     let ids: Vec<&String> = lines.iter().filter(|line| line.starts_with("@@ hibernates")).collect();
     assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:#?}");

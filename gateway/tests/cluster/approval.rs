@@ -548,6 +548,20 @@ async fn check_says_whether_the_api_tells_what_is_needed() {
     let said = site.gateway.command(&["check"]);
     let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
     assert!(line.contains("machines for approval") && line.contains("cannot list"), "{said}");
+    // A role that lacks the rights to read a CSR whole and to list egress addresses.
+    let mut less = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let rules = less["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!(["egressips"]));
+    let verbs = rules.iter_mut().find(|rule| rule["resources"] == json!([CSRS])).unwrap()["verbs"].as_array_mut();
+    verbs.unwrap().retain(|verb| verb != "get");
+    site.api.put(less);
+    let said = site.gateway.command(&["check"]);
+    let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
+    assert!(
+        line.contains("certificate signing requests") && line.contains("cannot get"),
+        "{said}"
+    );
+    assert!(said.contains("egress IPs"), "{said}");
     // A pool that nobody has is a typing error.
     site.gateway.settings(
         "[cluster]\napi = \"kubeconfig\"\nconfigs = false\n[cluster.approval]\nenabled = true\npools = [\"worker\", \"wroker\"]\n",

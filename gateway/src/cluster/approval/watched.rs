@@ -49,21 +49,20 @@ pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSetti
     let signers = [(CLIENT_REQUESTS, CLIENT_SIGNER), (SERVING_REQUESTS, SERVING_SIGNER)];
     for (what, signer) in signers.into_iter().take(if settings.serving { 2 } else { 1 }) {
         let of_signer = one.clone().fields(&format!("spec.signerName={signer}"));
-        let listed = cluster.ask(what, requests.list_metadata(&of_signer)).await;
-        found.push((what, listed.map(drop)));
-    }
-    // The whole of one is read before it is approved. This one is not there.
-    let read = cluster
-        .ask(CLIENT_REQUESTS, requests.get_metadata_opt("attest-gateway-check"))
-        .await;
-    found.push((CLIENT_REQUESTS, read.map(drop)));
-    if settings.serving {
-        found.push((EGRESS_IPS, egress::list(cluster).await.map(drop)));
+        let mut asked = cluster.ask(what, requests.list_metadata(&of_signer)).await.map(drop);
+        if asked.is_ok() {
+            // Before one is approved it is read whole. This one is not there.
+            asked = cluster.ask(what, requests.get_metadata_opt("attest-gateway-check")).await.map(drop);
+        }
+        found.push((what, asked));
     }
     found.push((NODES, cluster.ask(NODES, nodes.list_metadata(&one)).await.map(drop)));
     if settings.machine_objects {
         let machines = machine_api(cluster);
         found.push((MACHINES, cluster.ask(MACHINES, machines.list_metadata(&one)).await.map(drop)));
+    }
+    if settings.serving {
+        found.push((EGRESS_IPS, egress::list(cluster).await.map(drop)));
     }
     found
 }

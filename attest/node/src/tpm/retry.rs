@@ -18,6 +18,8 @@ use crate::deadline::{Backoff, Deadline};
 
 /// First pause before a command is repeated. Short: a TPM that another process uses is free within milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// How long the end of a lockout is waited for where the command can be left out: a TPM's lockout ends after minutes of operation, if it is one.
+const LOCKOUT_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the console is told that the TPM is waited for.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Properties read to describe a lockout: from TPM_PT_LOCKOUT_COUNTER to TPM_PT_LOCKOUT_RECOVERY (TPM 2.0 Part 2, 6.13).
@@ -98,25 +100,25 @@ impl Tpm {
         sessions: Sessions,
         command: impl FnMut(&mut Context) -> Result<T, tss_esapi::Error>,
     ) -> Result<T, TpmError> {
-        self.run_while(|_| true, doing, sessions, command)
+        self.run_until(self.deadline, doing, sessions, command)
     }
 
-    /// Runs one command as [`Tpm::run`] does, but does not wait for the end of a lockout: for what an attestation can do without.
+    /// Runs one command as [`Tpm::run`] does, but waits for the end of a lockout for [`LOCKOUT_PATIENCE`] only: for what an attestation can do without.
     ///
     /// # Errors
-    /// [`TpmError::Command`]; [`TpmError::Lockout`] at once; [`TpmError::Busy`] once the deadline has passed.
+    /// [`TpmError::Command`]; [`TpmError::Lockout`] after that time; [`TpmError::Busy`] once the deadline has passed.
     pub(super) fn run_unless_locked_out<T>(
         &mut self,
         doing: &'static str,
         sessions: Sessions,
         command: impl FnMut(&mut Context) -> Result<T, tss_esapi::Error>,
     ) -> Result<T, TpmError> {
-        self.run_while(|warning| warning != Warning::LOCKOUT, doing, sessions, command)
+        self.run_until(self.deadline.at_most(LOCKOUT_PATIENCE), doing, sessions, command)
     }
 
-    fn run_while<T>(
+    fn run_until<T>(
         &mut self,
-        is_waited_for: impl Fn(Warning) -> bool,
+        lockout_ends: Deadline,
         doing: &'static str,
         sessions: Sessions,
         mut command: impl FnMut(&mut Context) -> Result<T, tss_esapi::Error>,
@@ -132,7 +134,8 @@ impl Tpm {
             let Some(warning) = Warning::of(&source) else {
                 return Err(TpmError::Command { doing, source });
             };
-            let Some(pause) = backoff.pause(self.deadline).filter(|_| is_waited_for(warning)) else {
+            let deadline = if warning == Warning::LOCKOUT { lockout_ends } else { self.deadline };
+            let Some(pause) = backoff.pause(deadline) else {
                 return Err(self.given_up(doing, warning, attempts, begun.elapsed()));
             };
             if said.elapsed() >= SAY_EVERY {

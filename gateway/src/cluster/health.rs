@@ -151,10 +151,10 @@ impl Health {
         }
         self.set(what, Heard::Well);
         self.metrics.cluster_watch_broken(what, false);
-        if let Some(Heard::Away { since, .. }) = heard {
-            if let Some(line) = self.log(|log, now| log.restored(what, since, now)) {
-                line.write("", "");
-            }
+        if let Some(Heard::Away { since, .. }) = heard
+            && let Some(line) = self.log(|log, now| log.restored(what, since, now))
+        {
+            line.write("", "");
         }
     }
 

@@ -219,12 +219,15 @@ fn v4(number: u128) -> Source {
 
 const HONEST: std::ops::Range<u128> = 1_000_000..1_000_033;
 
+/// Where honest nodes are, their addresses by number, and numbers of greedy sources with the seconds within which they boot.
+type GreedyCase<'a> = (&'a str, &'a dyn Fn(u128) -> Source, &'a [(u128, u64)]);
+
 #[test]
 fn attack_54_greedy_sources_keep_nobody_from_booting() {
     let alone = &[(1, 2), (2, 2), (10, 2), (1200, 30), (10_000, 300)][..];
     // A site's network of 48 bits has one share among all sources, which its nodes wait for within their hold.
     let shared = &[(1, 2), (2, 2), (10, 10), (1200, 600)][..];
-    let kinds: [(&str, &dyn Fn(u128) -> Source, &[(u128, u64)]); 4] = [
+    let kinds: [GreedyCase<'_>; 4] = [
         ("IPv4", &v4, alone),
         ("one network of 64 bits", &six, shared),
         ("networks of 64 bits in one of 48", &|number| six(number << 64), shared),

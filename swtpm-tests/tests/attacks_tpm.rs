@@ -349,5 +349,5 @@ fn attack_24_event_logs_that_do_not_tell_what_happened() {
     sends("event-log-sha1-only", vec![0; 100]);
     let mut sha1_only = LogBuilder::new(&[log_builder::SHA1]);
     sha1_only.events = LogBuilder::typical(&[log_builder::SHA1]).events;
-    sends("event-log-mismatch", sha1_only.build());
+    sends("event-log-sha1-only", sha1_only.build());
 }

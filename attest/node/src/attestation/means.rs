@@ -25,7 +25,7 @@ pub struct TpmMeans<'a> {
 }
 
 impl<'a> TpmMeans<'a> {
-    /// Of loaded keys and the event log at a path; with notes on what there is and cannot be sent.
+    /// Returns the evidence of loaded keys and of the event log at a path, with notes about parts that cannot be sent.
     #[must_use]
     pub fn new(ek: &EndorsementKey, intermediates: Vec<Vec<u8>>, keys: TpmKeys<'a>, log: &Path) -> (Self, Vec<String>) {
         let presented = TpmAttester {

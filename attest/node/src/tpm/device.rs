@@ -12,7 +12,7 @@ use crate::deadline::{Backoff, Deadline};
 /// The kernel's resource manager: it makes room for objects by itself, and cleans up after a process.
 pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 
-/// Where the kernel shows the firmware's table of a TPM (TCG ACPI Specification, "TPM2"): there is one, though its driver may not be done.
+/// The firmware's table of a TPM, as the kernel shows it (TCG ACPI Specification, "TPM2"). It is there before the driver is bound.
 const FIRMWARE_TABLE: &str = "/sys/firmware/acpi/tables/TPM2";
 /// Where the kernel lists the TPMs whose driver is bound.
 const TPM_CLASS: &str = "/sys/class/tpm";

@@ -2,6 +2,8 @@
 
 mod credential;
 mod flood;
+mod outage;
+mod serving;
 
 use std::fs;
 use std::process::Command;
@@ -417,119 +419,6 @@ async fn what_others_decide_is_theirs_and_spends_nothing() {
     site.asks("late", "worker-2").await;
     let said = site.wait_left("late", "csr-name-taken").await;
     assert!(said.contains("theirs"), "{said} {}", crate::support::digest(&case));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_or_forgets_its_history_delays_it() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    for history in [History::Kept, History::Lost] {
-        site.api.disturb(Disturbance::Down);
-        let name = format!("csr-{history:?}").to_lowercase();
-        let node = if history == History::Kept { NODE } else { "worker-2" };
-        if history == History::Lost {
-            site.attested(node).await;
-        }
-        site.api.put(by_bootstrapper(client_csr(&name, node), &[]));
-        site.api.restart(history);
-        site.wait_approved(&name).await;
-    }
-    site.api.disturb(Disturbance::Status(503));
-    site.attested("worker-3").await;
-    site.api.put(machine("worker-3", "worker", None));
-    site.api.put(by_bootstrapper(client_csr("csr-3", "worker-3"), &[]));
-    site.api.recover();
-    site.wait_approved("csr-3").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_spent_and_not_told_is_told_when_the_api_takes_it_also_after_a_restart() {
-    let mut site = Site::start();
-    site.attested(NODE).await;
-    let roles: Vec<Value> = rights().into_iter().filter(|object| object["kind"] == "ClusterRole").collect();
-    let mut less = roles[0].clone();
-    let rules = less["rules"].as_array_mut().unwrap();
-    rules.retain(|rule| rule["resources"] != json!(["signers"]));
-    assert!(rules.len() < roles[0]["rules"].as_array().unwrap().len());
-    site.api.put(less);
-    site.asks("csr-1", NODE).await;
-    site.gateway
-        .line(|line| line.contains("CSRs are not approved at the moment") && line.contains("signerName"));
-    assert!(!site.is_approved("csr-1"));
-    site.gateway.wait_for_acts(1, "csr.approve");
-    site.gateway.terminate();
-    assert!(site.gateway.wait().success());
-    site.api.put(roles[0].clone());
-    site.gateway.run();
-    site.wait_approved("csr-1").await;
-    assert_eq!(site.gateway.acts("csr.approve").len(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_attested() {
-    let mut site = Site::start();
-    let recorded = site.attested(NODE).await;
-    let unrecorded = tpm();
-    site.gateway.endorse(&unrecorded, &["--name", "worker-2"]);
-    let at = site.gateway.records()[0]["at"].as_u64().unwrap();
-    site.gateway.kill();
-    // As it is when it is killed before anything of the store is settled: with the line in the log, and before that.
-    let store = Embedded::open(&site.gateway.path("state/gateway.db")).unwrap();
-    let (identity, attested) = attested::list(&store).await.unwrap().pop().unwrap();
-    assert!(store.remove(EntryKind::Attested, &identity).await.unwrap());
-    let claim = async |case: &Case, attested: Attested, at: u64| {
-        let decision = Pending {
-            decision: attested.decision.clone(),
-            at,
-        };
-        let identity = NodeIdentity::of_tpm(crate::support::digest(case).parse().unwrap());
-        attested::claim(&mut Reading::of(&store), &identity, &attested, &decision)
-            .await
-            .unwrap();
-    };
-    claim(&recorded, attested.clone(), at).await;
-    let never = Attested {
-        name: Some("worker-2".to_owned()),
-        decision: "ab".repeat(16),
-        ..attested
-    };
-    claim(&unrecorded, never, at + 5).await;
-    drop(store);
-    site.gateway.run();
-    site.asks("csr-1", NODE).await;
-    site.asks("csr-2", "worker-2").await;
-    site.wait_approved("csr-1").await;
-    site.wait_left("csr-2", "csr-not-attested").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_approved_here_gets_a_serving_certificate_for_its_own_addresses() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    site.asks("csr-1", NODE).await;
-    site.wait_approved("csr-1").await;
-    site.api.put(node(NODE));
-    site.api.put(machine(NODE, "worker", Some(NODE)));
-    site.api.put(machine("worker-0", "worker", Some("worker-0")));
-    site.api.put(serving_csr("own", NODE, [10, 0, 0, 7]));
-    site.api.put(serving_csr("anothers", NODE, [10, 0, 0, 8]));
-    site.api.put(serving_csr("not-approved-here", "worker-0", [10, 0, 0, 7]));
-    site.wait_approved("own").await;
-    site.wait_left("anothers", "csr-address").await;
-    site.wait_left("not-approved-here", "csr-not-ours").await;
-    // OVN-Kubernetes has given the node an egress address, which no Machine object lists.
-    let assigned = json!([{"node": NODE, "egressIP": "10.0.0.99"}, {"node": "worker-0", "egressIP": "10.0.0.98"}]);
-    site.api.put(json!({
-        "apiVersion": "k8s.ovn.org/v1", "kind": "EgressIP", "metadata": {"name": "egress"},
-        "spec": {"egressIPs": ["10.0.0.98", "10.0.0.99"], "namespaceSelector": {}}, "status": {"items": assigned},
-    }));
-    site.api.put(serving_csr("egress", NODE, [10, 0, 0, 99]));
-    site.api.put(serving_csr("anothers-egress", NODE, [10, 0, 0, 98]));
-    site.wait_approved("egress").await;
-    site.wait_left("anothers-egress", "csr-address").await;
-    site.gateway.command(&["node", "revoke", NODE]);
-    site.api.put(serving_csr("revoked", NODE, [10, 0, 0, 7]));
-    site.wait_left("revoked", "csr-revoked").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

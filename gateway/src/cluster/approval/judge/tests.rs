@@ -1,3 +1,7 @@
+mod key;
+mod name;
+mod rivals;
+
 use attest::SpkiSha256;
 
 use super::super::request::made::{self, Made};
@@ -205,6 +209,11 @@ fn check(what: &str, change: impl FnOnce(&mut Case), code: &str) -> String {
     left(what, Case::given().but(change), code)
 }
 
+/// The digest of the key that a request is for.
+fn key_of(csr: &Csr) -> SpkiSha256 {
+    csr.request.as_ref().unwrap().key
+}
+
 #[test]
 fn the_machine_that_has_the_name_is_approved() {
     let ground = approved("given", &Case::given(), Bound::Given);
@@ -339,96 +348,6 @@ fn attack_49_what_was_judged_before_the_attestation_is_never_approved_by_it() {
 }
 
 #[test]
-fn the_name_is_the_machines_and_nobody_elses() {
-    check(
-        "revoked",
-        |case| case.held.revoked = Some("worker-1 was revoked".to_owned()),
-        "csr-revoked",
-    );
-    let said = check("another's", |case| case.held.owner = Some(OTHER.to_owned()), "csr-name-taken");
-    assert!(said.contains(OTHER), "{said}");
-    check(
-        "a second name",
-        |case| case.held.other_name = Some("worker-7".to_owned()),
-        "csr-name-taken",
-    );
-    check("not given", |case| case.held.given = false, "csr-asked-name");
-    check("given, and forgotten", |case| case.held.owner = None, "csr-asked-name");
-    check(
-        "a node's",
-        |case| drop(case.nodes.insert(NODE.to_owned(), NodeFacts::default())),
-        "csr-node-exists",
-    );
-    left(
-        "an instance whose name the administrator has given to another",
-        Case::instance().but(|case| (case.held.owner, case.held.owner_given) = (Some(OTHER.to_owned()), true)),
-        "csr-name-taken",
-    );
-}
-
-#[test]
-fn a_machine_that_only_asks_for_a_name_is_not_in_the_way_of_its_instance() {
-    let squatted = Case::instance().but(|case| {
-        case.attested.insert(0, (OTHER.to_owned(), attested(Some(NODE))));
-        case.held.owner = Some(OTHER.to_owned());
-    });
-    let ground = approved("the instance", &squatted, Bound::Machine);
-    assert_eq!(ground.identity, INSTANCE);
-    let alone = squatted.but(|case| case.attested.truncate(1));
-    left("the other, alone", alone, "csr-asked-name");
-}
-
-#[test]
-fn of_two_machines_with_one_name_the_stores_owner_counts() {
-    let renamed = Case::given().but(|case| case.attested.insert(0, (OTHER.to_owned(), attested(Some(NODE)))));
-    let ground = approved("the owner", &renamed, Bound::Given);
-    assert_eq!(ground.identity, IDENTITY);
-}
-
-#[test]
-fn a_name_of_another_machine_is_not_given() {
-    // That of a node that is there, of one that is expected, of nobody.
-    for (name, code) in [
-        ("worker-0", "csr-node-exists"),
-        ("worker-2", "csr-not-attested"),
-        ("nobody", "csr-not-attested"),
-    ] {
-        check(name, |case| case.csr = csr("csr-1", name), code);
-    }
-}
-
-#[test]
-fn a_name_of_the_control_plane_is_not_a_workers() {
-    let said = check("by its Machine", |case| case.csr = csr("csr-1", "master-0"), "csr-control-plane");
-    assert!(said.contains("openshift-machine-api/master-0"), "{said}");
-    let node = |case: &mut Case| {
-        case.csr = csr("csr-1", "host-0");
-        let is_control_plane = true;
-        case.nodes.insert(
-            "host-0".to_owned(),
-            NodeFacts {
-                is_control_plane,
-                ..NodeFacts::default()
-            },
-        );
-    };
-    check("by its Node", node, "csr-control-plane");
-    let pattern = |case: &mut Case| {
-        case.csr = csr("csr-1", "master-9");
-        case.rules.names.insert("master".to_owned(), names(&["master-*"]));
-    };
-    check("by its pool's names", pattern, "csr-control-plane");
-    // Whatever name the worker was given.
-    let given = |case: &mut Case| {
-        case.csr = csr("csr-1", "master-0");
-        case.attested[0].1.name = Some("master-0".to_owned());
-        case.rules.pools = texts(&["worker", "master"]);
-    };
-    let said = check("a worker that is called so", given, "csr-control-plane");
-    assert!(said.contains("pool worker"), "{said}");
-}
-
-#[test]
 fn the_pool_is_one_whose_nodes_are_approved_and_the_name_one_of_its_own() {
     check("another pool", |case| case.attested[0].1.pool = "infra".to_owned(), "csr-pool");
     check("no pool", |case| case.rules.pools.clear(), "csr-pool");
@@ -479,182 +398,6 @@ fn the_machine_object_fits() {
     left("another instance's, whatever name it was given", other_instance, "csr-machine");
     let upper = Case::given().but(|case| case.machines[1].internal_names = texts(&["Worker-1"]));
     approved("names are the same in capitals", &upper, Bound::Given);
-}
-
-#[test]
-fn of_two_that_ask_for_one_name_none_is_approved() {
-    let rival = csr("csr-2", NODE);
-    let with = |other: Csr| Case::given().but(|case| case.others = vec![other]);
-    let said = left("the first", with(rival.clone()), "csr-duplicate");
-    assert!(said.contains("csr-2"), "{said}");
-    let mut second = with(csr("csr-1", NODE));
-    second.csr = rival.clone();
-    left("the second", second, "csr-duplicate");
-    let approved_one = Csr {
-        stage: Stage::Approved,
-        ..rival.clone()
-    };
-    let said = left("one that was approved by others", with(approved_one.clone()), "csr-name-taken");
-    assert!(!said.contains("after"), "{said}");
-    // Made long before, and approved since: a message says so, and not that it was made since.
-    let since = Csr {
-        created: NOW - 1000,
-        approved: Some(NOW - 5),
-        ..approved_one.clone()
-    };
-    let said = left("one that was approved since", with(since.clone()), "csr-name-taken");
-    assert!(
-        said.contains(&rfc3339(NOW - 1000)) && said.contains(&rfc3339(NOW - 5)) && !said.contains("after"),
-        "{said}"
-    );
-    let before = Csr {
-        approved: Some(NOW - 999),
-        ..since
-    };
-    approved("one that was approved before", &with(before), Bound::Given);
-    // Not of this boot, of no use to anybody, of another node.
-    let early = NOW - 121 - CLOCK_SKEW_SECONDS;
-    for other in [
-        Csr {
-            stage: Stage::Closed,
-            ..rival.clone()
-        },
-        Csr {
-            created: early,
-            ..rival.clone()
-        },
-        Csr {
-            created: early,
-            ..approved_one
-        },
-        Csr {
-            username: "system:admin".to_owned(),
-            ..rival.clone()
-        },
-        Csr {
-            usages: texts(&["server auth"]),
-            ..rival.clone()
-        },
-        Csr {
-            purpose: Purpose::Serving,
-            ..rival
-        },
-        csr("csr-2", "worker-2"),
-    ] {
-        approved("alone", &with(other), Bound::Given);
-    }
-    let again = Case::given().but(|case| {
-        let request = case.csr.request.clone();
-        case.others = vec![Csr {
-            request,
-            ..csr("csr-2", NODE)
-        }];
-    });
-    approved("the same key once more", &again, Bound::Given);
-}
-
-/// The digest of the key that a request is for.
-fn key_of(csr: &Csr) -> SpkiSha256 {
-    csr.request.as_ref().unwrap().key
-}
-
-/// A machine that has attested the key of its request.
-fn keyed() -> Case {
-    Case::given().but(|case| case.attested[0].1.key_sha256 = Some(key_of(&case.csr)))
-}
-
-#[test]
-fn a_machine_that_has_attested_a_key_is_held_to_it() {
-    approved("its key", &keyed(), Bound::Given);
-    let other_key = |case: &mut Case| case.csr = csr("csr-1", NODE);
-    let case = keyed().but(other_key);
-    let found = key_of(&case.csr).to_string();
-    let said = left("another key", case, "csr-key-not-attested");
-    assert!(said.contains(&found) && said.contains(IDENTITY), "{said}");
-    let one_bit = |case: &mut Case| case.attested[0].1.key_sha256.as_mut().unwrap().0[31] ^= 1;
-    left("a digest that is another", keyed().but(one_bit), "csr-key-not-attested");
-    // What was attested before does not count.
-    let again = |case: &mut Case| case.attested[0].1.key_sha256 = Some(SpkiSha256([7; 32]));
-    left("an attestation of before", keyed().but(again), "csr-key-not-attested");
-    let of_another = keyed().but(|case| case.csr.username = "system:admin".to_owned());
-    left("its key alone is not enough", of_another, "csr-requester");
-    let of_instance = Case::instance().but(|case| case.attested[0].1.key_sha256 = Some(key_of(&case.csr)));
-    approved("an instance's", &of_instance, Bound::Machine);
-    left(
-        "an instance's, with another key",
-        of_instance.but(other_key),
-        "csr-key-not-attested",
-    );
-}
-
-#[test]
-fn keys_that_no_machine_has_attested_can_be_refused() {
-    let required = |case: &mut Case| case.rules.keys = Keys::Attested;
-    approved("attested", &keyed().but(required), Bound::Given);
-    check("none", required, "csr-key-not-attested");
-    approved("none, and not required", &Case::given(), Bound::Given);
-}
-
-#[test]
-fn whoever_asks_with_another_key_is_in_no_attested_keys_way() {
-    let rival = csr("csr-2", NODE);
-    let with = |other: Csr| keyed().but(|case| case.others = vec![other]);
-    let late = Csr {
-        created: NOW,
-        ..rival.clone()
-    };
-    let early = Csr {
-        created: NOW - 110,
-        ..rival.clone()
-    };
-    for other in [rival.clone(), late, early] {
-        let case = with(other.clone());
-        approved("the machine's", &case, Bound::Given);
-        let rivals = case.but(|case| case.others = vec![std::mem::replace(&mut case.csr, other)]);
-        left("the other's", rivals, "csr-key-not-attested");
-    }
-    let crowd = keyed().but(|case| case.others = (2..100).map(|number| csr(&format!("csr-{number}"), NODE)).collect());
-    approved("among a hundred", &crowd, Bound::Given);
-    // Somebody else has approved it: there would be two machines of one name.
-    let approved_one = Csr {
-        stage: Stage::Approved,
-        ..rival
-    };
-    left("one that was approved by others", with(approved_one), "csr-name-taken");
-}
-
-#[test]
-fn an_approval_of_another_time_is_in_nobodys_way() {
-    let case = Case::given().but(|case| {
-        case.held.approval = Some(Approval {
-            identity: OTHER.to_owned(),
-            instance: None,
-            pool: "worker".to_owned(),
-            at: NOW - 10_000,
-            attestation: "earlier".to_owned(),
-            bound: Bound::Given,
-            machine: None,
-            csr: "csr-0".to_owned(),
-            uid: "uid".to_owned(),
-            key_sha256: String::new(),
-        });
-    });
-    approved("the administrator has given the name to another since", &case, Bound::Given);
-    // The CSR that was approved here for the boot before, a moment ago.
-    let before = Csr {
-        uid: "uid".to_owned(),
-        stage: Stage::Approved,
-        approved: Some(NOW - 125),
-        created: NOW - 200,
-        ..csr("csr-0", NODE)
-    };
-    let with_own = case.but(|case| case.others = vec![before]);
-    approved("this gateway's own approval of the boot before", &with_own, Bound::Given);
-    left(
-        "the same by others",
-        with_own.but(|case| case.held.approval = None),
-        "csr-name-taken",
-    );
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn attack_03_a_certificate_is_for_one_ek() {
     );
 }
 
-/// What a node says of a certificate that it could not read is for people: it endorses nothing, and keeps nothing from being endorsed.
+/// The node's report of a certificate that it could not read is for people: it endorses nothing, and prevents no endorsement.
 #[test]
 fn a_certificate_that_could_not_be_read_is_said() {
     let maker = Maker::new("A maker of TPMs");

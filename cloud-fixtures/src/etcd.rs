@@ -27,7 +27,7 @@ pub struct Etcd {
     encrypted: bool,
     /// Bytes.
     quota: Option<u64>,
-    /// `--auth-token`.
+    /// Value of etcd's option `--auth-token`.
     auth_token: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Etcd {
         Self::run(false, Some(bytes))
     }
 
-    /// As [`Etcd::start`]; once it has users, clients get JSON Web Tokens.
+    /// Starts etcd as [`Etcd::start`] does; once it has users, clients get JSON Web Tokens.
     #[must_use]
     pub fn start_with_jwt() -> Self {
         let mut etcd = Self::named("one", false);

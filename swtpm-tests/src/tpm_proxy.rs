@@ -35,9 +35,9 @@ struct Fault {
     response_code: u32,
     /// The command concerned; every command by default.
     command: Option<u32>,
-    /// How often a command is answered so before it is passed on; always by default.
+    /// Number of such answers to a command before it is passed on; unlimited by default.
     times: Option<u32>,
-    /// How often the present command has been.
+    /// Number of such answers to the present command.
     answered: u32,
 }
 

@@ -47,7 +47,8 @@ fn swap(folder: &Path) -> PathBuf {
     swap
 }
 
-/// What the machine says from the moment that it is switched on again, with this drop-in for the unit that ends the boot.
+/// Hibernates a machine and switches it on again, with a drop-in for the unit that ends the boot. Returns the line of its hibernation, and
+/// the console's lines since then.
 #[track_caller]
 fn resumed(site: &mut Site, release: Release, name: &str, drop_in: &str, until: &str) -> Vec<String> {
     let folder = site.vm_folder(name).unwrap();

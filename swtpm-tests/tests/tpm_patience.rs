@@ -33,7 +33,7 @@ const WARNINGS: [(u32, u32); 12] = [
 ];
 const NV_RATE: u32 = 0x920;
 const LOCKOUT: u32 = 0x921;
-/// TPM_RC_FAILURE and TPM_RC_NV_AUTHORIZATION.
+/// Response codes TPM_RC_FAILURE and TPM_RC_NV_AUTHORIZATION.
 const FAILURE: u32 = 0x101;
 const NV_AUTHORIZATION: u32 = 0x149;
 /// TPM2_CreatePrimary, TPM2_ActivateCredential, TPM2_NV_Read, TPM2_StartAuthSession, TPM2_Quote, TPM2_GetCapability, TPM2_PCR_Read.
@@ -44,7 +44,7 @@ const START_AUTH_SESSION: u32 = 0x176;
 const QUOTE: u32 = 0x158;
 const GET_CAPABILITY: u32 = 0x17a;
 const PCR_READ: u32 = 0x17e;
-/// How many failed authorizations lock the TPM, as swtpm is made.
+/// Number of failed authorizations that lock swtpm as it is made.
 const TRIES: usize = 3;
 
 fn node(bench: &Bench, name: &str) -> Node {
@@ -240,7 +240,7 @@ fn property(tpm: &mut Tpm, tag: PropertyTag) -> u32 {
     properties.find(tag).unwrap().value()
 }
 
-/// Whether a key quotes, by its empty password.
+/// Quotes with a key by its empty password; fails with the TPM's response code.
 fn quotes(tpm: &mut Tpm, key: KeyHandle) -> Result<(), Option<Tss2ResponseCodeKind>> {
     let selection = PcrSelectionListBuilder::new()
         .with_selection(HashingAlgorithm::Sha256, &[PcrSlot::Slot7])

@@ -116,7 +116,7 @@ fn a_gateway_of_an_earlier_release_is_told_of_no_key_and_gives_its_ticket_as_eve
     shown(&gateway, PURPOSE_CONFIG);
 }
 
-/// As a gateway says that approves only CSRs for attested keys.
+/// Starts a gateway that approves only CSRs for attested keys, and says so in its discovery.
 fn approving() -> Gateway {
     let discovery = json!({"service": SERVICE, "protocol": VERSION, "kinds": ["gcp"], "kubelet_key": true});
     let task = json!({"gcp": {"gateway": "api-int.example"}});

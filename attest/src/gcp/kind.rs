@@ -66,7 +66,7 @@ impl Verifier for Gcp {
 
 impl<P, R> Beside<P, R> for Gcp {}
 
-/// Whom the token may be for: this gateway, by each key that the node may have seen.
+/// Returns the audiences that the token may have: this gateway, with each server key that the node may have seen.
 fn audiences(subject: &GcpTask, binding: &Binding<'_>) -> Vec<Audience> {
     let audience = |key| Audience::new(&subject.gateway, binding.purpose, binding.pool, binding.nonce, key);
     binding.server_keys.iter().map(audience).collect()

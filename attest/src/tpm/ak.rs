@@ -11,7 +11,8 @@ use super::wire::{Attributes, Curve, Digest, HashAlg, KeyParameters, Public, Sch
 /// made in software and signed by an unrestricted key).
 const REQUIRED: u32 =
     Attributes::FIXED_TPM | Attributes::FIXED_PARENT | Attributes::SENSITIVE_DATA_ORIGIN | Attributes::RESTRICTED | Attributes::SIGN;
-/// How use of the AK is authorised is the node's own business. So is noDA: without it a TPM in dictionary-attack lockout does not sign, which proves less to nobody.
+/// Attributes that an AK may have. The node decides how use of its AK is authorised, and whether it has noDA. Without noDA a TPM in
+/// dictionary-attack lockout does not sign, which weakens no proof.
 const OPTIONAL: u32 = Attributes::ST_CLEAR | Attributes::USER_WITH_AUTH | Attributes::ADMIN_WITH_POLICY | Attributes::NO_DA;
 
 /// An object's Name (TPM 2.0 Part 1, 16): hash algorithm and digest of its public area.

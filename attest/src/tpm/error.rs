@@ -46,7 +46,7 @@ pub enum TpmEvidenceError {
     /// The node could not read the certificate that its TPM has, and the allowlist does not know the EK.
     #[error("EK {ek_digest} comes without the certificate that its TPM has, which the node could not read, and is not on the allowlist")]
     EkCertificateUnread {
-        /// [`crate::EkDigest`], hexadecimal.
+        /// The EK's digest ([`crate::EkDigest`]), in hexadecimal.
         ek_digest: String,
     },
     /// The EK certificate does not hold.

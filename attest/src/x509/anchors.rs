@@ -29,7 +29,7 @@ pub struct Anchor {
     organisation: Option<String>,
     sha256: [u8; 32],
     name: CanonicalName,
-    /// SubjectPublicKeyInfo in DER.
+    /// The CA's SubjectPublicKeyInfo, in DER.
     key: Vec<u8>,
     restricts_names: bool,
     not_before: u64,

@@ -4,21 +4,21 @@ use der::{AnyRef, Decode, Reader, SliceReader, Tag, Tagged};
 
 /// A distinguished name in canonical form: two names are the same name if these are equal.
 ///
-/// Of each attribute value in PrintableString, UTF8String or IA5String the form is the text, without regard to the string type, to the case of ASCII
-/// letters, to spaces at its ends and to the number of spaces inside. Every other value is compared byte for byte, and so are letters beyond ASCII:
-/// RFC 5280 would let more names be equal, no CA needs it. The attributes of one RelativeDistinguishedName are a set; the order of these is part of
-/// the name. Bytes that are no name are equal to themselves only.
+/// The form of an attribute value in PrintableString, UTF8String or IA5String is its text. The string type, the case of ASCII letters,
+/// spaces at the ends and the number of spaces inside make no difference. Every other value is compared byte for byte. So are letters
+/// beyond ASCII: RFC 5280 would let more names be equal, but no CA needs it. The attributes of one RelativeDistinguishedName are a set; the
+/// order of these is part of the name. Bytes that are no name are equal to themselves only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CanonicalName(Form);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
-    /// Of each RelativeDistinguishedName its attributes, sorted.
+    /// The sorted attributes of each RelativeDistinguishedName, in the name's order.
     Rdns(Vec<Vec<Attribute>>),
     Unreadable(Vec<u8>),
 }
 
-/// AttributeTypeAndValue.
+/// An attribute of a name (AttributeTypeAndValue).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Attribute {
     /// The content of an OBJECT IDENTIFIER.
@@ -29,12 +29,12 @@ struct Attribute {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Value {
     Text(String),
-    /// The DER element.
+    /// The DER element of a value of another type.
     Other(Vec<u8>),
 }
 
 impl CanonicalName {
-    /// Reads a Name.
+    /// Reads a Name from its DER encoding.
     pub(crate) fn of(name: &[u8]) -> Self {
         let content = super::der::content(name).filter(|_| name.first() == Some(&0x30));
         content.map_or_else(|| Self(Form::Unreadable(name.to_vec())), Self::of_content)
@@ -91,7 +91,7 @@ impl Value {
     }
 }
 
-/// Of the string preparation of RFC 4518 what names of CAs need: letters of ASCII in lower case, insignificant spaces left out.
+/// Applies the string preparation of RFC 4518 as far as names of CAs need it: lower-case ASCII letters, insignificant spaces left out.
 fn prepared(text: &str) -> String {
     let words: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
     words.join(" ").to_ascii_lowercase()

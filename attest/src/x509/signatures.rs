@@ -49,7 +49,7 @@ fn other_form(content: &[u8]) -> Option<&'static [u8]> {
     })
 }
 
-/// Whether a certificate that is signed with `named` (the content of its AlgorithmIdentifier) is signed with this algorithm.
+/// Returns whether a certificate signed with `named`, the content of its AlgorithmIdentifier, is signed with this algorithm.
 pub(crate) fn is_named(algorithm: &dyn SignatureVerificationAlgorithm, named: &[u8]) -> bool {
     let own = algorithm.signature_alg_id();
     own.as_ref() == named || other_form(own.as_ref()) == Some(named)

@@ -26,9 +26,9 @@ pub(super) struct Spellings(BTreeMap<CanonicalName, Vec<Vec<u8>>>);
 /// Certificates for webpki: those that were sent, and copies with another encoding of the subject.
 #[derive(Debug, Default)]
 pub(super) struct Respelled<'s> {
-    /// What webpki is given: those that were sent, as they are, and the others.
+    /// The certificates given to webpki: those that were sent, unchanged, and the copies.
     certificates: Vec<CertificateDer<'s>>,
-    /// Of the others the tbsCertificate, and the certificates that it is made from: some may differ in nothing but the spelling of their subject.
+    /// The originals of each copy, by the copy's tbsCertificate. Several originals may differ in nothing but the spelling of their subject.
     originals: BTreeMap<Vec<u8>, Vec<&'s [u8]>>,
 }
 
@@ -128,7 +128,8 @@ impl<'a> Presented<'a> {
         presented
     }
 
-    /// Whose anchor this is. By address: a renewed CA has the same name and key as its predecessor, but not its validity.
+    /// Returns the anchor behind an entry of `trusted`. Entries are compared by address: a renewed CA has the same name and key as its
+    /// predecessor, but not its validity.
     pub(super) fn anchor(&self, trusted: &TrustAnchor<'_>) -> Option<&'a Anchor> {
         let position = self.trusted.iter().position(|anchor| std::ptr::eq(anchor, trusted));
         position.and_then(|position| self.anchors.get(position).copied())
@@ -139,13 +140,13 @@ impl<'a> Presented<'a> {
 struct Parts<'c> {
     whole: &'c [u8],
     tbs: &'c [u8],
-    /// Of the tbsCertificate what stands before the subject.
+    /// The part of the tbsCertificate before the subject.
     before: &'c [u8],
     issuer: &'c [u8],
     subject: &'c [u8],
-    /// Of the tbsCertificate what stands behind the subject.
+    /// The part of the tbsCertificate behind the subject.
     behind: &'c [u8],
-    /// signatureAlgorithm and signatureValue.
+    /// The elements signatureAlgorithm and signatureValue.
     signature: &'c [u8],
 }
 

@@ -59,7 +59,7 @@ fn an_unknown_event_of_pcr_7_is_accepted_by_its_own_digest_alone() {
     assert_eq!(reject.code(), "boot-not-proven");
 }
 
-/// What is not known for its own sake is not asked about either: an administrator lists it, or nobody does.
+/// An event of unknown meaning is not offered as a new value: only an administrator can list it.
 #[test]
 fn an_unknown_event_of_pcr_7_is_no_question() {
     let log = unknown(b"the maker's own");

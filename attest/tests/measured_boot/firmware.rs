@@ -1,4 +1,5 @@
-//! What real firmware puts into PCR 7 besides Secure Boot's variables: sentences in several forms, values of its maker, separators of another length.
+//! Events that real firmware measures into PCR 7 besides Secure Boot's variables: sentences in several forms, values of its maker,
+//! separators of another length.
 
 use super::machine::*;
 use super::{boot, inserted, verdict};
@@ -21,7 +22,7 @@ fn with(pcr_7_events: usize, event: &LogBuilder) -> LogBuilder {
     inserted(&log, at, event)
 }
 
-/// How many events of PCR 7 such a machine has.
+/// Returns the positions at which an event can be inserted among the machine's events of PCR 7.
 fn places() -> std::ops::RangeInclusive<usize> {
     0..=grub_machine(true).events.iter().filter(|event| event.pcr == 7).count()
 }
@@ -32,7 +33,7 @@ fn forms(sentence: &str) -> [Vec<u8>; 4] {
     [sentence.into(), terminated.clone().into(), utf16(sentence), utf16(&terminated)]
 }
 
-/// That each fact of PCR 7 is proven.
+/// Asserts that each fact of PCR 7 is proven.
 fn proven(boot: &MeasuredBoot) {
     assert_eq!(boot.secure_boot(), Ok(true), "{:?}", boot.events);
     assert_eq!(boot.authorities().unwrap().len(), 2);
@@ -40,7 +41,7 @@ fn proven(boot: &MeasuredBoot) {
     assert_eq!(boot.sbat_levels().unwrap().len(), 1);
 }
 
-/// That none is, and what stands in the way of each.
+/// Asserts that no fact of PCR 7 is proven, each for the reason `why`.
 fn unproven(boot: &MeasuredBoot, why: &str) {
     assert_eq!(verdict(&boot.secure_boot()), why, "{:?}", boot.events);
     assert_eq!(verdict(&boot.authorities()), why);

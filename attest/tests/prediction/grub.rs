@@ -187,7 +187,7 @@ fn a_config_whose_commands_do_not_follow_from_it_is_refused() {
     refused(&" ".repeat(CONFIG_LIMIT_BYTES + 1), "more than 262144");
 }
 
-/// That there is no value, for this reason, and each digest that may be measured.
+/// Asserts that there is no value, for the expected reason, and that each digest that may be measured is listed.
 #[track_caller]
 fn digests_only(prediction: &Prediction, expected: &str) {
     assert!(prediction.pcrs().is_empty(), "{:?}", prediction.pcrs());

@@ -53,7 +53,7 @@ impl Selector {
         }
     }
 
-    /// Whether every object is meant.
+    /// Returns whether every object is selected.
     pub(super) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }

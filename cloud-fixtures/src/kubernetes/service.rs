@@ -45,7 +45,7 @@ pub struct Asked {
     pub bytes: usize,
     /// Of the answer's beginning.
     pub status: u16,
-    /// How many bytes the answer has; none of a watch, which goes on.
+    /// Bytes of the answer; 0 for a watch, which goes on.
     pub answered_bytes: usize,
 }
 

@@ -17,27 +17,28 @@ use attest::UnixTime;
 
 use super::Source;
 
-/// How many parts one of what is spent has in an account: shares of a second are small where thousands of sources ask.
+/// Units of an account for each unit that is spent: a source's share of a second is small where thousands of sources ask.
 const ONE: u64 = 1 << 20;
-/// How often the console is told about one network.
+/// Interval of console messages about one network, in seconds.
 const TELL_EVERY_SECONDS: u64 = 60;
 /// Of what comes back each second, the eighths that sources make up for. The rest is nobody's: it is there for who asks least, and for whoever comes once all
 /// of these have something.
 const SHARED_EIGHTHS: u64 = 7;
 
-/// How far the times of requests may go back from one to the next, in seconds, before the clock is taken for set back: longer than a request waits.
+/// Seconds by which a request's time may precede that of an earlier request before the clock counts as set back: longer than a request
+/// waits.
 const REORDERED_SECONDS: u64 = 60;
 
-/// How far a budget may be spent, and by whom.
+/// A limit up to which a budget may be spent, and the sources that may.
 struct Tier {
     /// Eighths of the whole that may be spent then.
     whole: u64,
-    /// Who may.
+    /// The sources that may spend up to this limit.
     takers: Takers,
 }
 
 enum Takers {
-    /// Whoever comes; it counts for the address alone, since nobody else in its networks wanted it.
+    /// Any source. The spending counts for its address alone, since no other source in its networks wanted it.
     Anybody,
     /// A source that has spent no more than so many eighths of its part then, in networks that have spent no more than so many of theirs: the rest of
     /// theirs is for members that ask less.
@@ -75,13 +76,13 @@ pub struct Budget {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was spent in all, and in it what each network has spent.
+    /// The account of all sources together; its members are the accounts of networks.
     all: Account,
     /// When `all` was reckoned.
     at: u64,
     /// When it was looked last who has spent nothing lately.
     swept: u64,
-    /// How many accounts there are.
+    /// Number of accounts in all.
     accounts: usize,
 }
 
@@ -92,7 +93,7 @@ pub enum Spending {
     Granted,
     /// It is not: this is more than the source's part.
     Over {
-        /// Whether to tell the console: it has not been told of this source's network for a while.
+        /// True if a console message is due: there was none about this source's network for a while.
         tell: bool,
         /// After how long there is so much for it: if nobody spends anything until then.
         again: Duration,
@@ -181,7 +182,7 @@ impl Budget {
         }
     }
 
-    /// What all sources share out, of the whole.
+    /// Returns the part of the budget that is shared out among all sources.
     const fn part(&self) -> u64 {
         self.eighths(4)
     }
@@ -195,7 +196,7 @@ impl Budget {
     }
 }
 
-/// How many seconds it takes until no more than `limit` of this is left.
+/// Returns the seconds until no more than `limit` of `owed` is left.
 fn seconds(owed: u64, limit: u64, each_second: u64) -> u64 {
     owed.saturating_sub(limit).div_ceil(each_second.max(1))
 }

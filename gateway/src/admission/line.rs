@@ -21,7 +21,7 @@ pub(super) struct Line<T> {
     sweep_at: usize,
 }
 
-/// What is in the line, of one network.
+/// The part of the line that belongs to one network or address.
 #[derive(Debug)]
 struct Turns<T> {
     waiting: VecDeque<oneshot::Sender<T>>,
@@ -89,7 +89,7 @@ impl<T> Line<T> {
 }
 
 impl<T> Turns<T> {
-    /// Who is next, and how many were passed over because they have gone.
+    /// Returns the next one that waits, and how many were passed over because they have gone.
     fn next(&mut self) -> (Option<oneshot::Sender<T>>, usize) {
         let Some(network) = self.order.pop_front() else {
             let mut passed_over = 0;
@@ -186,7 +186,7 @@ mod tests {
         drop(first);
     }
 
-    /// How many are served before this one, which came last.
+    /// Returns how many are served before this source, which came last.
     fn before(neighbours: impl Iterator<Item = IpAddr>, last: Source) -> usize {
         let mut line = Line::default();
         let neighbours: Vec<_> = neighbours.map(|address| line.wait(address.into())).collect();

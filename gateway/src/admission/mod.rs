@@ -54,7 +54,7 @@ pub struct Admission {
     pub requests: Turns,
     /// Handshakes, which begin when there is little else to do.
     pub handshakes: Handshakes,
-    /// Whose handshakes go first, and who counts by itself.
+    /// Known sources: their handshakes go first, and each counts by itself.
     pub known: Known,
     /// What takes the processor.
     pub verification: Verification,
@@ -84,7 +84,7 @@ impl Admission {
         }
     }
 
-    /// Whom limits are counted for that comes from this address: from one that has proven something lately, the address alone.
+    /// Returns the source that limits are counted for at this address. An address that has proven something lately counts alone.
     #[must_use]
     pub fn source(&self, peer: IpAddr) -> Source {
         match self.known.knows(peer, Instant::now()) {

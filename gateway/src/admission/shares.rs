@@ -38,7 +38,7 @@ struct State {
     all: Holder,
 }
 
-/// What a network has, or an address.
+/// The holdings of a network or an address.
 #[derive(Debug, Default)]
 struct Holder {
     amount: usize,
@@ -283,8 +283,9 @@ impl Holder {
         changed
     }
 
-    /// Who gives back: of all members that have something to give, the one with most; of what an address has, what has waited longest. Not before
-    /// its [`GRACE`] or [`EQUALS_GRACE`] is over, unless its network has more than the one that asks will have; and never one that has less.
+    /// Returns the part to give back: of the members that can give, that with most; of an address, the part that has waited longest. It
+    /// gives back only after [`GRACE`] or [`EQUALS_GRACE`], unless its network has more than the asking one will have. A network that has
+    /// less never gives back.
     fn victim(&self, asking: &mut impl Iterator<Item = Network>, amount: usize, now: Instant) -> Option<(Source, u64)> {
         let Some(own) = asking.next() else {
             let (since, source, id) = self.oldest()?;
@@ -308,7 +309,7 @@ impl Holder {
         self.by_amount.iter().rev().find(|(_, network)| gives(network))
     }
 
-    /// What this gives back, by the same order all the way down.
+    /// Returns the part that this holder gives back, in the same order at every level.
     fn oldest_of_most(&self) -> Option<(Instant, Source, u64)> {
         match self.gives_first() {
             Some((_, network)) => self.members.get(network)?.oldest_of_most(),
@@ -321,7 +322,7 @@ impl Holder {
         Some((*since, self.parts.get(id)?.source, *id))
     }
 
-    /// All parts.
+    /// Appends the source and the id of every part to `all`.
     fn list(&self, all: &mut Vec<(Source, u64)>) {
         all.extend(self.parts.iter().map(|(id, part)| (part.source, *id)));
         self.members.values().for_each(|member| member.list(all));

@@ -14,7 +14,7 @@ const IPV6_MACHINES_BITS: u8 = 64;
 const IPV4_BITS: u8 = 32;
 const IPV6_BITS: u8 = 128;
 
-/// Where a request comes from: an address, with the networks in which it shares what there is.
+/// The origin of a request: an address, with the networks in which it shares what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
     address: IpAddr,

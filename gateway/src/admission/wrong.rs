@@ -15,14 +15,14 @@ use super::source::Network;
 const BURST: u64 = 20;
 /// How long it takes until an address may be wrong once more.
 const REFILL_MILLIS: u64 = 3000;
-/// How often an IPv6 network of 64 bits may be wrong, for each time that an address may: as many machines with a dead pointer, and not as many as it has
-/// addresses.
+/// Times that an IPv6 network of 64 bits may be wrong for each time that an address may. It allows for that many machines with a dead
+/// pointer, not for each of the network's addresses.
 const MACHINES_FACTOR: u64 = 8;
 /// The same of a network of 48 bits.
 const SITE_FACTOR: u64 = 64;
 /// Accounts that are remembered, of addresses and networks. One takes about a hundred bytes.
 const ACCOUNTS_LIMIT: usize = 4096;
-/// How often the console is told about one network.
+/// Interval of console messages about one network, in milliseconds.
 const WARN_EVERY_MILLIS: u64 = 60_000;
 
 /// Who has been wrong, and how often.
@@ -76,7 +76,8 @@ impl WrongCredentials {
     }
 }
 
-/// How far one wrong credential moves on the account of this network: all have the same time until they are full again.
+/// Returns the milliseconds by which one wrong credential moves the account of this network. All accounts take the same time until they are
+/// full again.
 const fn step(network: Network) -> u64 {
     match network.bits() {
         48 => REFILL_MILLIS / SITE_FACTOR,
@@ -100,7 +101,7 @@ fn account(accounts: &mut HashMap<Network, Account>, network: Network, now: u64)
 }
 
 impl Account {
-    /// Whether one more would be too many.
+    /// Returns whether one more wrong credential would be too many.
     const fn may_not(&self, step: u64, now: u64) -> bool {
         self.full_at.saturating_sub(now).saturating_add(step) > BURST * REFILL_MILLIS
     }

@@ -84,7 +84,7 @@ pub fn router(gateway: &Gateway) -> Router {
         .method_not_allowed_fallback(problem::no_such_method)
 }
 
-/// What a gateway answers whose store does not answer yet: that it lives, and that nobody is to be sent here.
+/// Returns the routes of a gateway whose store does not answer yet: it is alive, not ready, and refuses all else.
 pub fn waiting_router() -> Router {
     Router::new()
         .route("/healthz", get(health::alive))

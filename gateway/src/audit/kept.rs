@@ -1,4 +1,4 @@
-//! What the store keeps of logs: of each chain the last checkpoint by each key, so that a log that has lost lines, or was signed again, is noticed.
+//! Checkpoints in the store: the last one of each chain by each key. They reveal a log that has lost lines, or was signed again.
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
@@ -42,7 +42,7 @@ struct Value {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GivenUp {
-    /// Seconds since 1970.
+    /// Time of the command, in seconds since 1970.
     pub at: u64,
     /// The user and host that ran the command.
     pub by: String,
@@ -67,7 +67,7 @@ fn entry_id(line: &CheckpointLine) -> String {
     format!("{}.{}", line.chain.id, line.checkpoint.key.hex())
 }
 
-/// Whether an entry with this id is of a chain that this key has signed.
+/// Returns whether an entry with this id belongs to a chain that this key has signed.
 pub(super) fn is_of_key(id: &str, key: LogPublicKey) -> bool {
     id.split_once('.').is_some_and(|(_, of)| of == key.hex())
 }
@@ -200,7 +200,7 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
     }
 }
 
-/// Of the chains of one gateway that others have taken the place of, keeps the newest, and those that were given up.
+/// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were given up.
 async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), StoreError> {
     let all = own(store, key).await?;
     let mut old: Vec<&Kept> = all
@@ -219,7 +219,7 @@ async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<Kept>, StoreErr
     Ok(all.filter(|kept| kept.key() == key).collect())
 }
 
-/// Whether a chain of the same key has begun in the place of this one: of another gateway's chain no chain takes the place.
+/// Returns whether a chain of the same key has begun in the place of this one. A chain of another gateway replaces none.
 fn is_superseded(kept: &Kept, all: &[Kept]) -> bool {
     let chain = &kept.line.chain.id;
     all.iter()
@@ -232,7 +232,7 @@ pub fn standing(all: &[Kept]) -> impl Iterator<Item = &Kept> {
     all.iter().filter(|kept| kept.given_up.is_none() && !is_superseded(kept, all))
 }
 
-/// What came of giving up a chain.
+/// The result of giving up a chain.
 #[derive(Debug)]
 pub enum GivingUp {
     /// These were given up.

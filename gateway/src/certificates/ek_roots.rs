@@ -61,7 +61,7 @@ pub fn sorted(
     EkRoots::load(roots, intermediates)
 }
 
-/// What the administrator can do about a CA that is not usable.
+/// Returns the advice for the administrator about a CA that is not usable.
 const fn advice(problem: &CaProblem) -> &'static str {
     match problem {
         CaProblem::IssuerMissing { .. } => {

@@ -87,7 +87,7 @@ pub fn is_certificate_file(path: &Path) -> bool {
     matches!(extension, Some("pem" | "crt" | "cer" | "der"))
 }
 
-/// Whether a file says by its name that its certificates are roots, whoever has issued them: `NAME.root.pem`.
+/// Returns whether a file's name, `NAME.root.pem`, declares its certificates to be roots, regardless of their issuers.
 #[must_use]
 pub fn is_named_root(path: &Path) -> bool {
     path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(b".root"))

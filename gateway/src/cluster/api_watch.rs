@@ -17,9 +17,9 @@ use super::{ClusterError, Health};
 
 /// Objects of one page of a list. An object has 1.5 MB at most (etcd's limit of a request), and a page is in memory as text until it is read.
 pub(super) const PAGE_OBJECTS: u32 = 10;
-/// How long one watch lasts. Then it is asked for once more, from where it was; so a connection that has died unnoticed is found out.
+/// Duration of one watch, in seconds. The next one continues from its position; so a connection that has died unnoticed is detected.
 const WATCH_SECONDS: u32 = 60;
-/// How long a server may be silent: longer than a watch lasts.
+/// Longest silence of a server: longer than a watch lasts.
 pub(super) const SILENCE: Duration = Duration::from_secs(70);
 /// A watch from an older version counts as established after this time without an event: a server that has lost that version says so first.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub struct ApiWatch<K, S> {
     api: Api<K>,
     labels: Option<String>,
     fields: Option<String>,
-    /// Whether there may be no such kind.
+    /// True if the API may lack this kind.
     optional: bool,
     /// Takes away what nobody looks at.
     trim: fn(&mut K),
@@ -89,7 +89,8 @@ where
         self.trimmed(|object| object.managed_fields_mut().clear())
     }
 
-    /// As [`Keeping::without_managed_fields`], and without annotations and labels, which whoever may write an object makes as large as the API takes them.
+    /// Removes managed fields, annotations and labels. A client that may write an object can make its annotations and labels as large as
+    /// the API accepts.
     #[must_use]
     pub fn without_what_anybody_adds(self) -> Self {
         self.trimmed(|object| {

@@ -78,7 +78,8 @@ impl Events {
         self.say_again(cluster, about, said, text, (now, 0)).await
     }
 
-    /// As [`Events::say`], for the `repetition`th time: each has an event of its own, since the API removes events after an hour or three.
+    /// Writes an event as [`Events::say`] does, for the `repetition`th time. Each repetition is an event of its own, since the API removes
+    /// events after an hour or three.
     pub(super) async fn say_again(
         &mut self,
         cluster: &Cluster,

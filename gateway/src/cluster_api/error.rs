@@ -13,8 +13,8 @@ const UNAUTHORIZED: u16 = 401;
 const NOT_FOUND: u16 = 404;
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// Why there is nobody to ask, or no answer. No text has anything of a token or of an object's contents. A cause stands in the text, and is no `source` that
-/// would be printed once more.
+/// An error of a request to the cluster's API. No text contains anything of a token or of an object's contents. Causes are part of the
+/// text, and no `source`, which would be printed again.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// This is no pod, or one without a service account.

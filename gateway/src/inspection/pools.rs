@@ -24,7 +24,7 @@ pub(super) struct Known<'a> {
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
     pub bootstrap_tokens: &'a BTreeSet<String>,
-    /// Which CSRs are approved, if any are.
+    /// The settings of approval, if CSRs are approved.
     pub approval: Option<&'a ApprovalSettings>,
     pub depth: Depth,
     /// Seconds since 1970.

@@ -276,7 +276,7 @@ pub async fn owner(reading: &mut Reading<'_>, name: &str) -> Result<Option<Strin
     Ok(reading.get(EntryKind::Name, name).await?.map(|entry| entry.value))
 }
 
-/// Whether the administrator has given an identity this name, with its EK.
+/// Returns whether the administrator has given the name to this identity, with its EK.
 async fn is_given(reading: &mut Reading<'_>, name: &str, identity: &str) -> Result<bool, StoreError> {
     let Some(ek) = identity.strip_prefix(TPM).and_then(|digest| digest.parse::<EkDigest>().ok()) else {
         return Ok(false);

@@ -17,7 +17,7 @@ const TEXT_LIMIT_BYTES: usize = 256 * 1024;
 const NAMED_LIMIT: usize = 10;
 const FILES: [&str; 2] = ["storage", "files"];
 const UNITS: [&str; 2] = ["systemd", "units"];
-/// What a kubelet's configuration says of itself.
+/// The `kind` that a kubelet's configuration states.
 const KUBELET: &str = "KubeletConfiguration";
 
 /// A file that is named and missing.

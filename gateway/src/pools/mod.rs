@@ -77,7 +77,7 @@ pub struct Pool {
     pre_approved: Versions,
     full: Versions,
     known: outline::Known,
-    /// Whether the pre-approved config has a credential by which a kubelet asks for its certificate.
+    /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
     bootstrap_credential: bool,
     /// Whether machine-config-daemon takes over nodes that have the pre-approved config.
     second_stage: bool,
@@ -99,7 +99,7 @@ impl Pool {
         &self.name
     }
 
-    /// Whether an unauthenticated client gets the credential by which kubelets ask for their certificates.
+    /// Returns whether an unauthenticated client gets the credential by which kubelets ask for their certificates.
     #[must_use]
     pub const fn gives_bootstrap_credential(&self) -> bool {
         match self.grants.nothing {

@@ -13,9 +13,9 @@ use crate::ignition::lint::{self, Finding};
 use crate::ignition::{Config, Hashed, Inexpressible, SpecVersion};
 use crate::machine_config::{Spec, appended};
 
-/// Where a config has its files.
+/// Path of the list of files in a config.
 const FILES: [&str; 2] = ["storage", "files"];
-/// Where Kubernetes has its credentials.
+/// The folder of Kubernetes' credentials on a node.
 const OF_KUBERNETES: &str = "/etc/kubernetes/";
 
 /// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
@@ -83,8 +83,9 @@ impl Outlines {
         difference::missing(&self.pre_approved, &self.full)
     }
 
-    /// Whether the pre-approved one has a credential by which a kubelet asks for its certificate: a kubeconfig with one, the file where OpenShift has it, or a
-    /// token among the files of Kubernetes. `found` is what looks like secrets in it.
+    /// Returns whether the pre-approved config has a credential by which a kubelet asks for its certificate. It may be a kubeconfig with a
+    /// credential, the file where OpenShift has it, or a token among the files of Kubernetes. `found` is what looks like secrets in the
+    /// config.
     pub fn has_bootstrap_credential(&self, found: &BTreeSet<Finding>) -> bool {
         let files = self.pre_approved.list(FILES);
         let is_kubeconfig = |file: &Value| file.get("path").and_then(Value::as_str) == Some(appended::KUBECONFIG);

@@ -169,7 +169,8 @@ impl Pool {
         self.accepted_values().any(|values| !values.is_only_while_booting())
     }
 
-    /// Whether a machine is taken only while it boots, and may be one whose kernel resumes from hibernation: nothing says that Secure Boot is on.
+    /// Returns whether machines are taken only while they boot, and nothing requires Secure Boot: their kernels may resume from
+    /// hibernation.
     fn reopens_by_hibernation(&self) -> bool {
         let is_secure = |values: &ReferenceValues| {
             let is_listed = values

@@ -63,10 +63,12 @@ impl Hangup {
 
 /// How often it is looked whether a command has changed something that is to be recorded.
 const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
-/// How long a gateway leaves the outbox to others that has found something there which it may not record: each of them looks ten times meanwhile.
+/// Time for which a gateway leaves the outbox to others, after it has found an act there that it may not record. Each of them looks ten
+/// times meanwhile.
 const LEAVE_OUTBOX: Duration = Duration::from_secs(10);
 
-/// How often that is looked for in a store in which nothing was written, as far as is heard: who recorded may have ended before it had recorded all.
+/// Interval at which the outbox is read although no write to the store was noticed: another gateway may have ended before it had recorded
+/// all.
 const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether the gateway goes by other files.

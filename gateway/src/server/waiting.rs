@@ -1,7 +1,7 @@
 //! A gateway whose store does not answer yet: it lives, is not ready, and serves nobody.
 //!
-//! Where a whole site starts at once, etcd or the cluster's API comes later than the gateway. A gateway that ended then would be started again after
-//! pauses that grow, and be missing when the nodes boot.
+//! If a whole site starts at once, etcd or the cluster's API comes later than the gateway. A gateway that exited would be restarted after
+//! growing pauses, and be missing when the nodes boot.
 
 use std::convert::Infallible;
 use std::sync::Arc;

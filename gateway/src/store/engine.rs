@@ -165,8 +165,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Which store this is and how far it has come, as far as is known here: each transaction that writes raises the mark.
     fn standing(&self) -> Option<StoreMark>;
 
-    /// How far it has come ([`Engine::standing`]), if this process has heard of it within the last seconds for another reason: nobody is asked for
-    /// this. For background tasks that look for changes; what decides about a node asks.
+    /// Returns the mark of [`Engine::standing`], if this process has learnt it within the last seconds for another reason. It sends no
+    /// request. It is for background tasks that look for changes; a decision about a node asks the store.
     fn recent_mark(&self) -> Option<u64> {
         None
     }

@@ -22,7 +22,7 @@ pub enum StoreError {
     /// The engine did not answer. It may later, with nothing changed here.
     #[error("the store failed: {problem} ({engine}, {place}): {advice}")]
     Unanswered {
-        /// Its name.
+        /// Name of the engine, such as `etcd`.
         engine: &'static str,
         /// Its endpoints, or its object.
         place: String,
@@ -182,7 +182,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the store may answer later, with nothing changed here.
+    /// Returns whether the store may answer later, with nothing changed here.
     #[must_use]
     pub const fn is_unanswered(&self) -> bool {
         matches!(self, Self::Unanswered { .. })

@@ -316,8 +316,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// expectation: one of them writes.
     async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
 
-    /// As [`Store::change`], if at that moment none of these gateways serves, by their ids ([`Store::serves_as`]). A gateway that was killed serves
-    /// until its lease is over; the one gateway of a store of its own has none, and is not asked for.
+    /// Changes entries as [`Store::change`] does, if at that moment none of these gateways serves, by their ids ([`Store::serves_as`]). A
+    /// gateway that was killed serves until its lease is over. The one gateway of a store of its own has no lease, and is not checked.
     async fn change_unless_served(
         &self,
         gateways: Vec<String>,
@@ -355,7 +355,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// How far it has come, if that was heard within the last seconds without asking for it: as long as it stays the same, nothing was written.
+    /// Returns the store's mark, if it was learnt within the last seconds without a request. As long as it stays the same, nothing was
+    /// written.
     fn recent_mark(&self) -> Option<u64> {
         None
     }

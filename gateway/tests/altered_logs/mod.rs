@@ -466,7 +466,7 @@ async fn nothing_of_a_forged_log_acts_on_a_terminal() {
     }
 }
 
-/// What the process's memory has come to, KiB, as long as it runs.
+/// Returns the largest memory of the process until it ends, in KiB.
 fn peak(child: &mut std::process::Child) -> u64 {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;

@@ -84,7 +84,7 @@ impl Site {
         site
     }
 
-    /// As whoever says no more than that CSRs are approved.
+    /// Starts a site whose settings say only that CSRs are approved.
     fn by_default() -> Self {
         let mut site = Self::with("[cluster.approval]\nenabled = true");
         site.gateway.run();

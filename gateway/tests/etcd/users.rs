@@ -1,4 +1,4 @@
-//! What changes at an etcd beside the store: its users, and whether it is there when a gateway starts.
+//! Changes of an etcd outside the store: of its users, and of its availability when a gateway starts.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn with_users(prefix: &str) -> Site {
     site
 }
 
-/// As root.
+/// Runs a command of etcdctl as root.
 fn change(site: &Site, arguments: &str) {
     let arguments = format!("--user root:secret {arguments}");
     site.etcd.ctl(&arguments.split(' ').collect::<Vec<_>>());

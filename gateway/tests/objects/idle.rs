@@ -5,7 +5,7 @@ use cloud_fixtures::kubernetes::Disturbance;
 use super::boots::gateway;
 use super::*;
 
-/// How long an idle gateway is counted.
+/// Time during which the requests of an idle gateway are counted.
 const COUNTED: Duration = Duration::from_secs(20);
 /// Requests to the API that an idle gateway may send for its store in that time: it says every 5 s that it is there, and looks a few times.
 const REQUESTS_LIMIT: usize = 15;

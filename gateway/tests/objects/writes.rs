@@ -1,4 +1,4 @@
-//! What clients that have proven nothing make the gateway write to the cluster's API, beside honest nodes.
+//! Writes to the cluster's API that unauthenticated clients cause, next to those of honest nodes.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::cloud_evidence::site::{GCP, KEYS_OF_FILE, TPM, pool, write};
 use crate::support::{Case, Gateway, POOL, next_boot, now, tpm};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
-/// What the gateway writes by itself while this lasts: that it is there, and what is forgotten.
+/// Most writes of the gateway itself during a test: renewals of its lease, and removals of what has expired.
 const BESIDE: usize = 20;
 /// Challenges that are spent at once for whoever comes, and each second beyond that.
 const SPENDS: usize = 500;
@@ -51,8 +51,8 @@ impl Fixture {
         self.gateway.answer_sealed(boot, &challenge, &self.seal)
     }
 
-    /// What a stranger sends who asks for an identity token's challenge: a token that nobody has signed, for an audience that it makes up, or the one that was
-    /// asked for.
+    /// Returns an unauthenticated client's evidence for an identity token's challenge. Nobody has signed its token; the audience is the one
+    /// that was asked for, or an invented one.
     fn token(&self, is_for_it: bool) -> EvidenceRequest {
         let boot = next_boot(&self.node);
         let mut challenge: Challenge = self.gateway.challenge(&boot, None);

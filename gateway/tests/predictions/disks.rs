@@ -198,7 +198,7 @@ fn the_config_of_grub_is_where_its_image_looks_for_it() {
     assert_eq!(images[..2], ["image BOOTX64.EFI", "image fbx64.efi"]);
 }
 
-/// As Debian is laid out, with its signed image: what it measures is not known, and each digest is.
+/// A disk laid out like Debian's, with its signed image, has no value, and each digest is listed.
 #[test]
 fn what_debians_signed_grub_may_measure_is_listed_and_has_no_value() {
     let files = Files::new();

@@ -92,7 +92,8 @@ impl Debian {
         judge.judge(&self.booted, &[case]);
     }
 
-    /// What was measured into a PCR in both banks, as places in this list of digests; nothing for what is not in it.
+    /// Returns the measurements of a PCR, the same in both banks, as positions in the predicted list of digests; `None` for any other
+    /// digest.
     fn places(&self, pcr: u8, prediction: &Predicted) -> Vec<Option<usize>> {
         let events = prediction.events(pcr);
         let of_bank = BANKS.map(|bank| {

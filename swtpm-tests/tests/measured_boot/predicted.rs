@@ -49,12 +49,12 @@ impl Predicted {
         )
     }
 
-    /// Of the image of a disk, on machines whose keys are not given.
+    /// Predicts from the image of a disk, for machines whose keys are not given.
     pub fn of_disk_without_keys(secure_boot: &str, disk: &BootDisk) -> Self {
         Self::new(secure_boot, &[("--disk", disk.image())])
     }
 
-    /// That each value that is given for the kernel's start is the machine's.
+    /// Asserts that each value that is given for the kernel's start is the machine's.
     #[track_caller]
     pub fn has_no_wrong_value(&self, measured: &Measured) {
         let values = self.list("pcrs").iter();

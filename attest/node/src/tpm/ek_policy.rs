@@ -3,7 +3,7 @@
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::structures::Public;
 
-/// PolicyA: PolicySecret(endorsement).
+/// The digest of PolicyA, PolicySecret(endorsement), for SHA-256 and SHA-384.
 const POLICY_A_SHA256: [u8; 32] = [
     0x83, 0x71, 0x97, 0x67, 0x44, 0x84, 0xb3, 0xf8, 0x1a, 0x90, 0xcc, 0x8d, 0x46, 0xa5, 0xd7, 0x24, 0xfd, 0x52, 0xd7, 0x6e, 0x06, 0x52,
     0x0b, 0x64, 0xf2, 0xa1, 0xda, 0x1b, 0x33, 0x14, 0x69, 0xaa,
@@ -34,10 +34,10 @@ const POLICY_B_SHA384: [u8; 48] = [
     0xf3, 0xf8, 0x0e, 0x12,
 ];
 
-/// How the use of an EK is authorised.
+/// The authorization by which an EK is used.
 ///
-/// A key that has one of the profile's policies is used by it, also where its password would do: a TPM in dictionary-attack lockout refuses the password of a key
-/// without noDA, and PolicySecret(endorsement) is not subject to that protection.
+/// A key with one of the profile's policies is used by that policy, even if its password would do. A TPM in dictionary-attack lockout
+/// refuses the password of a key without noDA; PolicySecret(endorsement) is not subject to that protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EkAuthorization {
     /// userWithAuth: the EK's own password, which is empty.
@@ -78,7 +78,7 @@ mod tests {
     const POLICY_SECRET: [u8; 4] = [0, 0, 1, 0x51];
     const ENDORSEMENT: [u8; 4] = [0x40, 0, 0, 0x0b];
 
-    /// As a TPM computes them (TPM 2.0 Part 3, TPM2_PolicySecret and TPM2_PolicyOR).
+    /// Computes PolicyA and PolicyB as a TPM does (TPM 2.0 Part 3, TPM2_PolicySecret and TPM2_PolicyOR), and compares them.
     fn check(algorithm: &'static Algorithm, [a, b, c]: [&[u8]; 3]) {
         let zeros = vec![0; algorithm.output_len()];
         let hash = |parts: &[&[u8]]| digest(algorithm, &parts.concat()).as_ref().to_vec();

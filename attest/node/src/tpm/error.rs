@@ -100,7 +100,7 @@ pub enum TpmError {
 }
 
 impl TpmError {
-    /// Whether the TPM has said nothing of what was asked, and may do so later.
+    /// Returns whether the TPM did not run the command, and may run it later.
     pub(crate) const fn is_temporary(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::Lockout { .. })
     }
@@ -112,7 +112,7 @@ fn counter(lockout: Option<&Lockout>) -> String {
     })
 }
 
-/// What to do about a lockout. To clear the TPM would end it, too, with all that disks are sealed to.
+/// Returns the advice for a lockout. Clearing the TPM would end it as well, but would destroy what disks are sealed to.
 fn after_lockout(lockout: Option<&Lockout>) -> String {
     let interval = match lockout {
         Some(Lockout { interval_seconds, .. }) => format!("{interval_seconds} s"),

@@ -42,10 +42,10 @@ const HANDLES_PER_ANSWER: u32 = 254;
 /// Most answers read for one range of handles, so that a TPM that always says "more" cannot hold the node for ever.
 const HANDLE_ANSWERS_LIMIT: usize = 16;
 
-/// How long commands are repeated that the TPM cannot run now, from when it was opened: the time that `attest-node` has by default.
+/// Time from opening the TPM during which commands that it cannot run now are repeated: the default of `attest-node`.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a TPM that does not answer is opened again: a device that another process has open, or a driver that was just bound.
+/// Time during which a TPM that does not answer is opened again: another process has the device open, or the driver was just bound.
 const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An open connection to a TPM.

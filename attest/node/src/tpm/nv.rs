@@ -27,7 +27,7 @@ const READINGS_LIMIT: usize = 4;
 /// Bytes read by one command: TPM_PT_NV_BUFFER_MAX is 512 at the least on PC Client TPMs (PTP 1.05).
 const CHUNK_BYTES: usize = 512;
 
-/// What is attempted here, for messages.
+/// The operation, as messages name it.
 const READING: &str = "reading a certificate from the TPM's NV memory";
 
 /// What there is in an NV index.

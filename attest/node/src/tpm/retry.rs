@@ -18,9 +18,9 @@ use crate::deadline::{Backoff, Deadline};
 
 /// First pause before a command is repeated. Short: a TPM that another process uses is free within milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// How long the end of a lockout is waited for where the command can be left out: a TPM's lockout ends after minutes of operation, if it is one.
+/// Time to wait for the end of a lockout before a command that can be left out is skipped. A real lockout lasts minutes of operation.
 const LOCKOUT_PATIENCE: Duration = Duration::from_secs(2);
-/// How often the console is told that the TPM is waited for.
+/// Interval of console messages while the TPM is waited for.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Properties read to describe a lockout: from TPM_PT_LOCKOUT_COUNTER to TPM_PT_LOCKOUT_RECOVERY (TPM 2.0 Part 2, 6.13).
 const LOCKOUT_PROPERTIES: u32 = 4;
@@ -47,7 +47,7 @@ pub struct Warning {
 pub struct Lockout {
     /// Failed authorizations that count now.
     pub failed: u32,
-    /// How many lock the TPM.
+    /// Number of failed authorizations that lock the TPM.
     pub limit: u32,
     /// Seconds of operation after which one failed authorization is forgotten.
     pub interval_seconds: u32,

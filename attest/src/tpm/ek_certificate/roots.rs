@@ -58,7 +58,7 @@ pub enum CaProblem {
     #[error("it is signed with algorithm {0}, which is not accepted; endorse its TPMs by the allowlist")]
     SignatureAlgorithm(String),
     /// The algorithm of its signature is accepted, and the parameters are not.
-    #[error("its signature algorithm {0} has parameters; accepted are none, and NULL")]
+    #[error("its signature algorithm {0} has parameters; they have to be absent or NULL")]
     SignatureParameters(String),
     /// A critical extension that cannot be evaluated.
     #[error("its critical extension {0} cannot be evaluated")]
@@ -218,7 +218,7 @@ impl From<NoCa> for CaProblem {
     }
 }
 
-/// Why certificates are not usable, as far as it is known while others are loaded.
+/// Certificates that are not usable, with the reasons, collected while others are loaded.
 #[derive(Default)]
 struct Refused {
     errors: Vec<EkRootsError>,
@@ -274,7 +274,7 @@ impl Refused {
     }
 }
 
-/// Why the content of an AlgorithmIdentifier is not accepted.
+/// Returns the problem with the content of an AlgorithmIdentifier that is not accepted.
 fn unaccepted(signature: &[u8]) -> CaProblem {
     let name = algorithm_name(signature);
     let is_accepted = |accepted: &&dyn SignatureVerificationAlgorithm| algorithm_name(accepted.signature_alg_id().as_ref()) == name;

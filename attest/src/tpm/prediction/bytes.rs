@@ -9,7 +9,7 @@ use super::Digests;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// How much is read at once: enough that a read costs little beside the hashing.
+/// Bytes read at once: enough that a read costs little compared with the hashing.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A file that can be read at any place.
@@ -21,7 +21,7 @@ pub trait Source {
     fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError>;
 }
 
-/// Why bytes cannot be had.
+/// An error when reading the bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read, in the words of who reads it.

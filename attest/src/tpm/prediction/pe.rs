@@ -92,7 +92,7 @@ pub enum PeError {
     /// Larger than is read.
     #[error("it has {bytes} bytes, more than {IMAGE_LIMIT_BYTES}")]
     TooLarge { bytes: usize },
-    /// The file itself.
+    /// An error when reading the file.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// Headers that are none.

@@ -84,8 +84,8 @@ pub struct Discovery {
     /// pool that is there: a node of an earlier release does not, and would not understand it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
-    /// Whether a challenge takes [`ChallengeRequest::kubelet_key_sha256`], and the node is to attest such a key: in the answer to a node that asks with
-    /// [`KUBELET_KEY_PARAMETER`], and to each node of a pool whose CSRs are approved only for attested keys.
+    /// True if a challenge takes [`ChallengeRequest::kubelet_key_sha256`], and the node is to attest such a key. Present for a node that
+    /// asks with [`KUBELET_KEY_PARAMETER`], and for nodes of a pool whose CSRs are approved only for attested keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_key: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! What each network and each address has spent and has not made up for yet.
+//! Accounts of networks and addresses: what each has spent and has not made up for yet.
 
 use std::collections::HashMap;
 
@@ -11,32 +11,32 @@ const ASKS_SECONDS: u64 = 15;
 const ACCOUNTS_LIMIT: usize = 16 * 1024;
 /// Accounts of the members of one network: whoever has 2^64 addresses leaves room for others'.
 const MEMBERS_LIMIT: usize = 1024;
-/// Of so many accounts one is forgotten when there is no room for another, all of these at once: to look at each of them for each new source would cost
-/// more than what the budget is for.
+/// Divisor of the number of accounts that are forgotten at once when there is no room for another. Looking at each account for each new
+/// source would cost more than what the budget is for.
 const FORGOTTEN_PART: usize = 16;
 
 /// The account of a network or an address.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// What was spent and is not made up for, in parts of [`super::ONE`].
+    /// The amount spent and not made up for, in parts of [`super::ONE`].
     pub(super) owed: u64,
-    /// What each member could have made up for, since there was the first one.
+    /// The amount that each member could have made up for since the first member was added.
     earned: u64,
     /// The same of the network that this is a member of, when `owed` was reckoned.
     reckoned: u64,
-    /// When it has asked last.
+    /// Time of the last request, in seconds since 1970.
     asked: u64,
     told: Option<u64>,
     members: HashMap<Network, Account>,
 }
 
-/// What a network or an address has spent, and what it may.
+/// The debt and the limits of a network or an address.
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) owed: u64,
     /// Its part of what is shared out at once.
     pub(super) part: u64,
-    /// How much of what it owes it makes up for each second.
+    /// The part of its debt that it makes up for each second.
     pub(super) each_second: u64,
 }
 
@@ -91,12 +91,12 @@ impl Account {
         self.earned = self.earned.saturating_add(came / self.members());
     }
 
-    /// How many members there are; one where there is none.
+    /// Returns the number of members, but at least 1.
     fn members(&self) -> u64 {
         u64::try_from(self.members.len()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// What is owed by now, of which nobody owes more than all owe together.
+    /// Updates what is owed by now. No account owes more than all owe together.
     fn reckon(&mut self, earned: u64, most: u64) {
         let came = earned.saturating_sub(self.reckoned);
         self.reckoned = earned;
@@ -126,7 +126,8 @@ impl Account {
         }
     }
 
-    /// Whether to tell the console of this source: by its largest network, so that whoever has many addresses does not fill it.
+    /// Returns whether a console message about this source is due. Messages count by its largest network, so that a client with many
+    /// addresses does not flood the console.
     pub(super) fn tells(&mut self, source: Source, now: u64) -> bool {
         let account = source.networks().next().and_then(|network| self.members.get_mut(&network));
         let tells = |account: &mut Self| {
@@ -143,7 +144,7 @@ impl Account {
         self.told.is_some_and(|told| now.abs_diff(told) < TELL_EVERY_SECONDS)
     }
 
-    /// As [`State::sweep`]; says how many accounts are left.
+    /// Removes accounts as [`State::sweep`] does; returns how many are left.
     fn sweep(&mut self, now: u64, most: u64) -> usize {
         let (earned, mut left) = (self.earned, 0);
         self.members.retain(|_, member| {

@@ -5,7 +5,7 @@ use super::*;
 
 const ATTACKER: u32 = 66;
 
-/// How many of so many are granted to this source.
+/// Returns how many of `times` spends are granted to this source.
 fn granted(budget: &Budget, source: u32, times: usize, now: u64) -> usize {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
     let spend = || budget.spend(Ipv4Addr::from_bits(source).into(), 1, now);
@@ -152,10 +152,10 @@ fn challenges() -> Budget {
 
 const EACH_SECOND: u64 = CHALLENGES_EACH_SECOND / 10;
 
-/// When an attack begins, and when nodes boot beside it.
+/// Seconds at which an attack begins, and at which nodes boot during it.
 const BEGIN: u64 = 1000;
 const BOOT: u64 = BEGIN + 30;
-/// How long a node waits at most when it is told to retry (`attestation.hold_seconds`).
+/// Longest time that a node waits when it is told to retry, in seconds (`attestation.hold_seconds`).
 const HOLD_SECONDS: u64 = 3600;
 /// Requests of all attackers together.
 const ATTACK_EACH_SECOND: usize = 2000;
@@ -219,7 +219,7 @@ fn v4(number: u128) -> Source {
 
 const HONEST: std::ops::Range<u128> = 1_000_000..1_000_033;
 
-/// Where honest nodes are, their addresses by number, and numbers of greedy sources with the seconds within which they boot.
+/// The network of honest nodes, their addresses by number, and numbers of greedy sources with the seconds within which the nodes boot.
 type GreedyCase<'a> = (&'a str, &'a dyn Fn(u128) -> Source, &'a [(u128, u64)]);
 
 #[test]
@@ -296,7 +296,7 @@ fn attack_55_a_neighbour_with_one_address_keeps_no_node_of_its_network_from_boot
     assert!(after <= 2, "{after} s");
 }
 
-/// Whose they are, their addresses by number, and within how many seconds they boot.
+/// A description of honest nodes, their addresses by number, and the seconds within which they boot.
 type Honest<'a> = (&'a str, &'a dyn Fn(u128) -> Source, u64);
 
 #[test]

@@ -38,7 +38,7 @@ pub(in super::super) struct EvidenceAsked<'r> {
     pub challenge: &'r Challenge,
     pub evidence: &'r Evidence,
     pub peer: IpAddr,
-    /// Whom its turns at the processor are counted for.
+    /// The source that its turns at the processor are counted for.
     pub source: Source,
     pub now: UnixTime,
 }

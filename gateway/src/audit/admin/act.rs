@@ -119,7 +119,7 @@ impl Act {
         })
     }
 
-    /// Whether it says that a chain that this key has signed was given up.
+    /// Returns whether it gives up a chain that this key has signed.
     pub(super) fn gives_up_a_chain_of(&self, key: LogPublicKey) -> bool {
         self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
     }

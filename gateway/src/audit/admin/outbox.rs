@@ -26,7 +26,7 @@ pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalE
     journal.record(&act.record(at)?, Vec::new(), ()).await.map(drop)
 }
 
-/// How many acts of the outbox were recorded, and how many stay there for another gateway to record.
+/// The number of acts of the outbox that were recorded, and of those left for another gateway to record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
     pub recorded: usize,

@@ -46,7 +46,7 @@ impl Site {
         Signs { chain, key }
     }
 
-    /// As if log.key was replaced.
+    /// Returns the site with another key, as if log.key was replaced.
     fn with_another_key(self) -> Self {
         let key = LogKey::open(&self.folder.path().join("another.key")).unwrap();
         Self {
@@ -59,7 +59,7 @@ impl Site {
         keep(&self.store, line).await.unwrap()
     }
 
-    /// How many checkpoints a log of these lines should hold, and does not.
+    /// Returns how many required checkpoints a log of these lines lacks.
     async fn missing(&self, lines: &[&str]) -> usize {
         let log = self.folder.path().join("log");
         let text: String = lines.iter().flat_map(|line| [*line, "\n"]).collect();

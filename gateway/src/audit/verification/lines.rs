@@ -24,7 +24,7 @@ const PARTS_LIMIT: usize = 4096;
 /// A file, as far as it was read.
 pub(super) struct Reading {
     name: String,
-    /// What the verifier held when the file was begun.
+    /// Parts and faults that the verifier held when the file was begun.
     held: usize,
     /// It has too many parts and faults: its rest is not looked at.
     is_over: bool,

@@ -28,12 +28,13 @@ use crate::store::{Reading, Store, StoreError, Turn};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often attestations are forgotten for which nothing is approved any more.
 const FORGET_EVERY: Duration = Duration::from_secs(600);
-/// How often it is said that the cache of CSRs was full.
+/// Interval of messages that the cache of CSRs was full.
 const FULL_CACHE_EVERY: Duration = Duration::from_secs(60);
-/// How often the event of a pending CSR is written anew, seconds: the API removes events after an hour (`--event-ttl`), OpenShift's after three.
+/// Seconds after which the event of a pending CSR is written again: the API removes events after an hour (`--event-ttl`), OpenShift's after
+/// three.
 const EVENT_AGAIN_SECONDS: u64 = 45 * 60;
 
-/// What the pools that are served say of approval.
+/// The rules of approval that the served pools set.
 #[derive(Debug, Clone, Default)]
 pub struct PoolRules {
     /// The names that pools say their nodes have, by pool.
@@ -61,7 +62,7 @@ enum PassError {
     Cluster(#[from] ClusterError),
 }
 
-/// What one pass leaves for the next.
+/// The state that one pass leaves for the next.
 struct Memory {
     pass: u64,
     first_seen: FirstSeen,
@@ -97,7 +98,7 @@ impl Memory {
     }
 }
 
-/// What attested machines are expected to ask for.
+/// Returns the names and keys that attested machines are expected to ask for.
 fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> AttestedSubjects {
     let mut subjects = AttestedSubjects::default();
     let mut providers = Vec::new();
@@ -335,8 +336,8 @@ impl Approver {
         }
     }
 
-    /// As [`serving::judge`]; where there are no Machine objects, by the addresses that the Node has at this moment. An address that is not the node's own
-    /// may be an egress address that it has.
+    /// Judges a CSR as [`serving::judge`] does. Without Machine objects it compares the addresses that the Node has at this moment. An
+    /// address that is not the node's own may be one of its egress addresses.
     async fn judge_serving(&self, csr: &Csr, facts: &Facts<'_>, held: &Held, memory: &mut Memory) -> Result<Result<(), Reason>, PassError> {
         let name = csr
             .node()
@@ -385,7 +386,7 @@ impl Approver {
     }
 }
 
-/// What a pass has found, for all CSRs that it judges.
+/// The facts of a pass, for all CSRs that it judges.
 struct Found<'a> {
     rules: &'a Rules,
     now: u64,

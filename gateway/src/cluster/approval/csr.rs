@@ -57,7 +57,7 @@ pub struct Csr {
     pub usages: Vec<String>,
     pub expiration_seconds: Option<i32>,
     pub stage: Stage,
-    /// When it was approved, as whoever approved it says, seconds since 1970.
+    /// Time of the approval by the approver's clock, in seconds since 1970.
     pub approved: Option<u64>,
     pub request: Result<Request, RequestError>,
 }
@@ -119,7 +119,7 @@ fn seconds(time: &Time) -> Option<u64> {
     u64::try_from(time.0.as_second()).ok()
 }
 
-/// How far it has come, and when it was approved.
+/// Returns the stage of a CSR, and the time of its approval.
 fn stage(object: &CsrObject) -> (Stage, Option<u64>) {
     let conditions = object
         .status

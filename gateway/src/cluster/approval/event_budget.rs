@@ -1,4 +1,4 @@
-//! How many events say that a CSR is left: a rate limit with a quota for each name, and a part for names of attested machines.
+//! Rate limit of the events about CSRs that are left: a quota for each name, and a part for names of attested machines.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

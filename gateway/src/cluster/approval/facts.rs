@@ -156,8 +156,8 @@ impl NodeFacts {
     }
 }
 
-/// Which node has which egress address of OVN-Kubernetes (`status.items` of EgressIPs of k8s.ovn.org): kubelets put the addresses of all their
-/// interfaces into the CSRs of their serving certificates, and Machine objects do not list these.
+/// The nodes of egress addresses of OVN-Kubernetes (`status.items` of EgressIPs of k8s.ovn.org), by address. Kubelets put the addresses of
+/// all their interfaces into the CSRs of their serving certificates, and Machine objects do not list these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EgressAddresses(BTreeMap<IpAddr, String>);
 
@@ -173,7 +173,7 @@ impl EgressAddresses {
         }
     }
 
-    /// Whether the node has this address.
+    /// Returns whether the node has this egress address.
     #[must_use]
     pub fn is_of(&self, address: IpAddr, node: &str) -> bool {
         self.0.get(&address).is_some_and(|of| of == node)

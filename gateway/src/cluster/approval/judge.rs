@@ -13,7 +13,8 @@ use super::request::Request;
 use crate::machines::attested::{Attested, Bound, Held};
 use crate::settings::Keys;
 
-/// How far the clocks of the API and of gateways may be apart, seconds: as cluster-machine-approver allows (`maxMachineClockSkew`).
+/// Largest accepted difference between the clocks of the API and of gateways, in seconds, as in cluster-machine-approver
+/// (`maxMachineClockSkew`).
 pub(super) const CLOCK_SKEW_SECONDS: u64 = 10;
 
 /// What every kubelet asks for, beside what its certificate is for; an RSA key's may be for key encipherment, too.
@@ -27,7 +28,7 @@ pub struct Asked {
     pub csr: Arc<Csr>,
     /// The number of the pass that judged it first.
     pub first_judged: Option<u64>,
-    /// Whether another gateway, or this one before a restart, may have judged it.
+    /// True if another gateway, or this one before a restart, may have judged it.
     pub maybe_judged_before: bool,
 }
 
@@ -221,7 +222,8 @@ fn candidate<'a>(name: &str, held: &Held, facts: &Facts<'a>) -> Result<(&'a Stri
     }
 }
 
-/// That the attestation is fresh, and the request newer: an earlier one is of another boot, or of a client that has waited for this attestation.
+/// Checks that the attestation is fresh, and the request newer. An earlier request is of another boot, or of a client that has waited for
+/// this attestation.
 fn in_time(asked: &Asked, name: &str, (identity, attested): (&String, &Attested), facts: &Facts<'_>) -> Result<(), Reason> {
     let (at, within) = (attested.at, facts.rules.within_seconds);
     if at > facts.now.saturating_add(CLOCK_SKEW_SECONDS) || at.saturating_add(within) < facts.now {
@@ -244,7 +246,7 @@ fn in_time(asked: &Asked, name: &str, (identity, attested): (&String, &Attested)
     Ok(())
 }
 
-/// Whether this gateway judged the request before it knew of the attestation.
+/// Returns whether this gateway judged the request before it knew of the attestation.
 fn was_judged_before(asked: &Asked, attested: &Attested, facts: &Facts<'_>) -> bool {
     let seen = facts.first_seen.get(&attested.decision);
     asked.first_judged.is_some_and(|judged| seen.is_none_or(|seen| *seen > judged))
@@ -365,7 +367,8 @@ fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machi
     }
 }
 
-/// That nobody else asks for the name, or was approved for it, since the machine has attested. What can never be approved is in nobody's way.
+/// Checks that no other request for the name is pending, or was approved since the machine has attested. A request that can never be
+/// approved does not count.
 fn alone(csr: &Csr, request: &Request, (identity, attested): (&String, &Attested), held: &Held, facts: &Facts<'_>) -> Result<(), Reason> {
     // What was approved here has spent an earlier attestation.
     let own = held.approval.as_ref().map(|approval| approval.uid.as_str());

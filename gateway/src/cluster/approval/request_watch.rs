@@ -11,7 +11,7 @@ use super::csr_object::CsrObject;
 use super::request_cache::RequestCache;
 use crate::cluster::{ApiWatch, Cluster, Sink};
 
-/// What is watched, as messages and metrics call it.
+/// Names of the watches in messages and metrics.
 pub(super) const CLIENT_REQUESTS: &str = "certificate signing requests";
 pub(super) const SERVING_REQUESTS: &str = "serving certificate signing requests";
 
@@ -55,7 +55,7 @@ impl Sink<CsrObject> for RequestSink {
         }
     }
 
-    /// Empties the cache.
+    /// Removes all CSRs of this watch from the cache.
     fn take_absent(&mut self) {
         self.take(Event::Init);
         self.take(Event::InitDone);

@@ -1,4 +1,4 @@
-//! What is shown at the end, within limits: whoever writes a log says how many lines there are to speak of, and how long they are.
+//! Output of an audit, within limits. The writer of a log decides how many lines there are to report, and how long they are.
 
 /// Rows of a table: more than anybody reads, and some tens of megabytes.
 pub const ROWS_LIMIT: usize = 200_000;
@@ -44,7 +44,7 @@ impl<const N: usize> Bounded<N> {
         &self.rows
     }
 
-    /// How many there were after these.
+    /// Returns the number of rows that came after these.
     pub const fn more(&self) -> u64 {
         self.more
     }

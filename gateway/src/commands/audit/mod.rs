@@ -275,8 +275,8 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust, notes: 
     Ok(all)
 }
 
-/// What the store says of checkpoints that no log has to hold because a command has given them up, and of chains that a second key has signed. It is
-/// said whichever logs are asked for: nothing else shows a log that is gone.
+/// Reports checkpoints that no log has to hold because a command has given them up, and chains that a second key has signed. The report is
+/// the same for any choice of logs: nothing else shows a log that is gone.
 fn of_checkpoints(all: &[Kept]) -> Vec<String> {
     let mut said = Vec::new();
     for kept in all {

@@ -235,14 +235,14 @@ impl Filter {
         self.known_by.extend(identities);
     }
 
-    /// Whether a record is of an identity of the node.
+    /// Returns whether a record is of an identity of the node.
     fn knows(&self, fields: &Fields) -> bool {
         let identities = [&fields.identity, &fields.instance].into_iter().flatten();
         identities.into_iter().any(|identity| self.known_by.contains(identity))
     }
 
-    /// Whether a refusal was found by a name or an identity that was only claimed: by the node that is asked for, or by somebody else that has read its TPM's
-    /// public key.
+    /// Returns whether a refusal was found by a name or an identity that was only claimed. The node itself has claimed it, or a client that
+    /// has read its TPM's public key.
     fn is_claimed(&self, fields: &Fields) -> bool {
         let proves = matches!(fields.decision.as_str(), "challenge" | "evidence") && fields.verdict == "refused";
         proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))

@@ -136,8 +136,8 @@ pub fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf])
     Ok(filter)
 }
 
-/// What the store knows a node by, but for its name; `None` if there is no store here. In a thread of its own: that one acts as the state's owner, and what
-/// is read and written besides may be somebody else's.
+/// Returns the identities by which the store knows a node, without its name; `None` if there is no store here. The store is read in a
+/// thread of its own, which acts as the state's owner. Other files that the command reads and writes may belong to another user.
 fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
     let read = || {
         if !owner::act_quietly(settings)? {

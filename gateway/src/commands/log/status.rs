@@ -1,4 +1,4 @@
-//! `attest-gateway log status`.
+//! The command `attest-gateway log status`: lists the checkpoints of the store.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -40,7 +40,8 @@ pub struct Arguments {
     /// The pool that nodes with this pointer join.
     #[arg(long, required = true)]
     pool: Option<String>,
-    /// How nodes reach the gateway: https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first name, and the port of `listen`].
+    /// The URL by which nodes reach the gateway, https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first
+    /// name, and the port of `listen`].
     #[arg(long)]
     url: Option<Url>,
     /// A provisioning token for machines that cannot attest. Whoever can read the pointer has it then. On the command line everybody on

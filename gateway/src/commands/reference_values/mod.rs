@@ -106,7 +106,8 @@ fn generation<'s>(generations: &'s mut [Generation], path: &Path, name: &str) ->
     found.with_context(|| format!("{}: no generation is named {name:?}", path.display()))
 }
 
-/// Who runs this, as files say it: the user that has used sudo, or the name of the process's user. To be asked before the process becomes another user.
+/// Returns the user that runs this command, as files record it: the one that has used sudo, or the process's user. Call it before the
+/// process becomes another user.
 pub(super) fn who() -> String {
     let By { uid, user, sudo_user, .. } = By::this_process();
     sudo_user.or(user).unwrap_or_else(|| format!("uid {uid}"))

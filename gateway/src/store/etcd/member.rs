@@ -1,8 +1,8 @@
-//! One member of an etcd cluster: its connection, and who the gateway is to it.
+//! A member of an etcd cluster: its connection, and the user that the gateway authenticates as.
 //!
-//! A token says at which revision of etcd's users it was issued. With `--auth-token jwt` etcd refuses it after any change of users or roles,
-//! whoever they are; a simple token after a change of its own user. Such a refusal says that nothing was done: the gateway authenticates again, with
-//! the password that its file has by then, and asks once more.
+//! A token states the revision of etcd's users at which it was issued. With `--auth-token jwt` etcd refuses it after a change of any user
+//! or role; a simple token after a change of its own user. Such a refusal says that nothing was done. The gateway authenticates again, with
+//! the password that its file then has, and retries.
 
 use std::fmt;
 use std::future::Future;
@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
-/// How often a request authenticates: etcd's users may change again before it is asked again.
+/// Most authentications of one request: etcd's users may change again before it is repeated.
 const AUTHENTICATIONS_LIMIT: usize = 3;
-/// How long a password that etcd has refused is not shown again: etcd spends a tenth of a second of a processor on each.
+/// Time for which a password that etcd has refused is not sent again: etcd spends a tenth of a second of a processor on each.
 const REFUSED_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Member {
@@ -39,7 +39,7 @@ pub(super) struct User {
 /// The token that the client shows.
 #[derive(Default)]
 struct Token {
-    /// Counts the tokens.
+    /// Sequence number of the present token.
     number: u64,
     /// A password that etcd has refused, and when.
     refused: Option<(String, Instant)>,
@@ -52,7 +52,7 @@ impl fmt::Debug for Member {
 }
 
 impl User {
-    /// Reads the password.
+    /// Reads the password from its file, without the line's end.
     pub(super) fn password(&self) -> io::Result<String> {
         let password = files::read_text(&self.password_file, SMALL_FILE_LIMIT_BYTES)?;
         Ok(password.trim_end_matches(['\r', '\n']).to_owned())
@@ -142,7 +142,7 @@ impl Token {
     }
 }
 
-/// Whether etcd has done nothing because of the token: it is of before a change of users, has expired, or is none.
+/// Returns whether etcd has done nothing because of the token: it precedes a change of users, has expired, or is invalid.
 fn is_of_token(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
     let message = status.message();

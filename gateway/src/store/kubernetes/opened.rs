@@ -26,7 +26,7 @@ pub(super) struct Opened {
     /// Random: of no two processes the same.
     pub session: String,
     pub standing: Mutex<StoreMark>,
-    /// When `standing` was heard last.
+    /// Time when `standing` was last confirmed.
     pub confirmed: Mutex<Option<Instant>>,
     pub timeout: Duration,
     pub limits: Limits,
@@ -168,14 +168,15 @@ impl Opened {
         self.leaves.load(Ordering::Relaxed) > self.limits.leaves
     }
 
-    /// How far it has come, where the changes that say that this process is there have told so: they come several times within a lease.
+    /// Returns the store's mark, if the changes by which this process renews its lease have confirmed it. There are several of them within
+    /// a lease.
     pub(super) fn recent_mark(&self) -> Option<u64> {
         let confirmed = (*locked(&self.confirmed))?;
         let is_recent = self.serving.get().is_some() && confirmed.elapsed() < self.limits.lease;
         is_recent.then(|| locked(&self.standing).mark)
     }
 
-    /// What is known stands now.
+    /// Notes that `standing` is confirmed at this moment.
     pub(super) fn confirmed(&self) {
         *locked(&self.confirmed) = Some(Instant::now());
     }

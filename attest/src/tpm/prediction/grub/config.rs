@@ -26,14 +26,14 @@ pub(super) enum Command {
         text: String,
         arguments: String,
     },
-    /// How many files.
+    /// An initrd command, with the number of its files.
     Initrd {
         text: String,
         files: usize,
     },
 }
 
-/// Why a config's commands do not follow from it.
+/// A reason why a config's commands cannot be derived from its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrubConfigError {
     /// Larger than is read.
@@ -129,7 +129,7 @@ impl GrubConfig {
         (kernel, initrds)
     }
 
-    /// What the kernel is told: its path, and its arguments.
+    /// Returns the kernel's path and its arguments.
     pub(super) fn kernel_arguments(&self) -> Option<&str> {
         self.commands.iter().find_map(|command| match command {
             Command::Linux { arguments, .. } => Some(arguments.as_str()),
@@ -145,7 +145,7 @@ impl GrubConfig {
         })
     }
 
-    /// How many files the initrd is made of.
+    /// Returns the number of files that the initrd consists of.
     #[must_use]
     pub fn initrds(&self) -> usize {
         let files = self.commands.iter().map(|command| match command {

@@ -18,11 +18,11 @@ use crate::tpm::prediction::pe::{PeImage, SMALL_SECTION_LIMIT_BYTES};
 
 /// Largest section of objects: Debian's has 4 MiB, with its memory disk.
 const OBJECTS_LIMIT_BYTES: usize = 64 * 1024 * 1024;
-/// Where the objects are, at the beginning of the section (`struct grub_module_info64`).
+/// Magic number at the beginning of the section, before the objects (`struct grub_module_info64`).
 const MAGIC: u32 = 0x676d_696d;
 /// Type and size of an object (`struct grub_module_header`).
 const OBJECT_HEADER_BYTES: usize = 8;
-/// Types of objects.
+/// Types of objects in an image's section `mods`.
 const MODULE: u32 = 0;
 const MEMORY_DISK: u32 = 1;
 const CONFIG: u32 = 2;
@@ -33,7 +33,7 @@ const SHIM_LOCK_DISABLED: u32 = 6;
 const MODULE_NAME: &[u8] = b".modname";
 /// The command that names the folder of the config.
 const SET_PREFIX: &str = "set prefix=";
-/// Of a config in an image so much is shown: Debian's has 26.
+/// Bytes of an image's own config that are shown: Debian's has 26.
 const SHOWN_LIMIT_BYTES: usize = 80;
 
 /// The modules of the images that machines were seen to boot by, and those that they need. With fewer of them, GRUB reads modules from the disk and measures
@@ -79,14 +79,14 @@ pub(super) enum Release {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrubImage {
     pub(super) release: Release,
-    /// Whether it starts with Secure Boot only what shim has verified.
+    /// True if, with Secure Boot, it starts only what shim has verified.
     pub(super) asks_shim: bool,
     /// Each partition that is named in the image: where files are looked for, unless the config names another one.
     roots: Vec<String>,
     folder: String,
 }
 
-/// What was put into an image.
+/// The objects that were put into an image.
 #[derive(Debug, Default)]
 struct Objects<'a> {
     modules: BTreeSet<&'a str>,
@@ -96,10 +96,10 @@ struct Objects<'a> {
 }
 
 impl GrubImage {
-    /// Recognises an image.
+    /// Recognises an image by its release and all of its objects.
     ///
     /// # Errors
-    /// Why it is not known what it measures.
+    /// The reason why it is not known what the image measures.
     pub fn recognise(image: &PeImage<'_>) -> Result<Self, String> {
         let release = Release::of(image)?;
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b"mods");

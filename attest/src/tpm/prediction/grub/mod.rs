@@ -4,7 +4,7 @@
 //! file that is opened into PCR 9 (`grub-core/commands/tpm.c`, `script/execute.c`, `kern/verifiers.c`). So PCR 8 follows from a config only where
 //! its commands do: one that asks the machine (`if`, `search`, variables, a menu in which somebody chooses) has to be recorded.
 //!
-//! What becomes of the kernel differs between releases, and between images of one release: see [`image`]. Of an image that is not recognised there
+//! The kernel's start differs between releases, and between images of one release: see [`image`]. For an image that is not recognised there
 //! are digests, and no value.
 
 mod config;
@@ -29,13 +29,13 @@ const SHIM_PCR: u8 = 14;
 /// Up to a multiple of this an initrd is known to be handed on as it is.
 const INITRD_PADDING_BYTES: usize = 4;
 
-/// What the kernel is told first.
+/// The first argument of the kernel's command line.
 const IMAGE_ARGUMENT: &str = "BOOT_IMAGE=";
 
 /// A boot by GRUB.
 #[derive(Debug, Clone, Copy)]
 pub struct GrubBoot<'a> {
-    /// What starts GRUB, if firmware does not.
+    /// The shim that starts GRUB; `None` if firmware starts it.
     pub shim: Option<&'a PeImage<'a>>,
     pub grub: &'a PeImage<'a>,
     /// The file that GRUB reads from its folder.
@@ -78,7 +78,7 @@ impl GrubBoot<'_> {
         Ok((config, image.release, self.kernel_images(&image)?))
     }
 
-    /// How often the kernel is measured as an image.
+    /// Returns how often the kernel is measured as an image.
     fn kernel_images(&self, image: &GrubImage) -> Result<usize, String> {
         match (image.release, self.shim.is_some(), self.secure_boot) {
             (_, false, SecureBoot::On) => Err("without shim, Debian's GRUB starts no kernel with Secure Boot".to_owned()),
@@ -155,7 +155,7 @@ impl GrubBoot<'_> {
         Ok(())
     }
 
-    /// What the kernel's EFI stub measures, if GRUB has an image started.
+    /// Adds the measurements of the kernel's EFI stub, for a GRUB that has the kernel started as an image.
     fn stub(&self, config: &GrubConfig, prediction: &mut Prediction) -> Result<(), String> {
         let options = format!("{IMAGE_ARGUMENT}{}", config.kernel_arguments().unwrap_or_default());
         let options = CommandLine::parse(options.as_bytes()).map_err(|error| format!("the command line: {error}"))?;

@@ -43,7 +43,7 @@ pub(in super::super) fn csr(name: &str, node: &str) -> Csr {
     }
 }
 
-/// As one that came while this gateway was looking.
+/// Returns a CSR that arrived while this gateway was watching.
 pub(in super::super) fn asked(csr: &Csr) -> Asked {
     Asked {
         csr: Arc::new(csr.clone()),

@@ -64,7 +64,7 @@ enum Stage {
     Grub,
     SystemdBoot,
     UnifiedKernelImage,
-    /// What makes boot options, and starts shim again.
+    /// The loader that makes boot options, and starts shim again.
     Fallback,
     Other,
 }
@@ -75,7 +75,7 @@ pub struct BootDisk<'d> {
     loaders: Vec<(Stage, Found<'d>)>,
     unified: Vec<Found<'d>>,
     kernels: Vec<FoundKernel<'d>>,
-    /// What GRUB reads, if that is the last loader.
+    /// The files that GRUB reads, if that is the last loader.
     grub: Option<GrubFiles<'d>>,
     /// What systemd's stub would take beside an image.
     given: Vec<String>,
@@ -83,7 +83,7 @@ pub struct BootDisk<'d> {
     beside: Vec<String>,
 }
 
-/// Looks for it.
+/// Finds what the disk boots.
 pub fn read(disk: &Disk) -> anyhow::Result<BootDisk<'_>> {
     let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
@@ -309,7 +309,8 @@ impl BootDisk<'_> {
         Ok(())
     }
 
-    /// Whether all follows from GRUB's image and config. Where it does not, the digests of configs are known, and why that is all.
+    /// Predicts a boot by GRUB; returns whether all of it follows from GRUB's image and config. If not, only the digests of configs are
+    /// known, and the reason.
     fn predict_grub(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<bool> {
         let (config, FoundKernel { kernel, initrds }) = match &self.grub {
             None => return Ok(false),

@@ -1,4 +1,4 @@
-//! What GRUB reads on a disk: its config, where the image looks for it, and what the config loads.
+//! Files that GRUB reads on a disk: its config, where the image looks for it, and the files that the config loads.
 
 use attest::tpm::prediction::grub::image::GrubImage;
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubConfig};
@@ -6,11 +6,11 @@ use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubConfig};
 use super::disk::{Found, FoundKernel, image, wanted};
 use super::volume::Disk;
 
-/// Where GRUB's config may be, besides a distribution's folder.
+/// Folders that may have GRUB's config, besides a distribution's folder.
 const GRUB_FOLDERS: [&str; 4] = ["grub", "grub2", "boot/grub", "boot/grub2"];
 /// Most configs that are listed: each distribution on the disk has one or two.
 const CONFIGS_LIMIT: usize = 16;
-/// Where it looks for lists of modules, in the folder of its config (its `normal/dyncmd.c` and others).
+/// Folder of lists of modules, in the folder of GRUB's config (its `normal/dyncmd.c` and others).
 const GRUB_LISTS: &str = "x86_64-efi";
 
 /// A config on the disk.
@@ -19,7 +19,7 @@ pub struct Config {
     pub bytes: Vec<u8>,
 }
 
-/// What GRUB reads.
+/// The files that GRUB reads.
 pub enum GrubFiles<'d> {
     /// The files that follow from the image and its config.
     Known { config: Config, kernel: FoundKernel<'d> },
@@ -27,7 +27,7 @@ pub enum GrubFiles<'d> {
     Unknown { configs: Vec<Config>, why: String },
 }
 
-/// What GRUB reads, by its image and by the config that is where the image looks for it.
+/// Finds the files that GRUB reads, by its image and by the config that is where the image looks for it.
 pub fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result<GrubFiles<'d>> {
     let system = &disk.system;
     let known = match GrubImage::recognise(&image(grub)?) {

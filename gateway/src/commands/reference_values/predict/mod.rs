@@ -135,7 +135,7 @@ enum Image {
         file: ImageFile,
         length: usize,
     },
-    /// What a shell hands over by a pipe can be read once.
+    /// The content of a file that can be read only once, such as a shell's pipe.
     Memory(Vec<u8>),
 }
 

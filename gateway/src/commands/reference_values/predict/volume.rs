@@ -19,8 +19,8 @@ use gpt::disk::LogicalBlockSize;
 const PARTITIONS_LIMIT: usize = 64;
 /// Most names of a folder that are looked at.
 const NAMES_LIMIT: usize = 4096;
-/// How often all of a file system's bytes are read at most. A file is not kept in memory, and read four times at most: by itself, as an image, its sections, and
-/// the kernel and the initrd in them.
+/// Most bytes read of a file system, as a multiple of its size. A file is not kept in memory. It is read four times at most: by itself, as
+/// an image, its sections, and the kernel and the initrd in them.
 const READ_LIMIT_TIMES: u64 = 6;
 
 /// The image of a disk.
@@ -170,7 +170,7 @@ impl Disk {
                 others.push((name, volume));
             }
         }
-        let (system, system_number) = system.context("there is no EFI system partition")?;
+        let (system, system_number) = system.context("the disk has no EFI system partition")?;
         Ok(Self {
             system,
             system_number,
@@ -263,7 +263,7 @@ impl Volume {
 }
 
 impl VolumeFile<'_> {
-    /// Its content.
+    /// Returns the file's content, which is read when it is needed.
     pub fn bytes(&self) -> Bytes<'_> {
         Bytes::of_file(self, self.length)
     }

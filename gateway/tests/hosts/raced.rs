@@ -65,7 +65,15 @@ fn of_a_token_s_uses_no_more_are_made_than_it_has_wherever() {
         let (mut asked, mut statuses) = (JoinSet::new(), Vec::new());
         for number in 0..ASKED {
             let (gateways, credential) = (Arc::clone(&gateways), credential.clone());
-            asked.spawn(async move { gateways.config_with(number % 3, &credential).await.status.as_u16() });
+            asked.spawn(async move {
+                loop {
+                    let status = gateways.config_with(number % 3, &credential).await.status.as_u16();
+                    // Ignition, too, asks again: etcd answers late where other tests keep the processors and the disk busy.
+                    if status != 503 {
+                        break status;
+                    }
+                }
+            });
             if asked.len() >= AT_ONCE {
                 statuses.push(asked.join_next().await.unwrap().unwrap());
             }

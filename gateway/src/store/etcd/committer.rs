@@ -23,12 +23,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::engine::Work;
-use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, pause, refuse_late, until};
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, refuse_late, until};
 use super::members::FailureKind;
 use super::opened::{GUARD_GETS, Opened, Reached, Trouble, get, revision, seen};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
-use super::plan::{CONFLICT_PAUSE_LIMIT, Job, Plan, plan, refuse_first};
+use super::plan::{Job, Plan, plan, refuse_first};
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
@@ -90,7 +90,7 @@ impl Committer {
     /// One commit, or an error for those who wait.
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {
         let mut fetched = Fetched::new();
-        let (mut fetches, mut conflicts, mut most) = (0_u32, 0_u32, BATCH_LIMIT);
+        let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
         let begun = Instant::now();
         loop {
             refuse_late(waiting, || self.opened.error(&Trouble::Late));
@@ -138,13 +138,10 @@ impl Committer {
                         (fetched, fetches) = (Fetched::new(), 0);
                         continue;
                     }
+                    // Retried at once, with what the answer has brought: the replica that was faster has to fetch again before its next
+                    // commit, so that this one comes before it. After a pause it would lose to it again and again.
                     Ok(Committed::Stale(now)) => {
-                        (fetched, fetches, conflicts) = (now, 1, conflicts + 1);
-                        if conflicts > 1 {
-                            pause(conflicts, CONFLICT_PAUSE_LIMIT).await;
-                            // What was found before the pause is what others have changed in it.
-                            (fetched, fetches) = (Fetched::new(), 0);
-                        }
+                        (fetched, fetches) = (now, 1);
                         if Instant::now() < until {
                             continue;
                         }

@@ -1,6 +1,7 @@
 //! The key of this process, by which it finds out what became of a commit whose answer was lost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::time::{Instant, sleep};
@@ -8,10 +9,11 @@ use tokio::time::{Instant, sleep};
 use super::members::{Failure, FailureKind};
 use super::opened::{Opened, get, revision, seen, version};
 use super::overlay::Seen;
-use super::plan::CONFLICT_PAUSE_LIMIT;
 
 /// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
 const LEASE_SECONDS: i64 = 86_400;
+/// The pause before etcd is asked again what became of a commit.
+const FENCE_PAUSE: Duration = Duration::from_millis(32);
 
 pub(super) struct Own {
     opened: Arc<Opened>,
@@ -103,8 +105,8 @@ impl Own {
         loop {
             let Some(sent) = self.doubt else { return Ok(Fate::Never) };
             match self.fence(sent, until).await {
-                Err(lost) if lost.kind == FailureKind::Unanswered && Instant::now() + CONFLICT_PAUSE_LIMIT < until => {
-                    sleep(CONFLICT_PAUSE_LIMIT).await;
+                Err(lost) if lost.kind == FailureKind::Unanswered && Instant::now() + FENCE_PAUSE < until => {
+                    sleep(FENCE_PAUSE).await;
                 }
                 Err(over) if over.kind == FailureKind::NoLease => {
                     self.lease_is_over();

@@ -1,16 +1,12 @@
 //! What a commit is made of.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Duration;
 
 use super::super::StoreError;
 use super::super::engine::Work;
 use super::super::remote::queue::{self, answer};
 use super::opened::Opened;
 use super::overlay::{Batch, Fetched, MOST_KEYS, Ran};
-
-/// Longest pause after a conflict. Of replicas that race for one key one always wins.
-pub(super) const CONFLICT_PAUSE_LIMIT: Duration = Duration::from_millis(32);
 
 /// A work, and who waits for it.
 pub(super) type Job = queue::Job<Work>;

@@ -22,10 +22,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, pause, refuse_late, until};
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, refuse_late, until};
 use super::head::Head;
 use super::opened::{Opened, Trouble};
-use super::plan::{Asked, CONFLICT_PAUSE_LIMIT, Job, MOST_CONFLICTS, Plan, plan};
+use super::plan::{Asked, Job, MOST_CONFLICTS, Plan, pause, plan};
 use super::swap::{Doubt, Fate};
 use super::view::{MOST_WORK_BYTES, Missing, View};
 
@@ -150,7 +150,7 @@ impl Committer {
                     conflicts += 1;
                     is_fresh = true;
                     if conflicts > 1 {
-                        pause(conflicts, CONFLICT_PAUSE_LIMIT).await;
+                        pause(conflicts).await;
                         // What was found before the pause is what others have changed in it.
                         is_fresh = self.refresh(until).await.is_ok();
                     }
@@ -227,7 +227,7 @@ impl Committer {
                         Ok(true) => Ok(false),
                         // Another does.
                         Ok(false) => {
-                            pause(MOST_CONFLICTS, CONFLICT_PAUSE_LIMIT).await;
+                            pause(MOST_CONFLICTS).await;
                             self.refresh(until).await.map(|()| false)
                         }
                         Err(trouble) => {

@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use aws_lc_rs::rand;
+use tokio::time::sleep;
+
 use super::super::StoreError;
 use super::super::engine::Work;
 use super::super::remote::queue::{self, BATCH_LIMIT};
 use super::head::Head;
 use super::view::{Batch, Look, Missing, Ran, View};
 
-/// Longest pause after a conflict. Of replicas that race one always wins.
-pub(super) const CONFLICT_PAUSE_LIMIT: Duration = Duration::from_millis(64);
-/// After so many conflicts that is how long a pause is.
+/// After so many conflicts in a row the pauses do not grow any more.
 pub(super) const MOST_CONFLICTS: u32 = 6;
 
 /// Of who changes the head: its session, and whether one that has this number is not heard of any more.
@@ -76,4 +77,13 @@ pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan) {
     } else {
         (count, Plan::Fetch(missing))
     }
+}
+
+/// Pauses after a conflict: up to 2^`conflicts` ms, 64 ms at most, of random length, so that replicas do not retry in step.
+pub(super) async fn pause(conflicts: u32) {
+    let mut random = [0; 2];
+    // Without a random number there is no pause.
+    let _ = rand::fill(&mut random);
+    let most = Duration::from_millis(1_u64 << conflicts.min(MOST_CONFLICTS));
+    sleep(most.mul_f64(f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX))).await;
 }

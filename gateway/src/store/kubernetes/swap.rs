@@ -6,13 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::super::remote::queue::pause;
 use super::api::{Failure, MOST_HEAD_BYTES, Swapped};
 use super::committer::Committer;
 use super::head::Head;
 use super::opened::Trouble;
 use super::opening::tell_set_back;
-use super::plan::{CONFLICT_PAUSE_LIMIT, Context, MOST_CONFLICTS};
+use super::plan::{Context, MOST_CONFLICTS, pause};
 
 /// So often a state that stands may refuse to be changed: others may change what is no part of it, and a conflict with each of them is refused, too.
 const MOST_REFUSALS: u32 = 8;
@@ -69,7 +68,7 @@ impl Committer {
                 _ => {
                     (is_fresh, conflicts) = (true, conflicts + 1);
                     if conflicts > 1 {
-                        pause(conflicts, CONFLICT_PAUSE_LIMIT).await;
+                        pause(conflicts).await;
                         self.refresh(until).await?;
                     }
                 }
@@ -155,9 +154,9 @@ impl Committer {
                     if refused > MOST_REFUSALS {
                         return Err(Trouble::Kept(why));
                     }
-                    pause(refused, CONFLICT_PAUSE_LIMIT).await;
+                    pause(refused).await;
                 }
-                Err(Failure::Unanswered(_)) if Instant::now() < until => pause(MOST_CONFLICTS, CONFLICT_PAUSE_LIMIT).await,
+                Err(Failure::Unanswered(_)) if Instant::now() < until => pause(MOST_CONFLICTS).await,
                 Err(failure) => return Err(failure.into()),
             }
         }

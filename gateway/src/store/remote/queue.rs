@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use aws_lc_rs::rand;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::store::StoreError;
 
@@ -169,15 +168,4 @@ pub(in crate::store) fn refuse_late<A>(waiting: &mut VecDeque<Job<A>>, error: im
             (false, answer) => waiting.push_back(Job { answer, ..job }),
         }
     }
-}
-
-/// Longer and longer, up to this, and of no length that others have, too: of replicas that race one always wins, and the others do not do it in step.
-pub(in crate::store) async fn pause(conflicts: u32, limit: Duration) {
-    /// More than any engine's limit.
-    const MOST_DOUBLINGS: u32 = 10;
-    let mut random = [0; 2];
-    // Without it the pause is the shortest.
-    let _ = rand::fill(&mut random);
-    let most = Duration::from_millis(1_u64 << conflicts.min(MOST_DOUBLINGS)).min(limit);
-    sleep(most.mul_f64(f64::from(u16::from_be_bytes(random)) / f64::from(u16::MAX))).await;
 }

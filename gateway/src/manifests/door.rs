@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use super::{Door, GATEWAY_PORT};
 
 /// Its name in the kernel.
-pub(super) const TABLE: &str = "attest-gateway";
+const TABLE: &str = "attest-gateway";
 /// Where the gateway reaches the server of its own host: an address of the loopback interface that nobody else uses, at a port where nobody listens.
 pub(super) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 22, 62, 3), 22_626);
 

@@ -1,38 +1,132 @@
-//! All objects of a gateway in a cluster, but for its settings.
+//! All objects of a gateway in a cluster but its settings: the files of `gateway/dist/kubernetes`, with a cluster's own values filled in.
 
 use std::collections::BTreeSet;
 
-use super::{Image, Namespace, Part, PoolName, daemon_set, namespace, roles, security_context};
+use super::{Image, NAME, Namespace, Part, PoolName};
+
+const NAMESPACE: &str = include_str!("../../dist/kubernetes/base/namespace.yaml");
+const NETWORK_POLICY: &str = include_str!("../../dist/kubernetes/base/network-policy.yaml");
+const SERVICE_ACCOUNT: &str = include_str!("../../dist/kubernetes/base/service-account.yaml");
+const SECURITY_CONTEXT: &str = include_str!("../../dist/kubernetes/overlays/openshift/security-context.yaml");
+const DAEMON_SET: &str = include_str!("../../dist/kubernetes/base/daemon-set.yaml");
+
+/// The image in the files, of a registry that cannot exist: kustomize and `--image` replace it.
+const NO_IMAGE: &str = "registry.invalid/attest-gateway:unset";
+/// The pool in the files.
+const POOL_ITEM: &str = "              - key: worker.toml\n                path: worker/pool.toml\n";
+const WITHOUT_TOKEN: &str = "automountServiceAccountToken: false\n";
 
 /// A gateway on each of a cluster's control-plane hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InCluster {
     pub namespace: Namespace,
     pub image: Image,
-    /// Each has a file of its own.
+    /// The pools that are served. Each has a file of its own.
     pub pools: BTreeSet<PoolName>,
-    /// What of the API it asks.
+    /// The parts that ask the API.
     pub parts: BTreeSet<Part>,
 }
 
 impl InCluster {
-    /// In this order they can be made one after the other.
+    /// Returns the objects as YAML documents, in an order in which the API takes them one after the other.
     #[must_use]
     pub fn objects(&self) -> Vec<String> {
-        let mut objects = vec![
-            namespace::namespace(&self.namespace),
-            namespace::network_policy(&self.namespace),
-            roles::account(&self.namespace),
-        ];
-        objects.extend(security_context::constraints(&self.namespace));
-        objects.extend(self.parts.iter().flat_map(|part| roles::of_part(*part, &self.namespace)));
-        objects.push(daemon_set::daemon_set(self));
-        objects
+        let namespace = NAMESPACE.replace(&format!("\n  name: {NAME}\n"), &format!("\n  name: {}\n", self.namespace));
+        let roles = self.parts.iter().map(|part| self.in_namespace(part.roles()));
+        std::iter::once(namespace)
+            .chain([NETWORK_POLICY, SERVICE_ACCOUNT, SECURITY_CONTEXT].map(|text| self.in_namespace(text)))
+            .chain(roles)
+            .chain([self.daemon_set()])
+            .collect()
+    }
+
+    fn daemon_set(&self) -> String {
+        let pools: Vec<String> = self
+            .pools
+            .iter()
+            .map(|pool| POOL_ITEM.replace("worker", &pool.to_string()))
+            .collect();
+        let text = self.in_namespace(DAEMON_SET);
+        let text = text.replace(NO_IMAGE, &self.image.to_string()).replace(POOL_ITEM, &pools.concat());
+        match self.parts.is_empty() {
+            true => text,
+            false => text.replace(WITHOUT_TOKEN, "automountServiceAccountToken: true\n"),
+        }
+    }
+
+    /// Names the namespace where the files name their own.
+    fn in_namespace(&self, text: &str) -> String {
+        let namespace = &self.namespace;
+        text.replace(&format!("namespace: {NAME}\n"), &format!("namespace: {namespace}\n"))
+            .replace(&format!(":serviceaccount:{NAME}:"), &format!(":serviceaccount:{namespace}:"))
     }
 }
 
-/// Objects as `kubectl apply -f -` takes them.
+/// Joins objects to what `kubectl apply -f -` takes.
 #[must_use]
 pub fn documents(objects: &[String]) -> String {
     objects.join("---\n")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// The objects of this namespace, image and pool with all parts.
+    fn objects(namespace: &str, image: &str, pool: &str) -> String {
+        let gateway = InCluster {
+            namespace: namespace.parse().unwrap(),
+            image: image.parse().unwrap(),
+            pools: BTreeSet::from([pool.parse().unwrap()]),
+            parts: Part::ALL.into(),
+        };
+        documents(&gateway.objects())
+    }
+
+    #[test]
+    fn every_value_is_filled_in() {
+        let text = objects("elsewhere", "registry.example.com/ours:1", "infra");
+        for left in [
+            "namespace: attest-gateway\n",
+            "kind: Namespace\nmetadata:\n  name: attest-gateway\n",
+            ":serviceaccount:attest-gateway:",
+            "registry.invalid",
+            "worker.toml",
+            WITHOUT_TOKEN.trim_end(),
+        ] {
+            let place = text.find(left);
+            // The account itself has no token; its pods have.
+            let is_account = left.starts_with("automount") && text.matches(left).count() == 1;
+            assert!(place.is_none() || is_account, "{left}");
+        }
+        for filled in [
+            "kind: Namespace\nmetadata:\n  name: elsewhere\n",
+            "'system:serviceaccount:elsewhere:attest-gateway'",
+            "          image: registry.example.com/ours:1\n",
+            "              - key: infra.toml\n                path: infra/pool.toml\n",
+            "      automountServiceAccountToken: true\n",
+        ] {
+            assert!(text.contains(filled), "{filled}");
+        }
+        let bound = text.matches("  - kind: ServiceAccount\n    name: attest-gateway\n    namespace: elsewhere\n");
+        assert_eq!(
+            bound.count(),
+            text.matches("Binding\n").count() - text.matches("PolicyBinding\n").count()
+        );
+    }
+
+    #[test]
+    fn a_pool_is_filled_in_once_for_each() {
+        let mut gateway = InCluster {
+            namespace: NAME.parse().unwrap(),
+            image: NO_IMAGE.parse().unwrap(),
+            pools: BTreeSet::new(),
+            parts: BTreeSet::new(),
+        };
+        gateway.pools.extend(["worker", "infra"].map(|pool| pool.parse().unwrap()));
+        let text = gateway.daemon_set();
+        assert_eq!(text.matches("/pool.toml\n").count(), 2, "{text}");
+        assert!(text.contains("key: infra.toml") && text.contains("key: worker.toml"), "{text}");
+    }
 }

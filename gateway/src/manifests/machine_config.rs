@@ -1,56 +1,26 @@
 //! The MachineConfig that puts the table on every control-plane host, also on those that come later.
 
+use std::borrow::Cow;
+
 use data_encoding::BASE64;
 
-use super::door::TABLE;
 use super::{Door, table};
 
-/// Where the table lies on the host.
-const FILE: &str = "/etc/attest-gateway/door.nft";
+const MACHINE_CONFIG: &str = include_str!("../../dist/kubernetes/door/machine-config.yaml");
+/// What precedes the table in that file. The table ends with the line.
+const TABLE: &str = "            source: data:;base64,";
 
-/// For role `master`, as YAML. It is in force before the host has a network.
+/// Returns the MachineConfig of role `master`, as YAML: `gateway/dist/kubernetes/door` with this table. It is in force before the host has a network.
 #[must_use]
 pub fn machine_config(door: &Door) -> String {
     let table = BASE64.encode(table(door).as_bytes());
-    format!(
-        "apiVersion: machineconfiguration.openshift.io/v1
-kind: MachineConfig
-metadata:
-  name: 99-master-{TABLE}
-  labels:
-    machineconfiguration.openshift.io/role: master
-spec:
-  config:
-    ignition:
-      version: 3.2.0
-    storage:
-      files:
-        - path: {FILE}
-          mode: 420
-          overwrite: true
-          contents:
-            source: data:;base64,{table}
-    systemd:
-      units:
-        - name: {TABLE}-door.service
-          enabled: true
-          contents: |
-            [Unit]
-            Description=Lead strangers to the attestation gateway, not to the Machine Config Server
-            DefaultDependencies=no
-            Wants=network-pre.target
-            After=local-fs.target
-            Before=network-pre.target shutdown.target
-            Conflicts=shutdown.target
-            [Service]
-            Type=oneshot
-            RemainAfterExit=yes
-            ExecStart=/usr/sbin/nft -f {FILE}
-            ExecReload=/usr/sbin/nft -f {FILE}
-            [Install]
-            WantedBy=sysinit.target
-"
-    )
+    MACHINE_CONFIG
+        .split_inclusive('\n')
+        .map(|line| match line.starts_with(TABLE) {
+            true => Cow::Owned(format!("{TABLE}{table}\n")),
+            false => Cow::Borrowed(line),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -59,6 +29,12 @@ mod tests {
     use super::super::{Platform, USER};
     use super::*;
     use crate::ignition::{Config, data_url};
+
+    #[test]
+    fn the_file_has_the_table_of_a_host_without_balancers() {
+        let door = Door::new(Platform::BareMetal, &[], USER).unwrap();
+        assert_eq!(machine_config(&door), MACHINE_CONFIG, "put the table of the first into the file");
+    }
 
     #[test]
     fn a_node_gets_the_table_and_the_unit_that_loads_it() {

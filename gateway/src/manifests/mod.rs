@@ -4,17 +4,10 @@
 //! What comes from outside to 22623 is led to the gateway on the same host, so that every pointer stays as it is: by name, virtual IP or balancer. The
 //! host itself goes on reaching the server, and by that the gateway gets its configs.
 
-pub mod attested_nodes;
-mod daemon_set;
 mod door;
-mod fence;
 mod in_cluster;
-pub mod kustomize;
 mod machine_config;
-mod namespace;
 mod part;
-mod roles;
-mod security_context;
 mod settings;
 mod values;
 
@@ -23,7 +16,7 @@ use std::net::IpAddr;
 pub use self::door::table;
 pub use self::in_cluster::{InCluster, documents};
 pub use self::machine_config::machine_config;
-pub use self::part::{Part, Place, Rule};
+pub use self::part::Part;
 pub use self::settings::InitialSettings;
 pub use self::values::{BadValue, Host, Image, Namespace, PoolName};
 

@@ -1,6 +1,4 @@
-//! The parts that ask the cluster's API, and what each may do there: one list, which roles and documents are made from or held against.
-
-use super::attested_nodes;
+//! The parts of the gateway that ask the cluster's API, and the objects that each needs there.
 
 /// What the gateway can do with the cluster's API. Each is off unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -28,175 +26,6 @@ pub enum Part {
     /// Show the machines as objects, and take edits of them.
     AttestedNodes,
 }
-
-/// Where something may be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    Cluster,
-    /// The namespace of the gateway's own objects.
-    Own,
-    Namespace(&'static str),
-}
-
-/// What may be done with some resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rule {
-    pub place: Place,
-    pub group: &'static str,
-    /// With their subresource, such as `certificatesigningrequests/approval`.
-    pub resources: &'static [&'static str],
-    /// These objects only; empty: all. A creation names none; a list or a watch does only if its field selector is `metadata.name=…`.
-    pub names: &'static [&'static str],
-    pub verbs: &'static [&'static str],
-}
-
-const MACHINE_CONFIGURATION: &str = "machineconfiguration.openshift.io";
-const CERTIFICATES: &str = "certificates.k8s.io";
-/// Where all Machines of OpenShift are, and what new ones are made from.
-const MACHINES: Place = Place::Namespace("openshift-machine-api");
-/// What a watch of kube needs.
-const WATCH: &[&str] = &["list", "watch"];
-
-const fn cluster(group: &'static str, resources: &'static [&'static str], verbs: &'static [&'static str]) -> Rule {
-    Rule {
-        place: Place::Cluster,
-        group,
-        resources,
-        names: &[],
-        verbs,
-    }
-}
-
-const fn within(place: Place, resources: &'static [&'static str], verbs: &'static [&'static str]) -> Rule {
-    Rule {
-        place,
-        ..cluster("", resources, verbs)
-    }
-}
-
-const CONFIGS: &[Rule] = &[
-    cluster(
-        MACHINE_CONFIGURATION,
-        &["controllerconfigs", "machineconfigpools", "machineosbuilds", "machineosconfigs"],
-        WATCH,
-    ),
-    cluster(MACHINE_CONFIGURATION, &["machineconfigs"], &["get", "list", "watch"]),
-];
-
-const INVENTORY: &[Rule] = &[
-    Rule {
-        place: MACHINES,
-        ..cluster("machine.openshift.io", &["machines"], WATCH)
-    },
-    cluster("", &["nodes"], WATCH),
-];
-
-/// Their names begin alike, and RBAC knows no patterns: whoever may list them reads every Secret there.
-const TOKENS: &[Rule] = &[within(Place::Namespace("kube-system"), &["secrets"], WATCH)];
-
-/// A list or a watch of one object by its name is held to the names of a rule, if the request says it so.
-const CLIENT_CA: &[Rule] = &[Rule {
-    names: &["csr-controller-ca"],
-    ..within(Place::Namespace("openshift-config-managed"), &["configmaps"], WATCH)
-}];
-
-/// The operator's own: the Machine Config Server's objects.
-const OPERATOR: Place = Place::Namespace("openshift-machine-config-operator");
-
-/// Its key is in that Secret: who may read it can pose as the Machine Config Server, as the gateway does.
-const MCS_CERTIFICATE: &[Rule] = &[
-    Rule {
-        names: &["machine-config-server-tls"],
-        ..within(OPERATOR, &["secrets"], WATCH)
-    },
-    Rule {
-        names: &["machine-config-server-ca"],
-        ..within(OPERATOR, &["configmaps"], WATCH)
-    },
-    Rule {
-        // Where the operator does not rotate.
-        names: &["root-ca"],
-        ..within(Place::Namespace("kube-system"), &["configmaps"], WATCH)
-    },
-];
-
-const BOOTSTRAP_KUBECONFIG: &[Rule] = &[
-    Rule {
-        names: &["node-bootstrapper-token"],
-        ..within(OPERATOR, &["secrets"], WATCH)
-    },
-    Rule {
-        // The operator's own copy of it can be changed by each node.
-        names: &["kube-apiserver-server-ca"],
-        ..within(Place::Namespace("openshift-config-managed"), &["configmaps"], WATCH)
-    },
-    Rule {
-        names: &["cluster"],
-        ..cluster("config.openshift.io", &["infrastructures"], WATCH)
-    },
-];
-
-const POINTERS: &[Rule] = &[
-    Rule {
-        place: MACHINES,
-        ..cluster("machine.openshift.io", &["controlplanemachinesets", "machinesets"], &["list"])
-    },
-    Rule {
-        // As an installer calls them.
-        names: &["master-user-data", "worker-user-data"],
-        ..within(MACHINES, &["secrets"], &["get", "patch"])
-    },
-    Rule {
-        // What an installer gives bare metal. The Machine Config Operator writes them itself: they are looked at only.
-        names: &["master-user-data-managed", "worker-user-data-managed"],
-        ..within(MACHINES, &["secrets"], &["get"])
-    },
-];
-
-const APPROVAL: &[Rule] = &[
-    // Watched trimmed, and read whole before it is approved.
-    cluster(CERTIFICATES, &["certificatesigningrequests"], &["get", "list", "watch"]),
-    cluster(CERTIFICATES, &["certificatesigningrequests/approval"], &["update"]),
-    Rule {
-        // Without them the API's admission refuses the approval of a CSR for that signer.
-        names: &["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"],
-        ..cluster(CERTIFICATES, &["signers"], &["approve"])
-    },
-    Rule {
-        place: MACHINES,
-        ..cluster("machine.openshift.io", &["machines"], WATCH)
-    },
-    cluster("", &["nodes"], &["get", "list", "watch"]),
-    // Serving certificates are for the egress addresses of a node, too.
-    cluster("k8s.ovn.org", &["egressips"], &["list"]),
-    // A CSR is in no namespace; the events of what is in none are in this one.
-    within(Place::Namespace("default"), &["events"], &["create"]),
-];
-
-const SECOND_STAGE: &[Rule] = &[
-    cluster(
-        MACHINE_CONFIGURATION,
-        &["machineconfigs"],
-        &["create", "delete", "get", "list", "update"],
-    ),
-    cluster(MACHINE_CONFIGURATION, &["machineconfigpools"], &["get"]),
-    cluster("", &["nodes"], &["list"]),
-];
-
-/// The gateway's account can read every Secret there by that: those that are there are the gateway's own.
-const STORE: &[Rule] = &[within(Place::Own, &["secrets"], &["create", "delete", "get", "list", "patch"])];
-
-const ATTESTED_NODES: &[Rule] = &[
-    cluster(
-        attested_nodes::GROUP,
-        &[attested_nodes::PLURAL],
-        // Their labels are patched: by these they are found.
-        &["create", "get", "list", "patch", "watch"],
-    ),
-    cluster(attested_nodes::GROUP, &["attestednodes/status"], &["patch"]),
-    // The objects are in no namespace; the events of what is in none are in this one.
-    within(Place::Namespace("default"), &["events"], &["create"]),
-];
 
 impl Part {
     /// All of them.
@@ -250,21 +79,28 @@ impl Part {
         }
     }
 
-    /// What it may do, and nothing else.
+    /// Returns the roles that it needs, the gateway's account bound to them, and what else the cluster has for it.
     #[must_use]
-    pub const fn rules(self) -> &'static [Rule] {
-        match self {
-            Self::Configs => CONFIGS,
-            Self::Inventory => INVENTORY,
-            Self::Tokens => TOKENS,
-            Self::ClientCa => CLIENT_CA,
-            Self::McsCertificate => MCS_CERTIFICATE,
-            Self::BootstrapKubeconfig => BOOTSTRAP_KUBECONFIG,
-            Self::Pointers => POINTERS,
-            Self::Approval => APPROVAL,
-            Self::SecondStage => SECOND_STAGE,
-            Self::Store => STORE,
-            Self::AttestedNodes => ATTESTED_NODES,
+    pub(super) const fn roles(self) -> &'static str {
+        macro_rules! roles {
+            ($($part:ident: $folder:literal),+) => {
+                match self {
+                    $(Self::$part => include_str!(concat!("../../dist/kubernetes/parts/", $folder, "/roles.yaml")),)+
+                }
+            };
         }
+        roles!(
+            Configs: "configs",
+            Inventory: "inventory",
+            Tokens: "tokens",
+            ClientCa: "client-ca",
+            McsCertificate: "mcs-certificate",
+            BootstrapKubeconfig: "bootstrap-kubeconfig",
+            Pointers: "pointers",
+            Approval: "approval",
+            SecondStage: "second-stage",
+            Store: "store",
+            AttestedNodes: "attested-nodes"
+        )
     }
 }

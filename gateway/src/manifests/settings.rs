@@ -10,11 +10,11 @@ use crate::pools;
 use crate::settings::{Settings, SettingsError};
 
 /// Where what is given to the gateway is in the container, a folder for each volume.
-pub(super) const CONFIGURATION: &str = "/etc/attest-gateway";
+const CONFIGURATION: &str = "/etc/attest-gateway";
 /// Its state.
-pub(super) const STATE: &str = "/var/lib/attest-gateway";
+const STATE: &str = "/var/lib/attest-gateway";
 /// What the administrator trusts to endorse TPMs and clouds: a folder, and a ConfigMap, for each.
-pub(super) const ANCHORS: [&str; 7] = [
+const ANCHORS: [&str; 7] = [
     "ek-roots",
     "gcp-vtpm-roots",
     "aws-region-certificates",

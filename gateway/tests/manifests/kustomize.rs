@@ -1,54 +1,12 @@
-//! The folders for kustomize, which are made of the same objects.
+//! The folders for kustomize, which have the same objects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use attest_gateway::manifests::kustomize;
 
 use super::*;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/kubernetes")
-}
-
-/// All files below a folder, by their path in it.
-fn files(folder: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(at) = folders.pop() {
-        for entry in fs::read_dir(&at).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => found.push(path.strip_prefix(folder).unwrap().display().to_string()),
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
-/// With `WRITE_KUBERNETES=1` they are written anew.
-#[test]
-fn the_files_are_what_the_command_prints() {
-    let mut made = kustomize::files().unwrap();
-    made.sort();
-    if std::env::var_os("WRITE_KUBERNETES").is_some() {
-        drop(fs::remove_dir_all(folder()));
-        for (path, text) in &made {
-            let path = folder().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-    }
-    assert_eq!(files(&folder()), made.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>());
-    for (path, text) in made {
-        let found = fs::read_to_string(folder().join(&path)).unwrap();
-        assert_eq!(
-            found, text,
-            "{path}: WRITE_KUBERNETES=1 cargo test --test all the_files_are_what_the_command_prints"
-        );
-    }
 }
 
 /// What kustomize makes of a folder, by what it is called.

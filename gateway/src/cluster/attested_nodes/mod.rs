@@ -12,6 +12,7 @@
 mod edits;
 mod facts;
 mod followed;
+mod kind;
 mod lead;
 mod machines;
 mod object;

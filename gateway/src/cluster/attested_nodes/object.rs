@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::kind::{GROUP, KIND, NODE_LABEL, PLURAL, POOL_LABEL, VERSION};
 use super::status::Status;
-use crate::manifests::attested_nodes::{GROUP, KIND, NODE_LABEL, PLURAL, POOL_LABEL, VERSION};
 
 /// `apiVersion` of the objects, as events name it.
 pub(super) const API_VERSION: &str = "attest-gateway.internal/v1alpha1";

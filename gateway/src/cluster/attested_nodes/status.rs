@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::kind::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_LABEL};
 use crate::clock::rfc3339;
-use crate::manifests::attested_nodes::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_LABEL};
 
 /// Longest value of a label.
 const LABEL_LIMIT_BYTES: usize = 63;

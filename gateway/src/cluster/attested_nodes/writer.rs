@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::WHAT;
+use super::kind::KIND;
 use super::object::{API_VERSION, AttestedNode};
 use super::status::Status;
 use crate::cluster::events::{About, Events, Said};
 use crate::cluster::{Cluster, ClusterError};
-use crate::manifests::attested_nodes::KIND;
 
 /// Between two writes: 50 in a second, so that 10,000 machines are told within minutes, and others have room at the API meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);

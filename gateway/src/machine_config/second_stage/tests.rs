@@ -188,3 +188,13 @@ fn the_object_is_no_pools_ingredient_and_not_the_operators() {
         assert!(Object::of(bad.as_bytes(), "worker").is_err(), "{bad}");
     }
 }
+
+/// The admission policy lets the gateway's account write objects with these labels, and no others.
+#[test]
+fn the_admission_policy_asks_for_the_labels() {
+    let policy = include_str!("../../../dist/kubernetes/parts/second-stage/roles.yaml");
+    for (label, value) in LABELS {
+        let asks = format!("'{label}' in config.metadata.labels &&\n        config.metadata.labels['{label}'] == '{value}' &&\n");
+        assert!(policy.contains(&asks), "{asks}");
+    }
+}

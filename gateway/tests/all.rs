@@ -30,7 +30,6 @@ mod cloud_evidence;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod conditions;
-mod config_copies;
 mod conformance;
 mod doubt;
 mod embedded;

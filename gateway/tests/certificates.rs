@@ -410,14 +410,7 @@ fn every_key_and_certificate_that_can_be_set_is_listed() {
     let gateway = Gateway::init();
     let state = |name: &str| listed(&gateway, name).map(|item| item["state"].as_str().unwrap().to_owned());
     let good = Some("good".to_owned());
-    for none in [
-        "configs key",
-        "redaction key",
-        "etcd",
-        "CA of receiver",
-        "outgoing CA",
-        "GCP vTPM root",
-    ] {
+    for none in ["etcd", "CA of receiver", "outgoing CA", "GCP vTPM root"] {
         assert_eq!(state(none), None, "{none}");
     }
     let ca = fs::read(gateway.path("tls/mcs-ca.crt")).unwrap();
@@ -442,27 +435,9 @@ fn every_key_and_certificate_that_can_be_set_is_listed() {
         fs::remove_dir_all(gateway.path(folder)).unwrap();
     }
     gateway.settings(
-        "[attestation_log]\nconfigs = \"redacted\"\n[outgoing]\nca = \"tls/mcs-ca.crt\"\n[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"tls/mcs-ca.crt\"",
+        "[outgoing]\nca = \"tls/mcs-ca.crt\"\n[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"tls/mcs-ca.crt\"",
     );
-    assert_eq!(state("redaction key"), Some("not here".to_owned()));
     assert_eq!((state("outgoing CA"), state("CA of receiver siem")), (good.clone(), good.clone()));
-    let key = gateway.path("state/redaction.key");
-    fs::write(&key, format!("{}\n", "ab".repeat(32))).unwrap();
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(state("redaction key"), good);
-    fs::write(&key, "odd").unwrap();
-    assert_eq!(state("redaction key"), Some("broken".to_owned()));
-    // Also of what was kept once.
-    gateway.settings("[attestation_log]\nconfigs = \"sealed\"\nconfigs_key = \"configs.pub\"");
-    assert_eq!(state("configs key"), Some("broken".to_owned()));
-    let mut public = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e, 0x03, 0x21, 0x00];
-    public.extend([9; 32]);
-    let pem = format!(
-        "-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n",
-        data_encoding::BASE64.encode(&public)
-    );
-    fs::write(gateway.path("configs.pub"), pem).unwrap();
-    assert_eq!(state("configs key"), good);
     gateway.settings(
         "[store]\nengine = \"etcd\"\nendpoints = [\"https://127.0.0.1:9\"]\nca = \"tls/mcs-ca.crt\"\ncertificate = \"tls/mcs.crt\"\nkey = \"tls/mcs.key\"\nkey_file = \"store.key\"",
     );

@@ -156,10 +156,8 @@ fn check_fails_for_state_that_serve_cannot_use() {
         "state/.store.mark.part",
         "state/.log.key.part",
         "state/.seal.key.part",
-        "state/.redaction.key.part",
     ] {
         agree("a folder where nobody reads", "ERROR", path, |gateway| {
-            gateway.settings("[attestation_log]\nconfigs = \"redacted\"");
             occupied(gateway, path);
         });
     }

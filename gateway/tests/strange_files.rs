@@ -55,7 +55,7 @@ const FORWARD: &str =
     "[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"forward.crt\"\ntoken_file = \"siem.token\"";
 
 /// Each file of the settings; and whether nothing is served without it.
-const FILES: [(&str, &str, bool); 19] = [
+const FILES: [(&str, &str, bool); 18] = [
     ("gateway.toml", "", true),
     ("tls/mcs-ca.crt", "", true),
     ("tls/mcs.crt", "", true),
@@ -69,11 +69,6 @@ const FILES: [(&str, &str, bool); 19] = [
     ("outgoing.crt", "[outgoing]\nca = \"outgoing.crt\"", true),
     ("forward.crt", FORWARD, true),
     ("store.key", "[store]\nkey_file = \"store.key\"", true),
-    (
-        "configs.pub",
-        "[attestation_log]\nconfigs = \"sealed\"\nconfigs_key = \"configs.pub\"",
-        true,
-    ),
     ("state/log.key", "", true),
     (NEXT, "", true),
     (LOG, "", true),
@@ -170,7 +165,6 @@ fn what_a_command_is_given_is_a_file_and_no_larger_than_such_files_are() {
         &["pointer", "inspect"],
         &["pointer", "--pool", POOL, "--token-file"],
         &["token", "create", "--pool", POOL, "--from-file"],
-        &["log", "config", &"0".repeat(64), "--key"],
         &["certificate", "renew", "--ca-key"],
         &["store", "import"],
         &["check", "--config"],

@@ -20,7 +20,6 @@ use super::guesses::Guesses;
 use super::problem::{self, Refusal};
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
-use crate::audit::configs::{ConfigCopies, ConfigCopy};
 use crate::audit::{Decision, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use crate::certificates::Fingerprint;
 use crate::clock::Clock;
@@ -50,7 +49,6 @@ pub(super) struct ConfigEndpoint {
     store: Arc<dyn Store>,
     seal: Arc<Seal>,
     ticket: TicketSettings,
-    copies: Arc<ConfigCopies>,
     machines: Arc<MachineObjects>,
     decisions: Decisions,
 }
@@ -67,7 +65,6 @@ impl ConfigEndpoint {
             store: Arc::clone(&gateway.store),
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
-            copies: Arc::clone(&gateway.config_copies),
             machines: Arc::clone(&gateway.machines),
             decisions: Decisions::of(gateway),
         }
@@ -179,10 +176,6 @@ impl<'r> ConfigCase<'r> {
     async fn decide(mut self, awaited: &Awaited) -> Result<Decided<Response>, Refusal> {
         let ConfigAsked { pool, headers, .. } = self.asked;
         let config = self.config().await;
-        let config = config.and_then(|config| {
-            let copy = self.copy_of(&config)?;
-            Ok((config, copy))
-        });
         // By what is served at the moment: it may have been looked up long ago.
         let config = match self.endpoint.pools.is_current(pool) {
             true => config.and_then(|config| awaited.give().map(|()| config)),
@@ -192,12 +185,11 @@ impl<'r> ConfigCase<'r> {
         record.not_attested = not_attested(headers);
         record.alerts.extend(less_than_due(record));
         let outcome = match config {
-            Ok((config, copy)) => {
+            Ok(config) => {
                 record.verdict = Verdict::Served;
                 record.grants = Some(pool.grants);
                 record.config_sha256 = Some(config.sha256.clone());
                 record.spec_version = Some(config.version);
-                record.config_copy = copy;
                 if record.shown != Shown::Kubelet {
                     record.reason = served_for(record.shown, record.used());
                 }
@@ -214,12 +206,6 @@ impl<'r> ConfigCase<'r> {
         };
         let Self { record, kept, .. } = self;
         Ok(Decided { record, kept, outcome })
-    }
-
-    /// What is kept of a config: without it nothing is served that it should be kept of.
-    fn copy_of(&self, config: &RenderedConfig) -> Result<Option<ConfigCopy>, Refusal> {
-        let copy = self.endpoint.copies.of(&config.bytes, &config.sha256);
-        copy.map_err(|error| Refusal::because(&error))
     }
 
     /// The config that is due.

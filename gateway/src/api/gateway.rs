@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
 use crate::audit::Journal;
-use crate::audit::configs::ConfigCopies;
 use crate::clock::Clock;
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
@@ -33,7 +32,6 @@ pub struct Gateway {
     /// The attestation log.
     pub journal: Arc<Journal>,
     /// What is kept of configs that are served.
-    pub config_copies: Arc<ConfigCopies>,
     /// Who vouches for EKs, and what the clouds sign with.
     pub endorsers: Arc<Endorsers>,
     /// The pools, as they are at the moment.

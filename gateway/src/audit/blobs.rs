@@ -222,23 +222,14 @@ impl Blobs {
     /// # Errors
     /// [`BlobError`].
     pub fn get(&self, name: &str) -> Result<Vec<u8>, BlobError> {
-        self.get_up_to(name, CONTENT_LIMIT_BYTES)
-    }
-
-    /// The same, of what can be so large.
-    ///
-    /// # Errors
-    /// [`BlobError`].
-    pub fn get_up_to(&self, name: &str, limit_bytes: u64) -> Result<Vec<u8>, BlobError> {
         let read = || self.read.as_ref().map(|read| read.lock().unwrap_or_else(PoisonError::into_inner));
-        let fits = |content: &&Arc<[u8]>| u64::try_from(content.len()).is_ok_and(|bytes| bytes < limit_bytes);
-        if let Some(content) = read().and_then(|read| read.contents.get(name).filter(fits).cloned()) {
+        if let Some(content) = read().and_then(|read| read.contents.get(name).cloned()) {
             return Ok(content.to_vec());
         }
         let path = self.path(name);
         let mut content = Vec::new();
         File::open(&path)
-            .and_then(|file| GzDecoder::new(file).take(limit_bytes).read_to_end(&mut content))
+            .and_then(|file| GzDecoder::new(file).take(CONTENT_LIMIT_BYTES).read_to_end(&mut content))
             .map_err(|source| BlobError::Io {
                 path: path.clone(),
                 source,

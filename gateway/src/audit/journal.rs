@@ -2,7 +2,6 @@
 
 mod company;
 mod console;
-mod folders;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -12,15 +11,13 @@ use std::thread;
 
 use company::Company;
 use console::{show, word};
-pub use folders::{Folders, LargeParts};
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
 
-use super::blobs::BlobError;
+use super::blobs::{BlobError, Blobs};
 use super::chain::Point;
 use super::checkpoint::Signer;
-use super::configs::ConfigCopy;
 use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
@@ -34,6 +31,9 @@ use super::would_refuse::WouldRefuse;
 use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
+
+/// Names and contents of the blobs that a record refers to. Many records share one content.
+pub type LargeParts = Vec<(String, Arc<[u8]>)>;
 
 /// Records that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
@@ -111,12 +111,11 @@ impl Journal {
         path: &Path,
         signer: Signer,
         limits: SegmentLimits,
-        folders: impl Into<Folders>,
+        evidence: Blobs,
         metrics: Arc<Metrics>,
     ) -> Result<(Self, u64), JournalError> {
         let lock = Arc::new(WriterLock::take(path)?);
-        let folders = folders.into();
-        remove_unfinished(path, &folders);
+        remove_unfinished(path, &evidence);
         let (mut log, cut) = LogFile::open(path)?;
         let chain = with_unsigned(path, signer.key(), log.chain()?).map_err(|source| JournalError::Io {
             path: path.to_owned(),
@@ -141,7 +140,7 @@ impl Journal {
         let writer = Writer {
             log,
             chain,
-            folders,
+            evidence,
             signer,
             store: None,
             company: None,
@@ -256,7 +255,7 @@ impl Journal {
     /// [`JournalError`]: it has to be said again.
     pub async fn removes(&self, removal: Removal, at: u64) -> Result<(), JournalError> {
         let record = removal.record(&self.replica, at)?;
-        self.append(self.line(&record)?, Vec::new(), None).await?;
+        self.append(self.line(&record)?, Vec::new()).await?;
         show(&record);
         self.checkpoint(at).await
     }
@@ -335,14 +334,14 @@ impl Journal {
             .fold(line.len(), usize::saturating_add);
         let line = match self.strangers.admit(record, bytes) {
             Recording::OneByOne => {
-                self.append(line, blobs, record.config_copy.clone()).await?;
+                self.append(line, blobs).await?;
                 show(record);
                 Some(record.id.clone())
             }
             Recording::Counted { of, announced } => {
                 if !announced {
                     let counting = counted::begins(of, record.at)?;
-                    self.append(self.line(&counting)?, Vec::new(), None).await?;
+                    self.append(self.line(&counting)?, Vec::new()).await?;
                     show(&counting);
                     self.strangers.announced(of);
                 }
@@ -383,7 +382,7 @@ impl Journal {
     pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
         for sum in self.strangers.sums(now, all) {
             let record = counted::sum(sum, now)?;
-            self.append(self.line(&record)?, Vec::new(), None).await?;
+            self.append(self.line(&record)?, Vec::new()).await?;
             show(&record);
         }
         Ok(())
@@ -394,14 +393,9 @@ impl Journal {
         Ok(serde_json::to_vec(&Line { record, store })?)
     }
 
-    async fn append(&self, record: Vec<u8>, blobs: LargeParts, config: Option<ConfigCopy>) -> Result<(), JournalError> {
+    async fn append(&self, record: Vec<u8>, blobs: LargeParts) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
-        let append = Append {
-            record,
-            blobs,
-            config,
-            done,
-        };
+        let append = Append { record, blobs, done };
         self.work.try_send(Work::Append(append)).map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
         self.metrics.log_broken(!written);

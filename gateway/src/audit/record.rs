@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::admin::Act;
 use super::basis::Basis;
 use super::checkpoint::Checkpoint;
-use super::configs::ConfigCopy;
 use super::reason::Use;
 use super::retention::Removal;
 use super::would_refuse::WouldRefuse;
@@ -139,9 +138,6 @@ pub struct Record {
     /// The spec version it was served in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_version: Option<SpecVersion>,
-    /// The copy of it that is kept, if copies are kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub config_copy: Option<ConfigCopy>,
     /// What the pool gave for each kind of proof at that time; not there where nothing was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grants: Option<Grants>,
@@ -263,7 +259,6 @@ impl Record {
             grant: None,
             config_sha256: None,
             spec_version: None,
-            config_copy: None,
             grants: None,
             ticket: None,
             earned_by: None,

@@ -4,18 +4,16 @@ use std::fs::{self, FileType};
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-use super::journal::Folders;
+use super::blobs::Blobs;
 use super::segments;
 
-/// Removes them, beside this log and in its folders: for whoever writes the log, before it is written. Only names are looked at, however much there is.
-pub(super) fn remove_unfinished(log: &Path, folders: &Folders) {
+/// Removes them, next to this log and in its folder of evidence: for whoever writes the log, before it is written. Only names are looked at, however much there is.
+pub(super) fn remove_unfinished(log: &Path, evidence: &Blobs) {
     let (mut removed, mut first) = (0_u64, None);
     let mut found: Vec<PathBuf> = segments::unfinished(log).into_iter().collect();
-    for folder in [Some(&folders.evidence), folders.configs.as_ref()].into_iter().flatten() {
-        match folder.unfinished() {
-            Ok(unfinished) => found.extend(unfinished),
-            Err(error) => tracing::warn!(%error, "what a kill has left beside the attestation log cannot be looked for"),
-        }
+    match evidence.unfinished() {
+        Ok(unfinished) => found.extend(unfinished),
+        Err(error) => tracing::warn!(%error, "what a kill has left beside the attestation log cannot be looked for"),
     }
     for path in found {
         match fs::remove_file(&path) {

@@ -9,11 +9,10 @@ use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::{Depth, Finding};
-use crate::audit::configs::ConfigCopies;
 use crate::audit::{LogKey, is_written, lock_file, next_file};
 use crate::credentials::seal::{Seal, SealError};
 use crate::files::{no_other_than_file, temporary_file};
-use crate::settings::{ConfigsSettings, EtcdSettings, Settings, StoreSettings};
+use crate::settings::{EtcdSettings, Settings, StoreSettings};
 use crate::store::{AnyStore, Embedded, EntryKind, mark_file};
 
 /// Whether a gateway serves with this state already.
@@ -55,20 +54,12 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Find
     {
         findings.push(Finding::Error(error.to_string()));
     }
-    if let Err(error) = ConfigCopies::look(settings) {
-        findings.push(Finding::Error(error.to_string()));
-    }
-    let mut folders = vec![settings.evidence()];
-    if settings.configs != ConfigsSettings::None {
-        folders.push(settings.configs_folder());
-    }
-    for folder in folders {
-        match writable(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound || fs::symlink_metadata(&folder).is_ok() => {
-                findings.push(fault(&folder, &format!("cannot be written to: {error}")));
-            }
-            _ => {}
+    let evidence = settings.evidence();
+    match writable(&evidence) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound || fs::symlink_metadata(&evidence).is_ok() => {
+            findings.push(fault(&evidence, &format!("cannot be written to: {error}")));
         }
+        _ => {}
     }
     in_the_way(settings, findings);
     log(&settings.attestation_log(), findings)
@@ -83,7 +74,6 @@ fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
     // What is made at the first start is written under another name until it is whole.
     let mut made = vec![mark_file(&settings.store()), settings.log_key()];
     made.extend(settings.store_key_file.is_none().then(|| settings.seal_key()));
-    made.extend((settings.configs == ConfigsSettings::Redacted).then(|| settings.redaction_key()));
     made.retain(|file| fs::symlink_metadata(file).is_err());
     files.extend(made.iter().filter_map(|file| temporary_file(file)));
     for file in files {

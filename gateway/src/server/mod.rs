@@ -26,10 +26,9 @@ use tokio::task::JoinSet;
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
-use crate::audit::configs::{ConfigCopies, ConfigCopyError};
 use crate::audit::{
-    BlobError, Blobs, Folders, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
-    replica_name, resolve_pending,
+    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing, replica_name,
+    resolve_pending,
 };
 use crate::clock::Clock;
 #[cfg(feature = "cluster")]
@@ -76,9 +75,6 @@ pub enum ServeError {
     /// The attestation log's large parts.
     #[error(transparent)]
     Blobs(#[from] BlobError),
-    /// What is kept of configs.
-    #[error(transparent)]
-    Configs(#[from] ConfigCopyError),
     /// Who is sent the attestation log's records.
     #[error(transparent)]
     Forward(#[from] OpenError),
@@ -152,7 +148,6 @@ impl Server {
         } = found;
         let forwarders = forwarders(&settings)?;
         let blobs = Blobs::open(&settings.evidence())?;
-        let config_copies = ConfigCopies::open(&settings)?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let signed = &settings.checkpoints;
         let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
@@ -161,12 +156,8 @@ impl Server {
             bytes: settings.segments.bytes,
             age: settings.segments.age,
         };
-        let folders = Folders {
-            evidence: blobs,
-            configs: ConfigCopies::folder(&settings)?,
-        };
-        let retention = retention::of(&settings, &folders);
-        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, folders, Arc::clone(&metrics))?;
+        let retention = retention::of(&settings, &blobs);
+        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, Arc::clone(&metrics))?;
         let admission = Arc::new(Admission::new(&settings.limits, &settings.engine));
         // Before it is watched for changes.
         if settings.tls.client_ca_of_cluster
@@ -232,7 +223,6 @@ impl Server {
             seal: Arc::new(seal),
             store,
             journal: Arc::new(journal),
-            config_copies: Arc::new(config_copies),
             endorsers: Arc::new(endorsers),
             pools: Arc::new(pools),
             metrics,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use crate::api::Gateway;
-use crate::audit::{Blobs, Folders, Held, LastLine, Retention, RetentionError, Rule, Tended};
+use crate::audit::{Blobs, Held, LastLine, Retention, RetentionError, Rule, Tended};
 use crate::clock::rfc3339;
 use crate::forward::{Kept, Place};
 use crate::settings::Settings;
@@ -17,11 +17,7 @@ use crate::store::Pending;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// As the settings say.
-pub(super) fn of(settings: &Settings, folders: &Folders) -> Retention {
-    // Copies of configs may be there although none is kept any more.
-    let configs = folders.configs.clone().unwrap_or_else(|| Blobs::at(&settings.configs_folder()));
-    // Each folder of what records name.
-    let blobs = vec![folders.evidence.clone(), configs];
+pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
     let rule = Rule {
         age: settings.keep.age,
         bytes: settings.keep.bytes,
@@ -37,7 +33,7 @@ pub(super) fn of(settings: &Settings, folders: &Folders) -> Retention {
         };
         receivers.iter().filter(lacks).cloned().collect()
     };
-    Retention::new(settings.attestation_log(), rule, blobs, lacking)
+    Retention::new(settings.attestation_log(), rule, vec![evidence.clone()], lacking)
 }
 
 /// Keeps the rule, for as long as the gateway serves.

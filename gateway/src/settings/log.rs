@@ -1,6 +1,6 @@
 //! What the console shows, and how the attestation log is kept.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -32,20 +32,8 @@ pub struct LogSettings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
     pub keep: KeepSettings,
-    pub configs: ConfigsSettings,
     /// Who is sent its records.
     pub forwards: Vec<ForwardSettings>,
-}
-
-/// What is kept of configs that were served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConfigsSettings {
-    /// Nothing but their digests, in the records.
-    None,
-    /// Copies without their secrets.
-    Redacted,
-    /// Whole copies, sealed to this public key.
-    Sealed(PathBuf),
 }
 
 /// When the gateway signs how far its attestation log has come.
@@ -100,14 +88,6 @@ impl Default for ConsoleSection {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Configs {
-    None,
-    Redacted,
-    Sealed,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct LogSection {
@@ -118,8 +98,6 @@ pub(super) struct LogSection {
     segment_seconds: u32,
     keep_seconds: u64,
     keep_bytes: u64,
-    configs: Configs,
-    configs_key: Option<PathBuf>,
     forward: Vec<ForwardSection>,
 }
 
@@ -136,8 +114,6 @@ impl Default for LogSection {
             // What nodes were given is asked for years later.
             keep_seconds: 0,
             keep_bytes: 0,
-            configs: Configs::None,
-            configs_key: None,
             forward: Vec::new(),
         }
     }
@@ -163,8 +139,6 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
         segment_seconds,
         keep_seconds,
         keep_bytes,
-        configs,
-        configs_key,
         forward,
     } = section;
     if let Some(name) = name.as_ref().filter(|name| !is_replica_name(name)) {
@@ -198,22 +172,6 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
             age: (keep_seconds > 0).then(|| Duration::from_secs(keep_seconds)),
             bytes: (keep_bytes > 0).then_some(keep_bytes),
         },
-        configs: configs_of(configs, configs_key, folder)?,
         forwards: forward::checked(forward, folder)?,
     })
-}
-
-fn configs_of(configs: Configs, key: Option<PathBuf>, folder: &Path) -> Result<ConfigsSettings, Fault> {
-    const KEY: &str = "attestation_log.configs_key";
-    match (configs, key) {
-        (Configs::None, None) => Ok(ConfigsSettings::None),
-        (Configs::Redacted, None) => Ok(ConfigsSettings::Redacted),
-        (Configs::Sealed, Some(key)) => Ok(ConfigsSettings::Sealed(folder.join(key))),
-        (Configs::Sealed, None) => Err((
-            KEY,
-            "not set".to_owned(),
-            "what is sealed is sealed to somebody: the file of an X25519 public key, PEM",
-        )),
-        (_, Some(_)) => Err((KEY, "set".to_owned(), "for configs = \"sealed\" only: say that, or take it out")),
-    }
 }

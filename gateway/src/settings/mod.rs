@@ -26,7 +26,7 @@ use ipnet::IpNet;
 pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
 pub use limits::Limits;
 use log::LogSettings;
-pub use log::{CheckpointSettings, ConfigsSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
+pub use log::{CheckpointSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
 use serde_json::Value;
 pub use store::{EtcdSettings, KubernetesSettings, StoreSettings};
 use url::Url;
@@ -75,7 +75,6 @@ pub struct Settings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
     pub keep: KeepSettings,
-    pub configs: ConfigsSettings,
     /// Who is sent the attestation log's records.
     pub forwards: Vec<ForwardSettings>,
     /// Where metrics are, if anywhere.
@@ -206,7 +205,6 @@ impl Settings {
             checkpoints,
             segments,
             keep,
-            configs,
             forwards,
         } = log::checked(file.attestation_log, folder)?;
         let copies = folder.join(&file.state).join("cluster");
@@ -258,7 +256,6 @@ impl Settings {
             checkpoints,
             segments,
             keep,
-            configs,
             forwards,
             metrics_listen: file.metrics.listen,
         })
@@ -297,18 +294,6 @@ impl Settings {
     #[must_use]
     pub fn evidence(&self) -> PathBuf {
         self.state.join("evidence")
-    }
-
-    /// Copies of configs that were served.
-    #[must_use]
-    pub fn configs_folder(&self) -> PathBuf {
-        self.state.join("configs")
-    }
-
-    /// The key by which digests of redacted configs are made.
-    #[must_use]
-    pub fn redaction_key(&self) -> PathBuf {
-        self.state.join("redaction.key")
     }
 
     /// The embedded store. What is known of a store lies beside it, whatever engine keeps that.

@@ -9,14 +9,12 @@ use cloud_fixtures::google::vtpm::Ca;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
 use serde_json::Value;
 
-use crate::config_copies::make_key;
 use crate::support::Gateway;
 
 /// Each file, how what is found of it is called, and whether its certificate is a part of that name: then another is another thing.
-const FILES: [(&str, &str, bool); 9] = [
+const FILES: [(&str, &str, bool); 8] = [
     ("keys.json", "gcp.jwks", false),
     ("forward.crt", "attestation_log.forward siem ca", false),
-    ("configs.pub", "attestation_log.configs_key", false),
     ("gcp-vtpm-roots/root.der", "gcp.vtpm_roots ", true),
     ("aws-nitro-roots/root.pem", "aws.nitro_roots ", true),
     (
@@ -31,18 +29,16 @@ const FILES: [(&str, &str, bool); 9] = [
 const SECRETS: [&str; 2] = ["the-key-in-the-url", "the-token-of-the-receiver"];
 
 /// What stands in each file; each time something else.
-fn contents(gateway: &Gateway) -> [Vec<u8>; 9] {
+fn contents() -> [Vec<u8>; 8] {
     let ca = || {
         Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap())
             .certificate()
             .to_vec()
     };
     let azure = Authority::new("eastus");
-    make_key(gateway, "made");
     [
         Keys::new().jwks().to_string().into_bytes(),
         azure.root_pem().into_bytes(),
-        fs::read(gateway.path("made.pub")).unwrap(),
         ca(),
         NitroAuthority::new().root_pem().into_bytes(),
         RegionAuthority::new(1).certificate_pem().into_bytes(),
@@ -68,10 +64,9 @@ fn names(act: &Value, id: &str, by_certificate: bool) {
     let things = act["admin"]["things"].as_array().unwrap();
     let (digest, things): (Vec<&Value>, Vec<&Value>) = things.iter().partition(|thing| thing["kind"] == "standing");
     assert_eq!(digest.len(), 1, "{act}");
-    let kind = if id.ends_with("configs_key") { "key" } else { "anchor" };
     let is_named = |thing: &Value| {
         let found = thing["id"].as_str().unwrap();
-        thing["kind"] == kind
+        thing["kind"] == "anchor"
             && match by_certificate {
                 true => found.strip_prefix(id).is_some_and(|sha256| sha256.len() == 64),
                 false => found == id,
@@ -90,16 +85,15 @@ fn each_of_those_that_are_believed_is_recorded_in_a_line_when_it_is_another() {
     let mut gateway = Gateway::init();
     let [in_url, token] = SECRETS;
     gateway.settings(&format!(
-        "[attestation_log]\nconfigs = \"sealed\"\nconfigs_key = \"configs.pub\"\n\
-         [[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/?key={in_url}\"\nca = \"forward.crt\"\ntoken_file = \"siem.token\"\n\
+        "[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/?key={in_url}\"\nca = \"forward.crt\"\ntoken_file = \"siem.token\"\n\
          [gcp]\njwks = \"keys.json\""
     ));
     fs::write(gateway.path("siem.token"), token).unwrap();
-    for ((file, ..), content) in FILES.iter().zip(contents(&gateway)) {
+    for ((file, ..), content) in FILES.iter().zip(contents()) {
         write(&gateway, file, &content);
     }
     gateway.run();
-    for ((file, id, by_certificate), content) in FILES.into_iter().zip(contents(&gateway)) {
+    for ((file, id, by_certificate), content) in FILES.into_iter().zip(contents()) {
         let before = admin_lines(&gateway).len();
         gateway.terminate();
         assert!(gateway.wait().success());
@@ -111,7 +105,7 @@ fn each_of_those_that_are_believed_is_recorded_in_a_line_when_it_is_another() {
         names(act, id, by_certificate);
     }
     // Google's keys are read again while it serves.
-    let [keys, ..] = contents(&gateway);
+    let [keys, ..] = contents();
     let before = admin_lines(&gateway).len();
     write(&gateway, "keys.json", &keys);
     gateway.wait_for_acts(1, "gateway.reload");
@@ -119,7 +113,7 @@ fn each_of_those_that_are_believed_is_recorded_in_a_line_when_it_is_another() {
     let [act] = &acts[..] else { panic!("{acts:?}") };
     names(act, "gcp.jwks", false);
     let said = ["state/attestation.jsonl", "state/standing.json"].map(|file| fs::read_to_string(gateway.path(file)).unwrap());
-    let keys = ["made.key", "state/log.key", "state/seal.key"].map(|file| fs::read_to_string(gateway.path(file)).unwrap());
+    let keys = ["state/log.key", "state/seal.key"].map(|file| fs::read_to_string(gateway.path(file)).unwrap());
     let secrets = keys
         .iter()
         .flat_map(|key| key.lines())

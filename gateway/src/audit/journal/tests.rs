@@ -152,7 +152,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
             br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
         )
         .unwrap(),
-        folders: Blobs::open(&folder.path().join("evidence")).unwrap().into(),
+        evidence: Blobs::open(&folder.path().join("evidence")).unwrap(),
         signer: signer(folder.path()),
         unsigned: Arc::default(),
         signed: watch::channel(None).0,
@@ -172,7 +172,6 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
     let append = Append {
         record: b"{\"id\":\"a\"}".to_vec(),
         blobs: Vec::new(),
-        config: None,
         done,
     };
     assert!(writer.write(&[append]).is_err());

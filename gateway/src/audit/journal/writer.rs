@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::super::blobs::Blobs;
 use super::super::chain::{Begins, Chain, Found, Point, Why};
 use super::super::checkpoint::Signer;
-use super::super::configs::ConfigCopy;
 use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
 use super::company::Company;
-use super::{Folders, JournalError, LargeParts};
+use super::{JournalError, LargeParts};
 use crate::store::{Store, StoreMark};
 
 /// Records that go into one fsync.
@@ -43,7 +43,6 @@ pub(super) struct Append {
     /// An object of JSON, which gets its place in the chain when it is written.
     pub(super) record: Vec<u8>,
     pub(super) blobs: LargeParts,
-    pub(super) config: Option<ConfigCopy>,
     pub(super) done: oneshot::Sender<bool>,
 }
 
@@ -69,7 +68,7 @@ pub(super) struct Writer {
     pub(super) log: LogFile,
     /// As far as it is on disk.
     pub(super) chain: Chain,
-    pub(super) folders: Folders,
+    pub(super) evidence: Blobs,
     /// What is durable before a line is written that stands on it. Not this thread's to keep open: one that is closed is durable.
     pub(super) store: Option<Weak<dyn Store>>,
     pub(super) company: Option<Company>,
@@ -277,10 +276,12 @@ impl Writer {
 
     pub(super) fn write(&mut self, batch: &[Append]) -> Result<(), JournalError> {
         // From what a record refers to, to its line, nobody may remove that.
-        let folders = self.folders.clone();
-        let mut writing = folders.writing();
+        let evidence = self.evidence.clone();
+        let mut writing = evidence.writing();
         for append in batch {
-            writing.put(&append.blobs, append.config.as_ref())?;
+            for (name, content) in &append.blobs {
+                writing.put(name, content)?;
+            }
         }
         let (mut chain, mut lines) = (self.chain.clone(), Vec::new());
         for append in batch {

@@ -365,7 +365,7 @@ fn review_all(
     let mut lines = Ordered::of(files, report);
     let several = lines.are_several();
     let elsewhere = Elsewhere { several, ..elsewhere };
-    let mut reviewer = Reviewer::new(&blobs, Blobs::at(&settings.configs_folder()), elsewhere);
+    let mut reviewer = Reviewer::new(&blobs, elsewhere);
     if several {
         // Of a ticket that was used elsewhere in the second in which it was earned, or where a clock is behind, the use may be read first.
         while let Some(line) = lines.next() {

@@ -2,7 +2,6 @@
 
 mod acts;
 mod configs;
-mod copies;
 mod differences;
 mod evidence;
 mod of_nobody;
@@ -14,14 +13,12 @@ use acts::Acts;
 use attest::Kind;
 use attest_gateway::api::decided_by;
 use attest_gateway::audit::admin::Act;
-use attest_gateway::audit::configs::ConfigCopy;
 use attest_gateway::audit::{
     Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict, WouldRefuse,
 };
 use attest_gateway::clock::rfc3339;
 use attest_gateway::policy::{ConfigSet, Grants};
 use attest_gateway::store::Replacement;
-use copies::Copies;
 use differences::Differences;
 use serde::Deserialize;
 use serde_json::Value;
@@ -62,7 +59,6 @@ struct Line {
     grant: Option<ConfigSet>,
     config_sha256: Option<String>,
     spec_version: Option<String>,
-    config_copy: Option<ConfigCopy>,
     grants: Option<Grants>,
     ticket: Option<TicketTerms>,
     earned_by: Option<String>,
@@ -127,20 +123,18 @@ pub struct Reviewer<'b> {
     /// Attestations that were refused, and by which code.
     refused: BTreeMap<String, String>,
     acts: Acts,
-    copies: Copies,
     began: Option<u64>,
     latest: u64,
 }
 
 impl<'b> Reviewer<'b> {
-    pub const fn new(blobs: &'b Blobs, configs: Blobs, elsewhere: Elsewhere) -> Self {
+    pub const fn new(blobs: &'b Blobs, elsewhere: Elsewhere) -> Self {
         Self {
             blobs,
             ids: BTreeSet::new(),
             tickets: Tickets::new(elsewhere),
             refused: BTreeMap::new(),
             acts: Acts::new(),
-            copies: Copies::of(configs),
             began: None,
             latest: 0,
         }
@@ -199,7 +193,6 @@ impl<'b> Reviewer<'b> {
             self.tickets.first_used(&line);
             self.tickets.check(&line, began, &self.ids, &mut differences);
         }
-        self.copies.check(&line, &mut differences);
         let contradicts = line.not_attested.as_ref().and_then(|said| self.contradicts(said));
         differences.warnings.extend(contradicts);
         if matches!(line.decision, Decision::Challenge | Decision::Evidence) && line.verdict == Verdict::Refused {

@@ -1,19 +1,17 @@
-//! What is only there if it is set: the keys of kept configs, the CAs of servers that the gateway asks or sends to, and what clouds sign with.
+//! What is only there if it is set: the CAs of servers that the gateway asks or sends to, and what clouds sign with.
 
 use std::path::Path;
 
 use attest::UnixTime;
-use attest_gateway::audit::configs::{Recipient, RedactionKey};
 use attest_gateway::certificates::{Certificate, folder};
-use attest_gateway::settings::{ConfigsSettings, Receiver, Settings, StoreSettings};
+use attest_gateway::settings::{Receiver, Settings, StoreSettings};
 
 use super::own::{private, public_keys};
 use super::trusted::{of_file, of_maker, with};
 use super::{Item, State, place};
 
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
-    let mut items = Vec::from_iter(of_configs(settings));
-    items.extend(of_etcd(settings, now));
+    let mut items = of_etcd(settings, now);
     items.extend(of_receivers(settings, now));
     if let Some(ca) = &settings.clouds.outgoing.ca {
         items.extend(of_file(ca, now, || Item {
@@ -39,51 +37,6 @@ fn brought(name: &str, path: &Path) -> Item {
         fails: "",
         expires: None,
         rotates: String::new(),
-    }
-}
-
-/// What copies of served configs are sealed to, or redacted by.
-fn of_configs(settings: &Settings) -> Option<Item> {
-    match &settings.configs {
-        ConfigsSettings::Sealed(path) => {
-            let item = Item {
-                purpose: "X25519: copies of configs that were served are sealed to it",
-                made: "the public half of a key that is kept elsewhere; brought along".to_owned(),
-                fails: "the gateway does not start without it; whoever has the private half reads every copy, secrets included",
-                rotates:
-                    "replace the file of attestation_log.configs_key, and restart the gateway; keep the old private half for old copies"
-                        .to_owned(),
-                ..brought("configs key", path)
-            };
-            Some(match Recipient::read(path) {
-                Ok(_) => item,
-                Err(error) => item.problem(error),
-            })
-        }
-        ConfigsSettings::None if !settings.redaction_key().exists() => None,
-        ConfigsSettings::None | ConfigsSettings::Redacted => {
-            let path = settings.redaction_key();
-            let item = Item {
-                state: State::NotHere,
-                purpose: "HMAC-SHA256: in redacted copies of served configs it stands for what is hidden",
-                made: "by serve, when it is first needed: 32 random bytes".to_owned(),
-                fails: "equal secrets in copies from before and after are not seen to be equal; whoever has it can try what a short secret is",
-                rotates: "not by itself; remove the file, and restart the gateway".to_owned(),
-                ..brought("redaction key", &path)
-            };
-            if !path.exists() {
-                return Some(item);
-            }
-            let there = Item {
-                state: State::Good,
-                ..item
-            };
-            Some(private(
-                there,
-                &path,
-                RedactionKey::read(&path).map(drop).map_err(|error| error.to_string()),
-            ))
-        }
     }
 }
 

@@ -68,7 +68,6 @@ pub struct Fields {
     pub reason: String,
     pub grant: Option<String>,
     pub config_sha256: Option<String>,
-    pub config_copy: Option<Value>,
     pub spec_version: Option<String>,
     pub earned_by: Option<String>,
     pub use_number: Option<u64>,

@@ -3,7 +3,6 @@
 mod boot_diff;
 mod chains;
 mod changes;
-mod config;
 mod csv;
 mod export;
 mod filter;
@@ -36,8 +35,6 @@ pub enum Command {
     Show(show::Arguments),
     /// Print the last decisions, and each one that comes.
     Tail(tail::Arguments),
-    /// Print a config that was served, by its SHA-256: whole if it was sealed and you have the key, or what may be read of it.
-    Config(config::Arguments),
     /// Write records as JSON lines, as they are, or as CSV.
     Export(export::Arguments),
     /// What two machines have booted, or one machine twice: event by event, beside one another.
@@ -58,7 +55,6 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Key => output::print(key(&settings)?.public().pem())?,
         Command::Show(arguments) => return show::run(&settings, arguments),
         Command::Tail(arguments) => return tail::run(&settings, arguments),
-        Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
         Command::Status => return status::run(config),
         Command::GiveUp(arguments) => return give_up::run(config, arguments),

@@ -47,8 +47,6 @@ pub(super) fn of_start(gateway: &Gateway) -> Things {
         }));
     }
     things.insert(log_key(), json!({ "public": gateway.journal.key().to_string() }));
-    let copies = gateway.config_copies.key();
-    things.extend(copies.map(|(name, sha256)| ((KEY.to_owned(), name.to_owned()), digest(&sha256))));
     things
 }
 

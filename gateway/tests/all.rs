@@ -93,6 +93,7 @@ mod restored;
 mod revocation;
 mod rotation;
 mod second_stage;
+mod served_configs;
 mod shared_seal;
 mod store;
 mod strange_files;

@@ -110,9 +110,13 @@ async fn needed(_: &Settings) -> NeededState {
 
 /// Reads a pool as the gateway would.
 fn pool(settings: &Settings, name: &str) -> anyhow::Result<Pool> {
-    let folder = pool_folder(settings, name)?;
+    pool_of_folder(settings, name, &pool_folder(settings, name)?)
+}
+
+/// Reads a pool from this folder, as the gateway would from its own.
+fn pool_of_folder(settings: &Settings, name: &str, folder: &Path) -> anyhow::Result<Pool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(async { pools::load(name, &folder, &needed(settings).await).await })?)
+    Ok(runtime.block_on(async { pools::load(name, folder, &needed(settings).await).await })?)
 }
 
 /// Seconds since 1970.

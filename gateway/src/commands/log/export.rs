@@ -85,7 +85,7 @@ pub fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: boo
 }
 
 /// A new file, durable and whole, or none.
-fn into_file(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<Unread>) -> anyhow::Result<Unread> {
+pub fn into_file<T>(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
     if path.symlink_metadata().is_ok() {
         bail!("{} exists, and is left as it is", path.display());
     }
@@ -95,16 +95,16 @@ fn into_file(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Resul
     let opened = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&part);
     let opened = opened.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow!(
-            "{} exists: an export is under way, or was broken off; remove it if none is",
+            "{} exists: another command is writing it, or was broken off; remove it if none is",
             part.display()
         ),
         _ => anyhow!("{}: {error}", part.display()),
     });
     let mut output = Output::new(opened?, part.display().to_string());
-    let written = write(&mut output).and_then(|unread| {
+    let written = write(&mut output).and_then(|written| {
         output.into_inner().sync_all().with_context(|| part.display().to_string())?;
         files::rename(&part, path)?;
-        Ok(unread)
+        Ok(written)
     });
     if written.is_err() {
         // What is there of it is of no use; why it failed is said.

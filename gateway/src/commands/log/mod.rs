@@ -3,6 +3,7 @@
 mod boot_diff;
 mod chains;
 mod changes;
+mod config;
 mod csv;
 mod export;
 mod filter;
@@ -35,6 +36,8 @@ pub enum Command {
     Show(show::Arguments),
     /// Print the last decisions, and each one that comes.
     Tail(tail::Arguments),
+    /// Render a config that was served from the pool's folder of that time, and print it if its SHA-256 is that of the record.
+    Config(config::Arguments),
     /// Write records as JSON lines, as they are, or as CSV.
     Export(export::Arguments),
     /// What two machines have booted, or one machine twice: event by event, beside one another.
@@ -55,6 +58,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         Command::Key => output::print(key(&settings)?.public().pem())?,
         Command::Show(arguments) => return show::run(&settings, arguments),
         Command::Tail(arguments) => return tail::run(&settings, arguments),
+        Command::Config(arguments) => return config::run(&settings, arguments),
         Command::Export(arguments) => return export::run(&settings, arguments),
         Command::Status => return status::run(config),
         Command::GiveUp(arguments) => return give_up::run(config, arguments),

@@ -1,0 +1,145 @@
+//! `attest-gateway log config`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow, bail};
+use attest_gateway::ignition::SpecVersion;
+use attest_gateway::policy::ConfigSet;
+use attest_gateway::settings::Settings;
+use serde_json::Value;
+
+use super::export::into_file;
+use super::filter::Fields;
+use super::row::{visible, visible_json};
+use super::show::{Record, record};
+use super::source::Source;
+use crate::commands::output::{self, Reader, stdout};
+use crate::commands::pool_of_folder;
+
+/// Records that are named where several are meant; no more are looked for.
+const NAMED_LIMIT: usize = 4;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: the config that a node got, from pools that are kept in git\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-gateway log config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record says the pool, which of its configs was served, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\nWhat pool.toml names outside FOLDER is read as it is now; so is the server of [upstream].\nExit code 1 if the rendered config has another SHA-256 than the record. `audit` verifies the record itself."
+)]
+pub struct Arguments {
+    /// The record of the served config: its id, the beginning of it (at least 8 digits), or its number in its chain.
+    #[arg(value_name = "ID|N", value_parser = record)]
+    record: Record,
+    /// The pool's folder as it was when the config was served: pool.toml, with the MachineConfigs or configs that belong to it.
+    #[arg(long, value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Into a new file (0600), which is there when it is whole; standard output otherwise.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Files of the log, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    log: Vec<PathBuf>,
+}
+
+/// A served config, as its record describes it.
+struct Served {
+    id: String,
+    time: String,
+    pool: String,
+    set: ConfigSet,
+    version: SpecVersion,
+    sha256: String,
+}
+
+impl Served {
+    fn of(fields: Fields) -> anyhow::Result<Self> {
+        let Fields { id, time, pool, .. } = fields;
+        let Some(sha256) = fields.config_sha256 else {
+            bail!(
+                "record {} has no config_sha256: decision={} verdict={}; only a config that was served can be rendered again (`log show --decision config --verdict served`)",
+                visible(&id),
+                visible(&fields.decision),
+                visible(&fields.verdict)
+            );
+        };
+        let of_record = |field: &str| format!("record {}: {field}", visible(&id));
+        let set = fields
+            .grant
+            .ok_or_else(|| anyhow!("missing"))
+            .and_then(|set| Ok(serde_json::from_value(Value::String(set))?));
+        let version = fields
+            .spec_version
+            .ok_or_else(|| anyhow!("missing"))
+            .and_then(|version| Ok(version.parse()?));
+        Ok(Self {
+            set: set.with_context(|| of_record("grant"))?,
+            version: version.with_context(|| of_record("spec_version"))?,
+            id,
+            time,
+            pool,
+            sha256,
+        })
+    }
+}
+
+pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { record, folder, out, log } = arguments;
+    let served = Served::of(find(settings, log, record)?)?;
+    let pool = pool_of_folder(settings, &served.pool, folder)?;
+    let rendered = pool.for_administrator(served.set).get(served.version)?;
+    if rendered.sha256 != served.sha256 {
+        output::tell(format_args!(
+            "attest-gateway: record {}: the config of pool {} rendered from {} is not the one that was served:\n  recorded: {}\n  rendered: {}\n{}",
+            visible(&served.id),
+            visible(&served.pool),
+            visible(&folder.to_string_lossy()),
+            visible(&served.sha256),
+            rendered.sha256,
+            causes(&served)
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
+    match out {
+        Some(path) => into_file(path, |output| {
+            output.put(&rendered.bytes)?;
+            output.flush()
+        })
+        .map(drop)?,
+        None => print(&rendered.bytes)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one record that is asked for.
+fn find(settings: &Settings, log: &[PathBuf], record: &Record) -> anyhow::Result<Fields> {
+    let mut found: Vec<Fields> = Vec::new();
+    let unread = Source::all_of(log).open(settings, None)?.each(|read| {
+        let fields = read.fields.as_ref().filter(|fields| record.is(fields));
+        // A file may be named twice, or have been copied next to the log.
+        found.extend(fields.filter(|fields| found.iter().all(|other| other.id != fields.id)).cloned());
+        Ok(if found.len() < NAMED_LIMIT { Reader::There } else { Reader::Gone })
+    })?;
+    unread.say();
+    let ids: Vec<String> = found.iter().map(|fields| visible(&fields.id)).collect();
+    match (found.pop(), found.is_empty()) {
+        (None, _) => bail!("no record of the log is that one"),
+        (Some(fields), true) => Ok(fields),
+        (Some(_), false) => bail!("several records are meant: {}; give the id of one of them", ids.join(", ")),
+    }
+}
+
+/// The reasons for which the same record can have another digest.
+fn causes(served: &Served) -> String {
+    format!(
+        "Possible causes:\n  - the folder is of another time: the config was served at {}; take the folder of then, from git or a backup\n  - what pool.toml names outside the folder has changed since: a kubeconfig, the server of [upstream]\n  - the gateway was another release then; this one is {}",
+        visible(&served.time),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+fn print(config: &[u8]) -> anyhow::Result<()> {
+    let (mut output, terminal) = stdout()?;
+    match terminal {
+        true => output.put(format!("{}\n", visible_json(&String::from_utf8_lossy(config))).as_bytes())?,
+        false => output.put(config)?,
+    };
+    output.flush().map(drop)
+}

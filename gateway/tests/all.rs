@@ -75,7 +75,6 @@ mod newer_seal;
 mod objects;
 mod observe;
 mod observed_values;
-mod older_release;
 mod output;
 mod owner;
 mod pointers;

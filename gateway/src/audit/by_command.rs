@@ -89,6 +89,6 @@ fn reason(Replacement { known, found }: &Replacement) -> String {
         "the administrator takes the store that is there for the right one; known was {}, found was {}: what was revoked, named or used up \
          in between is forgotten",
         named(known, "a store, nobody says which"),
-        named(found, "none, or one of an older release")
+        named(found, "none")
     )
 }

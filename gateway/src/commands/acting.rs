@@ -72,7 +72,7 @@ fn tell(settings: &Settings, act: &Act) -> anyhow::Result<()> {
     if !owner::act_quietly(settings)? || !AnyStore::look(settings)? {
         return Ok(());
     }
-    let (store, told) = (super::open_store(settings)?, serde_json::to_string(act)?);
+    let (store, told) = (AnyStore::open(settings)?, serde_json::to_string(act)?);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         store.tell(told).await?;

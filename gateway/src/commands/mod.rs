@@ -33,7 +33,6 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::CommandLog;
 use attest_gateway::clock::Clock;
 use attest_gateway::credentials::seal::Times;
 use attest_gateway::files::make_private_folder;
@@ -50,30 +49,13 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     let settings = Settings::load(config)?;
     owner::act(&settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
-    let store = open_store(&settings)?;
+    let store = AnyStore::open(&settings)?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
         let done = work(store.clone()).await?;
         // What was done is not to be undone by an older store in the place of this one.
         store.keep_mark().await?;
         Ok(done)
     })
-}
-
-/// Opens the store.
-fn open_store(settings: &Settings) -> anyhow::Result<AnyStore> {
-    let _alone = alone_if_older(settings)?;
-    Ok(AnyStore::open(settings)?)
-}
-
-/// A store of an older release is brought up to date by whoever opens it: not under a gateway of that release, which would write to tables that are
-/// gone. So no gateway serves for as long as what this gives is kept.
-fn alone_if_older(settings: &Settings) -> anyhow::Result<Option<CommandLog>> {
-    if !AnyStore::is_older(settings)? {
-        return Ok(None);
-    }
-    let log = CommandLog::open(&settings.attestation_log());
-    log.context("the store is an older release's, whose gateway may serve with it: stop that one, or run its own command")
-        .map(Some)
 }
 
 /// What time it is for the store, too, where a clock that is wrong would do harm.

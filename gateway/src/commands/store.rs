@@ -74,10 +74,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             store::alone(&settings)?;
             write_down(&settings, file)
         }
-        Command::Backup { file } => {
-            let _alone = super::alone_if_older(&settings)?;
-            write_down(&settings, file)
-        }
+        Command::Backup { file } => write_down(&settings, file),
         Command::Import { file } => import(&settings, file),
         Command::Copy { to, undo: false } => copy(&settings, &Settings::load(to)?),
         Command::Copy { to, undo: true } => undo(&settings, &Settings::load(to)?),
@@ -193,7 +190,7 @@ fn say(accepted: Accepted) -> anyhow::Result<()> {
     } = accepted;
     let named = |mark: Option<StoreMark>, otherwise: &str| mark.map_or_else(|| otherwise.to_owned(), |mark| mark.to_string());
     output::done(format_args!("known was:   {}", named(known, "a store, nobody says which")))?;
-    output::done(format_args!("found was:   {}", named(found, "none, or one of an older release")))?;
+    output::done(format_args!("found was:   {}", named(found, "none")))?;
     output::done(format_args!("accepted as: {now}"))?;
     output::done(
         "The seal has a new key: challenges and tickets under way are worthless. Revoke again what was revoked since: node list, ek list, token list.",

@@ -43,7 +43,7 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
         known: known.expected().cloned(),
         found: match found {
             StoreFile::Store(mark) | StoreFile::Moved(mark, _) => Some(mark),
-            StoreFile::Nothing | StoreFile::Unmarked => None,
+            StoreFile::Nothing => None,
         },
     };
     first(&replacement)?;

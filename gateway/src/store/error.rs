@@ -44,7 +44,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The tables are nobody's.
-    #[error("{path} is not a store of this or an older release: {missing}")]
+    #[error("{path} is not a store of this release: {missing}")]
     Foreign {
         path: PathBuf,
         /// What is missing.

@@ -37,8 +37,6 @@ pub fn mark_file(store: &Path) -> PathBuf {
 pub(super) enum StoreFile {
     /// There is none, or an empty one.
     Nothing,
-    /// That of a release that gave stores no identity.
-    Unmarked,
     Store(StoreMark),
     /// What it was, and where it has gone.
     Moved(StoreMark, Moved),
@@ -101,20 +99,12 @@ impl Known {
                     }),
                 };
             }
-            // Written by an older release, or put here with everything that belongs to it.
-            (StoreFile::Unmarked | StoreFile::Store(_), None) => return Ok(()),
+            // Put here with everything that belongs to it.
+            (StoreFile::Store(_), None) => return Ok(()),
             (StoreFile::Nothing, Some(known)) => {
                 return Err(StoreError::Lost {
                     path: place.to_owned(),
                     known: format!("{} knows store {known}", self.source()),
-                });
-            }
-            (StoreFile::Unmarked, Some(known)) => {
-                return Err(StoreError::Other {
-                    path: place.to_owned(),
-                    found: "that of an older release".to_owned(),
-                    known: Box::new(known.clone()),
-                    by: self.source(),
                 });
             }
             (StoreFile::Store(found), Some(known)) => {

@@ -24,7 +24,6 @@ mod lead;
 mod mark;
 mod moved;
 mod named;
-mod older;
 mod outbox;
 mod outcomes;
 mod peek;

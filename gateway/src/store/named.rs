@@ -65,18 +65,6 @@ impl AnyStore {
         }
     }
 
-    /// Whether an older release has written the store, and opening it would bring it up to date under a gateway of that release. Documents
-    /// on etcd, or on objects, stay as they are.
-    ///
-    /// # Errors
-    /// [`StoreError::Engine`].
-    pub fn is_older(settings: &Settings) -> Result<bool, StoreError> {
-        match &settings.engine {
-            StoreSettings::Embedded => Embedded::is_older(&settings.store()),
-            StoreSettings::Etcd(_) | StoreSettings::Kubernetes(_) => Ok(false),
-        }
-    }
-
     /// What there is to say of the engine beside that.
     ///
     /// # Errors

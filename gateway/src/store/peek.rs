@@ -2,28 +2,15 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rusqlite::OptionalExtension;
 
 use super::documents::{self, EntryDocument};
 use super::embedded::connect;
 use super::sqlite::Explain;
-use super::{Embedded, Entry, EntryKind, StoreError, StoreMark, keys, older, schema};
+use super::{Embedded, Entry, EntryKind, StoreError, StoreMark, keys, schema};
 
 impl Embedded {
-    /// Whether an older release has written this file, and opening it would bring it up to date. Nothing is written, and nothing looked through.
-    ///
-    /// # Errors
-    /// [`StoreError::Engine`].
-    pub fn is_older(file: &Path) -> Result<bool, StoreError> {
-        if !file.exists() {
-            return Ok(false);
-        }
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        older::is_there(&Connection::open_with_flags(file, flags).at(file)?)
-    }
-
-    /// An entry of the store in this file, and which store that is; nothing is made. `None` if there is none, or an older release has written
-    /// the file.
+    /// An entry of the store in this file, and which store that is; nothing is made. `None` if there is none.
     ///
     /// # Errors
     /// As [`Embedded::look`].
@@ -32,12 +19,6 @@ impl Embedded {
             return Ok(None);
         }
         let (connection, _) = connect(file)?;
-        let is_of_today: bool = connection
-            .query_row("SELECT count(*) > 0 FROM sqlite_master WHERE name = 'pairs'", [], |row| row.get(0))
-            .at(file)?;
-        if !is_of_today {
-            return Ok(None);
-        }
         let key = keys::entry(kind.as_str(), id);
         let text: Option<String> = connection
             .query_row("SELECT value FROM pairs WHERE key = ?1", [&key], |row| row.get(0))

@@ -9,10 +9,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::known::StoreFile;
 use super::moved::Moved;
 use super::sqlite::{Explain, Part, page};
-use super::{StoreError, StoreMark, believed, keys, older, pending};
+use super::{StoreError, StoreMark, believed, keys, pending};
 
-/// `PRAGMA user_version` of the tables below. 0 is a file without tables, or one of a release that did not number them; those up to 3 had a
-/// table for each thing.
+/// `PRAGMA user_version` of the tables below. 0 is a file without tables.
 pub(super) const VERSION: i64 = 4;
 /// Values that are read at once.
 const PAGE: usize = 1000;
@@ -20,70 +19,59 @@ const PAGE: usize = 1000;
 const ID_BYTES: usize = 16;
 
 const PAIRS: &str = "CREATE TABLE pairs (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
-const STORE: &str = "CREATE TABLE IF NOT EXISTS store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
-/// Where the store has gone, and what it was called; it has another name then, so that older releases, too, find that it is not theirs.
+const STORE: &str = "CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
+/// Where the store has gone, and what it was called; it has another name then.
 const MOVED: &str =
     "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
 
-/// What the tables have, of whichever release they are.
-const COLUMNS: [(&str, &str); 3] = [
-    ("uses", "kind, id, uses, remember_until"),
-    ("entries", "kind, id, value"),
-    ("pairs", "key, value"),
-];
-
 /// What a file holds, before anything is written to it.
 pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
-    let version = version(connection).at(file)?;
-    if version > VERSION {
-        return Err(StoreError::Schema {
-            path: file.to_owned(),
-            found: version,
-            known: VERSION,
-        });
-    }
-    for (table, columns) in COLUMNS {
-        let there: bool = connection
-            .query_row("SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1", [table], |row| row.get(0))
-            .at(file)?;
-        if there && let Err(missing) = connection.prepare(&format!("SELECT {columns} FROM {table}")) {
-            return Err(StoreError::Foreign {
-                path: file.to_owned(),
-                missing: missing.to_string(),
-            });
+    let foreign = |missing: String| StoreError::Foreign {
+        path: file.to_owned(),
+        missing,
+    };
+    match version(connection).at(file)? {
+        0 => {
+            let tables: i64 = connection
+                .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
+                .at(file)?;
+            match tables {
+                0 => Ok(StoreFile::Nothing),
+                _ => Err(foreign("its tables have no version".to_owned())),
+            }
         }
+        VERSION => {
+            if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
+                return Err(foreign(missing.to_string()));
+            }
+            Ok(match (standing(connection).at(file)?, moved(connection).at(file)?) {
+                (standing, None) => StoreFile::Store(standing),
+                (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
+            })
+        }
+        found if found > VERSION => Err(StoreError::Schema {
+            path: file.to_owned(),
+            found,
+            known: VERSION,
+        }),
+        found => Err(foreign(format!("its schema version is {found}, that of this release is {VERSION}"))),
     }
-    let tables: i64 = connection
-        .query_row(
-            "SELECT count(*) FROM sqlite_master WHERE name IN ('uses', 'entries', 'pairs')",
-            [],
-            |row| row.get(0),
-        )
-        .at(file)?;
-    Ok(match (tables, version) {
-        (0, _) => StoreFile::Nothing,
-        (_, 0) => StoreFile::Unmarked,
-        _ => match (standing(connection).at(file)?, moved(connection).at(file)?) {
-            (standing, None) => StoreFile::Store(standing),
-            (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
-        },
-    })
 }
 
 fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Makes the tables, or brings those of an older release up to date, in one transaction.
-pub(super) fn migrate(connection: &Connection) -> Result<(), StoreError> {
+/// Makes the tables in an empty file, in one transaction.
+pub(super) fn create(connection: &Connection) -> Result<(), StoreError> {
     if version(connection).of(connection)? == VERSION {
         return Ok(());
     }
     let id = new_id()?;
     connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let migrated = make(connection, &id);
-    let ended = connection.execute_batch(if migrated.is_ok() { "COMMIT" } else { "ROLLBACK" });
-    migrated.and(ended.of(connection))
+    let made = make(connection, &id);
+    let ended = connection.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" });
+    made.and(ended.of(connection))
 }
 
 pub(super) fn new_id() -> Result<String, StoreError> {
@@ -100,18 +88,13 @@ pub(super) fn is_id(text: &str) -> bool {
 
 fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     // Another process may have been faster.
-    let version = version(connection).of(connection)?;
-    if version == VERSION {
+    if version(connection).of(connection)? == VERSION {
         return Ok(());
     }
-    let older = older::is_there(connection)?;
     connection.execute_batch(PAIRS).of(connection)?;
-    if older {
-        older::bring_up_to_date(connection, version, id)?;
-    }
     connection.execute_batch(STORE).of(connection)?;
     connection
-        .execute("INSERT OR IGNORE INTO store (one, id, mark) VALUES (1, ?1, 1)", [id])
+        .execute("INSERT INTO store (one, id, mark) VALUES (1, ?1, 1)", [id])
         .of(connection)?;
     connection.pragma_update(None, "user_version", VERSION).of(connection)
 }

@@ -103,7 +103,7 @@ async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_
 }
 
 #[tokio::test]
-async fn what_an_older_release_remembered_is_forgotten_by_and_by_and_decisions_come_in_between() {
+async fn a_backlog_of_expired_challenges_is_forgotten_in_parts_and_decisions_come_in_between() {
     const ROWS: u64 = 20_000;
     let (_folder, store) = open();
     tick(&store, 1000, 0).await;
@@ -440,40 +440,19 @@ async fn attack_42_a_store_that_loses_its_name_or_is_set_back_answers_nothing() 
     assert!(matches!(answers().await, Err(StoreError::Replaced(_))), "another");
 }
 
-/// A database as a release made it that knew no identity of stores.
-fn of_older_release(path: &Path) {
-    let old = rusqlite::Connection::open(path).unwrap();
-    old.execute_batch(
-        "CREATE TABLE uses (kind TEXT NOT NULL, id TEXT NOT NULL, uses INTEGER NOT NULL, remember_until INTEGER NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-         CREATE TABLE entries (kind TEXT NOT NULL, id TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, id)) WITHOUT ROWID;
-         INSERT INTO uses VALUES ('ticket', 'a', 1, 10);
-         INSERT INTO entries VALUES ('name', 'a', '1');",
-    )
-    .unwrap();
-}
-
-#[tokio::test]
-async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_refused_with_both_numbers() {
-    let folder = tempfile::tempdir().unwrap();
-    of_older_release(&file(&folder));
-    log(&folder, &["{\"v\":1}"]);
-    let store = Embedded::open(&file(&folder)).unwrap();
-    assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), Spend::Exhausted);
-    assert_eq!(store.list(EntryKind::Name).await.unwrap(), [entry("a", "1")]);
-    let version = store.sql(|connection| connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)));
-    assert_eq!(version.await.unwrap(), schema::VERSION);
+#[test]
+fn refuses_tables_of_another_schema_version() {
+    let (folder, store) = open();
     drop(store);
-    // Restored from before the upgrade.
-    fs::remove_file(file(&folder)).unwrap();
-    of_older_release(&file(&folder));
-    assert!(matches!(Embedded::open(&file(&folder)), Err(StoreError::Other { .. })));
-    rusqlite::Connection::open(file(&folder))
-        .unwrap()
-        .pragma_update(None, "user_version", 7)
-        .unwrap();
-    let error = Embedded::open(&file(&folder)).unwrap_err();
+    let with_version = |version: i64| {
+        let connection = rusqlite::Connection::open(file(&folder)).unwrap();
+        connection.pragma_update(None, "user_version", version).unwrap();
+        drop(connection);
+        Embedded::open(&file(&folder)).unwrap_err()
+    };
+    let newer = with_version(7);
     assert!(matches!(
-        error,
+        newer,
         StoreError::Schema {
             found: 7,
             known: schema::VERSION,
@@ -481,9 +460,17 @@ async fn an_older_release_s_store_is_brought_up_to_date_and_a_newer_one_s_is_ref
         }
     ));
     assert!(
-        error.to_string().contains("version 7") && error.to_string().contains("knows 4"),
-        "{error}"
+        newer.to_string().contains("version 7") && newer.to_string().contains("knows 4"),
+        "{newer}"
     );
+    for older in 0..schema::VERSION {
+        assert!(matches!(with_version(older), StoreError::Foreign { .. }), "{older}");
+    }
+    with_version(7);
+    let connection = rusqlite::Connection::open(file(&folder)).unwrap();
+    connection.pragma_update(None, "user_version", schema::VERSION).unwrap();
+    drop(connection);
+    Embedded::open(&file(&folder)).unwrap();
 }
 
 #[tokio::test]

@@ -255,7 +255,7 @@ fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust, notes: 
     if !AnyStore::look(settings)? {
         bail!("there is no store here");
     }
-    let store = super::open_store(settings)?;
+    let store = AnyStore::open(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let all = runtime.block_on(kept(&store))?;
     let known: BTreeSet<&str> = all.iter().map(|kept| kept.line.checkpoint.replica.as_str()).collect();

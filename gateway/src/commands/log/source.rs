@@ -14,7 +14,7 @@ use attest_gateway::store::{AnyStore, StoreError};
 use super::filter::{Fields, Filter};
 use super::row::visible;
 use crate::commands::output::{self, Reader};
-use crate::commands::{open_store, owner};
+use crate::commands::owner;
 
 /// Identities of one node that are looked for: more than it has had.
 const IDENTITIES_LIMIT: usize = 1000;
@@ -148,7 +148,7 @@ fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String
             Ok(false) | Err(StoreError::Lost { .. }) => return Ok(None),
             looked => looked?,
         };
-        let store = open_store(settings)?;
+        let store = AnyStore::open(settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Machine { all, .. } = runtime.block_on(machine(&store, node))?;
         Ok(Some(all.into_iter().filter(|known| known != node).collect()))

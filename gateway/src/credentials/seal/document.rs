@@ -13,10 +13,8 @@ use super::{Keys, ROTATE_EVERY, SealError, Times};
 const DOMAIN: &str = "attestation-gateway/v1/sealing-key";
 /// What the keys are authenticated for, all together.
 const SET_DOMAIN: &str = "attestation-gateway/v2/sealing-keys";
-/// The document's version. What stands there is written so with its next change: an older gateway beside this one has its keys until then.
+/// The version of the document: a newer one is refused.
 const VERSION: u8 = 2;
-/// As earlier releases write it: each key is authenticated by itself, and nobody knows how many there were.
-const UNCOUNTED: u8 = 1;
 /// Bytes of a key's id.
 const ID_BYTES: usize = 8;
 /// How long before a key seals it is there: every replica reads the store many times meanwhile.
@@ -38,13 +36,11 @@ pub(super) struct Document {
     key_file: String,
     /// Id of the store that they are for. In another one they are worth nothing: what was spent may not be known there.
     store: String,
-    /// How often they were changed: a set that was put back has a lower number. Not there in version 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    changes: Option<u64>,
+    /// The number of changes: a set that was put back has a lower number.
+    changes: u64,
     keys: Vec<EncryptedKey>,
-    /// That these are all, and what stands above: made by the key of the file. Not there in version 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    set: Option<String>,
+    /// A tag over the members above and all keys, by the key of the file.
+    set: String,
 }
 
 /// What each version says.
@@ -81,7 +77,7 @@ struct SharedKey {
 /// The keys of a store, readable.
 pub(super) struct SharedKeys {
     pub(super) store: String,
-    /// How often they were changed; 0 as long as nobody counts.
+    /// The number of changes.
     pub(super) changes: u64,
     keys: Vec<SharedKey>,
 }
@@ -100,7 +96,7 @@ impl Document {
         // Before anything else: a newer release's may have members that this one does not know.
         let Versioned { v } = serde_json::from_str(text).map_err(SealError::Document)?;
         match v {
-            VERSION | UNCOUNTED => serde_json::from_str(text).map_err(SealError::Document),
+            VERSION => serde_json::from_str(text).map_err(SealError::Document),
             other => Err(SealError::Version(other)),
         }
     }
@@ -120,9 +116,8 @@ impl Document {
 
     /// All of them, or the id of one that was altered.
     pub(super) fn decrypt(self, key: &StoreKey) -> Result<SharedKeys, SealError> {
-        let is_whole = self.is_whole(key);
-        let changes = self.changes();
-        let Self { store, keys, .. } = self;
+        let is_whole = key.is_authentic(&self.set, &self.beside());
+        let Self { store, keys, changes, .. } = self;
         let keys = keys.into_iter().map(
             |encrypted| match key.decrypt(&encrypted.ciphertext, &encrypted.beside(key, &store)) {
                 Some(secret) if could_be_an_id(&encrypted.id) => Ok(SharedKey {
@@ -144,24 +139,12 @@ impl Document {
         }
     }
 
-    /// How often they were changed, whoever says so.
-    fn changes(&self) -> u64 {
-        self.changes.unwrap_or(0)
-    }
-
-    /// Whether these are the keys that were written, as far as their version says.
-    fn is_whole(&self, key: &StoreKey) -> bool {
-        match (self.v, &self.changes, &self.set) {
-            (UNCOUNTED, None, None) => true,
-            (VERSION, Some(_), Some(set)) => key.is_authentic(set, &self.beside()),
-            _ => false,
-        }
-    }
-
     /// What is authenticated of all together.
     fn beside(&self) -> String {
-        let Self { key_file, store, .. } = self;
-        let mut beside = format!("{SET_DOMAIN}\n{key_file}\n{store}\n{}", self.changes());
+        let Self {
+            key_file, store, changes, ..
+        } = self;
+        let mut beside = format!("{SET_DOMAIN}\n{key_file}\n{store}\n{changes}");
         for EncryptedKey { id, ciphertext, .. } in &self.keys {
             // Its dates are authenticated by this.
             beside.push_str(&format!("\n{id} {ciphertext}"));
@@ -215,11 +198,11 @@ impl SharedKeys {
             v: VERSION,
             key_file: key.id.clone(),
             store: self.store.clone(),
-            changes: Some(self.changes),
+            changes: self.changes,
             keys: self.keys.iter().map(encrypt).collect::<Result<_, _>>()?,
-            set: None,
+            set: String::new(),
         };
-        document.set = Some(key.authenticate(&document.beside())?);
+        document.set = key.authenticate(&document.beside())?;
         Ok(document)
     }
 
@@ -272,10 +255,6 @@ impl SharedKeys {
     /// Notes of the key that seals since when that was seen. Of one whose date has not come, because the clock that gave it was ahead, the
     /// earliest time counts: else it would seal for as long as that clock was ahead. It is the oldest one then.
     fn note_sealing(&mut self, now: Times) -> bool {
-        // As an earlier release reads them.
-        if self.changes == 0 {
-            return false;
-        }
         let Some(id) = self.in_order(now.store).first().map(|key| key.id.clone()) else {
             return false;
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::key::{Secret, random_id};
-use super::{Keys, ROTATE_EVERY, SealError, UNNAMED};
+use super::{Keys, ROTATE_EVERY, SealError};
 use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// The first line of the key file: its format.
@@ -109,12 +109,10 @@ impl FileKeys {
     /// `None` if the text holds something else.
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        let keys: Option<Vec<FileKey>> = match lines.next()? {
-            HEAD => lines.map(FileKey::parse).collect(),
-            // Earlier releases wrote one key and nothing else.
-            hex if lines.next().is_none() => Some(vec![FileKey::of(UNNAMED, 0, hex)?]),
-            _ => None,
-        };
+        if lines.next()? != HEAD {
+            return None;
+        }
+        let keys: Option<Vec<FileKey>> = lines.map(FileKey::parse).collect();
         keys.filter(|keys| !keys.is_empty()).map(Self)
     }
 
@@ -156,20 +154,16 @@ impl FileKey {
         })
     }
 
-    fn of(id: &str, made: u64, hex: &str) -> Option<Self> {
-        Some(Self {
-            id: id.to_owned(),
-            made,
-            secret: Secret::from_hex(hex)?,
-        })
-    }
-
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.split(' ');
         let (id, made, hex) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
         if parts.next().is_some() || id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
-        Self::of(id, made, hex)
+        Some(Self {
+            id: id.to_owned(),
+            made,
+            secret: Secret::from_hex(hex)?,
+        })
     }
 }

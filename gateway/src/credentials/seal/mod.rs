@@ -28,8 +28,6 @@ use crate::store::{Entry, Store, StoreError, StoreMark};
 use document::could_be_an_id;
 use shared::{Change, Shared};
 
-/// The id of the one key that an earlier release has made; what it sealed begins with none.
-const UNNAMED: &str = "00000000";
 /// How long a key seals: a random nonce of 96 bits is good for 2^32 texts (NIST SP 800-38D, 8.3), which no fleet reaches in a month.
 const ROTATE_EVERY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Longest sealed text that is looked at: twice the largest challenge request, which is what sealing makes of it.
@@ -151,7 +149,7 @@ pub enum SealError {
         "the seal's keys in the store were set back, to change {found}, and {known} were known ({by}); bring the newer ones back, or begin anew by `attest-gateway seal rotate --drop`: challenges and tickets under way are worthless then"
     )]
     SetBack {
-        /// How often they had been changed; 0 is as a release writes them that does not count.
+        /// How often they had been changed.
         found: u64,
         /// How often they have been changed, as far as is known here.
         known: u64,
@@ -384,7 +382,7 @@ impl Seal {
         if text.len() > SEALED_LIMIT_BYTES {
             return Err(NotSealed);
         }
-        let (id, text) = text.split_once('.').unwrap_or((UNNAMED, text));
+        let (id, text) = text.split_once('.').ok_or(NotSealed)?;
         let keys = self.keys();
         let key = keys.0.iter().find(|key| key.id == id).ok_or(NotSealed)?;
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| NotSealed)?;

@@ -195,7 +195,7 @@ impl Found {
             store: keys.store.clone(),
             changes: keys.changes,
         };
-        let Some(path) = kept.filter(|_| set.changes > 0) else {
+        let Some(path) = kept else {
             return Ok(());
         };
         let is_newer = || {

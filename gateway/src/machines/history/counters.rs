@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Finding;
 use crate::store::{Entry, EntryKind, StoreError};
 
-/// As earlier releases have it, which refuse what they do not know.
+/// The stored counters of a TPM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KnownCounters {

@@ -1,7 +1,8 @@
 //! What is known of each TPM from when it was trusted last: how far its counters had come ([`counters`]), which firmware it had, and what its machine had
 //! booted ([`boot`]). What comes is held against that: a pool is told of what went backwards, or refuses it ([`HistoryRules`]).
 //!
-//! The counters are in the entries that earlier releases know. All else is in an entry of its own beside them, because two releases may serve one store.
+//! The counters have an entry, and all else has another one next to it: a release that cannot read the latter goes by the counters, because two releases may
+//! serve one store.
 
 mod attested;
 mod boot;

@@ -99,7 +99,7 @@ pub(in super::super) fn look_through(file: &Path, connection: &Connection, limit
 pub(in super::super) fn prepare(connection: &Connection) -> Result<(), StoreError> {
     connection.pragma_update(None, "journal_mode", "WAL").of(connection)?;
     connection.pragma_update(None, "synchronous", "FULL").of(connection)?;
-    schema::migrate(connection)
+    schema::create(connection)
 }
 
 /// Does what only one process may do at a time.

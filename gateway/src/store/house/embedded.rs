@@ -99,7 +99,7 @@ pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
     connection.execute_batch("BEGIN IMMEDIATE").of(&connection)?;
     Ok(match schema::look(file, &connection)? {
         StoreFile::Store(mark) => Some(mark),
-        StoreFile::Nothing | StoreFile::Unmarked | StoreFile::Moved(..) => None,
+        StoreFile::Nothing | StoreFile::Moved(..) => None,
     })
 }
 

@@ -243,18 +243,6 @@ fn a_key_that_was_rotated_by_a_clock_that_was_ahead_does_not_hold_up_the_next_on
     let month = NOW + 30 * DAY;
     assert!(!makes_one(&mut keys, month - LEAD_SECONDS - 1));
     assert!(makes_one(&mut keys, month - LEAD_SECONDS));
-    // Where nobody counts, as an earlier release has it: nothing is noted, and none is made beside one that is to come.
-    let mut keys = SharedKeys {
-        changes: 0,
-        ..new(NOW + 3000 * DAY)
-    };
-    assert_eq!(
-        keys.tend(NOW.into()).unwrap(),
-        Tended {
-            made: false,
-            changed: false
-        }
-    );
 }
 
 #[test]
@@ -280,38 +268,23 @@ fn file_key() -> StoreKey {
     super::super::key_file::tests::key(1)
 }
 
-/// As an earlier release writes it: what authenticates each key is all there is.
-fn uncounted(keys: &SharedKeys) -> Document {
-    Document {
-        v: UNCOUNTED,
-        changes: None,
-        set: None,
-        ..keys.encrypt(&file_key()).unwrap()
-    }
-}
-
 #[test]
-fn a_set_counts_and_is_authenticated_or_does_neither() {
-    let keys = SharedKeys { changes: 0, ..new(NOW) };
+fn a_set_is_authenticated_with_its_number() {
+    let keys = SharedKeys { changes: 7, ..new(NOW) };
     let good = keys.encrypt(&file_key()).unwrap();
-    for v in [UNCOUNTED, VERSION] {
-        for changes in [None, Some(0), Some(9)] {
-            for set in [None, good.set.clone()] {
-                let is_good = match v {
-                    UNCOUNTED => changes.is_none() && set.is_none(),
-                    _ => changes == Some(0) && set.is_some(),
-                };
-                let document = Document {
-                    v,
-                    changes,
-                    set,
-                    ..good.clone()
-                };
-                let said = format!("{document:?}");
-                match document.decrypt(&file_key()) {
-                    Ok(keys) => assert!(is_good && keys.changes == 0, "{said}"),
-                    Err(error) => assert!(!is_good && matches!(error, SealError::OtherSet), "{said}"),
-                }
+    let other = SharedKeys { changes: 8, ..keys }.encrypt(&file_key()).unwrap();
+    for changes in [0, 7, 8] {
+        for set in [String::new(), "AAAA".to_owned(), good.set.clone(), other.set.clone()] {
+            let is_good = changes == 7 && set == good.set;
+            let document = Document {
+                changes,
+                set,
+                ..good.clone()
+            };
+            let said = format!("{document:?}");
+            match document.decrypt(&file_key()) {
+                Ok(keys) => assert!(is_good && keys.changes == 7, "{said}"),
+                Err(error) => assert!(!is_good && matches!(error, SealError::OtherSet), "{said}"),
             }
         }
     }
@@ -336,7 +309,7 @@ fn what_stands_beside_a_key_is_its_own() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
-    let good = uncounted(&keys);
+    let good = keys.encrypt(&file_key()).unwrap();
     assert!(good.clone().decrypt(&file_key()).is_ok());
     let refused = |what: &str, alter: &dyn Fn(&mut Document)| {
         let mut altered = good.clone();

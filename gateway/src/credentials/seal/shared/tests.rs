@@ -28,7 +28,7 @@ async fn a_set_is_taken_unless_a_newer_one_of_that_store_is_known() {
     for (store, changes, is_taken) in [
         (store.as_str(), 7, true),
         (store.as_str(), 6, false),
-        // As an earlier release changes them, nobody counts.
+        // The same number again.
         (store.as_str(), 7, true),
         (store.as_str(), 8, true),
         // What was there is the store no more.

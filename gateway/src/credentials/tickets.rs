@@ -27,7 +27,7 @@ struct Content {
     /// To whom the instance belonged; if it was nobody's, there is only since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// Since when, seconds since 1970; not there in a ticket of an earlier release. Who has the instance anew has another time.
+    /// Since when, seconds since 1970; not there without an instance. Who has the instance anew has another time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     held_since: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,10 +36,8 @@ struct Content {
     /// The decision that earned it.
     decision: String,
     /// Whether nobody but the allowlist vouched for the TPM.
-    #[serde(default)]
     by_allowlist: bool,
     /// Whether nobody but its maker did.
-    #[serde(default)]
     by_maker: bool,
     /// The Machine object of the cluster that it was let in by, if it was one: its `uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +125,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         identity: earned.identity.clone(),
         instance: earned.instance.filter(|instance| *instance != earned.identity).cloned(),
         holder: earned.holder.map(|first| first.holder.clone()),
-        // Releases that do not ask whether it is nobody's still take no notice of it.
+        // Of what is nobody's: that it was, at this time.
         held_since: earned.holder.map(|first| first.at).or(earned.instance.map(|_| now.as_secs())),
         name: earned.name.map(str::to_owned),
         pool: earned.pool.to_owned(),
@@ -428,7 +426,7 @@ impl Presented {
         let found = instances::record(reading, instance).await?;
         let still = match (&found, holder) {
             // Who comes back after a release has it anew, though he is known by the same.
-            (Some(first), Some(holder)) => first.holder == *holder && held_since.is_none_or(|since| since == first.at),
+            (Some(first), Some(holder)) => first.holder == *holder && *held_since == Some(first.at),
             (None, None) => true,
             _ => false,
         };

@@ -71,7 +71,7 @@ mod tests {
             assert_eq!(format!("{good}{found}"), expected);
             assert!(!found.contains(text));
         };
-        let one_pool = r#"{"name":"a","pool":"worker","created":1,"expires":100,"uses":null}"#;
+        let one_pool = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"uses":null}"#;
         let until = "1970-01-01T00:01:40Z";
         check(one_pool, &text, &format!("good: token \"a\" is current, until {until}")).await;
         check(one_pool, "guessed", "bad: the token is unknown here").await;
@@ -87,11 +87,11 @@ mod tests {
         let previous = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"superseded":{"at":50,"by":"x"}}"#;
         let said = format!("good: token \"a\" was rotated: this is the previous one, good until {until}");
         check(previous, &text, &said).await;
-        let expired = r#"{"name":"a","pool":"worker","created":1,"expires":99,"uses":null}"#;
+        let expired = r#"{"name":"a","pools":["worker"],"created":1,"expires":99,"uses":null}"#;
         check(expired, &text, "bad: token \"a\" expired at 1970-01-01T00:01:39Z").await;
-        let other = r#"{"name":"a","pool":"infra","created":1,"expires":100,"uses":null}"#;
+        let other = r#"{"name":"a","pools":["infra"],"created":1,"expires":100,"uses":null}"#;
         check(other, &text, "bad: token \"a\" is not for pool worker").await;
-        let twice = r#"{"name":"a","pool":"worker","created":1,"expires":100,"uses":2}"#;
+        let twice = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"uses":2}"#;
         for (used, expected) in [
             (0, format!("good: token \"a\" is current, until {until}")),
             (1, format!("good: token \"a\" is current, until {until}")),

@@ -136,15 +136,9 @@ impl Imported {
     }
 }
 
-/// Whether a text can be the token that somebody imported, also with an older release, which asked for less: anything else needs no look
-/// into the store.
+/// Whether a text can be the token that somebody imported: anything else needs no look into the store.
 pub(super) fn could_be(text: &str) -> bool {
-    let shortest = if text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        SHORTEST_DIGITS
-    } else {
-        SHORTEST_CHARACTERS
-    };
-    (shortest..=LONGEST_CHARACTERS).contains(&text.len())
+    (shortest(text)..=LONGEST_CHARACTERS).contains(&text.len())
 }
 
 /// How many characters of the kinds that a text has hold 128 random bits.

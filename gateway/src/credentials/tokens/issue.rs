@@ -102,13 +102,6 @@ pub enum IssueError {
     /// There is nothing to rotate.
     #[error("there is no token named {0:?}; `attest-gateway token list` shows which there are")]
     Unknown(String),
-    /// Tokens of one name that no single token can take the place of.
-    #[error("there are tokens named {name:?} for different pools: {pools}; revoke them, and make a new one for each")]
-    DifferentPools {
-        name: String,
-        /// The pools of each.
-        pools: String,
-    },
     /// Somebody was faster.
     #[error("token {0:?} was rotated or revoked by somebody else meanwhile; there is no new one")]
     Changed(String),

@@ -6,37 +6,39 @@ use std::path::PathBuf;
 
 use attest::UnixTime;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use url::Url;
 
 use crate::store::{Entry, EntryKind, StoreError};
 
 /// A token, all but its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Stored")]
+#[serde(deny_unknown_fields)]
 pub struct TokenRecord {
     /// What the administrator calls it. A token and those that it has replaced have one name.
     pub name: String,
     /// The pools it is for; at least one.
+    #[serde(deserialize_with = "at_least_one")]
     pub pools: BTreeSet<String>,
     /// When it was made, seconds since 1970.
     pub created: u64,
     /// The last second at which it is good, since 1970; 0 if it was rotated without a grace period: then it is good at no time.
     pub expires: u64,
     /// How often it may be used; none is no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
     /// For how long after a use another one from the same address is the same one, seconds; none is not at all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<u64>,
     /// From where it may be used; empty is from everywhere.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<IpNet>,
     /// What replaced it, if anything has.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded: Option<Superseded>,
     /// If it rotates by itself: when, and where to.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
 }
 
@@ -86,50 +88,11 @@ pub enum State {
     Spent,
 }
 
-/// The forms that were ever written: `pool` is the form of releases that knew one pool for each token.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    name: String,
-    #[serde(default)]
-    pool: Option<String>,
-    #[serde(default)]
-    pools: BTreeSet<String>,
-    created: u64,
-    expires: u64,
-    #[serde(default)]
-    uses: Option<u32>,
-    #[serde(default)]
-    again: Option<u64>,
-    #[serde(default)]
-    networks: Vec<IpNet>,
-    #[serde(default)]
-    superseded: Option<Superseded>,
-    #[serde(default)]
-    rotation: Option<Rotation>,
-}
-
-impl TryFrom<Stored> for TokenRecord {
-    type Error = &'static str;
-
-    fn try_from(stored: Stored) -> Result<Self, &'static str> {
-        let pools = match (stored.pool, stored.pools) {
-            (Some(pool), pools) if pools.is_empty() => BTreeSet::from([pool]),
-            (None, pools) if !pools.is_empty() => pools,
-            (None, _) => return Err("neither `pool` nor `pools`"),
-            (Some(_), _) => return Err("both `pool` and `pools`"),
-        };
-        Ok(Self {
-            name: stored.name,
-            pools,
-            created: stored.created,
-            expires: stored.expires,
-            uses: stored.uses,
-            again: stored.again,
-            networks: stored.networks,
-            superseded: stored.superseded,
-            rotation: stored.rotation,
-        })
+fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
+    let pools = BTreeSet::deserialize(deserializer)?;
+    match pools.is_empty() {
+        true => Err(D::Error::custom("a token is for one pool at least")),
+        false => Ok(pools),
     }
 }
 
@@ -227,18 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn what_releases_with_one_pool_wrote_is_read() {
-        let record = read(r#"{"name":"rack7","pool":"worker","created":100,"expires":200,"uses":null}"#).unwrap();
+    fn what_was_written_is_read() {
+        let record = read(r#"{"name":"rack7","pools":["worker"],"created":100,"expires":200}"#).unwrap();
         assert_eq!(record.pools, BTreeSet::from(["worker".to_owned()]));
         assert_eq!((record.created, record.expires, record.uses), (100, 200, None));
         assert!(record.networks.is_empty() && record.is_current() && record.rotation.is_none());
-        assert_eq!(
-            read(r#"{"name":"rack7","pool":"worker","created":100,"expires":200,"uses":3}"#)
-                .unwrap()
-                .uses,
-            Some(3)
-        );
-        // It is written in the form of today, and read again.
         let entry = record.entry("id").unwrap();
         assert_eq!(entry.value, r#"{"name":"rack7","pools":["worker"],"created":100,"expires":200}"#);
         assert_eq!(TokenRecord::read(&entry).unwrap(), record);
@@ -248,6 +204,7 @@ mod tests {
     fn an_entry_that_means_nothing_is_refused() {
         for value in [
             r#"{"name":"a","created":1,"expires":2}"#,
+            r#"{"name":"a","pool":"x","created":1,"expires":2}"#,
             r#"{"name":"a","pools":[],"created":1,"expires":2}"#,
             r#"{"name":"a","pool":"x","pools":["y"],"created":1,"expires":2}"#,
             r#"{"name":"a","pools":["y"],"created":1,"expires":2,"network":["10.0.0.0/8"]}"#,
@@ -261,7 +218,7 @@ mod tests {
 
     #[test]
     fn only_the_networks_named_are_let_in() {
-        let mut record = read(r#"{"name":"a","pool":"x","created":1,"expires":2}"#).unwrap();
+        let mut record = read(r#"{"name":"a","pools":["x"],"created":1,"expires":2}"#).unwrap();
         let allowed = |record: &TokenRecord, peer: &str| record.may_come_from(peer.parse().unwrap());
         assert!(allowed(&record, "203.0.113.9") && allowed(&record, "2001:db8::1"));
         record.networks = ["192.0.2.0/24", "2001:db8:1::/48"].map(|text| network(text).unwrap()).to_vec();
@@ -280,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_token_is_what_its_record_says() {
-        let mut record = read(r#"{"name":"a","pool":"x","created":100,"expires":200,"uses":2}"#).unwrap();
+        let mut record = read(r#"{"name":"a","pools":["x"],"created":100,"expires":200,"uses":2}"#).unwrap();
         assert_eq!(record.state(0, at(200)), State::Current);
         assert_eq!(record.state(2, at(200)), State::Spent);
         assert_eq!(record.state(2, at(201)), State::Expired);

@@ -132,30 +132,9 @@ impl Changes {
     }
 }
 
-/// The newest of the tokens that are to be replaced. Older releases let several have one name.
+/// The token that is to be replaced: the current one of that name, or of expired ones the newest.
 fn template<'k>(named: &[&'k Known], name: &str, now: UnixTime) -> Result<&'k TokenRecord, IssueError> {
-    let current = || named.iter().map(|known| &known.record).filter(|record| record.is_current());
-    let newest = match current()
-        .filter(|record| !record.is_expired(now))
-        .max_by_key(|record| record.created)
-    {
-        Some(newest) => newest,
-        None => {
-            let expired = current().max_by_key(|record| record.created);
-            return expired.ok_or_else(|| IssueError::Unknown(name.to_owned()));
-        }
-    };
-    let mut pools: Vec<String> = current()
-        .filter(|record| !record.is_expired(now))
-        .map(|record| record.pools.iter().map(String::as_str).collect::<Vec<_>>().join("+"))
-        .collect();
-    pools.sort();
-    pools.dedup();
-    if pools.len() > 1 {
-        return Err(IssueError::DifferentPools {
-            name: name.to_owned(),
-            pools: pools.join(", "),
-        });
-    }
-    Ok(newest)
+    let current = named.iter().map(|known| &known.record).filter(|record| record.is_current());
+    let newest = current.max_by_key(|record| (!record.is_expired(now), record.created));
+    newest.ok_or_else(|| IssueError::Unknown(name.to_owned()))
 }

@@ -131,16 +131,6 @@ impl Place {
     async fn entries(&self) -> Vec<Entry> {
         self.store.list(EntryKind::Token).await.unwrap()
     }
-
-    /// A record as an older release wrote it.
-    async fn old(&self, id: &str, name: &str, pool: &str, created: u64) {
-        let value = format!(
-            r#"{{"name":"{name}","pool":"{pool}","created":{created},"expires":{},"uses":null}}"#,
-            created + DAY
-        );
-        let entry = Entry { id: id.to_owned(), value };
-        self.store.put(EntryKind::Token, entry).await.unwrap();
-    }
 }
 
 #[tokio::test]
@@ -292,28 +282,20 @@ async fn grace_never_makes_a_life_longer() {
 }
 
 #[tokio::test]
-async fn tokens_of_older_releases_are_rotated_together_if_one_can_replace_them() {
+async fn rotates_the_current_token_of_a_name_and_of_expired_ones_the_newest() {
     let place = place();
-    place.old("1", "unnamed", "worker", START).await;
-    place.old("2", "unnamed", "worker", START + 5).await;
-    place.old("3", "mixed", "worker", START).await;
-    place.old("4", "mixed", "infra", START).await;
-    place.rotate("unnamed", None, START + 10).await.unwrap();
-    let listed = list(&place.store).await.unwrap();
-    let unnamed: Vec<bool> = listed
-        .iter()
-        .filter(|(record, _)| record.name == "unnamed")
-        .map(|(record, _)| record.is_current())
-        .collect();
-    assert_eq!(unnamed, [true, false, false]);
-    let before = place.entries().await;
-    let refused = place.rotate("mixed", None, START + 10).await.unwrap_err();
-    assert!(refused.to_string().contains("infra, worker"), "{refused}");
-    assert_eq!(place.entries().await, before, "nothing was changed");
-    assert!(matches!(place.rotate("nobody", None, START).await, Err(IssueError::Unknown(_))));
-    // One that expired does not stand in the way.
-    place.old("4", "mixed", "infra", START - 3 * DAY).await;
-    place.rotate("mixed", None, START + 10).await.unwrap();
+    let short = |lifetime| Draft { lifetime, ..draft("a") };
+    assert!(matches!(place.rotate("a", None, START).await, Err(IssueError::Unknown(_))));
+    place.create(short(HOUR), START).await.unwrap();
+    place.create(short(2 * HOUR), START + HOUR + 1).await.unwrap();
+    let rotated = async |now: u64| {
+        place.rotate("a", None, now).await.unwrap();
+        let current = list(&place.store).await.unwrap().into_iter().map(|(record, _)| record);
+        let newest = current.filter(TokenRecord::is_current).max_by_key(|record| record.created);
+        newest.unwrap().lifetime()
+    };
+    assert_eq!(rotated(START + HOUR + 2).await, 2 * HOUR);
+    assert_eq!(rotated(START + 9 * HOUR).await, 2 * HOUR);
 }
 
 #[tokio::test]

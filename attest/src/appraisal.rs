@@ -27,11 +27,10 @@ members! {
         /// Which kinds of evidence have to be shown together, the preferred first. A node is asked for the first that it can show.
         accepts: Vec<Combination>,
         ..#[serde(skip_serializing_if = "Option::is_none")] EvidenceKind::Rules of machines,
-        #[serde(default = "FirstUse::of_older_records")]
         first_use: FirstUse,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         condition: Option<Condition>,
-        /// Left out where it is not asked for, as in records of before one could.
+        /// Left out where it is not asked for.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         observe: bool,
         /// SHA-256 of the files of the pool's sets of reference values. What is in them is given to the rules: [`AppraisalPolicy::with_reference_sets`].
@@ -51,13 +50,6 @@ pub enum FirstUse {
     /// Nothing. The word says what that is.
     #[serde(rename = "any process on an instance may attest, at any time")]
     MeansNothing,
-}
-
-impl FirstUse {
-    /// What a policy of before there was a choice says: evidence that is bound to a challenge had no claimant.
-    const fn of_older_records() -> Self {
-        Self::MeansNothing
-    }
 }
 
 members! {

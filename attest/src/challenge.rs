@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use attest_wire::kinds::Messages;
 pub use attest_wire::names::{NAME_LIMIT_BYTES, POOL_LIMIT_BYTES, is_node_name, is_pool_name};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::UnixTime;
@@ -69,20 +68,6 @@ impl From<TpmSubject> for Subject {
             tpm: Some(tpm),
             ..Self::default()
         }
-    }
-}
-
-impl Subject {
-    /// Who has to claim the instance; in challenges of before beside a kind.
-    pub(crate) fn claimant_sha256(&self) -> Option<&HexDigest> {
-        let mut claimant = self.claimant_sha256.as_ref();
-        macro_rules! one {
-            ($kind:ident, $member:ident, $room:ty) => {
-                claimant = claimant.or_else(|| self.$member.as_ref().and_then(<$room>::claimant_asked));
-            };
-        }
-        each_kind!(one);
-        claimant
     }
 }
 
@@ -205,7 +190,7 @@ impl Challenge {
             now,
         };
         let Chosen { kinds, mut subject, task } = choose(&request.attester, &endorsements.held_against(None, None), policy, &asking)?;
-        let claimant = request.attester.claimant_sha256(kinds.kinds());
+        let claimant = request.attester.claimant_sha256.as_ref();
         if claimant.is_none() && policy.first_use_binds(kinds.kinds()) {
             return Err(Reject::ClaimantMissing);
         }
@@ -234,21 +219,6 @@ impl Challenge {
             pool: &self.pool,
             server_keys,
         }
-    }
-
-    /// Whether a challenge is still issued like this. One of before asks for less than is asked for today, or for what is not taken any more: it
-    /// can be read again, from a record, and must not be answered.
-    #[must_use]
-    pub fn is_of_today(&self) -> bool {
-        macro_rules! one {
-            ($kind:ident, $member:ident, $room:ty) => {
-                if !self.subject.$member.as_ref().is_none_or(<$room>::is_of_today) {
-                    return false;
-                }
-            };
-        }
-        each_kind!(one);
-        true
     }
 }
 
@@ -286,26 +256,23 @@ fn check_request(request: &ChallengeRequest) -> Result<Option<SpkiSha256>, Rejec
     if request.name.as_deref().is_some_and(|name| !is_node_name(name)) {
         return Err(Reject::Request { field: "name", problem });
     }
-    let mut claimants = Vec::from_iter(&request.attester.claimant_sha256);
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
             if let Some(offer) = &request.attester.$member {
                 <$room>::check_offer(offer)?;
-                claimants.extend(<$room>::claimant_offered(offer));
             }
         };
     }
     each_kind!(one);
-    if !claimants.iter().all(|digest| digest.as_bytes().len() == 32) {
+    if request
+        .attester
+        .claimant_sha256
+        .as_ref()
+        .is_some_and(|digest| digest.as_bytes().len() != 32)
+    {
         return Err(Reject::Request {
             field: "claimant_sha256",
             problem: "not a SHA-256 digest",
-        });
-    }
-    if claimants.windows(2).any(|two| two.first() != two.last()) {
-        return Err(Reject::Request {
-            field: "claimant_sha256",
-            problem: "two claimants",
         });
     }
     let key = request.kubelet_key_sha256.clone().map(SpkiSha256::try_from);

@@ -105,8 +105,7 @@ pub fn verify(submission: &Submission<'_>, endorsements: &Endorsements, now: Uni
         pool: challenge.pool.clone(),
         name: challenge.name.clone(),
         server_key,
-        // Older challenges, and records of them, have it beside the document.
-        claimant_sha256: challenge.subject.claimant_sha256.is_some().then_some(claimant_sha256).flatten(),
+        claimant_sha256,
         proven,
     })
 }
@@ -149,7 +148,7 @@ fn event_log(evidence: &Evidence) -> Option<&Blob> {
 
 /// Whoever asked for the challenge is who answers it. Gives the claimant, if there is one.
 fn claimant(submission: &Submission<'_>) -> Result<Option<HexDigest>, Reject> {
-    let asked = submission.challenge.subject.claimant_sha256();
+    let asked = submission.challenge.subject.claimant_sha256.as_ref();
     let shown = submission.evidence.claimant_sha256();
     let is_asked = match (shown.as_ref().or(submission.claimant_sha256), asked) {
         (Some(shown), Some(asked)) => bool::from(shown.as_bytes().ct_eq(asked.as_bytes())),

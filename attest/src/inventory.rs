@@ -20,7 +20,6 @@ const LINE_LIMIT_BYTES: usize = 512;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     machines: BTreeMap<String, Option<String>>,
-    passed_over: Vec<String>,
 }
 
 /// A line that cannot be meant.
@@ -51,13 +50,12 @@ pub enum InventoryError {
 impl Inventory {
     /// Reads one machine for each line, as the attestation log has it: `aws:<account>/<instance>`, `aws-nitrotpm:<instance>`,
     /// `gcp:<project>/<instance id>`, `azure:<subscription>/<vmId>`, or `tpm:<EkDigest>` for a machine that no cloud speaks of. After an
-    /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people. Identities that no evidence
-    /// gives any more, as earlier releases took them, are [passed over](Self::passed_over).
+    /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people.
     ///
     /// # Errors
     /// [`InventoryError`].
     pub fn parse(text: &str) -> Result<Self, InventoryError> {
-        let (mut machines, mut passed_over) = (BTreeMap::new(), Vec::new());
+        let mut machines = BTreeMap::new();
         for (index, whole) in text.lines().enumerate() {
             let line = index + 1;
             let said = whole.split('#').next().unwrap_or_default();
@@ -75,21 +73,14 @@ impl Inventory {
             if words.next().is_some() {
                 return Err(wrong("a line has an identity, and perhaps a TPM after it".to_owned()));
             }
-            let of_before = forms_of_before().any(|form| form.is_of(machine));
-            if !of_before {
-                check_identity(machine).map_err(wrong)?;
-            }
+            check_identity(machine).map_err(wrong)?;
             if tpm.is_some_and(|tpm| !is_tpm(tpm) || is_tpm(machine)) {
                 return Err(wrong(
                     "after an instance comes its TPM, such as tpm:<64 hexadecimal digits>, or nothing".to_owned(),
                 ));
             }
-            if machines.len() + passed_over.len() == INVENTORY_LIMIT_MACHINES {
+            if machines.len() == INVENTORY_LIMIT_MACHINES {
                 return Err(InventoryError::TooMany);
-            }
-            if of_before {
-                passed_over.push(machine.to_owned());
-                continue;
             }
             if machines.insert(machine.to_owned(), tpm.map(str::to_owned)).is_some() {
                 return Err(InventoryError::Repeated {
@@ -98,13 +89,7 @@ impl Inventory {
                 });
             }
         }
-        Ok(Self { machines, passed_over })
-    }
-
-    /// The identities in it that no machine has any more: of evidence that earlier releases took. They match nothing.
-    #[must_use]
-    pub fn passed_over(&self) -> &[String] {
-        &self.passed_over
+        Ok(Self { machines })
     }
 
     /// Whether one of the machines has this identity.
@@ -191,12 +176,6 @@ fn forms() -> impl Iterator<Item = &'static IdentityForm> {
     Kind::ALL.into_iter().flat_map(|kind| of_room!(kind, Verifier::IDENTITIES))
 }
 
-fn forms_of_before() -> impl Iterator<Item = &'static IdentityForm> {
-    Kind::ALL
-        .into_iter()
-        .flat_map(|kind| of_room!(kind, Verifier::IDENTITIES_OF_BEFORE))
-}
-
 fn is_tpm(text: &str) -> bool {
     text.strip_prefix("tpm:").is_some_and(ek::is_digest)
 }
@@ -258,8 +237,7 @@ mod tests {
             "aws:123456789012/i-",
             "aws:123456789012/I-1",
             "aws-nitrotpm:123456789012/i-1",
-            "aws-enclave:i-",
-            "aws-enclave:i-1 gcp:p/1",
+            "aws-enclave:i-1",
             "gcp:my-project",
             "gcp:my-project/worker-7",
             "gcp:/1",
@@ -276,12 +254,6 @@ mod tests {
         ] {
             check(&format!("\n{wrong}"), Err("line 2: "));
         }
-        // Of a release that took documents of enclaves: read, and nobody's any more.
-        let of_before = format!("aws-enclave:i-1\ngcp:p/1\naws-enclave:i-2 tpm:{ek}");
-        check(&of_before, Ok(1));
-        let inventory = Inventory::parse(&of_before).unwrap();
-        assert_eq!(inventory.passed_over(), ["aws-enclave:i-1", "aws-enclave:i-2"]);
-        assert!(!inventory.names(&NodeIdentity::of_evidence("aws-enclave:i-1".to_owned())));
         let many = |count: usize| -> String { (0..count).map(|id| format!("gcp:p/{id}\n")).collect() };
         check(&many(INVENTORY_LIMIT_MACHINES), Ok(INVENTORY_LIMIT_MACHINES));
         check(&many(INVENTORY_LIMIT_MACHINES + 1), Err("more than 50000 machines"));

@@ -11,8 +11,6 @@ const NAMED_LIMIT: usize = 8;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Withheld {
     words: Box<str>,
-    /// The words that an earlier release had, where those were others.
-    of_before: Option<Box<str>>,
 }
 
 impl Withheld {
@@ -36,30 +34,13 @@ impl Withheld {
     pub fn words(words: impl Into<String>) -> Self {
         Self {
             words: words.into().into_boxed_str(),
-            of_before: None,
         }
     }
 
-    /// The same, which an earlier release said in other words.
+    /// The same, and something more.
     #[must_use]
-    pub(crate) fn said_before_as(self, words: String) -> Self {
-        let of_before = (*words != *self.words).then(|| words.into_boxed_str());
-        Self { of_before, ..self }
-    }
-
-    /// In the words of an earlier release.
-    pub(crate) fn of_before(&self) -> Self {
-        Self::words(self.of_before.as_deref().unwrap_or(&self.words))
-    }
-
-    /// The same, and something more, which earlier releases did not say.
-    #[must_use]
-    pub(crate) fn and(self, more: &str) -> Self {
-        let words = format!("{}; {more}", self.words).into_boxed_str();
-        Self {
-            words,
-            of_before: Some(self.of_before.unwrap_or(self.words)),
-        }
+    pub(crate) fn and(&self, more: &str) -> Self {
+        Self::words(format!("{}; {more}", self.words))
     }
 
     fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {

@@ -7,7 +7,7 @@ use crate::support::maker::Maker;
 use crate::support::{Case, NOW, SoftKey, accepting, at};
 use attest::appraisal::{FirstUse, Rules};
 use attest::challenge::Drawn;
-use attest::protocol::{Attester, Blob, ChallengeRequest, HexDigest, IdentityDocumentAttester, Nothing};
+use attest::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Nothing};
 use attest::{AppraisalPolicy, Challenge, EkRoots, Endorsements, Issued, Reject};
 
 fn policy(accepts: &str, first_use: FirstUse) -> AppraisalPolicy {
@@ -47,15 +47,13 @@ fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPoli
     )
 }
 
-/// An older node says beside its document, and in no other place, who it is.
 #[test]
-fn a_claimant_beside_a_document_that_is_not_asked_for_is_none() {
+fn a_claimant_stands_beside_whatever_is_asked_for() {
     let digest = HexDigest::from([7; 32]);
-    let older = || Attester {
-        aws_identity_document: Some(IdentityDocumentAttester {
-            claimant_sha256: Some(digest.clone()),
-        }),
+    let attester = |claimant_sha256| Attester {
+        aws_identity_document: Some(Nothing {}),
         aws_sts: Some(Nothing {}),
+        claimant_sha256,
         ..Attester::default()
     };
     let nobody = Endorsements::new(Arc::default());
@@ -66,16 +64,14 @@ fn a_claimant_beside_a_document_that_is_not_asked_for_is_none() {
             .map_err(|reject| reject.code())
     };
     let sts = r#"[["aws-sts"]]"#;
-    assert_eq!(claimant(older(), sts, FirstUse::Binds), Err("claimant-missing"));
-    assert_eq!(claimant(older(), sts, FirstUse::MeansNothing), Ok(None));
-    let both = r#"[["aws-identity-document", "aws-sts"]]"#;
-    assert_eq!(claimant(older(), both, FirstUse::Binds), Ok(Some(digest.clone())));
-    // A node of today says it for whatever it is asked.
-    let today = Attester {
-        claimant_sha256: Some(digest.clone()),
-        ..older()
-    };
-    assert_eq!(claimant(today, sts, FirstUse::Binds), Ok(Some(digest)));
+    assert_eq!(claimant(attester(None), sts, FirstUse::Binds), Err("claimant-missing"));
+    assert_eq!(claimant(attester(None), sts, FirstUse::MeansNothing), Ok(None));
+    for accepts in [sts, r#"[["aws-identity-document", "aws-sts"]]"#] {
+        assert_eq!(
+            claimant(attester(Some(digest.clone())), accepts, FirstUse::Binds),
+            Ok(Some(digest.clone()))
+        );
+    }
 }
 
 /// Changes an EK certificate, and what is sent beside it.

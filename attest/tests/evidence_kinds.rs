@@ -12,8 +12,7 @@ use attest::aws::nitro_tpm::{NitroRoots, NitroTpmSubject};
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::{Audience, GoogleKeys};
 use attest::protocol::{
-    Blob, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing,
-    SecretText, Text, TokenEvidence,
+    Blob, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, Text, TokenEvidence,
 };
 use attest::{AppraisalPolicy, Challenge, Claims, Endorsements, Kind, Reject, Subject, Submission, appraise, verify};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -62,10 +61,9 @@ impl Shown {
                     });
                 }
                 Kind::AwsIdentityDocument => {
-                    subject.aws_identity_document = Some(IdentityDocumentAttester::default());
+                    subject.aws_identity_document = Some(Nothing {});
                     evidence.aws_identity_document = Some(IdentityDocumentEvidence {
                         pkcs7: Text(REGION.sign(&instance.identity_document())),
-                        claimant: None,
                     });
                 }
                 Kind::AwsNitroTpm => {
@@ -241,25 +239,6 @@ fn attack_27_another_claimant_than_the_one_that_was_asked_is_refused() {
 }
 
 #[test]
-fn a_claimant_of_an_older_record_stands_beside_its_document() {
-    let older = |shown: &mut Shown| {
-        let claimant_sha256 = shown.challenge.subject.claimant_sha256.take();
-        shown.challenge.subject.aws_identity_document = Some(IdentityDocumentAttester { claimant_sha256 });
-        shown.evidence.aws_identity_document.as_mut().unwrap().claimant = shown.evidence.claimant.take();
-    };
-    let claims = Shown::of(&[Kind::AwsIdentityDocument]).but(older).verify().unwrap();
-    assert_eq!(claims.claimant_sha256(), Some(&claimant_sha256(&CLAIMANT)));
-    // As it was written then.
-    let recorded = serde_json::to_value(&claims).unwrap();
-    assert!(recorded.get("claimant_sha256").is_none() && recorded["aws_identity_document"]["claimant_sha256"].is_string());
-    let other = |shown: &mut Shown| shown.evidence.aws_identity_document.as_mut().unwrap().claimant = Some(Blob(vec![1; 32]));
-    Shown::of(&[Kind::AwsIdentityDocument])
-        .but(older)
-        .but(other)
-        .refused("claimant-mismatch");
-}
-
-#[test]
 fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
     let policy = |accepts: &str, first_use: FirstUse| {
         let rules = Rules {
@@ -288,12 +267,6 @@ fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
         check(&[Kind::Tpm, Kind::Gcp], first_use, Ok(()));
         check(&[Kind::Tpm, document], first_use, Ok(()));
     }
-    // A policy in a record of before there was a choice.
-    let mut older = serde_json::to_value(policy(all, FirstUse::Binds)).unwrap();
-    older.as_object_mut().unwrap().remove("first_use").unwrap();
-    let older: AppraisalPolicy = serde_json::from_value(older).unwrap();
-    let shown = Shown::of(&[Kind::Gcp]).but(unclaimed);
-    appraise(shown.verify().unwrap(), &older, at(shown.case.now)).unwrap();
 }
 
 #[test]

@@ -48,7 +48,6 @@ impl Served {
         self.gateway.records().into_iter().find(served).unwrap()
     }
 
-    /// Its id.
     fn id(&self, set: &str) -> String {
         self.record(set)["id"].as_str().unwrap().to_owned()
     }

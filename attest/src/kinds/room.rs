@@ -13,7 +13,7 @@ use crate::advice::Advice;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::observation::Observation;
 use crate::reference_sets::{NewValue, ReferenceSets};
-use crate::values::{Blob, HexDigest};
+use crate::values::Blob;
 
 /// A kind of evidence, by the types that it has in what is about all kinds, beside those of its messages.
 pub trait EvidenceKind: Messages {
@@ -96,8 +96,6 @@ pub(crate) trait Verifier: EvidenceKind {
     const ADVICE: &'static [&'static [Advice]];
     /// The identities that it gives machines.
     const IDENTITIES: &'static [IdentityForm];
-    /// The identities that it gave machines in earlier releases, and gives none any more.
-    const IDENTITIES_OF_BEFORE: &'static [IdentityForm] = &[];
 
     /// The members of its proof, as records have them, that are what was booted. `boot` is no member of a record: a condition is given it.
     const BOOTED: &'static [&'static str] = &[];
@@ -113,11 +111,6 @@ pub(crate) trait Verifier: EvidenceKind {
     /// Whether what was offered, and is refused for this, is as good as nothing: then the node is asked for something else.
     fn is_as_good_as_none(_: &Self::Error) -> bool {
         false
-    }
-
-    /// Whether this is still asked so. What was asked otherwise can be read again, from a record, and must not be answered.
-    fn is_of_today(_: &Self::Subject) -> bool {
-        true
     }
 
     /// The firmware's event log that came with the evidence, where it is that of others beside it, too: a machine has one, whichever of its
@@ -211,16 +204,6 @@ pub(crate) trait Verifier: EvidenceKind {
     /// Compares what was proven of its boot with what the pool accepts. What was booted is `observation`'s to weigh, and nothing else is.
     fn appraise_boot(_: &Self::Proof, _: &Self::Rules, _now: UnixTime, _: &mut Observation<Self::Error>) -> Result<(), Self::Error> {
         Ok(())
-    }
-
-    /// What challenges of before say of who claims the instance. Today it stands beside all kinds.
-    fn claimant_asked(_: &Self::Subject) -> Option<&HexDigest> {
-        None
-    }
-
-    /// What is said of it in records of before.
-    fn claimant_proven(_: &Self::Proof) -> Option<&HexDigest> {
-        None
     }
 
     /// What the rules require of PCRs and of the events in them, one after the other, in words; and whether it holds of what was proven.

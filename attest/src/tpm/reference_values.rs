@@ -50,10 +50,10 @@ impl EventLogRule {
 pub struct ReferenceValues {
     bank: HashAlg,
     pcrs: BTreeMap<u8, Accepted>,
-    /// Left out in records of before there was a choice.
+    /// Left out where event logs are checked.
     #[serde(skip_serializing_if = "EventLogRule::is_default")]
     event_log: EventLogRule,
-    /// Left out where it is not asked for, as in records of before one could.
+    /// Left out where it is not asked for.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     only_while_booting: bool,
     /// What is asked of the events of a boot, in the order in which it is asked.

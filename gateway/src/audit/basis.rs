@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use attest::azure::attested_document::AzureCloud;
-use attest::protocol::{ChallengeRequest, Evidence, HexDigest};
-use attest::{AppraisalPolicy, NamedMachine, ReferenceValues, SpkiSha256};
-use serde::{Deserialize, Deserializer, Serialize};
+use attest::protocol::{Evidence, HexDigest};
+use attest::{AppraisalPolicy, NamedMachine, SpkiSha256};
+use serde::{Deserialize, Serialize};
 
 use super::digests::Digests;
 use super::likeness::Difference;
@@ -14,9 +14,6 @@ use crate::credentials::challenges::Spent;
 /// See the module.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Basis {
-    /// In records of before there were digests: what the node asked, where it got no further.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request: Option<ChallengeRequest>,
     /// What the node sent, where it was refused before anything was proven: then there is nothing else here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Digests>,
@@ -42,7 +39,6 @@ pub struct Basis {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_keys: Vec<SpkiSha256>,
     /// Whether the EK was on the allowlist.
-    #[serde(default)]
     pub allowlisted: bool,
     /// The name that the administrator gave it there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,9 +58,6 @@ pub struct Basis {
     /// What the cluster's Machine objects said of the machine, if they were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<NamedMachine>,
-    /// In records of before there were policies: the pool's reference values at that time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference_values: Option<ReferenceValues>,
     /// What evidence of clouds was held against.
     #[serde(default, skip_serializing_if = "CloudBasis::is_empty")]
     pub cloud: CloudBasis,
@@ -99,7 +92,7 @@ pub struct CloudBasis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nitro_roots: Vec<String>,
     /// Whose attested documents are taken.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "clouds_of_today")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub azure_clouds: Vec<AzureCloud>,
     /// The CAs of attested documents, configured and fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -117,28 +110,6 @@ pub struct CloudBasis {
     /// cloud says of the instance, is the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimant_sha256: Option<HexDigest>,
-}
-
-/// Records of older releases may name Azure Germany. It closed before there was a gateway, so no document of it was ever taken.
-fn clouds_of_today<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AzureCloud>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Named {
-        OfToday(AzureCloud),
-        Closed(Closed),
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    enum Closed {
-        Germany,
-    }
-    let named = Vec::<Named>::deserialize(deserializer)?.into_iter();
-    Ok(named
-        .filter_map(|named| match named {
-            Named::OfToday(cloud) => Some(cloud),
-            Named::Closed(Closed::Germany) => None,
-        })
-        .collect())
 }
 
 impl CloudBasis {
@@ -169,23 +140,4 @@ pub struct RecordedAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     pub body: attest::protocol::Blob,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_that_names_a_closed_cloud_is_read() {
-        let read = |clouds: serde_json::Value| {
-            let basis: Result<CloudBasis, _> = serde_json::from_value(serde_json::json!({"azure_clouds": clouds}));
-            basis.map(|basis| basis.azure_clouds).map_err(drop)
-        };
-        assert_eq!(
-            read(serde_json::json!(["public", "germany", "china"])),
-            Ok(vec![AzureCloud::Public, AzureCloud::China])
-        );
-        assert_eq!(read(serde_json::json!(["germany"])), Ok(Vec::new()));
-        assert_eq!(read(serde_json::json!(["public", "mars"])), Err(()));
-    }
 }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use attest::aws::nitro_tpm::Shape;
 use attest::protocol::{Blob, HexDigest};
 use attest::reference_sets::ReferenceSets;
 use attest::{
-    AppraisalPolicy, AttestationResult, Claims, Endorsements, Inventory, Kind, NamedMachine, Reject, StsCall, Submission, UnixTime, aws,
+    AppraisalPolicy, AttestationResult, Claims, Endorsements, Inventory, NamedMachine, Reject, StsCall, Submission, UnixTime, aws,
     machine_objects,
 };
 use rustls_pki_types::CertificateDer;
@@ -62,9 +61,6 @@ pub enum ReplayError {
         /// The certificate's.
         found: String,
     },
-    /// Evidence of a kind that is not verified any more.
-    #[error("evidence of {0} is not judged any more")]
-    NoLongerJudged(&'static str),
     /// The client certificate is refused.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
@@ -123,7 +119,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
 /// Verifies and appraises recorded evidence with the recorded endorsements, reference values, keys and time.
 ///
 /// # Errors
-/// [`ReplayError::Reject`] if it is refused (again), [`ReplayError::NoLongerJudged`], the other variants if the record is not whole.
+/// [`ReplayError::Reject`] if it is refused (again), the other variants if the record is not whole.
 pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayError> {
     let VerifiedAgain {
         claims,
@@ -157,16 +153,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     let Line { at, basis } = serde_json::from_str(line)?;
     let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let challenge = challenge.challenge();
-    // In records of before: such a document has other fields, and nothing reads them now. Beside it nothing but a token could stand.
-    let by_enclave = challenge.subject.aws_nitro_tpm.is_some_and(|asked| asked.shape == Shape::Enclave);
-    let beside = |kind: &Kind| !matches!(kind, Kind::AwsNitroTpm | Kind::Token);
-    if by_enclave && !challenge.subject.kinds().iter().any(beside) {
-        return Err(ReplayError::NoLongerJudged("Nitro Enclaves"));
-    }
-    let policy = basis
-        .policy
-        .or(basis.reference_values.map(AppraisalPolicy::of_tpm))
-        .ok_or(ReplayError::Missing("policy"))?;
+    let policy = basis.policy.ok_or(ReplayError::Missing("policy"))?;
     let policy = with_reference_sets(policy, blobs)?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
     let log = |sha256: &Option<String>, difference: &Option<Difference>| {

@@ -3,8 +3,6 @@
 use attest::{AttestationResult, Reject};
 use serde::{Deserialize, Serialize};
 
-use super::of_before::of_before;
-
 /// Most things that are recorded of one decision: every PCR and every check of a TPM and of a cloud's, the event log, and the condition are not more.
 const RECORDED_LIMIT: usize = 64;
 /// Longest reason, in characters: a check's has an event, its digest, and the accepted ones with their names.
@@ -24,31 +22,17 @@ impl WouldRefuse {
     /// All of it, in the order in which it was looked at. `audit` compares it.
     #[must_use]
     pub fn all_of(result: &AttestationResult) -> Vec<Self> {
-        Self::each(result, |reject| {
+        let one = |reject: &Reject| {
             let reason = reject.detail();
-            match reason.char_indices().nth(REASON_LIMIT_CHARACTERS) {
-                Some((end, _)) => format!("{}…", reason.get(..end).unwrap_or_default()),
-                None => reason,
+            Self {
+                code: reject.code().to_owned(),
+                reason: match reason.char_indices().nth(REASON_LIMIT_CHARACTERS) {
+                    Some((end, _)) => format!("{}…", reason.get(..end).unwrap_or_default()),
+                    None => reason,
+                },
             }
-        })
-    }
-
-    /// The same as earlier releases wrote it: they put no mark behind what they had cut.
-    #[must_use]
-    pub fn all_of_before(result: &AttestationResult) -> Vec<Self> {
-        Self::each(result, |reject| {
-            let reason = of_before(reject).map_or_else(|| reject.detail(), |before| before.detail());
-            reason.chars().take(REASON_LIMIT_CHARACTERS).collect()
-        })
-    }
-
-    fn each(result: &AttestationResult, reason: impl Fn(&Reject) -> String) -> Vec<Self> {
-        let rejects = result.would_refuse().iter().take(RECORDED_LIMIT);
-        let one = |reject: &Reject| Self {
-            code: reject.code().to_owned(),
-            reason: reason(reject),
         };
-        rejects.map(one).collect()
+        result.would_refuse().iter().take(RECORDED_LIMIT).map(one).collect()
     }
 
     /// The codes, each once.

@@ -123,7 +123,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
         }
         Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
         Command::Restore { what, only } => {
-            // As it stands in the list, too: what an earlier release has revoked need not be what this one would.
+            // As it stands in the list, too.
             let (who, only) = (revocations::named(what).unwrap_or_else(|| what.clone()), *only);
             let restored = change_store(config, Verb::NodeRestore, |store| async move {
                 let restored = revocations::restore(&*store, &who, only).await?;

@@ -23,7 +23,6 @@ pub struct EkRecord {
     /// When it was added, seconds since 1970.
     pub added: u64,
     /// The pools that the machine may join; none named is all.
-    #[serde(default)]
     pub pools: Vec<String>,
     /// When it was taken off the list, seconds since 1970: then nobody vouches for it, whoever made its TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -370,8 +369,7 @@ pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreErro
         .collect())
 }
 
-/// Frees a name, and forgets what was approved for it; says whether it was taken. Earlier releases may have left the machine with a second one, after a
-/// crash: forgetting that leaves it the first.
+/// Frees a name, and forgets what was approved for it; says whether it was taken.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -36,7 +36,7 @@ pub struct Sighting {
     /// The pool that was asked for.
     pub pool: String,
     /// The CAs that the pointer says it carries, by the first 16 digits of their fingerprints: only those that the gateway knew then.
-    /// `None`: the pointer says nothing, as those of other programs and of older releases do.
+    /// `None`: the pointer says nothing, as those of other programs do.
     pub authorities: Option<Vec<String>>,
     /// The CA that signed the certificate which the node accepted when it was seen last, in the same way.
     pub accepted: String,

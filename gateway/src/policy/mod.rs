@@ -27,15 +27,9 @@ pub struct Grants {
     /// A node with a provisioning token.
     pub token: Earns,
     /// A node whose kubelet has its client certificate.
-    #[serde(default = "refuse")]
     pub kubelet: Earns,
     /// A node that shows nothing.
     pub nothing: Earns,
-}
-
-/// What a pool that does not speak of it gives: it was written before there was any such proof.
-const fn refuse() -> Earns {
-    Earns::Refuse
 }
 
 /// Which of a pool's two configs.

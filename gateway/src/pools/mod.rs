@@ -203,7 +203,7 @@ impl Pool {
             "full": config(&self.full),
             "pre_approved": config(&self.pre_approved),
         });
-        // Not there where nobody says it: to an earlier release's standing that is no change.
+        // Not there where nobody says it.
         if let (Some(rules), Some(members)) = (&self.machines, standing.as_object_mut()) {
             members.insert("machines".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
         }

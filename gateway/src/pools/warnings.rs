@@ -102,13 +102,6 @@ impl Pool {
         if self.inventory.is_none() && self.machines.is_none() && self.grants.attested == Earns::Full {
             warnings.extend(self.of_any_instance());
         }
-        let passed_over = self.inventory.iter().flat_map(|inventory| inventory.machines().passed_over());
-        warnings.extend(passed_over.take(1).map(|machine| {
-            format!(
-                "pool {}: its inventory names {machine}, and no machine attests as that any more: such lines are passed over, remove them",
-                self.name
-            )
-        }));
         let beside = |kinds: &Combination| kinds.has(Kind::Tpm) && kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
         let by_inventory = self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.policy.accepts().iter().any(beside);
         let names_no_tpm = |inventory: &PoolInventory| inventory.machines().names_no_tpm();

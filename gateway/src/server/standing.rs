@@ -46,7 +46,7 @@ type Things = BTreeMap<(String, String), Value>;
 #[serde(deny_unknown_fields)]
 struct Known {
     v: u32,
-    /// By which what is hidden of settings is told apart; of before there was one there is none.
+    /// By which what is hidden of settings is told apart, if there is a key for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hiding: Option<String>,
     things: Vec<Thing>,

@@ -1,7 +1,7 @@
 //! To whom an instance belongs where no TPM stands for who shows its evidence: to the first.
 
 use attest::Kind;
-use attest::protocol::{Blob, Evidence, IdentityDocumentAttester};
+use attest::protocol::{Blob, Evidence};
 use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine, sha256};
@@ -240,24 +240,6 @@ async fn attack_27_who_names_no_claimant_or_anothers_gets_nothing() {
         let answer = knows_the_digest.attest_altered(&gateway, &[Kind::Gcp], alter).await;
         site::refused(&gateway, &answer, "claimant-mismatch");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_older_node_with_an_identity_document_names_its_claimant_beside_it() {
-    let gateway = site::start(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
-    let kinds = [Kind::AwsIdentityDocument];
-    let older = Machine::new();
-    let mut request = older.request(&kinds);
-    request.attester.aws_identity_document = Some(IdentityDocumentAttester {
-        claimant_sha256: request.attester.claimant_sha256.take(),
-    });
-    let asked = older.ask_with(&gateway, &request).await;
-    let mut evidence = older.evidence(&asked);
-    evidence.aws_identity_document.as_mut().unwrap().claimant = evidence.claimant.take();
-    let answer = asked.show(&gateway, evidence).await;
-    site::trusted(&gateway, &answer, AWS_IDENTITY, &kinds);
-    let answer = Machine::another().attest(&gateway, &kinds).await;
-    site::refused(&gateway, &answer, "instance-claimed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

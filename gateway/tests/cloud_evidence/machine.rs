@@ -11,7 +11,7 @@ use attest::gcp::Audience;
 use attest::nonce::qualifying_data;
 use attest::protocol::{
     Attester, AzureEvidence, Blob, ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, GcpEvidence, HexDigest,
-    IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, StsEvidence, Task, Text, TokenEvidence,
+    IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, StsEvidence, Task, Text, TokenEvidence,
 };
 use attest::{Kind, SpkiSha256, UnixTime};
 use attest_gateway::credentials::challenges::Opened;
@@ -106,7 +106,7 @@ impl Machine {
             attester: Attester {
                 tpm,
                 gcp: there(Kind::Gcp),
-                aws_identity_document: there(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester::default()),
+                aws_identity_document: there(Kind::AwsIdentityDocument),
                 aws_nitro_tpm: there(Kind::AwsNitroTpm),
                 aws_sts: there(Kind::AwsSts),
                 azure: there(Kind::Azure),
@@ -192,10 +192,7 @@ impl Machine {
     }
 
     pub fn document(&self, pkcs7: String) -> IdentityDocumentEvidence {
-        IdentityDocumentEvidence {
-            pkcs7: Text(pkcs7),
-            claimant: None,
-        }
+        IdentityDocumentEvidence { pkcs7: Text(pkcs7) }
     }
 
     pub fn nitro_document(&self, asked: &Asked) -> NitroDocument {

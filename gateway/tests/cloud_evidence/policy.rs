@@ -137,7 +137,7 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
         (json!({"gcp": {"token": "a".repeat(65 << 10)}}), "gcp"),
         (json!({"azure": {"signature": "A".repeat(65 << 10)}}), "azure"),
         (
-            json!({"aws_identity_document": {"pkcs7": "A".repeat(65 << 10), "claimant": ""}}),
+            json!({"aws_identity_document": {"pkcs7": "A".repeat(65 << 10)}}),
             "aws-identity-document",
         ),
         (json!({"aws_nitro_tpm": {"document": "A".repeat(88 << 10)}}), "aws-nitro-tpm"),

@@ -10,8 +10,7 @@ use attest_wire::azure::attested_document::ImdsNonce;
 use attest_wire::gcp::Audience;
 use attest_wire::nonce::qualifying_data;
 use attest_wire::protocol::{
-    Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, IdentityDocumentAttester, IdentityDocumentEvidence, NitroTpmEvidence, Nothing,
-    StsEvidence, Task, Text,
+    Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, StsEvidence, Task, Text,
 };
 use attest_wire::{Kind, SpkiSha256};
 use zeroize::Zeroizing;
@@ -215,7 +214,7 @@ impl<'a> CloudProvider<'a> {
                 offer.azure_vtpm = vtpm.map(AzureVtpm::presented);
             }
             Self::Aws(aws) => {
-                offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument).map(|_| IdentityDocumentAttester::default());
+                offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument);
                 offer.aws_nitro_tpm = aws.nitro_tpm.as_ref().and_then(|_| if_taken(Kind::AwsNitroTpm));
                 offer.aws_sts = aws.role.as_ref().and_then(|_| if_taken(Kind::AwsSts));
             }
@@ -307,7 +306,6 @@ impl AwsMeans<'_> {
         if task.aws_identity_document.is_some() {
             evidence.aws_identity_document = Some(IdentityDocumentEvidence {
                 pkcs7: Text(self.session.identity_document(deadline)?),
-                claimant: None,
             });
         }
         if let (Some(_), Some(NitroTpm { program, folder })) = (task.aws_nitro_tpm, &self.nitro_tpm) {
@@ -333,7 +331,7 @@ mod tests {
     use super::*;
     use crate::cloud::Base;
 
-    /// A gateway of an earlier release refuses what it does not know, whatever another gateway of the pointer takes.
+    /// A gateway refuses what it does not know, whatever another gateway of the pointer takes.
     #[test]
     fn each_gateway_is_offered_what_it_takes_itself() {
         let presented = AzureVtpmAttester {

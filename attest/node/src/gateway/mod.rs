@@ -135,7 +135,7 @@ impl<'http> Gateway<'http> {
     /// # Errors
     /// All but [`GatewayError::Refused`].
     pub fn discover(&self, pool: &str, offers_key: bool) -> Result<Discovered, GatewayError> {
-        // A pool's name needs no escaping; a gateway of an earlier release does not look at it, nor at what it does not know.
+        // A pool's name needs no escaping.
         let of_key = if offers_key {
             format!("&{KUBELET_KEY_PARAMETER}=1")
         } else {

@@ -2,7 +2,6 @@ use der::DateTime;
 use serde::{Deserialize, Serialize};
 
 use super::{IdentityDocumentError, Partition};
-use crate::values::HexDigest;
 use crate::verified::Verified;
 
 /// Longest text in a document, in bytes. The longest that AWS defines, an instance type, has about 20.
@@ -70,12 +69,10 @@ pub struct InstanceIdentity {
 /// An instance identity document whose signature was verified. Only [`super::verify`] makes one.
 pub type VerifiedIdentityDocument = Verified<InstanceIdentity>;
 
-/// An identity document of AWS; with who claims it, in records of before all evidence of clouds had a claimant.
+/// An identity document of AWS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClaimedDocument {
     pub(super) document: Replayable<VerifiedIdentityDocument>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) claimant_sha256: Option<HexDigest>,
 }
 
 impl ClaimedDocument {

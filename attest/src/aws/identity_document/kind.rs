@@ -6,17 +6,16 @@ use rustls_pki_types::UnixTime;
 
 use super::rules::appraise_beside_fresh;
 use super::{
-    ClaimedDocument, IdentityDocument, IdentityDocumentAttester, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules,
-    RegionCertificates,
+    ClaimedDocument, IdentityDocument, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules, RegionCertificates,
 };
 use crate::advice::Advice;
 use crate::aws::names::{is_account, is_any_instance};
 use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
 use crate::nonce::Binding;
-use crate::values::{HexDigest, Nothing};
+use crate::values::Nothing;
 
 impl EvidenceKind for IdentityDocument {
-    type Subject = IdentityDocumentAttester;
+    type Subject = Nothing;
     type Rules = IdentityDocumentRules;
     type Proof = ClaimedDocument;
     type Error = IdentityDocumentError;
@@ -32,20 +31,19 @@ impl Verifier for IdentityDocument {
         fits: is_identity,
     }];
 
-    fn ask(_: &IdentityDocumentAttester, _: Option<&RegionCertificates>, _: &IdentityDocumentRules, _: &Asking<'_>) -> Asked<Self> {
-        Ok((IdentityDocumentAttester::default(), Nothing {}))
+    fn ask(_: &Nothing, _: Option<&RegionCertificates>, _: &IdentityDocumentRules, _: &Asking<'_>) -> Asked<Self> {
+        Ok((Nothing {}, Nothing {}))
     }
 
     fn verify(
-        subject: &IdentityDocumentAttester,
+        _: &Nothing,
         evidence: &IdentityDocumentEvidence,
         certificates: &RegionCertificates,
         _: &Binding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
         let document = super::verify(evidence.pkcs7.0.as_bytes(), certificates, now)?;
-        let claimant_sha256 = subject.claimant_sha256.clone();
-        Ok((ClaimedDocument { document, claimant_sha256 }, None))
+        Ok((ClaimedDocument { document }, None))
     }
 
     fn instance(claimed: &ClaimedDocument) -> Option<String> {
@@ -73,14 +71,6 @@ impl Verifier for IdentityDocument {
     /// It is, unless evidence stands beside it that says, for this challenge, that it is that very instance.
     fn is_worth_a_copy(together: &BTreeSet<Kind>) -> bool {
         !together.contains(&Kind::AwsNitroTpm) && !together.contains(&Kind::AwsSts)
-    }
-
-    fn claimant_asked(subject: &IdentityDocumentAttester) -> Option<&HexDigest> {
-        subject.claimant_sha256.as_ref()
-    }
-
-    fn claimant_proven(claimed: &ClaimedDocument) -> Option<&HexDigest> {
-        claimed.claimant_sha256.as_ref()
     }
 
     fn appraise(

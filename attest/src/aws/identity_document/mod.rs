@@ -20,7 +20,7 @@ mod partition;
 mod rules;
 mod verifier;
 
-pub use attest_wire::aws::identity_document::{IMDS_PATH, IdentityDocument, IdentityDocumentAttester, IdentityDocumentEvidence};
+pub use attest_wire::aws::identity_document::{IMDS_PATH, IdentityDocument, IdentityDocumentEvidence};
 pub use certificates::{
     CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, RegionCertificatesError,
 };

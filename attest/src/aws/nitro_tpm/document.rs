@@ -38,24 +38,6 @@ pub enum Shape {
     /// Of an EC2 instance.
     #[default]
     NitroTpm,
-    /// Of a Nitro Enclave on one: in records of before. No document is of this shape any more, so nothing is accepted by it.
-    Enclave,
-}
-
-impl Shape {
-    /// Refuses what is not asked for any more.
-    ///
-    /// # Errors
-    /// [`NitroTpmError::Shape`].
-    pub(super) const fn check(self) -> Result<(), NitroTpmError> {
-        match self {
-            Self::NitroTpm => Ok(()),
-            Self::Enclave => Err(NitroTpmError::Shape {
-                found: PCRS_FIELD,
-                wanted: ENCLAVE_PCRS_FIELD,
-            }),
-        }
-    }
 }
 
 /// What a document says.

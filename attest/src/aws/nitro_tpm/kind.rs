@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls_pki_types::UnixTime;
 
 use super::rules::{appraise_boot, appraise_machine};
-use super::{NitroRoots, NitroTpm, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, Shape, VerifiedNitroTpm};
+use super::{NitroRoots, NitroTpm, NitroTpmError, NitroTpmEvidence, NitroTpmRules, NitroTpmSubject, VerifiedNitroTpm};
 use crate::advice::Advice;
 use crate::aws::identity_document::IdentityDocument;
 use crate::aws::names::is_any_instance;
@@ -35,28 +35,18 @@ impl Verifier for NitroTpm {
         form: "aws-nitrotpm:<instance>",
         fits: is_any_instance,
     }];
-    const IDENTITIES_OF_BEFORE: &'static [IdentityForm] = &[IdentityForm {
-        prefix: "aws-enclave",
-        form: "aws-enclave:<instance>",
-        fits: is_any_instance,
-    }];
 
     fn ask(_: &Nothing, _: Option<&NitroRoots>, _: &NitroTpmRules, _: &Asking<'_>) -> Asked<Self> {
         Ok((NitroTpmSubject::default(), Nothing {}))
     }
 
-    fn is_of_today(subject: &NitroTpmSubject) -> bool {
-        subject.shape == Shape::NitroTpm
-    }
-
     fn verify(
-        subject: &NitroTpmSubject,
+        _: &NitroTpmSubject,
         evidence: &NitroTpmEvidence,
         roots: &NitroRoots,
         binding: &Binding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
-        subject.shape.check()?;
         let verified = super::verify(evidence.document.as_ref(), roots, binding, now)?;
         let server_key = verified.server_key;
         Ok((verified, Some(server_key)))
@@ -80,11 +70,6 @@ impl Verifier for NitroTpm {
     }
 
     fn check_rules(rules: &NitroTpmRules, together: &BTreeSet<Kind>) -> Result<(), &'static str> {
-        if rules.shape() != Shape::NitroTpm {
-            return Err(
-                "shape = \"enclave\" in [aws_nitro_tpm]: documents of Nitro Enclaves are not taken any more: they say nothing of what the instance has booted",
-            );
-        }
         let account = together.contains(&Kind::AwsIdentityDocument) || together.contains(&Kind::AwsSts);
         if account || !rules.checks_account() {
             return Ok(());

@@ -125,12 +125,6 @@ impl NitroTpmRules {
         self.accounts.is_none() && self.instances.is_none()
     }
 
-    /// What a document has to be of.
-    #[must_use]
-    pub const fn shape(&self) -> Shape {
-        self.shape
-    }
-
     /// Gives them the pool's sets.
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.pcrs.use_sets(sets);
@@ -154,7 +148,6 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
 
 /// Which machine it is, and how old what is said of it.
 pub(super) fn appraise_machine(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
-    rules.shape.check()?;
     let document = &verified.document;
     if let Some(accepted) = &rules.accounts {
         let found = verified.account.as_deref().ok_or_else(|| NitroTpmError::AccountUnknown {

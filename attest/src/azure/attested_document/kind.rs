@@ -35,22 +35,12 @@ impl Verifier for AttestedDocument {
         Ok((AzureSubject { nonce }, Nothing {}))
     }
 
-    fn is_of_today(subject: &AzureSubject) -> bool {
-        subject.nonce == NonceForm::Alphanumeric32
-    }
-
     /// The document is for this challenge, and one of the keys that the node may have seen.
-    fn verify(
-        subject: &AzureSubject,
-        evidence: &AzureEvidence,
-        trust: &AzureTrust,
-        binding: &Binding<'_>,
-        now: UnixTime,
-    ) -> Verified<Self> {
+    fn verify(_: &AzureSubject, evidence: &AzureEvidence, trust: &AzureTrust, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
         let mut refused = Refusal::NothingToHoldAgainst(Kind::Azure);
         for key in binding.server_keys {
             let bound = qualifying_data(binding.nonce, binding.purpose, binding.pool, key);
-            let nonce = ImdsNonce::of_form(subject.nonce, &bound);
+            let nonce = ImdsNonce::derive(&bound);
             match super::verify(evidence.signature.0.as_bytes(), trust, &nonce, now) {
                 Ok(document) => return Ok((document, Some(*key))),
                 Err(error @ AttestedDocumentError::Nonce { .. }) => refused = error.into(),

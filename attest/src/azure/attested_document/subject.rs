@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AzureSubject {
-    /// How it follows from the challenge. Challenges of before say nothing of it.
-    #[serde(default)]
+    /// The form of the nonce that follows from the challenge.
     pub nonce: NonceForm,
 }

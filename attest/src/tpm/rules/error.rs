@@ -110,35 +110,6 @@ impl BootRefusal {
         }
     }
 
-    /// The same as earlier releases said it, if that was otherwise: they put no mark behind a text that they had cut, and named what is accepted of other sections
-    /// of a unified kernel image, too.
-    #[must_use]
-    pub fn of_before(&self) -> Option<Self> {
-        let before = match self {
-            Self::NotAccepted {
-                check,
-                event,
-                bank,
-                digest,
-                said,
-                accepted,
-            } => Self::NotAccepted {
-                check: *check,
-                event: *event,
-                bank: *bank,
-                digest: digest.clone(),
-                said: said.of_before(),
-                accepted: accepted.of_before(),
-            },
-            Self::FirmwareVersion { found, accepted } => Self::FirmwareVersion {
-                found: found.of_before(),
-                accepted: accepted.of_before(),
-            },
-            Self::NotProven { .. } | Self::SecureBootOff { .. } | Self::Nothing { .. } | Self::Dbx { .. } => return None,
-        };
-        (before != *self).then_some(before)
-    }
-
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::Dbx { accepted, .. } | Self::NotAccepted { accepted, .. } | Self::FirmwareVersion { accepted, .. } => Some(accepted),

@@ -14,9 +14,6 @@ const HEAD_CHARS: usize = 60;
 /// Length of the text that is shown before and behind the part that differs, in characters.
 const CONTEXT_CHARS: usize = 40;
 
-/// Length of the text that earlier releases showed, without a mark, in characters.
-const LEGACY_LIMIT_CHARS: usize = 120;
-
 /// A part of a text of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excerpt(Box<Shown>);
@@ -29,8 +26,6 @@ struct Shown {
     parts: Vec<Box<str>>,
     /// True if something stands behind the last part.
     is_cut_behind: bool,
-    /// The text as earlier releases showed it.
-    legacy: Box<str>,
 }
 
 impl Excerpt {
@@ -49,7 +44,6 @@ impl Excerpt {
             is_cut_before: false,
             parts,
             is_cut_behind: false,
-            legacy: chars(text, 0, LEGACY_LIMIT_CHARS),
         }))
     }
 
@@ -71,16 +65,6 @@ impl Excerpt {
         found.0.is_cut_before = from > 0;
         found.0.is_cut_behind = to < count;
         Some((nearest, found))
-    }
-
-    /// As earlier releases showed it: who read it could not see that it was cut.
-    pub(super) fn of_before(&self) -> Self {
-        Self(Box::new(Shown {
-            is_cut_before: false,
-            parts: vec![self.0.legacy.clone()],
-            is_cut_behind: false,
-            legacy: self.0.legacy.clone(),
-        }))
     }
 
     /// The parts, without marks.
@@ -131,16 +115,6 @@ pub enum Known {
     Section(&'static str),
     /// An image that was authorised by its own hash.
     OwnHash,
-}
-
-impl Known {
-    pub(super) fn of_before(&self) -> Self {
-        match self {
-            Self::Content(text) => Self::Content(text.of_before()),
-            Self::NodesWord(text) | Self::GrubEnvironment(text) => Self::NodesWord(text.of_before()),
-            other => other.clone(),
-        }
-    }
 }
 
 impl fmt::Display for Known {

@@ -30,8 +30,7 @@ pub(super) fn accepted_sections(
     now: u64,
     section: &str,
 ) -> Withheld {
-    let of_all = words(sets, wanted, bank, &fits, now, None);
-    Withheld::words(words(sets, wanted, bank, fits, now, Some(section))).said_before_as(of_all)
+    Withheld::words(words(sets, wanted, bank, fits, now, Some(section)))
 }
 
 fn words(

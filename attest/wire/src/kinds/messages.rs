@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::values::{Blob, HexDigest};
+use crate::values::Blob;
 
 /// Who runs the machine, by the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,16 +34,6 @@ pub trait Messages {
 
     /// The size of its document, as it travels, with the claimant where that is part of it. `None` for what has a limit of its own.
     fn size(evidence: &Self::Evidence, claimant: Option<&Blob>) -> Option<usize>;
-
-    /// What older nodes say beside what they can show of this kind: SHA-256 of who claims the instance. Today it stands beside all kinds.
-    fn claimant_offered(_: &Self::Offer) -> Option<&HexDigest> {
-        None
-    }
-
-    /// What older nodes show beside evidence of this kind: the claimant.
-    fn claimant_shown(_: &Self::Evidence) -> Option<&Blob> {
-        None
-    }
 
     /// The parts of what a node offers that a record may have digests of, by the names of their members.
     fn offered_parts(_: &Self::Offer) -> Parts<'_> {

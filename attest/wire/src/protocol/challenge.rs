@@ -1,7 +1,6 @@
 //! The challenge: what a node can show, and what it is asked for.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -42,21 +41,6 @@ members! {
 kinds_of!(Attester);
 
 impl Attester {
-    /// Who claims the instance, if these kinds are what is asked for. Older nodes say it beside the identity document, and answer it there
-    /// only: of one that is not asked for a document, nothing is known.
-    #[must_use]
-    pub fn claimant_sha256(&self, asked: &BTreeSet<Kind>) -> Option<&HexDigest> {
-        let mut claimant = self.claimant_sha256.as_ref();
-        macro_rules! one {
-            ($kind:ident, $member:ident, $room:ty) => {
-                let offer = self.$member.as_ref().filter(|_| asked.contains(&Kind::$kind));
-                claimant = claimant.or_else(|| offer.and_then(<$room>::claimant_offered));
-            };
-        }
-        each_kind!(one);
-        claimant
-    }
-
     /// Keys and certificates, by where they stand in it (`tpm.ek_certificate`), for digests.
     #[must_use]
     pub fn parts(&self) -> Vec<(String, Cow<'_, [u8]>)> {

@@ -45,17 +45,10 @@ impl From<TpmEvidence> for Evidence {
 }
 
 impl Evidence {
-    /// SHA-256 of the claimant; older nodes send it beside the identity document. `None` if there is none, or what cannot be one.
+    /// SHA-256 of the claimant. `None` if there is none, or what cannot be one.
     #[must_use]
     pub fn claimant_sha256(&self) -> Option<HexDigest> {
-        let mut claimant = self.claimant.as_ref();
-        macro_rules! one {
-            ($kind:ident, $member:ident, $room:ty) => {
-                claimant = claimant.or_else(|| self.$member.as_ref().and_then(<$room>::claimant_shown));
-            };
-        }
-        each_kind!(one);
-        let claimant = claimant?.as_ref();
+        let claimant = self.claimant.as_ref()?.as_ref();
         // A short one could be guessed, whatever its digest is.
         (claimant.len() == CLAIMANT_BYTES).then(|| sha256(&[claimant]).into())
     }

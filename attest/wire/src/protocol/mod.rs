@@ -9,7 +9,7 @@ mod evidence;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::aws::identity_document::{IdentityDocumentAttester, IdentityDocumentEvidence};
+pub use crate::aws::identity_document::IdentityDocumentEvidence;
 pub use crate::aws::nitro_tpm::NitroTpmEvidence;
 pub use crate::aws::sts::StsEvidence;
 pub use crate::azure::attested_document::AzureEvidence;
@@ -81,7 +81,7 @@ pub struct Discovery {
     /// The kinds of evidence that this gateway can verify, by their words ([`crate::Kind::as_str`]). A node offers no others.
     pub kinds: Vec<String>,
     /// How long a node of the pool that was asked about waits if it is told to come again, seconds. Only in the answer to who asks about a
-    /// pool that is there: a node of an earlier release does not, and would not understand it.
+    /// pool that is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
     /// True if a challenge takes [`ChallengeRequest::kubelet_key_sha256`], and the node is to attest such a key. Present for a node that

@@ -82,7 +82,7 @@ pub fn is_code(code: &str) -> bool {
     CODES.iter().chain(attest::reject::advices()).any(|advice| advice.code == code)
 }
 
-/// What a recorded refusal with this code came from: records of before do not say it.
+/// Returns what a refusal with this code comes from.
 #[must_use]
 pub fn decided_by(code: &str) -> DecidedBy {
     match OWN.iter().find(|own| own.advice.code == code) {

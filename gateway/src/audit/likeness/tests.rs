@@ -159,7 +159,7 @@ fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
 #[test]
 fn what_is_recorded_as_a_difference_is_base64_and_nothing_else() {
     let line = |difference: serde_json::Value| {
-        let basis = serde_json::json!({"event_log_sha256": "ab", "event_log_difference": difference});
+        let basis = serde_json::json!({"allowlisted": false, "event_log_sha256": "ab", "event_log_difference": difference});
         serde_json::from_value::<super::super::Basis>(basis)
     };
     let read = line(serde_json::json!({"from": "cd", "zstd": "AQI="})).unwrap();
@@ -172,9 +172,10 @@ fn what_is_recorded_as_a_difference_is_base64_and_nothing_else() {
     ] {
         line(wrong).unwrap_err();
     }
-    // Of an older release.
-    let older: super::super::Basis = serde_json::from_value(serde_json::json!({"event_log_sha256": "ab"})).unwrap();
-    assert!(older.event_log_difference.is_none());
+    // Of a log that is kept whole.
+    let whole = serde_json::json!({"allowlisted": false, "event_log_sha256": "ab"});
+    let whole: super::super::Basis = serde_json::from_value(whole).unwrap();
+    assert!(whole.event_log_difference.is_none());
 }
 
 #[test]

@@ -73,7 +73,6 @@ struct Counts {
     different: usize,
     by_digest: usize,
     unread: usize,
-    no_longer: usize,
     unreadable: usize,
     /// Lines that there are, and those that were asked for.
     lines: usize,
@@ -87,19 +86,14 @@ impl std::fmt::Display for Counts {
             different,
             by_digest,
             unread,
-            no_longer,
             unreadable,
             lines: _,
             wanted: _,
         } = self;
         write!(
             f,
-            "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, "
-        )?;
-        if *no_longer > 0 {
-            write!(f, "{no_longer} no longer judged, ")?;
-        }
-        write!(f, "{unreadable} lines that cannot be read")
+            "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {unreadable} lines that cannot be read"
+        )
     }
 }
 
@@ -443,7 +437,6 @@ fn note(review: Review, at: &str, rows: &mut Bounded<6>, notes: &mut Bounded<1>,
         (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
         (true, Judged::Unread) => (&mut counts.unread, "unread"),
         (true, Judged::OfLog | Judged::Admin) => return,
-        (true, Judged::NoLonger) => (&mut counts.no_longer, "no longer judged"),
     };
     *count += 1;
     for what in &review.differences {

@@ -33,9 +33,6 @@ const TICKET_LIMIT_SECONDS: u64 = 86_400;
 /// Longest id that is remembered: twice as long as those of decisions.
 const ID_LIMIT_BYTES: usize = 64;
 
-/// A refusal that earlier builds said to come from something else: they asked nothing but the allowlist whether a ticket still holds.
-const RELABELLED: (&str, DecidedBy) = ("ticket-withdrawn", DecidedBy::Evidence);
-
 /// A line of the log, all that can be compared.
 #[derive(Debug, Deserialize)]
 struct Line {
@@ -53,7 +50,6 @@ struct Line {
     instance: Option<String>,
     name: Option<String>,
     code: Option<String>,
-    /// Not there in records of before there was such a field; then less can be compared.
     decided_by: Option<DecidedBy>,
     reason: String,
     grant: Option<ConfigSet>,
@@ -87,8 +83,6 @@ pub enum Judged {
     ByDigest,
     /// What was shown was not looked at, and nothing of it is kept.
     Unread,
-    /// It is of a kind that nothing verifies any more: what else the line holds was compared.
-    NoLonger,
     /// It is no decision: the chain's verification says what it is worth.
     OfLog,
     /// It is no decision about a node: what somebody has done is shown.
@@ -228,11 +222,6 @@ impl<'b> Reviewer<'b> {
 }
 
 impl Line {
-    /// Whether it was written with all that can be compared.
-    const fn is_new(&self) -> bool {
-        self.decided_by.is_some()
-    }
-
     fn recorded(&self) -> String {
         let verdict = match self.verdict {
             Verdict::Trusted => "trusted",
@@ -263,9 +252,7 @@ impl Line {
         match self.verdict {
             Verdict::Refused => {
                 differences.there("code", self.code.as_ref());
-                if self.is_new() {
-                    differences.absent("grant", self.grant.as_ref());
-                }
+                differences.absent("grant", self.grant.as_ref());
                 differences.absent("config_sha256", self.config_sha256.as_ref());
                 differences.absent("ticket", self.ticket.as_ref());
                 differences.absent("would_refuse", self.would_refuse.first());
@@ -276,9 +263,8 @@ impl Line {
                 self.check_grant(differences);
             }
         }
-        if let Some(recorded) = self.decided_by
-            && (self.code.as_deref(), recorded) != (Some(RELABELLED.0), RELABELLED.1)
-        {
+        differences.there("decided_by", self.decided_by.as_ref());
+        if let Some(recorded) = self.decided_by {
             differences.same("decided_by", &recorded, &self.by());
         }
     }
@@ -286,10 +272,7 @@ impl Line {
     /// What was given is what the pool gave for what was shown.
     fn check_grant(&self, differences: &mut Differences) {
         let Some(grants) = self.grants else {
-            if self.is_new() {
-                differences.say("grants is missing");
-            }
-            return;
+            return differences.say("grants is missing");
         };
         let earns = match self.shown {
             Shown::Tpm | Shown::Cloud | Shown::Ticket => grants.attested,

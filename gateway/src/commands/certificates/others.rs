@@ -1,4 +1,4 @@
-//! What is only there if it is set: the CAs of servers that the gateway asks or sends to, and what clouds sign with.
+//! Optional trust anchors: the CAs of servers that the gateway asks or sends to, and what clouds sign with.
 
 use std::path::Path;
 

@@ -342,28 +342,6 @@ fn a_pool_in_azure_is_somebodys() {
 }
 
 #[test]
-fn what_was_said_of_enclaves_is_told() {
-    let enclave = ANY_ACCOUNT.replace("accounts", "shape = \"enclave\"\naccounts");
-    let told = Err("documents of Nitro Enclaves are not taken any more");
-    check(r#"[["aws-nitro-tpm"]]"#, &[&enclave], told);
-    check(r#"[["tpm", "aws-nitro-tpm"], ["tpm"]]"#, &[ALLOWLIST, TPM, &enclave], told);
-    let pool = load_with(|pool| {
-        let text = format!("[grants]\n[attestation]\naccepts = [[\"aws-nitro-tpm\"]]\n{INVENTORY}{ANY_ACCOUNT}");
-        fs::write(pool.join("pool.toml"), text).unwrap();
-        fs::write(pool.join("instances.txt"), "aws-enclave:i-1\naws-nitrotpm:i-2\naws-enclave:i-3\n").unwrap();
-    });
-    let pool = pool.unwrap();
-    let machines: Vec<_> = pool.inventory.as_ref().unwrap().machines().machines().collect();
-    assert_eq!(machines, [("aws-nitrotpm:i-2", None)]);
-    let warnings = pool.warnings(true, true);
-    let of_enclaves: Vec<_> = warnings.iter().filter(|warning| warning.contains("aws-enclave:")).collect();
-    assert!(
-        of_enclaves.len() == 1 && of_enclaves[0].contains("aws-enclave:i-1, and no machine attests as that any more"),
-        "{warnings:?}"
-    );
-}
-
-#[test]
 fn vtpms_of_google_are_those_of_instances_that_the_pool_accepts() {
     let vtpm = format!("{OF_GOOGLE}{TPM}");
     check("", &[&vtpm, GCP], Ok("tpm"));

@@ -6,16 +6,9 @@ use crate::nonce::sha256;
 
 /// Separates this use of SHA-256 from every other.
 const DOMAIN: &[u8] = b"attestation-gateway/v2/azure-nonce\0";
-/// What challenges of before were answered with.
-const DOMAIN_OF_TEN_DIGITS: &[u8] = b"attestation-gateway/v1/azure-nonce\0";
 
 /// What a nonce is made of.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-
-/// The least number of ten digits.
-const LEAST: u128 = 1_000_000_000;
-/// How many numbers have ten digits.
-const NUMBERS: u128 = 9_000_000_000;
 
 /// Longest nonce that IMDS takes, in characters, and the length of those that it is asked with: letters and digits only.
 ///
@@ -31,13 +24,9 @@ pub const IMDS_NONCE_LIMIT_CHARACTERS: usize = 32;
 #[serde(transparent)]
 pub struct ImdsNonce(String);
 
-/// How the nonce follows from a challenge. It stands in the sealed challenge, so that records of before are verified as they were then.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The form of the nonce that follows from a challenge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NonceForm {
-    /// Ten digits, 33 bits: so few that documents collected beforehand fit some challenge. In records only; no challenge asks for it.
-    #[default]
-    #[serde(rename = "ten-digits")]
-    TenDigits,
     /// 32 letters and digits.
     #[serde(rename = "alphanumeric-32")]
     Alphanumeric32,
@@ -58,19 +47,6 @@ impl ImdsNonce {
     pub fn derive(binding: &[u8; 32]) -> Self {
         let mut number = sha256(&[DOMAIN, binding]);
         Self((0..IMDS_NONCE_LIMIT_CHARACTERS).map(|_| digit(&mut number)).collect())
-    }
-
-    /// The nonce that a challenge of this form is answered with.
-    #[must_use]
-    pub fn of_form(form: NonceForm, binding: &[u8; 32]) -> Self {
-        match form {
-            NonceForm::Alphanumeric32 => Self::derive(binding),
-            NonceForm::TenDigits => {
-                let hash = sha256(&[DOMAIN_OF_TEN_DIGITS, binding]);
-                let number = hash.iter().take(16).fold(0_u128, |number, &byte| number << 8 | u128::from(byte));
-                Self((LEAST + number % NUMBERS).to_string())
-            }
-        }
     }
 
     /// One that was used before: for documents that are verified again. What IMDS writes for a request without a nonce is one, too: it
@@ -146,8 +122,6 @@ mod tests {
     #[test]
     fn is_what_its_description_says() {
         assert_eq!(ImdsNonce::derive(&[7; 32]).as_str(), "jIL5PhUKl8BWTsiuBRGPGCfsMlvxS53F");
-        assert_eq!(ImdsNonce::of_form(NonceForm::Alphanumeric32, &[7; 32]), ImdsNonce::derive(&[7; 32]));
-        assert_eq!(ImdsNonce::of_form(NonceForm::TenDigits, &[7; 32]).as_str(), "2105770942");
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, WouldRefuse, of_before, replay, trusted_by};
+use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, WouldRefuse, replay, trusted_by};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
-use serde_json::Value;
 
 use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
 
@@ -25,7 +24,7 @@ impl Line {
                 differences.say(format!("{field} does not belong there"));
             }
         }
-        if self.is_new() && self.basis.as_ref().is_none_or(|basis| basis.digests.is_none()) {
+        if self.basis.as_ref().is_none_or(|basis| basis.digests.is_none()) {
             differences.say("basis.digests is missing");
         }
         ("by digest".to_owned(), Judged::ByDigest)
@@ -67,19 +66,13 @@ impl Line {
                 ("token-invalid".to_owned(), true)
             }
             Err(ReplayError::Reject(reject)) => {
-                let before = of_before(&reject).map(|before| Refusal::from(before).reason());
                 let refusal = Refusal::from(reject);
                 let code = refusal.code().to_owned();
                 let same = refused && self.code.as_ref() == Some(&code);
-                if same && self.is_new() && before.as_ref() != Some(&self.reason) {
+                if same {
                     differences.same("reason", &self.reason, &refusal.reason());
                 }
-                // In old records, evidence for a spent challenge stands there and was not looked at.
-                (code, same || (!self.is_new() && self.code.as_deref() == Some("challenge-spent")))
-            }
-            Err(ReplayError::NoLongerJudged(_)) => {
-                self.check_claims_of_enclave(differences);
-                return ("no longer judged".to_owned(), Judged::NoLonger);
+                (code, same)
             }
             Err(error) => (format!("cannot: {error}"), false),
         };
@@ -95,9 +88,7 @@ impl Line {
         let challenge = spent.challenge();
         let subject = &challenge.subject;
         differences.same("pool", &self.pool, &challenge.pool);
-        if self.is_new() || !self.kinds.is_empty() {
-            differences.same("kinds", &self.kinds, &subject.kinds());
-        }
+        differences.same("kinds", &self.kinds, &subject.kinds());
         let shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
         differences.same("shown", &self.shown, &shown);
         let lifetime = challenge.expires.checked_sub(challenge.issued);
@@ -118,11 +109,11 @@ impl Line {
         let found = self.verdict == Verdict::Refused && given.is_some() && self.name.as_ref() == given;
         if challenge.name.is_some() || (self.verdict == Verdict::Refused && !found) {
             differences.same("name", &self.name, &challenge.name);
-        } else if self.is_new() || !basis.allowlisted {
+        } else {
             differences.same("name", &self.name.as_ref(), &given);
         }
         let token = self.verdict == Verdict::Trusted && self.kinds.contains(&Kind::Token);
-        if self.is_new() && self.use_number.is_some() != token {
+        if self.use_number.is_some() != token {
             differences.say("use_number is there with a token beside the evidence, and only then");
         }
         if self.claims.is_none() {
@@ -140,18 +131,11 @@ impl Line {
         let instance = claims.instance().filter(|instance| *instance != identity);
         differences.same("instance", &self.instance, &instance.map(ToString::to_string));
         let proven = serde_json::to_value(claims).unwrap_or_default();
-        let same = match &self.claims {
-            Some(recorded) if self.is_new() => *recorded == proven,
-            Some(recorded) => is_part(recorded, &proven),
-            None => false,
-        };
-        if !same {
+        if self.claims.as_ref() != Some(&proven) {
             differences.say("claims are not what the evidence proves");
         }
-        if self.verdict == Verdict::Trusted && self.would_refuse != WouldRefuse::all_of_before(result) {
+        if self.verdict == Verdict::Trusted {
             differences.same("would_refuse", &self.would_refuse, &WouldRefuse::all_of(result));
-        }
-        if self.verdict == Verdict::Trusted && self.is_new() {
             differences.same("reason", &self.reason, &trusted_by(result));
             self.check_ticket(differences);
         }
@@ -167,39 +151,5 @@ impl Line {
             Some(_) => differences.say("no ticket has such terms"),
             None => differences.say("ticket is missing"),
         }
-    }
-
-    /// What the record says was proven fits together, and is what an enclave could prove. That it was proven nobody can tell any longer.
-    fn check_claims_of_enclave(&self, differences: &mut Differences) {
-        if self.verdict != Verdict::Trusted {
-            return;
-        }
-        let claims = self.claims.as_ref().unwrap_or(&Value::Null);
-        let said = |name: &str| claims.get(name).and_then(Value::as_str).map(str::to_owned);
-        let identity = said("identity");
-        if !identity.as_ref().is_some_and(|identity| identity.starts_with("aws-enclave:"))
-            || claims.pointer("/aws_nitro_tpm/shape") != Some(&Value::from("enclave"))
-        {
-            differences.say("claims are not what an enclave's document proves");
-        }
-        if self.basis.as_ref().is_none_or(|basis| basis.evidence.is_none()) {
-            differences.say("evidence is missing");
-        }
-        differences.same("identity", &self.identity, &identity);
-        let instance = said("instance").filter(|instance| Some(instance) != identity.as_ref());
-        differences.same("instance", &self.instance, &instance);
-        if self.is_new() {
-            self.check_ticket(differences);
-        }
-    }
-}
-
-/// Whether all that an older release has written is there still; later ones may have said more.
-fn is_part(recorded: &Value, proven: &Value) -> bool {
-    match (recorded, proven) {
-        (Value::Object(recorded), Value::Object(proven)) => recorded
-            .iter()
-            .all(|(name, value)| proven.get(name).is_some_and(|found| is_part(value, found))),
-        (recorded, proven) => recorded == proven,
     }
 }

@@ -25,7 +25,7 @@ impl Line {
 
     pub(super) fn store_accepted(&self, differences: &mut Differences) -> (String, Judged) {
         differences.there("accepted_store", self.accepted_store.as_ref());
-        // Earlier releases did not say who it was.
+        differences.there("admin", self.admin.as_ref());
         if let Some(act) = &self.admin {
             differences.same("admin.v", &act.v, &VERSION);
             if ![Verb::StoreAccept, Verb::StoreImport, Verb::StoreCopy].contains(&act.verb) {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Gateway, POOL, program};
 
-/// What a terminal would obey, and a spreadsheet.
+/// Text that a terminal would obey.
 const HOSTILE: &str = "=\u{1b}]0;owned\u{7}\u{9b}2J\u{202e},\"x\"\r\nnext";
 
 const NONE: [u64; 0] = [];
@@ -183,7 +183,6 @@ fn nothing_that_a_node_sends_reaches_the_terminal_as_a_command() {
         &["show", "--wide"],
         &["show", "--record", "1"],
         &["show", "--node", HOSTILE],
-        &["export", "--format", "csv"],
     ] {
         let printed = folder.good(arguments);
         let obeyed = |c: char| c != '\n' && c != '\r' && c.is_control() || c == '\u{202e}';
@@ -223,41 +222,30 @@ fn a_files_name_does_not_act_on_a_terminal() {
     assert!(!said.chars().any(|c| c != '\n' && c.is_control()), "{said:?}");
 }
 
-/// What an independent reader of CSV makes of it: rows of cells.
-fn read_csv(text: &str) -> Vec<Vec<String>> {
-    let script = "import csv,io,json,sys\nprint(json.dumps(list(csv.reader(io.TextIOWrapper(sys.stdin.buffer, newline=''), strict=True))))";
-    let mut python = Command::new("python3")
-        .args(["-c", script])
+/// The documented line that makes a table of refusals.
+#[test]
+fn the_documented_filter_of_jq_makes_a_table() {
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md")).unwrap();
+    let line = document.lines().find(|line| line.contains("| @csv'")).unwrap();
+    let (begin, rest) = line.split_once(" | jq -r '").unwrap();
+    assert_eq!(begin, "attest-gateway log export --verdict refused");
+    let (filter, _) = rest.split_once('\'').unwrap();
+    let folder = Folder::with(&[refused(1), attested(2), plain(3)]);
+    let mut jq = Command::new("jq")
+        .args(["-r", filter])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    python.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    let output = python.wait_with_output().unwrap();
-    assert!(output.status.success());
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-#[test]
-fn csv_has_the_documented_columns_and_is_read_by_another_program() {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md")).unwrap();
-    let folder = Folder::with(&[refused(1), attested(2), hostile(3)]);
-    let text = folder.good(&["export", "--format", "csv"]);
-    assert!(text.ends_with("\r\n") && text.matches('\n').count() == 4);
-    let rows = read_csv(&text);
-    let columns = rows[0].join(", ");
+    let lines = folder.good(&["export", "--verdict", "refused"]);
+    jq.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = jq.wait_with_output().unwrap();
+    let (table, identity) = (String::from_utf8(output.stdout).unwrap(), format!("tpm:{}", "17bdc2c5".repeat(8)));
+    let row = format!("\"2026-11-21T11:00:01Z\",\"worker\",\"{identity}\",\"ek-not-endorsed\",\"EK 17bd is not on the allowlist");
     assert!(
-        document.contains(&format!("`{columns}`")),
-        "{columns} is not in docs/configuration.md"
+        output.status.success() && table.starts_with(&row) && table.lines().count() == 1,
+        "{table}"
     );
-    assert!(rows.iter().all(|row| row.len() == rows[0].len()));
-    let cell = |row: usize, column: &str| rows[row][rows[0].iter().position(|name| name == column).unwrap()].as_str();
-    assert_eq!(
-        (cell(1, "code"), cell(1, "at"), cell(1, "number")),
-        ("ek-not-endorsed", "1795258801", "1")
-    );
-    assert_eq!((cell(2, "name"), cell(2, "verdict"), cell(2, "code")), ("worker-7", "trusted", ""));
-    assert_eq!(cell(3, "name"), "'=\\u{1b}]0;owned\\u{7}\\u{9b}2J\\u{202e},\"x\"\\u{d}\\u{a}next");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -325,7 +313,6 @@ fn what_is_no_record_is_named_and_the_rest_is_there() {
             .for_each(|part| assert!(out.contains(part), "{arguments:?}: {part} is not in {out}"));
     };
     check(&["show", "--all"], &["000000010000", "000000040000"]);
-    check(&["export", "--format", "csv"], &["00000001", "00000004"]);
     // As JSON lines the log is what it is, but for what is no line.
     let output = folder.run(&["export"]);
     assert_eq!(
@@ -378,12 +365,7 @@ fn what_is_asked_for_wrongly_is_said_plainly() {
 fn a_reader_that_has_seen_enough_is_no_error() {
     let lines: Vec<String> = (1..=2000).map(attested).collect();
     let folder = Folder::with(&lines);
-    for arguments in [
-        &["show", "--all"][..],
-        &["export"],
-        &["export", "--format", "csv"],
-        &["tail", "-n", "2000"],
-    ] {
+    for arguments in [&["show", "--all"][..], &["export"], &["tail", "-n", "2000"]] {
         let mut child = folder
             .command(arguments)
             .stdout(Stdio::piped())
@@ -409,7 +391,7 @@ fn a_large_log_is_read_in_bounded_memory() {
     file.write_all(&vec![b'x'; 40 * 1024 * 1024]).unwrap();
     let length = file.metadata().unwrap().len();
     assert!(length > 72 * 1024 * 1024, "{length}");
-    for arguments in ["show --all", "show --last 5", "export --format csv", "export --last 3"] {
+    for arguments in ["show --all", "show --last 5", "export", "export --last 3"] {
         let output = Command::new("bash")
             .arg("-c")
             .arg(format!("ulimit -d 65536; exec \"$@\" log {arguments}"))

@@ -87,7 +87,6 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
         "log show",
         "log show --record 1",
         "log export",
-        "log export --format csv",
         "audit",
         "store backup backup.jsonl",
         "store export export.jsonl",

@@ -67,7 +67,7 @@ fn what_was_counted_only_is_not_hidden() {
         &["show", "--verdict", "refused"],
         &["show", "--code", "ek-not-endorsed", "--all"],
         &["export", "--node", "worker-7"],
-        &["export", "--format", "csv", "--decision", "config"],
+        &["export", "--decision", "config"],
     ] {
         assert!(
             said(arguments).contains("42 decisions were only counted"),

@@ -11,64 +11,47 @@ use attest_gateway::files::{self, PRIVATE};
 use attest_gateway::settings::Settings;
 
 use super::chains::Chains;
-use super::csv;
 use super::row::visible_json;
 use super::source::{Opened, Source, Unread};
 use crate::commands::output::{Output, Reader, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, for a spreadsheet\n  attest-gateway log export --verdict refused --format csv > refused.csv\n\nJSON lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: as JSON lines, without a filter, it is written all the same, unless it is cut off or longer than 16 MiB."
+    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, as a table\n  attest-gateway log export --verdict refused | jq -r '[.time, .pool, .name // .identity // .peer, .code, .reason] | @csv' > refused.csv\n\nThe lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: without a filter it is written all the same, unless it is cut off or longer than 16 MiB."
 )]
 pub struct Arguments {
     #[command(flatten)]
     source: Source,
-    /// As what.
-    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
-    format: Format,
     /// Into a new file, which is there when it is whole; standard output otherwise.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Records as they are, one on a line.
-    Jsonl,
-    /// A table (RFC 4180).
-    Csv,
 }
 
 pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let source = arguments.source.clone().with_identities(settings)?;
     let opened = source.open(settings, source.last)?;
     let unread = match &arguments.output {
-        Some(path) => into_file(path, |output| write(&opened, &source, arguments.format, output, false))?,
+        Some(path) => into_file(path, |output| write(&opened, &source, output, false))?,
         None => {
             let (mut output, terminal) = stdout()?;
-            write(&opened, &source, arguments.format, &mut output, terminal)?
+            write(&opened, &source, &mut output, terminal)?
         }
     };
     Ok(ExitCode::from(u8::from(unread.say())))
 }
 
-fn write<W: Write>(opened: &Opened, source: &Source, format: Format, output: &mut Output<W>, terminal: bool) -> anyhow::Result<Unread> {
-    if format == Format::Csv {
-        output.put(csv::head().as_bytes())?;
-    }
+fn write<W: Write>(opened: &Opened, source: &Source, output: &mut Output<W>, terminal: bool) -> anyhow::Result<Unread> {
     let mut chains = Chains::default();
     let unread = opened.each(|read| {
         chains.line(read);
-        match (&read.fields, format) {
-            (Some(fields), _) if !source.filter.takes(fields, read.line) => Ok(Reader::There),
-            (Some(fields), Format::Csv) => output.put(csv::of(fields).as_bytes()),
-            (None, Format::Csv) => Ok(Reader::There),
-            (None, Format::Jsonl) if !source.filter.is_empty() => Ok(Reader::There),
-            (_, Format::Jsonl) => put_as_it_is(output, read.line, terminal),
+        match &read.fields {
+            Some(fields) if !source.filter.takes(fields, read.line) => Ok(Reader::There),
+            None if !source.filter.is_empty() => Ok(Reader::There),
+            _ => put_as_it_is(output, read.line, terminal),
         }
     })?;
     output.flush()?;
-    if format == Format::Jsonl && source.filter.is_empty() {
+    if source.filter.is_empty() {
         chains.say();
     }
     Ok(unread)

@@ -58,8 +58,6 @@ pub struct Fields {
     pub verdict: String,
     pub peer: String,
     pub pool: String,
-    #[serde(default)]
-    pub shown: String,
     pub identity: Option<String>,
     pub instance: Option<String>,
     pub name: Option<String>,
@@ -69,8 +67,6 @@ pub struct Fields {
     pub grant: Option<String>,
     pub config_sha256: Option<String>,
     pub spec_version: Option<String>,
-    pub earned_by: Option<String>,
-    pub use_number: Option<u64>,
     pub not_attested: Option<Said>,
     pub booted_before: Option<String>,
     #[serde(default)]

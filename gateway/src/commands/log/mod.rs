@@ -4,7 +4,6 @@ mod boot_diff;
 mod chains;
 mod changes;
 mod config;
-mod csv;
 mod export;
 mod filter;
 mod give_up;
@@ -38,7 +37,7 @@ pub enum Command {
     Tail(tail::Arguments),
     /// Render a config that was served from the pool's folder of that time, and print it if its SHA-256 is that of the record.
     Config(config::Arguments),
-    /// Write records as JSON lines, as they are, or as CSV.
+    /// Write records as JSON lines, as they are.
     Export(export::Arguments),
     /// What two machines have booted, or one machine twice: event by event, beside one another.
     BootDiff(boot_diff::Arguments),

@@ -42,7 +42,8 @@ pub mod cluster;
 pub mod cluster_api;
 pub mod credentials;
 pub mod files;
-pub mod forward;
+#[cfg(feature = "cluster")]
+mod forward;
 pub mod ignition;
 pub mod inspection;
 pub mod machine_config;

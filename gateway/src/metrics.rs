@@ -30,9 +30,6 @@ pub struct Metrics {
     log_moved: Gauge,
     log_incomplete: Gauge,
     log_segments_held: Gauge,
-    log_forwarded: Family<ReceiverLabels, Counter>,
-    log_forward_lag_records: Family<ReceiverLabels, Gauge>,
-    log_forward_lag_seconds: Family<ReceiverLabels, Gauge>,
     cluster_watch_broken: Family<WatchLabels, Gauge>,
     second_stage_missing: Gauge,
     attested_nodes_waiting: Gauge,
@@ -73,11 +70,6 @@ struct ReloadLabels {
 struct FetchLabels {
     what: &'static str,
     result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReceiverLabels {
-    receiver: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -209,26 +201,8 @@ impl Default for Metrics {
         let log_segments_held = Gauge::default();
         registry.register(
             "log_segments_held",
-            "Segments of the attestation log that are past the rule of retention and stay, because somebody needs them",
+            "Segments of the attestation log that are past the rule of retention and stay, because a decision of their time is under way",
             log_segments_held.clone(),
-        );
-        let log_forwarded = Family::default();
-        registry.register(
-            "log_forwarded",
-            "Records of the attestation log that a receiver has taken, those that it was given again included",
-            log_forwarded.clone(),
-        );
-        let log_forward_lag_records = Family::default();
-        registry.register(
-            "log_forward_lag_records",
-            "Records of the attestation log that a receiver lacks",
-            log_forward_lag_records.clone(),
-        );
-        let log_forward_lag_seconds = Family::default();
-        registry.register(
-            "log_forward_lag_seconds",
-            "How long ago the first record was made that a receiver lacks; 0 if it lacks none",
-            log_forward_lag_seconds.clone(),
         );
         let cluster_watch_broken = Family::default();
         registry.register(
@@ -259,9 +233,6 @@ impl Default for Metrics {
             log_moved,
             log_incomplete,
             log_segments_held,
-            log_forwarded,
-            log_forward_lag_records,
-            log_forward_lag_seconds,
             cluster_watch_broken,
             second_stage_missing,
             attested_nodes_waiting,
@@ -409,19 +380,6 @@ impl Metrics {
         self.log_segments_held.set(i64::try_from(segments).unwrap_or(i64::MAX));
     }
 
-    /// Counts records that a receiver has taken.
-    pub fn log_forwarded(&self, receiver: &str, records: usize) {
-        let records = u64::try_from(records).unwrap_or(u64::MAX);
-        self.log_forwarded.get_or_create(&receiver_labels(receiver)).inc_by(records);
-    }
-
-    /// Says how far a receiver is behind the log.
-    pub fn log_forward_lag(&self, receiver: &str, records: u64, seconds: u64) {
-        let (labels, gauge) = (receiver_labels(receiver), |value: u64| i64::try_from(value).unwrap_or(i64::MAX));
-        self.log_forward_lag_records.get_or_create(&labels).set(gauge(records));
-        self.log_forward_lag_seconds.get_or_create(&labels).set(gauge(seconds));
-    }
-
     /// Says whether the cluster's API does not tell the gateway what it watches there.
     pub fn cluster_watch_broken(&self, what: &'static str, broken: bool) {
         self.cluster_watch_broken
@@ -469,11 +427,6 @@ fn labels(pool: &str) -> PoolLabels {
     PoolLabels { pool: pool.to_owned() }
 }
 
-fn receiver_labels(receiver: &str) -> ReceiverLabels {
-    let receiver = receiver.to_owned();
-    ReceiverLabels { receiver }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -505,8 +458,6 @@ mod tests {
         metrics.log_moved(true);
         metrics.log_incomplete();
         metrics.log_segments_held(4);
-        metrics.log_forwarded("siem", 3);
-        metrics.log_forward_lag("siem", 2, 5);
         let text = metrics.text().unwrap();
         for line in [
             r#"attest_gateway_decisions_total{decision="config",verdict="refused",code="token-invalid"} 1"#,
@@ -529,9 +480,6 @@ mod tests {
             "attest_gateway_log_moved 1",
             "attest_gateway_log_incomplete 1",
             "attest_gateway_log_segments_held 4",
-            r#"attest_gateway_log_forwarded_total{receiver="siem"} 3"#,
-            r#"attest_gateway_log_forward_lag_records{receiver="siem"} 2"#,
-            r#"attest_gateway_log_forward_lag_seconds{receiver="siem"} 5"#,
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
         }

@@ -60,7 +60,6 @@ mod log_by_openssl;
 mod log_chain;
 mod log_checkpoints;
 mod log_commands;
-mod log_forward;
 mod log_of_store;
 mod log_retention;
 mod log_segments;

@@ -51,11 +51,8 @@ fn run(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
     ends(program().current_dir(gateway.path("")).args(arguments))
 }
 
-const FORWARD: &str =
-    "[[attestation_log.forward]]\nname = \"siem\"\nto = \"https://127.0.0.1:9/\"\nca = \"forward.crt\"\ntoken_file = \"siem.token\"";
-
 /// Each file of the settings; and whether nothing is served without it.
-const FILES: [(&str, &str, bool); 18] = [
+const FILES: [(&str, &str, bool); 17] = [
     ("gateway.toml", "", true),
     ("tls/mcs-ca.crt", "", true),
     ("tls/mcs.crt", "", true),
@@ -67,7 +64,6 @@ const FILES: [(&str, &str, bool); 18] = [
     ("pools/infra/full/config.ign", "", false),
     ("keys.json", "[gcp]\njwks = \"keys.json\"", true),
     ("outgoing.crt", "[outgoing]\nca = \"outgoing.crt\"", true),
-    ("forward.crt", FORWARD, true),
     ("store.key", "[store]\nkey_file = \"store.key\"", true),
     ("state/log.key", "", true),
     (NEXT, "", true),
@@ -87,7 +83,6 @@ fn nothing_waits_for_a_pipe_in_the_place_of_a_file() {
     for (file, settings, fails) in FILES {
         let gateway = Gateway::init();
         gateway.settings(settings);
-        fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("forward.crt")).unwrap();
         pipe(&gateway.path(file));
         let (code, said) = run(&gateway, &["check"]);
         assert_eq!(code, Some(i32::from(fails)), "{file}: {said}");
@@ -119,11 +114,7 @@ fn a_gateway_serves_beside_a_pipe_among_its_roots() {
         pipe(&gateway.path(folder).join("maker.pem"));
         fs::create_dir(gateway.path(folder).join("folder.crt")).unwrap();
     }
-    pipe(&gateway.path("siem.token"));
-    fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("forward.crt")).unwrap();
-    gateway.settings(FORWARD);
     gateway.run();
-    gateway.line(|line| line.contains("siem.token: this is a named pipe"));
     gateway.terminate();
     assert!(gateway.wait().success());
 }
@@ -137,7 +128,6 @@ fn what_is_far_too_large_is_not_read_into_memory() {
     {
         let gateway = Gateway::init();
         gateway.settings(settings);
-        fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("forward.crt")).unwrap();
         let path = gateway.path(file);
         drop(fs::remove_file(&path));
         let large = fs::File::create(&path).unwrap();

@@ -1,9 +1,8 @@
-//! Records on their way, read from the log some at a time.
+//! Records of the log, some at a time, as far as they are on disk.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use tokio::sync::watch;
 
 use super::kept::Place;
@@ -11,44 +10,27 @@ use crate::audit::Durable;
 use crate::audit::reading::{Follower, Next, Position, ReadError};
 use crate::files::folder;
 
-/// Records that are sent at once.
+/// Records that are read at once.
 const RECORDS: usize = 500;
-/// Bytes that are sent at once, but for a record that is larger by itself.
+/// Bytes after which no more is read at once.
 const BYTES: usize = 1024 * 1024;
 
 /// A record, as its line has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Sent {
+pub(crate) struct Line {
     pub line: Vec<u8>,
-    pub about: About,
-    pub chain: Option<Link>,
     pub place: Place,
 }
 
-/// Which line of which chain.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Link {
-    pub id: String,
-    pub number: u64,
-}
-
-/// What is looked at of a record.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct About {
-    pub time: String,
-    pub at: u64,
-    pub decision: String,
-    pub verdict: String,
-    pub alerts: Vec<String>,
-    pub would_refuse: Vec<IgnoredAny>,
+#[derive(Deserialize)]
+struct Chained {
+    chain: Option<Link>,
 }
 
 #[derive(Deserialize)]
-struct Read {
-    #[serde(flatten)]
-    about: About,
-    chain: Option<Link>,
+struct Link {
+    id: String,
+    number: u64,
 }
 
 /// Reads the log, as far as it is on disk. It may wait for that.
@@ -63,26 +45,20 @@ pub(crate) struct Reader {
     last: Option<Place>,
     /// Whether the files were listed anew because of what comes next.
     listed_anew: bool,
-    /// Read, and not given any more.
-    held: Option<Sent>,
     /// Files that are damaged: the follower passes over the rest of them.
     left_out: Vec<PathBuf>,
     /// Why nothing comes next.
     failed: Option<ReadError>,
-    /// Lines since this was asked last that are no records: nobody could read them.
-    pub passed_over: u64,
     /// Whether it does not hold any more what was given, so that all of it is given again.
     pub is_set_back: bool,
 }
 
 impl Reader {
-    /// From the line on that follows the one at this place. If the log has no such line there, from its first: what was sent is sent again. Says
-    /// which.
-    pub(crate) fn after(log: &Path, place: Option<&Place>, durable: watch::Receiver<Durable>) -> Result<(Self, bool), ReadError> {
+    /// From the line on that follows the one at this place. If the log has no such line there, from its first: what was read is read again.
+    pub(crate) fn after(log: &Path, place: Option<&Place>, durable: watch::Receiver<Durable>) -> Result<Self, ReadError> {
         let cuts = durable.borrow().cuts;
         let position = place.map(|place| &place.position);
         let found = position.map(|position| Follower::after(log, position)).transpose()?.flatten();
-        let is_found = found.is_some() || place.is_none();
         let reader = Self {
             log: log.to_owned(),
             last: place.filter(|_| found.is_some()).cloned(),
@@ -90,17 +66,15 @@ impl Reader {
             durable,
             cuts,
             listed_anew: false,
-            held: None,
             left_out: Vec::new(),
             failed: None,
-            passed_over: 0,
             is_set_back: false,
         };
-        Ok((reader, is_found))
+        Ok(reader)
     }
 
     /// What comes next: some records, one, or none at the moment.
-    pub(crate) fn read(&mut self) -> Result<Vec<Sent>, ReadError> {
+    pub(crate) fn read(&mut self) -> Result<Vec<Line>, ReadError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -117,27 +91,15 @@ impl Reader {
                 }
             };
             bytes += record.line.len();
-            if bytes > BYTES && !records.is_empty() {
-                self.held = Some(record);
-                break;
-            }
             records.push(record);
-            if records.len() == RECORDS {
+            if records.len() == RECORDS || bytes >= BYTES {
                 break;
             }
         }
         Ok(records)
     }
 
-    /// The last line that was given.
-    pub(super) const fn last(&self) -> Option<&Place> {
-        self.last.as_ref()
-    }
-
-    fn next(&mut self) -> Result<Option<Sent>, ReadError> {
-        if let Some(held) = self.held.take() {
-            return Ok(Some(held));
-        }
+    fn next(&mut self) -> Result<Option<Line>, ReadError> {
         let durable = self.durable.borrow().clone();
         if durable.cuts != self.cuts {
             // What was read ahead may be gone.
@@ -164,13 +126,11 @@ impl Reader {
                     }
                     return Ok(None);
                 }
-                Next::Line(line, position) => sent(line, position),
+                Next::Line(line, position) => record(line, position),
                 Next::TooLong(_) => None,
             };
-            let Some(record) = record else {
-                self.passed_over += 1;
-                continue;
-            };
+            // What is no record is the auditor's to report.
+            let Some(record) = record else { continue };
             if record.place.is_at_least(&durable.chain, durable.number.saturating_add(1)) {
                 self.list_anew()?;
                 return Ok(None);
@@ -187,7 +147,7 @@ impl Reader {
     }
 
     /// Whether lines are missing between the one that was given last and this one.
-    fn is_gap(&self, next: &Sent) -> bool {
+    fn is_gap(&self, next: &Line) -> bool {
         let last = self.last.as_ref().and_then(|last| last.chain.as_ref().zip(last.number));
         let next = next.place.chain.as_ref().zip(next.place.number);
         last.zip(next)
@@ -220,15 +180,11 @@ impl Reader {
     }
 }
 
-fn sent(line: Vec<u8>, position: Position) -> Option<Sent> {
-    let Read { about, chain } = serde_json::from_slice(&line).ok()?;
-    let place = Place {
-        chain: chain.as_ref().map(|link| link.id.clone()),
-        number: chain.as_ref().map(|link| link.number),
-        at: about.at,
-        position,
-    };
-    Some(Sent { line, about, chain, place })
+fn record(line: Vec<u8>, position: Position) -> Option<Line> {
+    let Chained { chain } = serde_json::from_slice(&line).ok()?;
+    let (chain, number) = chain.map(|link| (link.id, link.number)).unzip();
+    let place = Place { chain, number, position };
+    Some(Line { line, place })
 }
 
 #[cfg(test)]
@@ -261,7 +217,7 @@ mod tests {
         }
 
         fn reader(&self) -> Reader {
-            Reader::after(&self.log(), None, self.durable.subscribe()).unwrap().0
+            Reader::after(&self.log(), None, self.durable.subscribe()).unwrap()
         }
     }
 

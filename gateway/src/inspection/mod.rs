@@ -6,7 +6,6 @@ mod certificates;
 pub mod clouds;
 #[cfg(feature = "cluster")]
 pub mod cluster;
-mod forwards;
 mod pools;
 mod state;
 
@@ -107,7 +106,6 @@ impl Inspection {
                 None
             }
         };
-        forwards::inspect(settings, &mut findings);
         let bootstrap_tokens = settings.cluster.as_ref().map(|cluster| cluster.bootstrap_tokens.clone());
         let known = pools::Known {
             roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),

@@ -27,14 +27,13 @@ use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
 use crate::audit::{
-    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing, replica_name,
+    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
     resolve_pending,
 };
 use crate::clock::Clock;
 #[cfg(feature = "cluster")]
 use crate::cluster::away_since;
 use crate::credentials::seal::{Seal, SealError, Times};
-use crate::forward::{Forwarder, OpenError};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
@@ -75,9 +74,6 @@ pub enum ServeError {
     /// The attestation log's large parts.
     #[error(transparent)]
     Blobs(#[from] BlobError),
-    /// Who is sent the attestation log's records.
-    #[error(transparent)]
-    Forward(#[from] OpenError),
 }
 
 /// A gateway that listens, and has not served anybody yet.
@@ -85,7 +81,6 @@ pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
     metrics: Option<TcpListener>,
-    forwarders: Vec<Forwarder>,
     hangup: Hangup,
     standing: Standing,
     retention: Retention,
@@ -146,7 +141,6 @@ impl Server {
             #[cfg(feature = "cluster")]
             cluster,
         } = found;
-        let forwarders = forwarders(&settings)?;
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let signed = &settings.checkpoints;
@@ -245,7 +239,6 @@ impl Server {
             gateway,
             listener,
             metrics: metrics_listener,
-            forwarders,
             hangup,
             standing,
             retention,
@@ -272,7 +265,6 @@ impl Server {
             gateway,
             listener,
             metrics,
-            forwarders,
             hangup,
             standing,
             retention,
@@ -283,9 +275,6 @@ impl Server {
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, hangup, standing);
         tasks.spawn(retention::keep(Arc::clone(&gateway), retention));
-        for forwarder in forwarders {
-            tasks.spawn(forwarder.run(gateway.clock, Arc::clone(&gateway.metrics), gateway.journal.durable()));
-        }
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
             refused: Said::default(),
@@ -333,13 +322,6 @@ impl Server {
         checkpoints::end(&gateway).await;
         background::keep_mark(&gateway, &mut TaskLog::new(background::KEEP_MARK)).await;
     }
-}
-
-/// Who is sent the attestation log's records.
-fn forwarders(settings: &Settings) -> Result<Vec<Forwarder>, OpenError> {
-    let replica = replica_name(settings.checkpoints.name.as_deref());
-    let open = |forward| Forwarder::open(settings, forward, replica.clone());
-    settings.forwards.iter().map(open).collect()
 }
 
 /// The seal, with keys of this gateway's alone or with those that replicas share.

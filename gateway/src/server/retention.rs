@@ -7,9 +7,8 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use crate::api::Gateway;
-use crate::audit::{Blobs, Held, LastLine, Retention, RetentionError, Rule, Tended};
+use crate::audit::{Blobs, Held, Retention, RetentionError, Rule, Tended};
 use crate::clock::rfc3339;
-use crate::forward::{Kept, Place};
 use crate::settings::Settings;
 use crate::store::Pending;
 
@@ -22,18 +21,7 @@ pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
         age: settings.keep.age,
         bytes: settings.keep.bytes,
     };
-    let (folder, log) = (settings.forwarded(), settings.attestation_log());
-    let receivers: Vec<String> = settings.forwards.iter().map(|forward| forward.name.clone()).collect();
-    let lacking = move |last: &LastLine| {
-        let lacks = |name: &&String| {
-            // Whose place is not known is sent all of the log.
-            let place = Kept::of(&folder, name).read().ok().flatten();
-            let covers = |place: Place| place.covers(&log, last.chain.as_deref()?, last.number?).ok();
-            !place.and_then(covers).unwrap_or(false)
-        };
-        receivers.iter().filter(lacks).cloned().collect()
-    };
-    Retention::new(settings.attestation_log(), rule, vec![evidence.clone()], lacking)
+    Retention::new(settings.attestation_log(), rule, vec![evidence.clone()], |_| Vec::new())
 }
 
 /// Keeps the rule, for as long as the gateway serves.

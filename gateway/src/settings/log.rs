@@ -1,13 +1,11 @@
 //! What the console shows, and how the attestation log is kept.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 use super::Fault;
-use super::forward::{self, ForwardSection, ForwardSettings};
 use super::lifetimes::seconds;
 
 /// Smallest segment of the attestation log, in bytes: a few lines.
@@ -32,8 +30,6 @@ pub struct LogSettings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
     pub keep: KeepSettings,
-    /// Who is sent its records.
-    pub forwards: Vec<ForwardSettings>,
 }
 
 /// When the gateway signs how far its attestation log has come.
@@ -98,7 +94,6 @@ pub(super) struct LogSection {
     segment_seconds: u32,
     keep_seconds: u64,
     keep_bytes: u64,
-    forward: Vec<ForwardSection>,
 }
 
 impl Default for LogSection {
@@ -114,7 +109,6 @@ impl Default for LogSection {
             // What nodes were given is asked for years later.
             keep_seconds: 0,
             keep_bytes: 0,
-            forward: Vec::new(),
         }
     }
 }
@@ -130,7 +124,7 @@ pub(super) fn of_console(section: ConsoleSection) -> Result<(LogFormat, String),
     }
 }
 
-pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings, Fault> {
+pub(super) fn checked(section: LogSection) -> Result<LogSettings, Fault> {
     let LogSection {
         name,
         checkpoint_records,
@@ -139,7 +133,6 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
         segment_seconds,
         keep_seconds,
         keep_bytes,
-        forward,
     } = section;
     if let Some(name) = name.as_ref().filter(|name| !is_replica_name(name)) {
         let allowed = "1 to 64 of A-Z, a-z, 0-9, '.', '-', '_'";
@@ -172,6 +165,5 @@ pub(super) fn checked(section: LogSection, folder: &Path) -> Result<LogSettings,
             age: (keep_seconds > 0).then(|| Duration::from_secs(keep_seconds)),
             bytes: (keep_bytes > 0).then_some(keep_bytes),
         },
-        forwards: forward::checked(forward, folder)?,
     })
 }

@@ -4,7 +4,6 @@ mod approval;
 mod cloud;
 mod cluster;
 mod file;
-mod forward;
 mod lifetimes;
 mod limits;
 mod log;
@@ -21,7 +20,6 @@ use attest::SpkiSha256;
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use cluster::{AttestedNodes, ClusterApi, ClusterSettings};
 use file::{File, SECTIONS};
-pub use forward::{Address, ForwardSettings, Receiver};
 use ipnet::IpNet;
 pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
 pub use limits::Limits;
@@ -75,8 +73,6 @@ pub struct Settings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
     pub keep: KeepSettings,
-    /// Who is sent the attestation log's records.
-    pub forwards: Vec<ForwardSettings>,
     /// Where metrics are, if anywhere.
     pub metrics_listen: Option<SocketAddr>,
     /// What cloud evidence is verified against.
@@ -205,8 +201,7 @@ impl Settings {
             checkpoints,
             segments,
             keep,
-            forwards,
-        } = log::checked(file.attestation_log, folder)?;
+        } = log::checked(file.attestation_log)?;
         let copies = folder.join(&file.state).join("cluster");
         let client_ca = match &cluster {
             Some(ClusterSettings { client_ca: true, .. }) if file.tls.client_ca.is_some() => {
@@ -256,7 +251,6 @@ impl Settings {
             checkpoints,
             segments,
             keep,
-            forwards,
             metrics_listen: file.metrics.listen,
         })
     }
@@ -276,12 +270,6 @@ impl Settings {
     #[must_use]
     pub fn log_key(&self) -> PathBuf {
         self.state.join("log.key")
-    }
-
-    /// How far each receiver of the attestation log's records has come.
-    #[must_use]
-    pub fn forwarded(&self) -> PathBuf {
-        self.state.join("forward")
     }
 
     /// How far the log was read for the machines' objects in the cluster.

@@ -29,26 +29,6 @@ fn the_sample_says_the_defaults() {
 }
 
 #[test]
-fn the_sample_shows_a_receiver_as_it_is_configured() {
-    let lines = SAMPLE
-        .lines()
-        .skip_while(|line| *line != "# [[attestation_log.forward]]")
-        .take_while(|line| !line.is_empty());
-    let lines = lines.filter(|line| line.starts_with("# [[") || line.contains(" = "));
-    let text: String = lines.map(|line| line.replacen("# ", "", 1) + "\n").collect();
-    let [forward] = parse(&text).unwrap().forwards.try_into().unwrap();
-    let Receiver::Http {
-        ca: Some(_),
-        token_file: Some(token_file),
-        ..
-    } = forward.to
-    else {
-        panic!("{text}");
-    };
-    assert_eq!(token_file, Path::new("/etc/attestation-gateway/siem.token"));
-}
-
-#[test]
 fn a_name_is_one_word_of_a_line() {
     for (name, good) in [
         ("gw-1.example.com", true),

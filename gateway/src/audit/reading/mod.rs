@@ -6,7 +6,6 @@ mod follower;
 mod last;
 mod lines;
 mod opened;
-mod past;
 mod rotated;
 
 pub use files::{Listed, LogFile, files_beside, files_of, files_to_verify};
@@ -14,7 +13,6 @@ pub use follower::{Follower, Next, Position};
 pub use last::last_of;
 pub use lines::{Found, LINE_LIMIT_BYTES, Lines};
 pub use opened::Bytes;
-pub use past::has_read_past;
 pub(super) use rotated::{last_line, lines_of, records_beside, rotated};
 
 use std::io;

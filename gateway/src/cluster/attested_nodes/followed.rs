@@ -105,7 +105,7 @@ impl Followed {
                 let kept = note(&places).read();
                 // What is not known is read again.
                 let place = kept.ok().flatten();
-                Reader::after(&places.log, place.as_ref(), durable).map(|(reader, _)| reader)
+                Reader::after(&places.log, place.as_ref(), durable)
             });
             match begun.await? {
                 Ok(reader) => return Some(reader),
@@ -233,12 +233,17 @@ fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<Place>, bool), S
             return Ok((last, false));
         }
         match reader.read() {
-            Ok(records) if records.is_empty() => return Ok((last, false)),
+            Ok(records) if records.is_empty() => {
+                if std::mem::take(&mut reader.is_set_back) {
+                    tracing::warn!("cluster: {WHAT}: the attestation log was cut or replaced; reading all of it again");
+                }
+                return Ok((last, false));
+            }
             Ok(records) => {
                 records.iter().for_each(|record| news.add(&record.line));
                 last = records.last().map(|record| record.place.clone());
             }
-            // What is said of a damaged file is whoever sends the log to say, and the auditor.
+            // `audit` reports a damaged file.
             Err(error) if reader.pass_over(&error) => {}
             Err(error) => {
                 return if last.is_some() {

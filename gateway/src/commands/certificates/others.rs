@@ -4,7 +4,7 @@ use std::path::Path;
 
 use attest::UnixTime;
 use attest_gateway::certificates::{Certificate, folder};
-use attest_gateway::settings::{Receiver, Settings, StoreSettings};
+use attest_gateway::settings::{Settings, StoreSettings};
 
 use super::own::{private, public_keys};
 use super::trusted::{of_file, of_maker, with};
@@ -12,7 +12,6 @@ use super::{Item, State, place};
 
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let mut items = of_etcd(settings, now);
-    items.extend(of_receivers(settings, now));
     if let Some(ca) = &settings.clouds.outgoing.ca {
         items.extend(of_file(ca, now, || Item {
             purpose: "by it the gateway knows the clouds' servers that it asks (Google's keys, Azure's CAs, AWS STS)",
@@ -70,30 +69,6 @@ fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
         items.push(private(item, key, public_keys(key).map(drop)));
     }
     items
-}
-
-fn of_receivers(settings: &Settings, now: UnixTime) -> Vec<Item> {
-    let of = |(name, path): (&String, &Path)| {
-        of_file(path, now, || Item {
-            purpose: "by it the gateway knows the receiver of the attestation log's records",
-            fails: "the receiver is sent nothing until that is mended; no node waits for it",
-            rotates: "replace the file of attestation_log.forward.ca, and restart the gateway".to_owned(),
-            ..brought(&format!("CA of receiver {name}"), path)
-        })
-    };
-    let named = settings
-        .forwards
-        .iter()
-        .filter_map(|forward| Some((&forward.name, ca_of(&forward.to)?)));
-    named.flat_map(of).collect()
-}
-
-fn ca_of(receiver: &Receiver) -> Option<&Path> {
-    match receiver {
-        Receiver::Http { ca, .. } => ca.as_deref(),
-        Receiver::SyslogTls { ca, .. } => Some(ca),
-        Receiver::Syslog { .. } | Receiver::SyslogSocket(_) => None,
-    }
 }
 
 /// The folders of clouds' certificates. One that has expired is out of use, as others are there.

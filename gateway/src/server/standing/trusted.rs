@@ -6,8 +6,6 @@ use super::{Things, sha256};
 use crate::api::Gateway;
 use crate::audit::Blobs;
 use crate::cloud::Role;
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
-use crate::settings::Receiver;
 
 const ANCHOR: &str = "anchor";
 const KEY: &str = "key";
@@ -34,18 +32,6 @@ pub(super) fn of_start(gateway: &Gateway) -> Things {
     let clouds = gateway.endorsers.clouds().record_certificates().iter();
     let clouds = clouds.map(|(role, certificate)| anchor(&setting(role), &Blobs::name(certificate)));
     let mut things: Things = roots.chain(clouds).collect();
-    for forward in &gateway.settings.forwards {
-        let ca = match &forward.to {
-            Receiver::Http { ca, .. } => ca.as_ref(),
-            Receiver::SyslogTls { ca, .. } => Some(ca),
-            Receiver::Syslog { .. } | Receiver::SyslogSocket(_) => None,
-        };
-        let read = ca.and_then(|ca| files::read(ca, SMALL_FILE_LIMIT_BYTES).ok());
-        things.extend(read.map(|bytes| {
-            let name = (ANCHOR.to_owned(), format!("attestation_log.forward {} ca", forward.name));
-            (name, digest(&sha256(&bytes)))
-        }));
-    }
     things.insert(log_key(), json!({ "public": gateway.journal.key().to_string() }));
     things
 }

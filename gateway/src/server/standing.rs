@@ -20,7 +20,7 @@ use crate::files;
 use crate::pki;
 use crate::pools::Pool;
 use crate::settings::Settings;
-use shown::Hiding;
+use shown::shown;
 
 /// In the state folder: what the log says that this gateway goes by.
 const FILE: &str = "standing.json";
@@ -46,9 +46,6 @@ type Things = BTreeMap<(String, String), Value>;
 #[serde(deny_unknown_fields)]
 struct Known {
     v: u32,
-    /// By which what is hidden of settings is told apart, if there is a key for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    hiding: Option<String>,
     things: Vec<Thing>,
 }
 
@@ -56,7 +53,6 @@ struct Known {
 pub(super) struct Standing {
     file: PathBuf,
     recorded: Things,
-    hiding: Option<String>,
     /// What its `gateway.toml` said at its start, and whom it believes since.
     settings: Things,
     google_keys: Option<((String, String), Value)>,
@@ -72,9 +68,8 @@ impl Standing {
     pub(super) async fn begin(gateway: &Gateway) -> Self {
         let file = gateway.settings.state.join(FILE);
         // Of a first start, and where that is lost, all of it is recorded.
-        let (mut recorded, hiding) = read(&file).unwrap_or_default();
-        let hiding = Hiding::of(hiding.as_deref());
-        let mut settings = settings(&gateway.settings, &hiding);
+        let mut recorded = read(&file).unwrap_or_default();
+        let mut settings = settings(&gateway.settings);
         settings.extend(trusted::of_start(gateway));
         tell_of_log_key(gateway, &recorded, &settings);
         if !is_as_recorded(gateway, &recorded, &file) {
@@ -86,7 +81,6 @@ impl Standing {
             file,
             settings,
             google_keys: trusted::google_keys(gateway),
-            hiding: hiding.text,
             pools: gateway.pools.all(),
             broken: gateway.pools.broken_sources(),
             tls: gateway.tls.current(),
@@ -171,7 +165,6 @@ impl Standing {
         });
         let known = Known {
             v: VERSION,
-            hiding: self.hiding.clone(),
             things: things.collect(),
         };
         let written = serde_json::to_string(&known).map_err(std::io::Error::from);
@@ -233,8 +226,8 @@ async fn record_all(gateway: &Gateway, verb: Verb, things: &[Thing]) -> Result<(
     Ok(())
 }
 
-/// What was recorded last, and by what it was hidden; `None` if that is not known.
-fn read(file: &Path) -> Option<(Things, Option<String>)> {
+/// Returns what was recorded last; `None` if that is not known.
+fn read(file: &Path) -> Option<Things> {
     let text = match files::read_text(file, KNOWN_LIMIT_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -252,7 +245,7 @@ fn read(file: &Path) -> Option<(Things, Option<String>)> {
     };
     let things = known.things.into_iter();
     let things = things.filter_map(|thing| Some(((thing.kind, thing.id), thing.after?)));
-    Some((things.collect(), known.hiding))
+    Some(things.collect())
 }
 
 /// What is not as it was; first what is not there any more.
@@ -267,8 +260,8 @@ fn differences(before: &Things, now: &Things) -> Vec<Thing> {
 }
 
 /// What `gateway.toml` says, key by key, and a digest over that.
-fn settings(settings: &Settings, hiding: &Hiding) -> Things {
-    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, hiding.shown(value))).collect();
+fn settings(settings: &Settings) -> Things {
+    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, shown(value))).collect();
     let digest = sha256(&serde_json::to_vec(&said).unwrap_or_default());
     let mut things: Things = said
         .into_iter()

@@ -71,7 +71,7 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
         age: None,
         bytes: Some(keep_bytes),
     };
-    let retention = Retention::new(log, rule, vec![blobs], |_| Vec::new());
+    let retention = Retention::new(log, rule, vec![blobs]);
     assert_eq!(
         retention.tend(&journal, &store, Clock::Fixed(now())).await.into_result().unwrap(),
         None

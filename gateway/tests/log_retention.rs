@@ -97,7 +97,7 @@ impl Site {
             let passed = Duration::from_secs(1000);
             store.forget_expired(Tick { now, passed }).await.unwrap();
             let age = Some(Duration::from_secs(seconds));
-            let retention = Retention::new(log(&a), Rule { age, bytes: None }, Vec::new(), |_| Vec::new());
+            let retention = Retention::new(log(&a), Rule { age, bytes: None }, Vec::new());
             retention.tend(&journal, &store, Clock::Fixed(now)).await.into_result().unwrap();
             journal.checkpoint(now).await.unwrap();
         };

@@ -89,7 +89,7 @@ impl Site {
         let age = Some(Duration::from_secs(seconds));
         let journal = open(&folder, 1);
         journal.compress_closed();
-        let retention = Retention::new(log(&folder), Rule { age, bytes: None }, Vec::new(), |_| Vec::new());
+        let retention = Retention::new(log(&folder), Rule { age, bytes: None }, Vec::new());
         retention.tend(&journal, &store, Clock::Fixed(now)).await.into_result().unwrap();
         drop(journal);
         // Opened once more when nothing of it is compressed any longer.

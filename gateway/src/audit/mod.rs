@@ -47,7 +47,7 @@ pub use pending::{Resolved, resolve_pending};
 pub use reason::{NEXT_STEP, Use, served_for, trusted_by, with_before};
 pub use record::{DecidedBy, Decision, NotAttested, Record, Shown, TicketTerms, Verdict, WAITED, decision_id};
 pub use replay::{ReplayError, VerifiedAgain, replay, replay_kubelet, verify};
-pub use retention::{Held, KEPT_NAME, KeptLines, LastLine, Past, Removal, Retention, RetentionError, Rule, Span, Tended, kept_file};
+pub use retention::{Held, KEPT_NAME, KeptLines, Past, Removal, Retention, RetentionError, Rule, Span, Tended, kept_file};
 pub use segments::{SegmentLimits, SegmentName, closed_segments, next_file};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};
 pub use would_refuse::WouldRefuse;

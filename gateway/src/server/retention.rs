@@ -21,7 +21,7 @@ pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
         age: settings.keep.age,
         bytes: settings.keep.bytes,
     };
-    Retention::new(settings.attestation_log(), rule, vec![evidence.clone()], |_| Vec::new())
+    Retention::new(settings.attestation_log(), rule, vec![evidence.clone()])
 }
 
 /// Keeps the rule, for as long as the gateway serves.
@@ -36,7 +36,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
         match held {
             Ok(held) => {
                 gateway.metrics.log_segments_held(held.as_ref().map_or(0, |held| held.segments));
-                say(&mut said, held.and_then(|held| because(&held)));
+                say(&mut said, held.and_then(because));
             }
             Err(error) => errors.push(error),
         }
@@ -49,14 +49,12 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
 }
 
 /// Why the log is longer than its rule says. A decision that is under way is over before long.
-fn because(Held { by, undecided, .. }: &Held) -> Option<String> {
-    if let Some(Pending { decision, at }) = undecided {
-        return Some(format!(
-            "decision {decision} of {} is neither recorded nor given back; the gateway's next start finds out what became of it",
-            rfc3339(*at)
-        ));
-    }
-    (!by.is_empty()).then(|| format!("not all of it was taken yet by {}", by.join(", ")))
+fn because(Held { undecided, .. }: Held) -> Option<String> {
+    let Pending { decision, at } = undecided?;
+    Some(format!(
+        "decision {decision} of {} is neither recorded nor given back; the gateway's next start finds out what became of it",
+        rfc3339(at)
+    ))
 }
 
 /// Says once why the log is kept longer than its rule says, and when it is not any more.

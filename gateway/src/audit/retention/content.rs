@@ -14,7 +14,6 @@ use super::super::chain::{LineHash, Link};
 use super::super::reading::{Found, lines_of};
 use super::RetentionError;
 use super::named::Names;
-use super::pass::LastLine;
 use super::removal::{KeptLines, Past, Removal, Span};
 
 /// What a segment holds.
@@ -28,7 +27,6 @@ pub(super) struct Content {
     hashes: Vec<LineHash>,
     /// When the youngest line was written, by the clock of then, seconds since 1970.
     pub(super) latest: u64,
-    last: Option<LastLine>,
     /// What may be blobs' names, as far as it was asked for.
     pub(super) names: BTreeSet<String>,
 }
@@ -102,12 +100,6 @@ impl Content {
             }),
             (Some(_), Some(_) | None) => return Err(problem("does not follow the one before it")),
         }
-        let span = self.chains.last();
-        self.last = Some(LastLine {
-            chain: span.map(|span| span.id.clone()),
-            number: span.map(|span| span.last),
-            at,
-        });
         if is_kept {
             self.hashes.push(hash);
         }
@@ -117,11 +109,6 @@ impl Content {
     /// The hashes of the lines that are kept, in their order.
     pub(super) fn kept(&self) -> &[LineHash] {
         &self.hashes
-    }
-
-    /// Its last line.
-    pub(super) fn last(&self) -> LastLine {
-        self.last.clone().unwrap_or_default()
     }
 
     /// That it is removed.

@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use pass::{Held, LastLine, Retention, Tended};
+pub use pass::{Held, Retention, Tended};
 pub use removal::{KeptLines, Past, Removal, Span};
 
 use super::blobs::BlobError;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::super::blobs::{Blobs, Sweep};
 use super::super::journal::Journal;
@@ -15,22 +15,10 @@ use crate::clock::Clock;
 use crate::files;
 use crate::store::{Pending, Store};
 
-/// The last line of a segment: who has it has all of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LastLine {
-    /// Which line of which chain.
-    pub chain: Option<String>,
-    pub number: Option<u64>,
-    /// When it was written, seconds since 1970.
-    pub at: u64,
-}
-
-/// Segments that are past the rule and stay.
+/// Segments that are past the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub segments: usize,
-    /// Who needs the first of them.
-    pub by: Vec<String>,
     /// A decision that should be over, and of which nobody has said what became of it.
     pub undecided: Option<Pending>,
 }
@@ -60,29 +48,18 @@ fn is_overdue(pending: &Pending, now: u64) -> bool {
     now.saturating_sub(pending.at) > OVERDUE_SECONDS
 }
 
-/// Who lacks this line, by name.
-type Lacking = dyn Fn(&LastLine) -> Vec<String> + Send + Sync;
-
 /// Keeps a log as long as its rule says, and no longer.
 pub struct Retention {
     log: PathBuf,
     rule: Rule,
     /// The folders of what records name.
     blobs: Vec<Blobs>,
-    lacking: Arc<Lacking>,
     /// The oldest segment that was looked at and stays: what is needed to see whether it may go.
-    looked: Mutex<Option<(PathBuf, Looked)>>,
+    looked: Mutex<Option<(PathBuf, u64)>>,
     /// What was said last, and may not be done: whoever keeps a segment from being removed does not have it said each time.
     said: Mutex<Option<Removal>>,
     /// Decisions that were looked for in the log and not found: whoever makes one that late settles it then.
     unrecorded: Mutex<BTreeSet<String>>,
-}
-
-/// What is known of a segment that may go.
-#[derive(Debug, Clone)]
-struct Looked {
-    last: LastLine,
-    latest: u64,
 }
 
 impl fmt::Debug for Retention {
@@ -95,14 +72,13 @@ impl fmt::Debug for Retention {
 }
 
 impl Retention {
-    /// For this log, whose records name blobs in these folders. `lacking` says who needs a segment still, and may read files for that.
+    /// For this log, whose records name blobs in these folders.
     #[must_use]
-    pub fn new(log: PathBuf, rule: Rule, blobs: Vec<Blobs>, lacking: impl Fn(&LastLine) -> Vec<String> + Send + Sync + 'static) -> Self {
+    pub fn new(log: PathBuf, rule: Rule, blobs: Vec<Blobs>) -> Self {
         Self {
             log,
             rule,
             blobs,
-            lacking: Arc::new(lacking),
             looked: Mutex::default(),
             said: Mutex::default(),
             unrecorded: Mutex::default(),
@@ -153,11 +129,11 @@ impl Retention {
             if due.segment.twice {
                 break;
             }
-            let looked = self.look(journal, &due).await?;
-            let Some(rule) = due.is_past(self.rule, looked.latest, trusted) else {
+            let latest = self.look(journal, &due).await?;
+            let Some(rule) = due.is_past(self.rule, latest, trusted) else {
                 break;
             };
-            if let Some(held) = self.needed(journal, store, &due, looked, now).await? {
+            if let Some(held) = self.needed(journal, store, latest.max(due.segment.ended), now).await? {
                 return Ok(Some(Held { segments: left, ..held }));
             }
             let mut going = Going::new(self, due, rule);
@@ -168,44 +144,27 @@ impl Retention {
         Ok(None)
     }
 
-    /// What is known of a segment; read once, however long it stays.
-    async fn look(&self, journal: &Journal, due: &Due) -> Result<Looked, RetentionError> {
+    /// Returns when the youngest line of a segment was written, seconds since 1970; the segment is read once, however long it stays.
+    async fn look(&self, journal: &Journal, due: &Due) -> Result<u64, RetentionError> {
         let path = due.segment.path.clone();
         let known = self.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((_, looked)) = known.filter(|(known, _)| *known == path) {
-            return Ok(looked);
+        if let Some((_, latest)) = known.filter(|(known, _)| *known == path) {
+            return Ok(latest);
         }
         let segment = path.clone();
         let content = journal.aside(move || Content::of(&segment, |_| false)).await;
-        let content = content.ok_or(RetentionError::Ends)??;
-        let (last, latest) = (content.last(), content.latest);
-        let looked = Looked { last, latest };
-        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, looked.clone()));
-        Ok(looked)
+        let latest = content.ok_or(RetentionError::Ends)??.latest;
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, latest));
+        Ok(latest)
     }
 
-    /// Who needs a segment, if somebody does.
-    async fn needed(
-        &self,
-        journal: &Journal,
-        store: &dyn Store,
-        due: &Due,
-        Looked { last, latest }: Looked,
-        now: u64,
-    ) -> Result<Option<Held>, RetentionError> {
-        // What becomes of a decision after a kill is looked up in the log, which has to reach back to it.
-        let reaches_to = latest.max(due.segment.ended);
+    /// Returns whether a decision needs a segment that reaches to this second: after a kill, the log has to reach back to the decision.
+    async fn needed(&self, journal: &Journal, store: &dyn Store, reaches_to: u64, now: u64) -> Result<Option<Held>, RetentionError> {
         let pending = self.pending(journal, store, reaches_to, now).await?;
-        if let Some(first) = pending.into_iter().next() {
-            let undecided = is_overdue(&first, now).then_some(first);
-            return Ok(Some(Held {
-                undecided,
-                ..Held::default()
-            }));
-        }
-        let lacking = Arc::clone(&self.lacking);
-        let by = journal.aside(move || lacking(&last)).await.ok_or(RetentionError::Ends)?;
-        Ok((!by.is_empty()).then_some(Held { by, ..Held::default() }))
+        Ok(pending.into_iter().next().map(|first| Held {
+            undecided: is_overdue(&first, now).then_some(first),
+            ..Held::default()
+        }))
     }
 
     /// The decisions that were made up to this second, the oldest first, and of which it is not known what became of them. Where the log says it, and the

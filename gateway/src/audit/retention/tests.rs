@@ -7,7 +7,7 @@ mod site;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::super::basis::Basis;
 use super::super::blobs::Blobs;
@@ -49,7 +49,6 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
             bytes: None,
         },
         vec![process.blobs.clone()],
-        |_| Vec::new(),
     );
     for (now, last) in [(NOW, 9), (NOW + 100, 12), (NOW + 200, 16)] {
         let passed = Duration::from_secs(100);
@@ -109,26 +108,12 @@ async fn a_log_that_was_moved_may_name_any_blob() {
 }
 
 #[tokio::test]
-async fn what_somebody_needs_stays_and_it_is_said_who() {
+async fn what_a_decision_needs_stays() {
     let site = Site::new();
     drop(site.written().await);
-    static AWAY: AtomicBool = AtomicBool::new(true);
-    let process = site.open_with(RULE, |last| {
-        assert_eq!((last.number, last.at), (Some(3), 50));
-        let away = AWAY.load(Ordering::Relaxed);
-        away.then(|| "siem".to_owned()).into_iter().collect()
-    });
-    let held = |by: &[&str]| {
-        Some(Held {
-            segments: 1,
-            by: by.iter().map(|name| (*name).to_owned()).collect(),
-            undecided: None,
-        })
-    };
-    for _ in 0..2 {
-        assert_eq!(process.tend(&site).await.unwrap(), held(&["siem"]));
-    }
-    AWAY.store(false, Ordering::Relaxed);
+    let process = site.open(RULE);
+    // The store has served: its time is not the first decision's.
+    site.store.time(NOW).await.unwrap();
     // A decision that may be in it, or just after it: the next file begins in second 50.
     let thing = Spendable {
         kind: EntryKind::Ticket,
@@ -146,13 +131,12 @@ async fn what_somebody_needs_stays_and_it_is_said_who() {
             .await
             .unwrap();
         // It was made long ago, and is not recorded: it is told, and told no less when it is looked for no more.
-        let undecided = Some(pending(at));
+        let held = Some(Held {
+            segments: 1,
+            undecided: Some(pending(at)),
+        });
         for _ in 0..2 {
-            let expected = held(&[]).map(|held| Held {
-                undecided: undecided.clone(),
-                ..held
-            });
-            assert_eq!(process.tend(&site).await.unwrap(), expected, "{at}");
+            assert_eq!(process.tend(&site).await.unwrap(), held, "{at}");
         }
         site.store.give_back(&pending(at).decision).await.unwrap();
     }
@@ -196,7 +180,7 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
     process.tend(&other).await.unwrap();
     assert_eq!(other.segments(), 3);
     let by_size = Rule { bytes: Some(1), ..RULE };
-    let retention = Retention::new(other.log(), by_size, Vec::new(), |_| Vec::new());
+    let retention = Retention::new(other.log(), by_size, Vec::new());
     retention
         .tend(&process.journal, &other.store, Clock::Fixed(NOW))
         .await
@@ -228,7 +212,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     assert_eq!(said(&site).into_values().collect::<Vec<_>>(), [1]);
     // The next one is said for itself.
     let by_size = Rule { bytes: Some(1), ..RULE };
-    let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()], |_| Vec::new());
+    let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
     retention
         .tend(&process.journal, &site.store, Clock::Fixed(NOW))
         .await
@@ -243,7 +227,7 @@ async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
         let site = Site::new();
         let process = site.written().await;
         let by_size = Rule { age: None, bytes: Some(1) };
-        let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()], |_| Vec::new());
+        let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
         let decision = "d".repeat(32);
         let pending = Pending {
             decision: decision.clone(),

@@ -44,8 +44,9 @@ fn what_is_said_of_a_segment_is_what_it_holds() {
     let text = text(&[older, older, &first, &second, &third, &other]);
     let content = read(&text, |name| name == named).unwrap();
     assert_eq!(content.names, BTreeSet::from([named]));
-    assert_eq!((content.latest, content.last().at), (90, 50), "the youngest, and the last one");
-    assert_eq!((content.last().chain.as_deref(), content.last().number), (Some("d"), Some(1)));
+    assert_eq!(content.latest, 90, "the youngest, not the last one");
+    let last = content.chains.last().unwrap();
+    assert_eq!((last.id.as_str(), last.last), ("d", 1));
     let kept = [hash(&second), hash(&third)];
     assert_eq!(content.kept(), kept);
     let Removal {

@@ -34,7 +34,7 @@ async fn nothing_is_asked_for_the_sake_of_blobs_if_none_may_go() {
 
 impl Site {
     fn open_with_nothing(&self) -> Retention {
-        Retention::new(self.log(), RULE, Vec::new(), |_| Vec::new())
+        Retention::new(self.log(), RULE, Vec::new())
     }
 }
 
@@ -119,7 +119,7 @@ async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_writ
     // And that of the one that is like it.
     let age = Some(Duration::from_secs(NOW - 200));
     let rule = Rule { age, ..RULE };
-    let later = Retention::new(site.log(), rule, vec![process.blobs.clone()], |_| Vec::new());
+    let later = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
     later
         .tend(&process.journal, &site.store, Clock::Fixed(NOW))
         .await

@@ -25,7 +25,7 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
             age: Some(Duration::ZERO),
             bytes: None,
         };
-        let retention = Retention::new(site.log(), rule, vec![process.blobs.clone()], |_| Vec::new());
+        let retention = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
         let tended = retention.tend(&process.journal, &site.store, Clock::Fixed(NOW)).await;
         let error = tended.into_result().unwrap_err().to_string();
         assert!(error.contains("is not as it was written"), "{error}");

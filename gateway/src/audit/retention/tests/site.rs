@@ -46,10 +46,6 @@ impl Site {
     }
 
     pub fn open(&self, rule: Rule) -> Process {
-        self.open_with(rule, |_| Vec::new())
-    }
-
-    pub fn open_with(&self, rule: Rule, lacking: impl Fn(&LastLine) -> Vec<String> + Send + Sync + 'static) -> Process {
         let blobs = Blobs::open(&self.path("evidence")).unwrap();
         let journal = loop {
             let signer = Signer::new(self.key(), Some("gw"), 1000);
@@ -59,7 +55,7 @@ impl Site {
             }
         };
         journal.compress_closed();
-        let retention = Retention::new(self.log(), rule, vec![blobs.clone()], lacking);
+        let retention = Retention::new(self.log(), rule, vec![blobs.clone()]);
         Process { journal, blobs, retention }
     }
 

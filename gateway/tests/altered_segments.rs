@@ -30,6 +30,7 @@ async fn written(folder: &Path) {
     let limits = SegmentLimits {
         bytes: 1,
         age: Duration::MAX,
+        compress_after: Duration::ZERO,
     };
     let open = |limits| {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();

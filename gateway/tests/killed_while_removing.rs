@@ -58,6 +58,7 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
     let limits = SegmentLimits {
         bytes: 4096,
         age: Duration::MAX,
+        compress_after: Duration::ZERO,
     };
     let journal = loop {
         let signer = Signer::new(LogKey::read(&state.join("log.key")).unwrap(), Some(NAME), 2);
@@ -88,7 +89,7 @@ async fn what_is_removed_is_removed_once_and_whole_however_often_the_gateway_is_
     let accepts = "endorsement = \"any-tpm-of-a-trusted-maker\"\nevent_log = \"recorded\"";
     gateway.edit_pool(POOL, "endorsement = \"allowlist\"", accepts);
     gateway.settings(&format!(
-        "[attestation_log]\nname = \"{NAME}\"\nsegment_bytes = 4096\ncheckpoint_records = 2\nkeep_bytes = {KEEP_BYTES}\n"
+        "[attestation_log]\nname = \"{NAME}\"\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\nkeep_bytes = {KEEP_BYTES}\n"
     ));
     gateway.run();
     let lasting = blobs(&gateway);

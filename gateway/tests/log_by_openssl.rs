@@ -208,7 +208,7 @@ async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_removed_by_the_rule_is_verified_too() {
     let mut gateway = Gateway::init();
-    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\nkeep_bytes = 4096\n");
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\nkeep_bytes = 4096\n");
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     // What says that segments go is removed as well.
     for _ in 0..4 {

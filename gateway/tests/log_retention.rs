@@ -48,11 +48,15 @@ pub fn key(folder: &Path) -> LogKey {
 }
 
 pub fn open(folder: &Path, bytes: u64) -> Journal {
-    let age = Duration::MAX;
+    let limits = SegmentLimits {
+        bytes,
+        age: Duration::MAX,
+        compress_after: Duration::ZERO,
+    };
     loop {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();
         let signer = Signer::new(key(folder), Some("gw"), 1000);
-        match Journal::open(&log(folder), signer, SegmentLimits { bytes, age }, blobs, Arc::default()) {
+        match Journal::open(&log(folder), signer, limits, blobs, Arc::default()) {
             Err(JournalError::InUse(_)) => std::thread::yield_now(),
             opened => return opened.unwrap().0,
         }
@@ -373,10 +377,10 @@ async fn a_checkpoint_that_was_kept_elsewhere_is_held_against_what_was_removed()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_serving_gateway_keeps_its_rule() {
     let mut gateway = Gateway::init();
-    let rule = "[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\nkeep_bytes = 4096\n";
+    let rule = "[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\nkeep_bytes = 4096\n";
     let tickets = "[ticket]\nuses = 40\n";
     gateway.settings(&format!(
-        "[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\n{tickets}"
+        "[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n{tickets}"
     ));
     gateway.run();
     let full = gateway.rendered(POOL, "full");
@@ -406,7 +410,7 @@ async fn a_serving_gateway_keeps_its_rule() {
 fn what_is_removed_while_it_is_audited_is_no_difference() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut gateway = Gateway::init();
-    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\n");
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n");
     gateway.edit_pool(
         POOL,
         "endorsement = \"allowlist\"",

@@ -25,6 +25,7 @@ const LOG: &str = "attestation.jsonl";
 const LIMITS: SegmentLimits = SegmentLimits {
     bytes: 2000,
     age: Duration::from_secs(3600),
+    compress_after: Duration::ZERO,
 };
 
 fn open(folder: &Path, limits: SegmentLimits) -> Journal {
@@ -228,7 +229,7 @@ fn nothing_is_lost_or_doubled_by_kills() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     let mut gateway = Gateway::init();
-    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\n[ticket]\nuses = 20");
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n[ticket]\nuses = 20");
     gateway.run();
     let full = gateway.rendered(POOL, "full");
     let ticket = gateway.ticket().await;

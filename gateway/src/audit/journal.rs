@@ -134,6 +134,7 @@ impl Journal {
         });
         let compression = Compression {
             log: path.to_owned(),
+            after: limits.compress_after,
             _lock: Arc::clone(&lock),
         }
         .begin()?;

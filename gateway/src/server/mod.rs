@@ -149,6 +149,7 @@ impl Server {
         let limits = SegmentLimits {
             bytes: settings.segments.bytes,
             age: settings.segments.age,
+            compress_after: settings.segments.compress_after,
         };
         let retention = retention::of(&settings, &blobs);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, Arc::clone(&metrics))?;

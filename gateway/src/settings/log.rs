@@ -50,6 +50,8 @@ pub struct SegmentSettings {
     pub bytes: u64,
     /// So long after its first line.
     pub age: Duration,
+    /// Age at which a closed file is compressed, from its last line.
+    pub compress_after: Duration,
 }
 
 /// How much of the attestation log is kept. What is past either is not.
@@ -92,6 +94,7 @@ pub(super) struct LogSection {
     checkpoint_seconds: u32,
     segment_bytes: u64,
     segment_seconds: u32,
+    compress_after_seconds: u32,
     keep_seconds: u64,
     keep_bytes: u64,
 }
@@ -106,6 +109,8 @@ impl Default for LogSection {
             segment_bytes: 64 * 1024 * 1024,
             // A week.
             segment_seconds: 604_800,
+            // A program that follows the files may be away over a weekend.
+            compress_after_seconds: 259_200,
             // What nodes were given is asked for years later.
             keep_seconds: 0,
             keep_bytes: 0,
@@ -131,6 +136,7 @@ pub(super) fn checked(section: LogSection) -> Result<LogSettings, Fault> {
         checkpoint_seconds,
         segment_bytes,
         segment_seconds,
+        compress_after_seconds,
         keep_seconds,
         keep_bytes,
     } = section;
@@ -160,6 +166,7 @@ pub(super) fn checked(section: LogSection) -> Result<LogSettings, Fault> {
         segments: SegmentSettings {
             bytes: segment_bytes,
             age: Duration::from_secs(segment_seconds.into()),
+            compress_after: Duration::from_secs(compress_after_seconds.into()),
         },
         keep: KeepSettings {
             age: (keep_seconds > 0).then(|| Duration::from_secs(keep_seconds)),

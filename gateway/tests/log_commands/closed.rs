@@ -19,7 +19,7 @@ fn numbers(lines: &str) -> Vec<u64> {
 /// One that closes a segment every few records.
 fn closing() -> Gateway {
     let mut gateway = Gateway::init();
-    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2");
+    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0");
     gateway.run();
     gateway
 }

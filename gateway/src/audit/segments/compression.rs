@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
 use flate2::GzBuilder;
@@ -17,6 +17,7 @@ use super::super::journal::JournalError;
 use super::super::unfinished::is_file;
 use super::super::writer_lock::WriterLock;
 use super::{closed, zipped};
+use crate::clock::Clock;
 use crate::files::folder;
 
 /// How much is read at a time.
@@ -26,6 +27,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 const RESERVE_BYTES: u64 = 16 * 1024 * 1024;
 /// When a segment is tried again that somebody held. Readers do for a moment.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Longest wait for a segment that is too young: the clock may be set meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
 
 /// What is done with closed segments, one after the other.
 pub(in super::super) enum Aside {
@@ -37,6 +40,8 @@ pub(in super::super) enum Aside {
 /// Who compresses, and whatever else is done with closed segments.
 pub(in super::super) struct Compression {
     pub(in super::super) log: PathBuf,
+    /// Least age of a segment that is compressed, from its last write.
+    pub(in super::super) after: Duration,
     /// Nobody else does until this one is done.
     pub(in super::super) _lock: Arc<WriterLock>,
 }
@@ -49,14 +54,16 @@ impl Compression {
         thread::Builder::new()
             .name("attestation-log-segments".to_owned())
             .spawn(move || {
-                let mut again = false;
+                let mut next: Option<Instant> = None;
                 loop {
-                    let told = match again {
-                        true => receiver.recv_timeout(AGAIN_AFTER),
-                        false => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    let told = match next {
+                        Some(next) => receiver.recv_timeout(next.saturating_duration_since(Instant::now())),
+                        None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
                     };
                     match told {
-                        Ok(Aside::Closed) | Err(RecvTimeoutError::Timeout) => again = self.compress_all(),
+                        Ok(Aside::Closed) | Err(RecvTimeoutError::Timeout) => {
+                            next = self.compress_all().and_then(|wait| Instant::now().checked_add(wait));
+                        }
                         Ok(Aside::Work(work)) => work(),
                         Err(RecvTimeoutError::Disconnected) => return,
                     }
@@ -66,23 +73,40 @@ impl Compression {
         Ok(sender)
     }
 
-    /// Says whether one is to be tried again soon.
-    fn compress_all(&self) -> bool {
-        let mut again = false;
+    /// Compresses the segments that are old enough; returns when to look again, if there are others.
+    fn compress_all(&self) -> Option<Duration> {
+        let mut again: Option<Duration> = None;
+        let mut look_after = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
         let segments = closed(&self.log).unwrap_or_else(|error| {
             tracing::warn!(%error, "{}: its closed segments cannot be listed", self.log.display());
             Vec::new()
         });
         for segment in segments.iter().filter(|segment| !segment.zipped) {
+            let left = self.left(&segment.path);
+            if !left.is_zero() {
+                look_after(left.min(LOOK_EVERY));
+                continue;
+            }
             match compress(&self.log, &segment.path, room) {
                 Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => again = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => look_after(AGAIN_AFTER),
                 Err(error) => {
                     tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again when the next one is closed", segment.path.display());
                 }
             }
         }
         again
+    }
+
+    /// Returns how long a segment is to stay as it is: by the time of its last write, and so by the system's clock.
+    fn left(&self, segment: &Path) -> Duration {
+        // One that is there compressed, too, was old enough when that was begun.
+        if self.after.is_zero() || fs::symlink_metadata(zipped(segment)).is_ok() {
+            return Duration::ZERO;
+        }
+        let written = fs::symlink_metadata(segment).map_or(0, |metadata| u64::try_from(metadata.mtime()).unwrap_or(0));
+        let age = Clock::System.now().as_secs().saturating_sub(written);
+        self.after.saturating_sub(Duration::from_secs(age))
     }
 }
 
@@ -218,6 +242,14 @@ mod tests {
 
     const SEGMENT: &str = "attestation.jsonl.20261122T204412Z-0a1b2c3d-000000000007";
 
+    fn compression(log: PathBuf, after_seconds: u64) -> Compression {
+        Compression {
+            _lock: Arc::new(WriterLock::take(&log).unwrap()),
+            after: Duration::from_secs(after_seconds),
+            log,
+        }
+    }
+
     fn unzipped(file: &Path) -> String {
         io::read_to_string(MultiGzDecoder::new(File::open(file).unwrap())).unwrap()
     }
@@ -340,14 +372,34 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\n").unwrap();
-        let compression = Compression {
-            _lock: Arc::new(WriterLock::take(&log).unwrap()),
-            log,
-        };
+        let compression = compression(log, 0);
         let reader = File::open(&segment).unwrap();
         reader.lock_shared().unwrap();
-        assert!(compression.compress_all());
+        assert_eq!(compression.compress_all(), Some(AGAIN_AFTER));
         drop(reader);
-        assert!(!compression.compress_all() && !segment.exists());
+        assert!(compression.compress_all().is_none() && !segment.exists());
+    }
+
+    #[test]
+    fn one_that_was_written_to_lately_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
+        let compression = compression(log, 300);
+        let written = |seconds_ago: u64| {
+            fs::write(&segment, "a\n").unwrap();
+            let at = std::time::UNIX_EPOCH + Duration::from_secs(Clock::System.now().as_secs() - seconds_ago);
+            OpenOptions::new().append(true).open(&segment).unwrap().set_modified(at).unwrap();
+        };
+        written(200);
+        let wait = compression.compress_all().unwrap();
+        assert!(wait > Duration::ZERO && wait <= Duration::from_secs(100), "{wait:?}");
+        assert_eq!(names(folder.path()), [SEGMENT, "attestation.lock"]);
+        // It is there compressed, too: a kill has left both.
+        fs::write(zipped(&segment), "no gzip").unwrap();
+        assert_eq!(compression.left(&segment), Duration::ZERO);
+        fs::remove_file(zipped(&segment)).unwrap();
+        written(300);
+        assert!(compression.compress_all().is_none());
+        assert_eq!(names(folder.path()), [format!("{SEGMENT}.gz"), "attestation.lock".to_owned()]);
     }
 }

@@ -15,13 +15,16 @@ pub(super) use compression::{Aside, Compression, unfinished};
 pub use name::SegmentName;
 pub(super) use name::written_at;
 
-/// When a segment is closed. It is looked whenever a checkpoint is due, so it may come to be larger, and older.
+/// Limits at which a segment is closed, and its age when it is compressed. They are looked at whenever a checkpoint is due, so a segment may come to be
+/// larger, and older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentLimits {
     /// At so many bytes.
     pub bytes: u64,
     /// So long after its first line was written.
     pub age: Duration,
+    /// How long a closed segment stays as it was written before it is compressed: programs that follow the log's files read no compressed ones.
+    pub compress_after: Duration,
 }
 
 impl SegmentLimits {
@@ -29,6 +32,7 @@ impl SegmentLimits {
     pub const NEVER: Self = Self {
         bytes: u64::MAX,
         age: Duration::MAX,
+        compress_after: Duration::ZERO,
     };
 
     /// Whether a log of so many bytes is to be closed, which began at one second and has come to another.
@@ -105,6 +109,7 @@ mod tests {
         let limits = SegmentLimits {
             bytes: 100,
             age: Duration::from_secs(10),
+            compress_after: Duration::ZERO,
         };
         for (bytes, began, now, reached) in [
             (99, 50, 59, false),

@@ -12,6 +12,7 @@ pub const RULE: Rule = Rule {
 pub const LIMITS: SegmentLimits = SegmentLimits {
     bytes: 1,
     age: Duration::MAX,
+    compress_after: Duration::ZERO,
 };
 
 pub struct Site {

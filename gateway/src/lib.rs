@@ -42,8 +42,6 @@ pub mod cluster;
 pub mod cluster_api;
 pub mod credentials;
 pub mod files;
-#[cfg(feature = "cluster")]
-mod forward;
 pub mod ignition;
 pub mod inspection;
 pub mod machine_config;

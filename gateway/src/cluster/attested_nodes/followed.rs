@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::facts::{Facts, News};
+use super::log_reader::Reader;
 use super::object::AttestedNode;
+use super::position::{Kept, Place};
 use super::status::{Question, Status};
 use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
@@ -16,7 +18,6 @@ use crate::audit::Durable;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, ClusterError, Kept as KeptNodes};
 use crate::files::{folder, make_private_folder};
-use crate::forward::{Kept, Place, Reader};
 use crate::metrics::Metrics;
 
 /// How often it is looked whether there is something new.

@@ -14,8 +14,10 @@ mod facts;
 mod followed;
 mod kind;
 mod lead;
+mod log_reader;
 mod machines;
 mod object;
+mod position;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::kept::Place;
+use super::position::Place;
 use crate::audit::Durable;
 use crate::audit::reading::{Follower, Next, Position, ReadError};
 use crate::files::folder;

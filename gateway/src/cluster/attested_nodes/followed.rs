@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::facts::{Facts, News};
 use super::log_reader::Reader;
 use super::object::AttestedNode;
-use super::position::{Kept, Place};
+use super::position::{PositionFile, ReadPosition};
 use super::status::{Question, Status};
 use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
@@ -57,7 +57,7 @@ impl Followed {
         let mut writer = Writer::new(Arc::clone(&self.cluster));
         let (mut news, mut said) = (News::default(), Failing::default());
         let Some(mut reader) = self.begin(&mut said).await else { return };
-        let (mut last, mut noted): (Option<Place>, _) = (None, Instant::now());
+        let (mut last, mut noted): (Option<ReadPosition>, _) = (None, Instant::now());
         loop {
             let read = blocking(move || {
                 let read = read(&mut reader, &mut news);
@@ -116,7 +116,7 @@ impl Followed {
         }
     }
 
-    async fn note(&self, place: Place) {
+    async fn note(&self, place: ReadPosition) {
         let places = self.log.clone();
         let written = blocking(move || {
             make_private_folder(folder(&places.note)).map_err(|error| error.to_string())?;
@@ -227,7 +227,7 @@ impl Followed {
 }
 
 /// Reads what there is, as far as there is room for it, some at a time; gives the last line that was read, and whether there may be more.
-fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<Place>, bool), String> {
+fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<ReadPosition>, bool), String> {
     let mut last = None;
     for _ in 0..READ_AT_ONCE {
         if news.0.len() >= HELD_LIMIT {
@@ -258,9 +258,9 @@ fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<Place>, bool), S
     Ok((last, true))
 }
 
-fn note(places: &LogPlaces) -> Kept {
+fn note(places: &LogPlaces) -> PositionFile {
     let name = places.note.file_name().and_then(|name| name.to_str()).unwrap_or(WHAT);
-    Kept::of(folder(&places.note), name)
+    PositionFile::of(folder(&places.note), name)
 }
 
 /// What goes wrong, said once.

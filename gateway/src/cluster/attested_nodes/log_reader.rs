@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::position::Place;
+use super::position::ReadPosition;
 use crate::audit::Durable;
 use crate::audit::reading::{Follower, Next, Position, ReadError};
 use crate::files::folder;
@@ -19,7 +19,7 @@ const BYTES: usize = 1024 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub line: Vec<u8>,
-    pub place: Place,
+    pub place: ReadPosition,
 }
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ pub(crate) struct Reader {
     /// Of the log as it was when the follower began.
     cuts: u64,
     /// Given last.
-    last: Option<Place>,
+    last: Option<ReadPosition>,
     /// Whether the files were listed anew because of what comes next.
     listed_anew: bool,
     /// Files that are damaged: the follower passes over the rest of them.
@@ -55,7 +55,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// From the line on that follows the one at this place. If the log has no such line there, from its first: what was read is read again.
-    pub(crate) fn after(log: &Path, place: Option<&Place>, durable: watch::Receiver<Durable>) -> Result<Self, ReadError> {
+    pub(crate) fn after(log: &Path, place: Option<&ReadPosition>, durable: watch::Receiver<Durable>) -> Result<Self, ReadError> {
         let cuts = durable.borrow().cuts;
         let position = place.map(|place| &place.position);
         let found = position.map(|position| Follower::after(log, position)).transpose()?.flatten();
@@ -183,7 +183,7 @@ impl Reader {
 fn record(line: Vec<u8>, position: Position) -> Option<Line> {
     let Chained { chain } = serde_json::from_slice(&line).ok()?;
     let (chain, number) = chain.map(|link| (link.id, link.number)).unzip();
-    let place = Place { chain, number, position };
+    let place = ReadPosition { chain, number, position };
     Some(Line { line, place })
 }
 

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::audit::reading::Position;
 use crate::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
 
-/// The document's version.
+/// The version of the file's format.
 const VERSION: u32 = 1;
 
 /// It cannot be read, or written.
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
+pub enum PositionError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -26,13 +26,13 @@ pub enum KeptError {
 /// The last line that was handled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place {
-    /// Which line of which chain, unless an older release wrote it.
+pub struct ReadPosition {
+    /// The line's chain and its number there; `None` for a line without a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// Where it stands.
+    /// Where the line stands in the log's files.
     pub position: Position,
 }
 
@@ -40,14 +40,14 @@ pub struct Place {
 #[serde(deny_unknown_fields)]
 struct Document {
     v: u32,
-    last: Place,
+    last: ReadPosition,
 }
 
-/// The file that says it.
+/// The file that holds it.
 #[derive(Debug, Clone)]
-pub struct Kept(PathBuf);
+pub struct PositionFile(PathBuf);
 
-impl Kept {
+impl PositionFile {
     /// The file of a reader, in the folder of the files of all readers.
     #[must_use]
     pub fn of(folder: &Path, name: &str) -> Self {
@@ -57,15 +57,15 @@ impl Kept {
     /// Returns the last line that was handled; `None` if none was.
     ///
     /// # Errors
-    /// [`KeptError`].
-    pub fn read(&self) -> Result<Option<Place>, KeptError> {
+    /// [`PositionError`].
+    pub fn read(&self) -> Result<Option<ReadPosition>, PositionError> {
         let path = || self.0.clone();
-        let malformed = |problem: String| KeptError::Malformed { path: path(), problem };
+        let malformed = |problem: String| PositionError::Malformed { path: path(), problem };
         let text = match files::read_text(&self.0, SMALL_FILE_LIMIT_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(malformed(error.to_string())),
-            Err(source) => return Err(KeptError::Io { path: path(), source }),
+            Err(source) => return Err(PositionError::Io { path: path(), source }),
         };
         let Document { v, last } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         if v != VERSION {
@@ -77,13 +77,13 @@ impl Kept {
     /// Writes, durably, that this line was handled.
     ///
     /// # Errors
-    /// [`KeptError`]: then it is read again after a restart.
-    pub fn write(&self, last: &Place) -> Result<(), KeptError> {
+    /// [`PositionError`]: then it is read again after a restart.
+    pub fn write(&self, last: &ReadPosition) -> Result<(), PositionError> {
         let document = Document {
             v: VERSION,
             last: last.clone(),
         };
-        let text = serde_json::to_string(&document).map_err(|error| KeptError::Malformed {
+        let text = serde_json::to_string(&document).map_err(|error| PositionError::Malformed {
             path: self.0.clone(),
             problem: error.to_string(),
         })?;
@@ -91,8 +91,8 @@ impl Kept {
     }
 }
 
-impl Place {
-    /// Whether it is this line of this chain, or one after it.
+impl ReadPosition {
+    /// Returns whether it is this line of this chain, or one after it.
     pub(super) fn is_at_least(&self, chain: &str, number: u64) -> bool {
         self.chain.as_deref() == Some(chain) && self.number.is_some_and(|own| own >= number)
     }
@@ -105,9 +105,9 @@ mod tests {
 
     use super::*;
 
-    fn place() -> Place {
+    fn place() -> ReadPosition {
         let position = r#"{"offset":7,"sha256":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"}"#;
-        Place {
+        ReadPosition {
             chain: Some("c".to_owned()),
             number: Some(5),
             position: serde_json::from_str(position).unwrap(),
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_was_kept_is_read_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::of(folder.path(), "reader");
+        let kept = PositionFile::of(folder.path(), "reader");
         assert_eq!(kept.read().unwrap(), None);
         kept.write(&place()).unwrap();
         assert_eq!(kept.read().unwrap(), Some(place()));
@@ -132,9 +132,9 @@ mod tests {
             text.get(..text.len() / 2).unwrap().to_owned(),
         ] {
             fs::write(&path, &wrong).unwrap();
-            assert!(matches!(kept.read(), Err(KeptError::Malformed { .. })), "{wrong}");
+            assert!(matches!(kept.read(), Err(PositionError::Malformed { .. })), "{wrong}");
         }
         fs::write(&path, [0xff, 0xfe]).unwrap();
-        assert!(matches!(kept.read(), Err(KeptError::Malformed { .. })));
+        assert!(matches!(kept.read(), Err(PositionError::Malformed { .. })));
     }
 }

@@ -42,6 +42,7 @@ mod examples;
 mod firmware;
 mod first_boot;
 mod fleets;
+mod forwarding;
 mod given_back;
 mod handshakes;
 mod history;

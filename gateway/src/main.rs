@@ -13,14 +13,14 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use attest_alloc::ZeroOnFree;
 use clap::{Parser, Subcommand};
-use zeroizing_alloc::ZeroAlloc;
 
 use commands::output;
 
 /// Whatever is freed is wiped. Tokens and tickets pass through buffers of TLS and HTTP that nobody else wipes.
 #[global_allocator]
-static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
+static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 
 /// Serves Ignition configs to booting nodes: the full one only to a node that has proven what it is.
 #[derive(Debug, Parser)]

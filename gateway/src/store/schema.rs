@@ -30,16 +30,13 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, St
         path: file.to_owned(),
         missing,
     };
+    // Counted first: tables and version are committed together by a process that may do so meanwhile.
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
+        .at(file)?;
     match version(connection).at(file)? {
-        0 => {
-            let tables: i64 = connection
-                .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
-                .at(file)?;
-            match tables {
-                0 => Ok(StoreFile::Nothing),
-                _ => Err(foreign("its tables have no version".to_owned())),
-            }
-        }
+        0 if tables == 0 => Ok(StoreFile::Nothing),
+        0 => Err(foreign("its tables have no version".to_owned())),
         VERSION => {
             if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
                 return Err(foreign(missing.to_string()));

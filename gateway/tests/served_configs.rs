@@ -199,6 +199,21 @@ async fn refuses_a_record_that_is_not_there_or_not_the_only_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn refuses_a_record_with_control_characters_and_shows_none() {
+    let served = Served::new().await;
+    let (then, log) = (served.copied("then"), served.gateway.path("forged.jsonl"));
+    for field in ["grant", "pool", "spec_version"] {
+        for forged in ["\u{1b}[2J", "../x"] {
+            let mut record = served.record("full");
+            record[field] = forged.into();
+            fs::write(&log, format!("{record}\n")).unwrap();
+            let said = served.refused(&served.id("full"), &then, &["--log", log.to_str().unwrap()]);
+            assert!(said.contains(&format!(": {field}: ")) && !said.contains('\u{1b}'), "{said:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refuses_a_folder_that_is_no_pool() {
     let served = Served::new().await;
     let id = served.id("full");

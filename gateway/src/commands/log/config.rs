@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
+use attest::challenge::is_pool_name;
 use attest_gateway::ignition::SpecVersion;
 use attest_gateway::policy::ConfigSet;
 use attest_gateway::settings::Settings;
@@ -60,18 +61,23 @@ impl Served {
                 visible(&fields.verdict)
             );
         };
-        let of_record = |field: &str| format!("record {}: {field}", visible(&id));
-        let set = fields
-            .grant
-            .ok_or_else(|| anyhow!("missing"))
-            .and_then(|set| Ok(serde_json::from_value(Value::String(set))?));
-        let version = fields
-            .spec_version
-            .ok_or_else(|| anyhow!("missing"))
-            .and_then(|version| Ok(version.parse()?));
+        // The record may be anybody's: what is in it is shown escaped.
+        let unknown =
+            |field: &str, found: Option<&str>| anyhow!("record {}: {field}: {}", visible(&id), visible(found.unwrap_or("missing")));
+        let set = fields.grant.as_deref();
+        let set = set
+            .and_then(|set| serde_json::from_value(Value::from(set)).ok())
+            .ok_or_else(|| unknown("grant", set))?;
+        let version = fields.spec_version.as_deref();
+        let version = version
+            .and_then(|version| version.parse().ok())
+            .ok_or_else(|| unknown("spec_version", version))?;
+        if !is_pool_name(&pool) {
+            return Err(unknown("pool", Some(&pool)));
+        }
         Ok(Self {
-            set: set.with_context(|| of_record("grant"))?,
-            version: version.with_context(|| of_record("spec_version"))?,
+            set,
+            version,
             id,
             time,
             pool,

@@ -81,8 +81,8 @@ impl Receiver {
 }
 
 async fn take(State(lines): State<Lines>, body: String) -> StatusCode {
-    let line = body.strip_suffix('\n').expect("a whole line");
-    lines.lock().unwrap().insert(line.to_owned());
+    let whole = body.strip_suffix('\n').expect("whole lines");
+    lines.lock().unwrap().extend(whole.split('\n').map(str::to_owned));
     StatusCode::NO_CONTENT
 }
 
@@ -140,7 +140,7 @@ impl Rsyslogd {
         self.child = Some(child);
     }
 
-    /// As a service manager does.
+    /// As systemd does with `KillMode=mixed`: what is left when rsyslogd has ended is killed.
     fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
         signal("-TERM", &child.id().to_string());
@@ -149,6 +149,7 @@ impl Rsyslogd {
             assert!(begun.elapsed() < LIMIT, "rsyslogd does not stop");
             std::thread::sleep(Duration::from_millis(20));
         }
+        signal("-KILL", &format!("-{}", child.id()));
     }
 
     fn kill(&mut self) {
@@ -243,7 +244,15 @@ async fn rsyslogd_loses_no_record_while_the_receiver_or_itself_is_away() {
         assert!(until(|| in_delivery.exists()).await, "no record is in delivery");
         match killed {
             true => rsyslogd.kill(),
-            false => rsyslogd.stop(),
+            // Again and again while the receiver is away: each time it has read on.
+            false => {
+                for _ in 0..3 {
+                    rsyslogd.stop();
+                    rsyslogd.start();
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                rsyslogd.stop();
+            }
         }
         fetch(&gateway, 6).await;
         receiver.begin().await;

@@ -125,7 +125,7 @@ async fn fill(store: Arc<dyn Store>, machines: usize) {
         let kinds = [
             (
                 EntryKind::Ek,
-                entries(&|number| (ek(number), format!("{{\"name\":\"{}\",\"added\":1}}", name(number)))),
+                entries(&|number| (ek(number), format!("{{\"name\":\"{}\",\"pools\":[],\"added\":1}}", name(number)))),
             ),
             (EntryKind::Name, entries(&|number| (name(number), format!("tpm:{}", ek(number))))),
             (EntryKind::NameOf, entries(&|number| (format!("tpm:{}", ek(number)), name(number)))),

@@ -31,7 +31,6 @@ pub struct Gateway {
     pub store: Arc<dyn Store>,
     /// The attestation log.
     pub journal: Arc<Journal>,
-    /// What is kept of configs that are served.
     /// Who vouches for EKs, and what the clouds sign with.
     pub endorsers: Arc<Endorsers>,
     /// The pools, as they are at the moment.

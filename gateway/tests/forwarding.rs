@@ -41,7 +41,7 @@ fn missing_program() -> Option<&'static str> {
     missing.map(|(name, _)| *name)
 }
 
-/// What was received, each line once.
+/// The received lines, each once.
 type Lines = Arc<Mutex<BTreeSet<String>>>;
 
 /// A server that takes records, and can be away.
@@ -140,7 +140,7 @@ impl Rsyslogd {
         self.child = Some(child);
     }
 
-    /// As systemd does with `KillMode=mixed`: what is left when rsyslogd has ended is killed.
+    /// Stops rsyslogd as systemd does with `KillMode=mixed`: processes that are left when it has ended are killed.
     fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
         signal("-TERM", &child.id().to_string());
@@ -240,16 +240,18 @@ async fn rsyslogd_loses_no_record_while_the_receiver_or_itself_is_away() {
     // rsyslogd is away, too: stopped, and killed, each while a record is in delivery, and while the log is closed.
     for killed in [false, true] {
         receiver.end().await;
-        fetch(&gateway, 3).await;
+        fetch(&gateway, 6).await;
         assert!(until(|| in_delivery.exists()).await, "no record is in delivery");
         match killed {
             true => rsyslogd.kill(),
-            // Again and again while the receiver is away: each time it has read on.
+            // Again and again while the receiver is away: each time it has read on, and what it has read is kept.
             false => {
                 for _ in 0..3 {
+                    let undelivered = || fs::read_to_string(&in_delivery).unwrap_or_default().lines().count();
                     rsyslogd.stop();
+                    let before = undelivered();
                     rsyslogd.start();
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    assert!(until(|| undelivered() > before).await, "{before} records are kept, and none more");
                 }
                 rsyslogd.stop();
             }

@@ -1,13 +1,14 @@
 //! Two gateways are asked for the same at the same time: one gives it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::task::JoinSet;
 
 use super::fleet::{AT_ONCE, check};
 use super::{Site, can_make_hosts};
-use crate::support::Answer;
 use crate::support::node::Node;
+use crate::support::{Answer, LIMIT};
 
 /// `ATTEST_ROUNDS` says how many; 1,000 take two minutes.
 const ROUNDS: usize = 100;
@@ -66,12 +67,14 @@ fn of_a_token_s_uses_no_more_are_made_than_it_has_wherever() {
         for number in 0..ASKED {
             let (gateways, credential) = (Arc::clone(&gateways), credential.clone());
             asked.spawn(async move {
+                let begun = Instant::now();
                 loop {
                     let status = gateways.config_with(number % 3, &credential).await.status.as_u16();
                     // Ignition, too, asks again: etcd answers late where other tests keep the processors and the disk busy.
                     if status != 503 {
                         break status;
                     }
+                    assert!(begun.elapsed() < LIMIT, "it is answered by 503 for {LIMIT:?}");
                 }
             });
             if asked.len() >= AT_ONCE {

@@ -91,7 +91,7 @@ impl Compression {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => look_after(AGAIN_AFTER),
                 Err(error) => {
-                    tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again when the next one is closed", segment.path.display());
+                    tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again later", segment.path.display());
                 }
             }
         }
@@ -105,7 +105,8 @@ impl Compression {
             return Duration::ZERO;
         }
         let written = fs::symlink_metadata(segment).map_or(0, |metadata| u64::try_from(metadata.mtime()).unwrap_or(0));
-        let age = Clock::System.now().as_secs().saturating_sub(written);
+        // A file of the future was written while the clock was ahead: it waits no longer than others.
+        let age = Clock::System.now().as_secs().abs_diff(written);
         self.after.saturating_sub(Duration::from_secs(age))
     }
 }

@@ -71,7 +71,7 @@ impl Served {
         assert_eq!(output.stdout, config, "{record}");
     }
 
-    /// What it says when it prints no config.
+    /// Returns the message of a command that prints no config.
     #[track_caller]
     fn refused(&self, record: &str, folder: &Path, more: &[&str]) -> String {
         let output = self.run(record, folder, more);

@@ -95,7 +95,7 @@ mod tests {
             }
         }
 
-        /// What was freed since this was asked last.
+        /// Returns the allocations that were freed since the last call.
         fn freed(&self) -> Vec<Freed> {
             std::mem::take(&mut self.0.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
         }
@@ -108,7 +108,7 @@ mod tests {
         }]
     }
 
-    /// Of a byte, of whole words and of parts of them, and large ones, which the system maps by themselves.
+    /// Sizes of a byte, of whole words and of parts of them, and large ones, which the system maps by themselves.
     const SIZES: [usize; 12] = [1, 2, 7, 8, 9, 15, 64, 1000, 4097, 65_536, 1_048_579, 4_194_304];
 
     fn layouts() -> impl Iterator<Item = Layout> {

@@ -7,7 +7,7 @@ use data_encoding::BASE64;
 use super::{Door, table};
 
 const MACHINE_CONFIG: &str = include_str!("../../dist/kubernetes/door/machine-config.yaml");
-/// What precedes the table in that file. The table ends with the line.
+/// The text before the table in that file. The table ends with the line.
 const TABLE: &str = "            source: data:;base64,";
 
 /// Returns the MachineConfig of role `master`, as YAML: `gateway/dist/kubernetes/door` with this table. It is in force before the host has a network.

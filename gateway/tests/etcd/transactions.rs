@@ -61,7 +61,7 @@ async fn what_is_too_large_together_is_split_and_what_is_too_large_alone_is_refu
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_contend_for_one_key_commit_in_turn() {
     const COMMITS: usize = 60;
-    /// Of three that take turns each comes every third time.
+    /// Three replicas that take turns have 3; the engine that paused had 21 to 33.
     const MOST_BETWEEN: u32 = 20;
     let site = Site::start();
     let storm = ["one", "two", "three"].map(|name| {

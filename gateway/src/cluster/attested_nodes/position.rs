@@ -32,7 +32,7 @@ pub struct ReadPosition {
     pub chain: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// Where the line stands in the log's files.
+    /// The line's place in the log's files.
     pub position: Position,
 }
 

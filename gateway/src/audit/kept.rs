@@ -112,6 +112,13 @@ impl Kept {
         self.line.checkpoint.key
     }
 
+    /// Returns whether this checkpoint was signed after another one of its chain. Of two of the same second the one on the later line is the later one.
+    #[must_use]
+    pub fn is_later_than(&self, other: &Self) -> bool {
+        let moment = |kept: &Self| (kept.line.at, kept.line.chain.number);
+        moment(self) > moment(other)
+    }
+
     fn entry(&self) -> Result<Entry, StoreError> {
         let value = Value {
             v: VERSION,

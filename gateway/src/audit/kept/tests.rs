@@ -83,6 +83,21 @@ async fn the_last_checkpoint_of_a_chain_is_kept_and_none_goes_back() {
 }
 
 #[tokio::test]
+async fn of_two_keys_that_signed_a_chain_within_one_second_the_later_is_told() {
+    let site = Site::new();
+    let mut chain = Site::chain(Vec::new());
+    let first = site.checkpoint(&mut chain, 7);
+    site.keep(&first).await;
+    let site = site.with_another_key();
+    let second = site.checkpoint(&mut chain, 7);
+    site.keep(&second).await;
+    let all = kept(&site.store).await.unwrap();
+    let of = |text: &str| all.iter().find(|kept| kept.text == text).unwrap();
+    assert!(of(&second).is_later_than(of(&first)));
+    assert!(!of(&first).is_later_than(of(&second)) && !of(&first).is_later_than(of(&first)));
+}
+
+#[tokio::test]
 async fn a_log_is_missed_that_does_not_hold_what_was_signed() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());

@@ -286,7 +286,7 @@ fn of_checkpoints(all: &[Kept]) -> Vec<String> {
     }
     for kept in standing(all) {
         let id = &kept.line.chain.id;
-        let newer = standing(all).find(|other| other.line.chain.id == *id && other.line.at > kept.line.at && other.key() != kept.key());
+        let newer = standing(all).find(|other| other.line.chain.id == *id && other.is_later_than(kept) && other.key() != kept.key());
         if let Some(newer) = newer {
             said.push(format!(
                 "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; `attest-gateway log give-up {id}` at its host accepts that",

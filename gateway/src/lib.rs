@@ -23,7 +23,7 @@
 //! What the node takes away is a ticket, the grant under the [`credentials`]' seal. With it, a token or a certificate it comes again, and [`pools`] give
 //! a config for a grant only.
 //!
-//! What there is to serve comes another way: [`machine_config`] and [`ignition`] make configs of files, or of what another server says;
+//! What there is to serve comes another way: [`attest_ignition`] makes configs of files, or of what another server says;
 //! [`pools`] holds them, and changes one pool at a time, whole.
 //!
 //! What must survive a crash or be seen by other replicas is in [`store`]; everything else a request needs it carries itself, under
@@ -42,9 +42,7 @@ pub mod cluster;
 pub mod cluster_api;
 pub mod credentials;
 pub mod files;
-pub mod ignition;
 pub mod inspection;
-pub mod machine_config;
 pub mod machines;
 pub mod manifests;
 pub mod metrics;

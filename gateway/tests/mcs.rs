@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::support::{Answer, Gateway, POOL, accept, bearer};
-use attest_gateway::ignition::data_url;
+use attest_ignition::data_url;
 use reqwest::Method;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

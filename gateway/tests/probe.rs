@@ -242,12 +242,12 @@ fn the_documented_machine_config_holds_the_documented_table() {
     // What the shell makes of it, in a pool of its own: rendered, and then as a node would get it.
     let manifest = manifest.replace(encode, &data_encoding::BASE64.encode(table.as_bytes()));
     let object: serde_json::Value = serde_saphyr::from_str(&manifest).unwrap();
-    let config = attest_gateway::ignition::Config::from_value(object["spec"]["config"].clone()).unwrap();
+    let config = attest_ignition::Config::from_value(object["spec"]["config"].clone()).unwrap();
     let [file] = config.list(["storage", "files"]) else {
         panic!("one file")
     };
     let source = file["contents"]["source"].as_str().unwrap();
-    assert_eq!(attest_gateway::ignition::data_url::decode(source).unwrap(), table.as_bytes());
+    assert_eq!(attest_ignition::data_url::decode(source).unwrap(), table.as_bytes());
     let path = file["path"].as_str().unwrap();
     let [unit] = config.list(["systemd", "units"]) else {
         panic!("one unit")

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use attest_gateway::ignition::{Config, SpecVersion};
+use attest_ignition::{Config, SpecVersion};
 use data_encoding::BASE64;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -1,7 +1,7 @@
 //! What the gateway writes, attest-node reads: pointers.
 use attest_gateway::certificates::Certificate;
-use attest_gateway::ignition::{Config, SpecVersion};
 use attest_gateway::pointers::{Pointer, PointerError};
+use attest_ignition::{Config, SpecVersion};
 use attest_node::pointer as node;
 use serde_json::Value;
 

@@ -1,9 +1,9 @@
 //! Which spec version a client asks for: the rules of the Machine Config Server, which nodes are used to.
 
+use attest_ignition::SpecVersion;
 use axum::http::{HeaderMap, header};
 
 use super::problem::Refusal;
-use crate::ignition::SpecVersion;
 
 /// Longest `Accept` that is looked at: Ignition's has under 100 characters.
 const ACCEPT_LIMIT_BYTES: usize = 1024;

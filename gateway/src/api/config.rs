@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use attest::UnixTime;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
+use attest_ignition::SpecVersion;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -27,7 +28,6 @@ use crate::credentials::kubelet::Presented;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets::{self, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};
-use crate::ignition::SpecVersion;
 use crate::machines::objects::MachineObjects;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::{self, Sightings};

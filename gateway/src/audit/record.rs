@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use attest::{Claims, Kind};
+use attest_ignition::SpecVersion;
 use serde::{Deserialize, Serialize};
 
 use super::admin::Act;
@@ -12,7 +13,6 @@ use super::checkpoint::Checkpoint;
 use super::reason::Use;
 use super::retention::Removal;
 use super::would_refuse::WouldRefuse;
-use crate::ignition::SpecVersion;
 use crate::policy::{ConfigSet, Grants};
 use crate::store::{Pending, Replacement, StoreMark};
 

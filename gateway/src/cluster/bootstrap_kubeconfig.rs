@@ -221,8 +221,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ignition::lint;
     use crate::pki::issue::{self, Algorithm, SigningKey};
+    use attest_ignition::lint;
 
     const TOKEN_TEXT: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQifQ.c2lnbmF0dXJl";
     const SERVER: &str = "https://api-int.example.com:6443";
@@ -322,9 +322,9 @@ mod tests {
     fn it_shows_nothing_of_itself_and_is_known_as_a_secret() {
         let said = said(TOKEN_TEXT, Some(&ca("secret")), None, SERVER);
         assert!(!format!("{:?}", said.token).contains("c2lnbmF0dXJl"));
-        let source = crate::ignition::data_url::encode(said.made().unwrap().as_bytes());
+        let source = attest_ignition::data_url::encode(said.made().unwrap().as_bytes());
         let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/kubernetes/kubeconfig", "contents": {"source": source}}]}});
-        let found = lint::lint(&crate::ignition::Config::from_value(config).unwrap(), &[]);
+        let found = lint::lint(&attest_ignition::Config::from_value(config).unwrap(), &[]);
         let names: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(names, ["token /etc/kubernetes/kubeconfig"]);
     }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_ignition::machine_config::second_stage::{LABELS, Object};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
@@ -24,7 +25,6 @@ use super::failures::FailureLog;
 use super::resources::{machine_config_pools, machine_configs};
 use super::{Cause, Cluster, ClusterError};
 use crate::clock::{Clock, rfc3339};
-use crate::machine_config::second_stage::{LABELS, Object};
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;

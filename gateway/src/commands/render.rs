@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::ignition::SpecVersion;
 use attest_gateway::policy::ConfigSet;
 use attest_gateway::settings::Settings;
+use attest_ignition::SpecVersion;
 
 use super::output;
 

@@ -28,7 +28,7 @@ pub fn machine_config(door: &Door) -> String {
 mod tests {
     use super::super::{Platform, USER};
     use super::*;
-    use crate::ignition::{Config, data_url};
+    use attest_ignition::{Config, data_url};
 
     #[test]
     fn the_file_has_the_table_of_a_host_without_balancers() {

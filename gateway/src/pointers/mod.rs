@@ -6,6 +6,7 @@ mod renewal;
 pub mod sightings;
 
 pub use acceptance::{NotAccepted, accepts};
+use attest_ignition::SpecVersion;
 use data_encoding::BASE64;
 pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
 pub use renewal::{NotRenewed, Ours, Renewal, renewed};
@@ -14,7 +15,6 @@ use sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use url::Url;
 
 use crate::certificates::{Certificate, Fingerprint};
-use crate::ignition::SpecVersion;
 
 /// Where pools are, below the gateway's root.
 const PATH: &str = "/config/";
@@ -152,7 +152,7 @@ mod tests {
     use rustls_pki_types::pem::PemObject;
 
     use super::*;
-    use crate::ignition::{Config, data_url};
+    use attest_ignition::{Config, data_url};
 
     fn authority(name: &str) -> Certificate {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();

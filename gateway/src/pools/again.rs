@@ -3,9 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use attest_ignition::Config;
 use serde_json::Value;
-
-use crate::ignition::Config;
 
 /// Most paths that a warning names.
 const NAMED_LIMIT: usize = 5;

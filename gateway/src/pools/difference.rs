@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use attest_ignition::machine_config::Spec;
+use attest_ignition::{Config, data_url};
 use serde_json::{Map, Value};
-
-use crate::ignition::{Config, data_url};
-use crate::machine_config::Spec;
 
 /// What is different about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use attest::inventory::InventoryError;
+use attest_ignition::lint::Finding;
+use attest_ignition::machine_config::manifest::ManifestError;
+use attest_ignition::machine_config::render::RenderError;
+use attest_ignition::machine_config::second_stage::SecondStageError;
+use attest_ignition::{Invalid, NotAConfig};
 
 use super::needed::NeededError;
 use super::upstream::{IncludeError, UpstreamError};
-use crate::ignition::lint::Finding;
-use crate::ignition::{Invalid, NotAConfig};
-use crate::machine_config::manifest::ManifestError;
-use crate::machine_config::render::RenderError;
-use crate::machine_config::second_stage::SecondStageError;
 use crate::policy::ConfigSet;
 
 /// Why a pool cannot be served.

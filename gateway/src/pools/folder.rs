@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use attest::reference_sets::ReferenceSets;
 use attest::{AppraisalPolicy, UnixTime};
+use attest_ignition::Config;
+use attest_ignition::machine_config::Manifests;
+use attest_ignition::machine_config::appended::Kubeconfig;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
 use super::inventory::PoolInventory;
 use super::seen::{Seen, Stamp};
 use crate::files;
-use crate::ignition::Config;
-use crate::machine_config::Manifests;
-use crate::machine_config::appended::Kubeconfig;
 
 /// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
 pub(super) const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;

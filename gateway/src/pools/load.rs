@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attest::AppraisalPolicy;
+use attest_ignition::lint::{self, Finding};
+use attest_ignition::machine_config::appended::{Appended, CONTENT};
+use attest_ignition::machine_config::render::{self, Rendered, RenderedPool};
+use attest_ignition::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
+use attest_ignition::{Config, Invalid};
 
 use super::folder::{Folder, Reader};
 use super::needed::NeededState;
@@ -14,11 +19,6 @@ use super::packed::{Packed, Packing, Places};
 use super::upstream::{Fetched, Upstream};
 use super::versions::{Kind, Versions};
 use super::{Pool, PoolError, PoolInventory, file};
-use crate::ignition::lint::{self, Finding};
-use crate::ignition::{Config, Invalid};
-use crate::machine_config::appended::{Appended, CONTENT};
-use crate::machine_config::render::{self, Rendered, RenderedPool};
-use crate::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
 use crate::machines::new_values::Rules as NewValueRules;
 use crate::policy::{ConfigSet, Earns, Grants};
 

@@ -6,10 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use attest_ignition::machine_config::appended::REPEATING;
+use attest_ignition::{Config, data_url};
 use serde_json::Value;
-
-use crate::ignition::{Config, data_url};
-use crate::machine_config::appended::REPEATING;
 
 /// Largest text that is looked at: units and a kubelet's configuration have some kilobytes.
 const TEXT_LIMIT_BYTES: usize = 256 * 1024;

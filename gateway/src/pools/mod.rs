@@ -29,6 +29,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest::AppraisalPolicy;
+use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
+use attest_ignition::{Inexpressible, SpecVersion};
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 pub(crate) use difference::differences;
@@ -41,8 +43,6 @@ use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 
 use crate::credentials::kubelet::NamePatterns;
-use crate::ignition::{Inexpressible, SpecVersion};
-use crate::machine_config::second_stage::{Object, SecondStageError};
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;
 use crate::machines::objects::MachineRules;

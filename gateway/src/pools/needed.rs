@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use attest_ignition::Config;
+use attest_ignition::machine_config::appended::REPLACED;
+use attest_ignition::machine_config::manifest::ManifestError;
+use attest_ignition::machine_config::render::{RenderError, render_pool};
+use attest_ignition::machine_config::{GENERATED_ANNOTATION, Manifests, NEEDED_ANNOTATION, Selector};
 use serde_json::Value;
 
 use super::difference::{Change, differences};
-use crate::ignition::Config;
-use crate::machine_config::appended::REPLACED;
-use crate::machine_config::manifest::ManifestError;
-use crate::machine_config::render::{RenderError, render_pool};
-use crate::machine_config::{GENERATED_ANNOTATION, Manifests, NEEDED_ANNOTATION, Selector};
 
 /// What the cluster says.
 #[derive(Debug, Clone, Default)]

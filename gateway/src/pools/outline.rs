@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use attest_ignition::lint::{self, Finding};
+use attest_ignition::machine_config::{Spec, appended};
+use attest_ignition::{Config, Hashed, Inexpressible, SpecVersion};
 use serde_json::Value;
 
 use super::again;
@@ -9,9 +12,6 @@ use super::difference::{self, Difference};
 use super::missing_files::{MissingFile, missing_files};
 use super::taken_over::{self, Obstacle};
 use super::versions::Kind;
-use crate::ignition::lint::{self, Finding};
-use crate::ignition::{Config, Hashed, Inexpressible, SpecVersion};
-use crate::machine_config::{Spec, appended};
 
 /// Path of the list of files in a config.
 const FILES: [&str; 2] = ["storage", "files"];
@@ -131,7 +131,7 @@ fn digest_with(outline: &Config, content: &[u8]) -> Result<Option<String>, Inexp
     let Some((before, after)) = appended::gap(outline, &said).and_then(|gap| said.split_at_checked(gap)) else {
         return Ok(None);
     };
-    let mut hashed = Hashed::new();
+    let mut hashed = Hashed::default();
     hashed.put(before);
     hashed.put_escaped(content);
     hashed.put(after);

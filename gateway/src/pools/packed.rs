@@ -4,9 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use attest_ignition::Config;
 use serde_json::{Map, Value};
-
-use crate::ignition::Config;
 
 /// A config in a fraction of the memory that its values take.
 #[derive(Clone)]
@@ -190,8 +189,8 @@ mod tests {
         for (config, packed) in [&first, &second].into_iter().zip(&packed) {
             assert!(packed.config().unwrap() == *config);
             assert_eq!(
-                packed.config().unwrap().express(crate::ignition::SpecVersion::NEWEST),
-                config.express(crate::ignition::SpecVersion::NEWEST)
+                packed.config().unwrap().express(attest_ignition::SpecVersion::NEWEST),
+                config.express(attest_ignition::SpecVersion::NEWEST)
             );
         }
         let file = |packed: &Packed| packed.places.lists.iter().find(|list| list.name == "files").unwrap().entries[0].clone();

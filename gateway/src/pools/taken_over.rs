@@ -1,12 +1,12 @@
 //! Whether machine-config-daemon takes over a node that has the pre-approved config, and then moves it to the full one: what of its checks can be made on
 //! both configs. All of them, and what each one looks at: docs/second-stage.md.
 
+use attest_ignition::Config;
+use attest_ignition::machine_config::Spec;
+use attest_ignition::machine_config::appended::KUBECONFIG;
 use serde_json::Value;
 
 use super::again::named;
-use crate::ignition::Config;
-use crate::machine_config::Spec;
-use crate::machine_config::appended::KUBECONFIG;
 
 /// What the daemon changes on no node: it has to be the same in both. machine-config-operator 7ff337a, pkg/controller/common/reconcile.go,
 /// `isConfigReconcilable` and `validatePasswdChanges`.

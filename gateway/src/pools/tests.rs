@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use attest_ignition::machine_config::appended::{ENCAPSULATED, REPEATING};
+use attest_ignition::machine_config::second_stage::OBJECT_LIMIT_BYTES;
+use attest_ignition::{Config, data_url};
 use serde_json::Value;
 
 use super::folder::Reader;
 use super::versions::Kind;
 use super::*;
-use crate::ignition::{Config, data_url};
-use crate::machine_config::appended::{ENCAPSULATED, REPEATING};
-use crate::machine_config::second_stage::OBJECT_LIMIT_BYTES;
 use crate::policy::Earns;
 
 mod attestation;

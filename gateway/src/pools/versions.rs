@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use attest_ignition::machine_config::Spec;
+use attest_ignition::machine_config::appended::{self, Appended};
+use attest_ignition::{Config, Inexpressible, SpecVersion};
 use axum::body::Bytes;
 use data_encoding::HEXLOWER;
 
 use super::packed::Packed;
-use crate::ignition::{Config, Inexpressible, SpecVersion};
-use crate::machine_config::Spec;
-use crate::machine_config::appended::{self, Appended};
 
 /// A config as it is served.
 #[derive(Debug, Clone)]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use attest_ignition::{Config, NotAConfig, SpecVersion};
 use serde_json::Value;
 
-use crate::ignition::{Config, NotAConfig, SpecVersion};
 use crate::policy::ConfigSet;
 use crate::pools::{Change, Difference, Pool, differences};
 

@@ -55,6 +55,28 @@ fn attest_depends_on_nothing_that_does_io() {
     assert_depends_on("attest", &allowed);
 }
 
+#[test]
+fn ignition_depends_on_nothing_of_the_gateway() {
+    let allowed = [
+        // Hashes.
+        "aws-lc-rs",
+        "data-encoding",
+        "flate2",
+        "ignition-config",
+        "memchr",
+        "regex",
+        "serde",
+        "serde-saphyr",
+        "serde_ignored",
+        "serde_json",
+        "serde_path_to_error",
+        "thiserror",
+        // Parses; opens nothing.
+        "url",
+    ];
+    assert_depends_on("gateway/ignition", &allowed);
+}
+
 /// What is compiled, for whatever target, by name: everything that `arguments` select and what they need, tests aside.
 fn compiled(arguments: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))

@@ -49,7 +49,9 @@ fn code(path: &Path) -> String {
 
 #[test]
 fn servers_are_verified_in_one_place() {
-    let packages = ["attest", "gateway/src", "swtpm-tests/src"].map(rust_files).concat();
+    let packages = ["attest", "gateway/src", "gateway/ignition/src", "swtpm-tests/src"]
+        .map(rust_files)
+        .concat();
     let with = |words: &str| -> BTreeSet<String> {
         let found = packages.iter().filter(|path| code(path).contains(words));
         found.map(|path| path.strip_prefix(root()).unwrap().display().to_string()).collect()
@@ -90,6 +92,29 @@ fn attest_does_no_io_reads_no_clock_and_never_awaits() {
         "Mutex",
     ];
     for path in ["attest/src", "attest/wire/src"].map(rust_files).concat() {
+        let code = code(&path);
+        for word in absent {
+            assert!(!code.contains(word), "{} has {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn configs_are_rendered_without_io_and_without_the_gateway() {
+    let absent = [
+        "std::fs",
+        "std::net",
+        "std::process",
+        "std::env",
+        "std::thread",
+        "SystemTime",
+        "Instant",
+        "async fn",
+        ".await",
+        "println!",
+        "static mut",
+    ];
+    for path in rust_files("gateway/ignition/src") {
         let code = code(&path);
         for word in absent {
             assert!(!code.contains(word), "{} has {word}", path.display());

@@ -102,6 +102,12 @@ fn the_top_modules_of_the_gateway_have_no_import_cycle() {
         "{imports:?}"
     );
     assert_no_cycle(imports);
+    let imports = imports_of("gateway/ignition/src");
+    assert!(
+        imports["machine_config"].contains("config") && imports["spec2"].contains("version"),
+        "{imports:?}"
+    );
+    assert_no_cycle(imports);
 }
 
 #[test]
@@ -130,7 +136,14 @@ fn test_targets(package: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn every_file_is_part_of_a_target() {
-    let packages = ["attest", "attest/node", "cloud-fixtures", "gateway", "swtpm-tests"];
+    let packages = [
+        "attest",
+        "attest/node",
+        "cloud-fixtures",
+        "gateway",
+        "gateway/ignition",
+        "swtpm-tests",
+    ];
     let tests: Vec<PathBuf> = packages.iter().flat_map(|package| test_targets(&root().join(package))).collect();
     let is_root = |file: &Path| {
         let folder = file.parent().unwrap().file_name().unwrap().to_str().unwrap();

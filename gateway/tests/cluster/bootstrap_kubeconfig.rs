@@ -1,6 +1,6 @@
 //! The kubelets' bootstrap kubeconfig as the cluster has it: told to the real program, and in the configs of a pool of MachineConfigs.
 
-use attest_gateway::ignition::data_url;
+use attest_ignition::data_url;
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use data_encoding::BASE64;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use attest_gateway::ignition::data_url;
+use attest_ignition::data_url;
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use cloud_fixtures::machine_config_server::MachineConfigServer;
 use cloud_fixtures::server::Server;

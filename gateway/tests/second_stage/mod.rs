@@ -7,7 +7,7 @@ mod node;
 use std::fs;
 use std::process::Command;
 
-use attest_gateway::ignition::data_url;
+use attest_ignition::data_url;
 use cloud_fixtures::kubernetes::Kubernetes;
 use serde_json::{Value, json};
 

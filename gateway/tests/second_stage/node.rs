@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use attest_gateway::ignition::data_url;
+use attest_ignition::data_url;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 

@@ -3,6 +3,7 @@
 use attest::reject::{EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
 use attest::tpm::TPM_MALFORMED;
 use attest::{Reject, TpmEvidenceError};
+use attest_ignition::Inexpressible;
 use axum::http::StatusCode;
 
 use super::Refusal;
@@ -19,7 +20,6 @@ use crate::credentials::challenges::ChallengeError;
 use crate::credentials::kubelet::{KubeletError, MemberError};
 use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
-use crate::ignition::Inexpressible;
 use crate::machines::enrolment::{EkRecord, EnrolmentError};
 use crate::machines::history::{Finding, HistoryRefusal};
 use crate::machines::instances::InstanceError;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use attest::{Reject, TpmEvidenceError};
+use attest_ignition::{Inexpressible, SpecVersion};
 
 use super::*;
 use crate::credentials::kubelet::MemberError;
 use crate::credentials::tokens::TokenError;
-use crate::ignition::{Inexpressible, SpecVersion};
 use crate::machines::enrolment::EnrolmentError;
 use crate::machines::instances::{InstanceError, InstanceRecord};
 use crate::machines::revocations::{Revocation, RevocationError};

@@ -7,6 +7,7 @@ mod standing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_ignition::machine_config::ROLE_LABEL;
 use futures_util::future::join_all;
 use kube::Resource;
 use kube::api::{Api, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta};
@@ -19,7 +20,6 @@ use self::needed::Had;
 use self::standing::Standing;
 use super::failures::FailureLog;
 use super::{Cluster, ClusterError, Kept, keep, resources};
-use crate::machine_config::ROLE_LABEL;
 use crate::pools::live::{LivePools, News};
 use crate::pools::needed::{NeededState, is_looked_at};
 

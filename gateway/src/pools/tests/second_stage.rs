@@ -1,7 +1,8 @@
 //! `[second_stage]`: what it changes of a pool, and what it refuses and warns of.
 
+use attest_ignition::machine_config::appended::NODE_ANNOTATIONS;
+
 use super::*;
-use crate::machine_config::appended::NODE_ANNOTATIONS;
 
 fn switched_on(text: &str) -> String {
     text.replace("machine_config_daemon = false", "machine_config_daemon = true")

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use attest_ignition::{NotAConfig, SpecVersion};
+
 use super::ROUNDS_LIMIT;
-use crate::ignition::{NotAConfig, SpecVersion};
 
 /// Why there is no config from upstream. No text has anything of a config's contents.
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use attest_ignition::{Config, NotAConfig, SpecVersion};
 use axum::body::Bytes;
 use serde::Deserialize;
-
-use crate::ignition::{Config, NotAConfig, SpecVersion};
 
 /// A config in one spec version, as upstream gave it.
 #[derive(Clone)]

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_ignition::SpecVersion;
+use attest_ignition::machine_config::appended::{KERNEL_ARGUMENTS, KERNEL_ARGUMENTS_SINCE};
 use axum::body::Bytes;
 use reqwest::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response, StatusCode, redirect};
@@ -25,8 +27,6 @@ pub use include::{BadEntry, Include, IncludeError};
 pub use settings::{BadSettings, UpstreamSettings};
 
 use crate::causes::with_causes;
-use crate::ignition::SpecVersion;
-use crate::machine_config::appended::{KERNEL_ARGUMENTS, KERNEL_ARGUMENTS_SINCE};
 
 /// What is asked for, newest first. A Machine Config Server has never given 3.0.0.
 const VERSIONS: [SpecVersion; 7] = [

@@ -2,10 +2,9 @@
 //!
 //! It is chosen by name. Whatever is not named stays out, so that a secret which is new in the full config is never given away.
 
+use attest_ignition::{Config, NotAConfig, SpecVersion};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-
-use crate::ignition::{Config, NotAConfig, SpecVersion};
 
 /// Characters of patterns in other programs. Taken as they are, an entry would match less than its author thinks.
 const GLOB_CHARACTERS: &[char] = &['*', '?', '[', ']', '{', '}'];

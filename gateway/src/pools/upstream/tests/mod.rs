@@ -7,12 +7,12 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use attest::SpkiSha256;
+use attest_ignition::data_url;
+use attest_ignition::machine_config::appended::ENCAPSULATED;
 use server::{HOST, Reply, Server, answer, config, mcs, status};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::ignition::data_url;
-use crate::machine_config::appended::ENCAPSULATED;
 
 /// Long enough for a loaded machine; only what never answers takes this long.
 const TEST_LIMITS: Limits = Limits {

@@ -13,7 +13,7 @@ use super::{
     ControllerConfig, GENERATED_ANNOTATION, KernelType, MachineConfig, MachineConfigPool, Manifests, NEEDED_ANNOTATION, Origin,
     PRE_BUILT_IMAGE_ANNOTATION, RENDERED_PREFIX, ROLE_LABEL, Selector, Spec,
 };
-use crate::ignition::{Config, NotAConfig, without_values};
+use crate::{Config, NotAConfig, without_values};
 
 const API_VERSION: &str = "machineconfiguration.openshift.io/v1";
 /// Longest name of an object in Kubernetes.

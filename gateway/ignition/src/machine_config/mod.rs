@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
-use crate::ignition::Config;
+use crate::Config;
 
 /// The label that says which pools a MachineConfig is for.
 pub const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";

@@ -12,7 +12,7 @@ type Fields = Map<String, Value>;
 const USER: &str = "core";
 
 /// The fields of spec 3, neither pruned nor validated.
-pub(in crate::ignition) fn to_spec3(mut value: Value) -> Result<Fields, NotTranslatable> {
+pub(crate) fn to_spec3(mut value: Value) -> Result<Fields, NotTranslatable> {
     schema::CONFIG.check(&mut value, "")?;
     let Value::Object(mut config) = value else {
         return Err(refuse("$", "an object is expected"));
@@ -144,7 +144,7 @@ fn in_root(node: &mut Fields, place: &str) -> Result<(), NotTranslatable> {
     if !path.starts_with('/') {
         return Err(refuse(format!("{place}.path"), "an absolute path is expected"));
     }
-    let path = crate::ignition::validate::cleaned(path);
+    let path = crate::validate::cleaned(path);
     node.insert("path".to_owned(), path.into());
     Ok(())
 }
@@ -270,7 +270,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ignition::{Config, NotAConfig};
+    use crate::{Config, NotAConfig};
 
     fn read(mut config: Value) -> Result<Config, NotAConfig> {
         config["ignition"]["version"] = "2.2.0".into();

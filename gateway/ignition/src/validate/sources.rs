@@ -2,7 +2,7 @@
 
 use super::Invalid;
 use super::at::At;
-use crate::ignition::data_url;
+use crate::data_url;
 
 /// The functions that a hash may name, and the length of their sums in hex digits.
 const HASHES: [(&str, usize); 2] = [("sha512", 128), ("sha256", 64)];

@@ -48,7 +48,7 @@ pub(super) fn is_escaped(text: &[u8]) -> bool {
 }
 
 /// How the `data:` URL begins whose contents are escaped.
-pub(crate) const ESCAPED: &str = "data:,";
+pub const ESCAPED: &str = "data:,";
 
 /// The `data:` URL of some contents: text stays readable.
 #[must_use]
@@ -61,7 +61,7 @@ pub fn encode(contents: &[u8]) -> String {
 }
 
 /// What follows [`ESCAPED`], piece by piece.
-pub(crate) fn escape(contents: &[u8], mut take: impl FnMut(&[u8])) {
+pub fn escape(contents: &[u8], mut take: impl FnMut(&[u8])) {
     for piece in contents.chunks(AT_A_TIME) {
         // Four bytes are written for each, and those taken that are its own.
         let (mut escaped, mut end) = ([0; 3 * AT_A_TIME + 1], 0);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::render::Rendered;
 use super::second_stage::OF_ANY_RELEASE;
 use super::{ControllerConfig, WithConfig};
-use crate::ignition::{Config, Inexpressible, SpecVersion, data_url};
+use crate::{Config, Inexpressible, SpecVersion, data_url};
 
 /// The kubelet's bootstrap credential.
 pub const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
@@ -16,7 +16,7 @@ pub const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 /// Which config the node has.
 pub const NODE_ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
 /// What a server replaces by what the cluster has now: certificates of CAs.
-pub(crate) const REPLACED: [&str; 2] = [KUBELET_CA, CLOUD_CA];
+pub const REPLACED: [&str; 2] = [KUBELET_CA, CLOUD_CA];
 const KUBELET_CA: &str = "/etc/kubernetes/kubelet-ca.crt";
 const CLOUD_CA: &str = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem";
 /// Mode of the files that are added.
@@ -70,7 +70,7 @@ impl Appended {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub(crate) fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
+    pub fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
         self.append_with(config, SpecVersion::NEWEST, b"")
     }
 
@@ -79,13 +79,7 @@ impl Appended {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub(crate) fn content(
-        &self,
-        config: &Config,
-        own: Option<&Config>,
-        version: SpecVersion,
-        expected: usize,
-    ) -> Result<Vec<u8>, Inexpressible> {
+    pub fn content(&self, config: &Config, own: Option<&Config>, version: SpecVersion, expected: usize) -> Result<Vec<u8>, Inexpressible> {
         let object = self.machine_config(config, version)?.object(Value::Null);
         let own = own.unwrap_or(config);
         let versions: &[SpecVersion] = if self.for_any_release {
@@ -211,12 +205,12 @@ fn kernel_arguments(config: &Config, version: SpecVersion) -> Result<Vec<String>
 }
 
 /// Puts the contents of [`CONTENT`] into a config that has it, by [`Appended::outline`].
-pub(crate) fn fill(outline: &mut Config, content: &[u8]) {
+pub fn fill(outline: &mut Config, content: &[u8]) {
     replace_or_add(outline, CONTENT, content);
 }
 
 /// Where in the JSON of an outline these contents belong.
-pub(crate) fn gap(outline: &Config, said: &[u8]) -> Option<usize> {
+pub fn gap(outline: &Config, said: &[u8]) -> Option<usize> {
     let named = |file: &&Value| file.get("path").and_then(Value::as_str) == Some(CONTENT);
     let file = outline.list(["storage", "files"]).iter().find(named)?;
     let file = serde_json::to_vec(file).ok()?;

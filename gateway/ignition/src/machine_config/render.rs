@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     ControllerConfig, EXTENSIONS, KernelType, MachineConfig, Manifests, Origin, RENDERED_PREFIX, Selector, Spec, WORKER, WithConfig, object,
 };
-use crate::ignition::{Config, Hashed, Invalid};
+use crate::{Config, Hashed, Invalid};
 
 /// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
 const NAME_HASH_CHARACTERS: usize = 32;

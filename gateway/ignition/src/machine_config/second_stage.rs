@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::appended::{Appended, CONTENT, ENCAPSULATED, KUBECONFIG, Kubeconfig, NODE_ANNOTATIONS};
 use super::render::{self, Rendered};
 use super::{ControllerConfig, KernelType, Spec};
-use crate::ignition::{Config, Inexpressible, SpecVersion, data_url};
+use crate::{Config, Inexpressible, SpecVersion, data_url};
 
 /// Largest MachineConfig, in bytes: what etcd takes in a request. machine-config-operator 7ff337a, pkg/controller/common/constants.go,
 /// `MaxMachineConfigSize`.
@@ -199,7 +199,7 @@ impl Object {
     ///
     /// # Errors
     /// [`SecondStageError`].
-    pub(crate) fn of(content: &[u8], pool: &str) -> Result<Self, SecondStageError> {
+    pub fn of(content: &[u8], pool: &str) -> Result<Self, SecondStageError> {
         let wrong = |place: &str| SecondStageError::NotAMachineConfig { place: place.to_owned() };
         let mut value: Value = serde_json::from_slice(content).map_err(|_| wrong("$"))?;
         let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);

@@ -10,7 +10,7 @@ use url::Url;
 
 use super::patterns::Patterns;
 use super::{Kind, assignment, structure};
-use crate::ignition::data_url;
+use crate::data_url;
 
 /// Most bytes that one content may decompress to: a node's largest files are a hundredth of that.
 const DECOMPRESSED_LIMIT_BYTES: u64 = 16 * 1024 * 1024;

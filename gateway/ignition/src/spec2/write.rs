@@ -3,13 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use super::{ROOT, VERSION, schema};
-use crate::ignition::SpecVersion;
-use crate::ignition::express::Inexpressible;
+use crate::SpecVersion;
+use crate::express::Inexpressible;
 
 type Fields = Map<String, Value>;
 
 /// Of a config that says nothing which spec 3.0 cannot say. What is empty, false or zero is left out, as Go's encoder does.
-pub(in crate::ignition) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
+pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
     let mut config = Value::Object(config);
     let filesystems = Filesystems::of(&config)?;
     let mut ignition = json!({"version": VERSION});
@@ -275,7 +275,7 @@ fn leave_out_zeroes(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ignition::Config;
+    use crate::Config;
 
     fn said(mut config: Value) -> Result<Value, Inexpressible> {
         config["ignition"]["version"] = "3.6.0".into();

@@ -138,7 +138,7 @@ impl Config {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub(crate) fn in_version(&self, version: SpecVersion) -> Result<InVersion<'_>, Inexpressible> {
+    pub fn in_version(&self, version: SpecVersion) -> Result<InVersion<'_>, Inexpressible> {
         let mut config = known_to(self, version)?;
         if !config.values().all(is_pruned) || !config.contains_key("ignition") {
             config = Cow::Owned(Self::held(config.into_owned()).into_map());
@@ -148,7 +148,7 @@ impl Config {
 }
 
 /// A config with another version in it.
-pub(crate) struct InVersion<'c> {
+pub struct InVersion<'c> {
     config: Cow<'c, Map<String, Value>>,
     version: SpecVersion,
 }

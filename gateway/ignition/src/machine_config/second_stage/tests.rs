@@ -192,7 +192,7 @@ fn the_object_is_no_pools_ingredient_and_not_the_operators() {
 /// The admission policy lets the gateway's account write objects with these labels, and no others.
 #[test]
 fn the_admission_policy_asks_for_the_labels() {
-    let policy = include_str!("../../../dist/kubernetes/parts/second-stage/roles.yaml");
+    let policy = include_str!("../../../../dist/kubernetes/parts/second-stage/roles.yaml");
     for (label, value) in LABELS {
         let asks = format!("'{label}' in config.metadata.labels &&\n        config.metadata.labels['{label}'] == '{value}' &&\n");
         assert!(policy.contains(&asks), "{asks}");

@@ -1,20 +1,23 @@
-//! Ignition configs: spec versions, merge, what they may say.
+//! Ignition configs: spec versions, merge, validation, lint; and MachineConfigs, rendered as the Machine Config Operator does.
+//!
+//! Nothing here does I/O or knows of attestation.
 
 mod config;
 pub mod data_url;
 mod express;
 mod hashed;
 pub mod lint;
+pub mod machine_config;
 mod merge;
 mod schema;
 mod spec2;
 mod validate;
 mod version;
 
-pub(crate) use config::without_values;
+pub use config::without_values;
 pub use config::{Config, NotAConfig};
 pub use express::Inexpressible;
-pub(crate) use hashed::Hashed;
+pub use hashed::Hashed;
 pub use spec2::NotTranslatable;
 pub use validate::Invalid;
 pub use version::{SpecVersion, UnknownVersion};

@@ -26,7 +26,7 @@ const ROOT: &str = "root";
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::ignition::{Config, SpecVersion};
+    use crate::{Config, SpecVersion};
 
     /// To spec 2.2 and back: the same.
     #[track_caller]

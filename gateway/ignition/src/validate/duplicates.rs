@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::Invalid;
-use crate::ignition::schema::{Family, ListRule, rule_of};
+use crate::schema::{Family, ListRule, rule_of};
 
 /// No list has two entries of one key, and no two lists of one family have.
 pub(super) fn check(config: &Map<String, Value>) -> Result<(), Invalid> {

@@ -149,7 +149,7 @@ impl Config {
     }
 
     /// As it was before it was packed.
-    pub(crate) const fn packed(map: Map<String, Value>) -> Self {
+    pub const fn packed(map: Map<String, Value>) -> Self {
         Self(map)
     }
 
@@ -185,7 +185,7 @@ impl Config {
     }
 
     /// The same, to change it; it is there afterwards.
-    pub(crate) fn list_mut(&mut self, place: [&str; 2]) -> Option<&mut Vec<Value>> {
+    pub fn list_mut(&mut self, place: [&str; 2]) -> Option<&mut Vec<Value>> {
         let [section, list] = place;
         self.0
             .entry(section)
@@ -197,7 +197,7 @@ impl Config {
     }
 
     /// Takes a whole section out: `kernelArguments`, for one.
-    pub(crate) fn take(&mut self, section: &str) -> Option<Value> {
+    pub fn take(&mut self, section: &str) -> Option<Value> {
         self.0.remove(section)
     }
 }
@@ -370,7 +370,7 @@ fn mask_special_mode_bits(config: &mut Map<String, Value>) {
 }
 
 /// A parser's message without the values that it quotes: they may be secrets.
-pub(crate) fn without_values(message: &str) -> String {
+pub fn without_values(message: &str) -> String {
     match Regex::new(r#"(?s)(string|integer|floating point|character) ["`].*["`], expected"#) {
         Ok(quoted) => quoted.replace(message, "$1, expected").into_owned(),
         Err(_) => "a field has the wrong type".to_owned(),

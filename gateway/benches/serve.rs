@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use attest_gateway::clock::Clock;
 use attest_gateway::pki::{self, Names};
 use attest_gateway::pools;
 use attest_gateway::server::Server;
 use attest_gateway::settings::{Settings, TlsSettings};
+use attest_system::clock::Clock;
 use results::{Bound, Figure};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::client::Resumption;

@@ -32,16 +32,13 @@
 pub mod admission;
 pub mod api;
 pub mod audit;
-mod causes;
 pub mod certificates;
-pub mod clock;
 pub mod cloud;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 #[cfg(feature = "cluster")]
 pub mod cluster_api;
 pub mod credentials;
-pub mod files;
 pub mod inspection;
 pub mod machines;
 pub mod manifests;

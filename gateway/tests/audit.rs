@@ -257,7 +257,7 @@ async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_rea
     let mut later = log.records[TICKET].clone();
     let at = later["at"].as_u64().unwrap() + 100_000;
     later["at"] = json!(at);
-    later["time"] = json!(attest_gateway::clock::rfc3339(at));
+    later["time"] = json!(attest_system::clock::rfc3339(at));
     later["id"] = json!("cd".repeat(16));
     later["use_number"] = json!(3);
     later["reason"] = json!("a ticket was shown, use 3");
@@ -270,7 +270,7 @@ async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_rea
     let late = |number: u64, seconds: u64, end: &str| {
         let mut record = log.records[TICKET].clone();
         record["at"] = json!(expires + seconds);
-        record["time"] = json!(attest_gateway::clock::rfc3339(expires + seconds));
+        record["time"] = json!(attest_system::clock::rfc3339(expires + seconds));
         record["id"] = json!(format!("{number:032x}"));
         record["use_number"] = json!(number);
         record["late_seconds"] = json!(seconds);
@@ -349,7 +349,7 @@ async fn clocks_that_differ_make_no_record_another_one() {
         let mut lines = log.lines();
         let mut record = log.records[index].clone();
         record["at"] = json!(at);
-        record["time"] = json!(attest_gateway::clock::rfc3339(at));
+        record["time"] = json!(attest_system::clock::rfc3339(at));
         lines[index] = record.to_string();
         log.audit(&lines)
     };

@@ -8,11 +8,11 @@ use std::process::Command;
 
 use crate::support::{Gateway, now, program};
 use attest_gateway::certificates::{Certificate, source};
-use attest_gateway::clock::Clock;
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
 use attest_gateway::pointers::sightings::Sighting;
 use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+use attest_system::clock::Clock;
 
 fn openssl(arguments: &[&str]) -> String {
     let output = Command::new("openssl").args(arguments).output();

@@ -11,9 +11,9 @@ use crate::support::kubelet::embedded;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Answer, Case, Gateway, POOL, next_boot, now, serving_within, tpm};
 use attest_gateway::audit::{Decision, LineHash, Record, link_of};
-use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
+use attest_system::clock::Clock;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_cut_off_and_the_others_stay() {

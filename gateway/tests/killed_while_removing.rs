@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_gateway::audit::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
-use attest_gateway::clock::Clock;
 use attest_gateway::store::Embedded;
+use attest_system::clock::Clock;
 use tokio::task::JoinSet;
 
 use crate::killed::{Between, Chance, Site, kills};

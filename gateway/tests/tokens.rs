@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, rotating};
-use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
+use attest_system::clock::Clock;
 use cloud_fixtures::port::Port;
 use data_encoding::BASE64;
 use serde_json::Value;

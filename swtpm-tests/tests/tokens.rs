@@ -3,9 +3,9 @@
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
-use attest_gateway::clock::Clock;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
+use attest_system::clock::Clock;
 use swtpm_tests::scenario::Site;
 use swtpm_tests::{Folder, Gateway};
 use tokio::sync::oneshot;

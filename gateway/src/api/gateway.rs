@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use attest_system::clock::Clock;
+
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
 use crate::audit::Journal;
-use crate::clock::Clock;
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
 use crate::credentials::seal::Seal;

@@ -213,7 +213,7 @@ pub fn decision_id() -> Option<String> {
 impl Record {
     /// Says that it is decided at this time, seconds since 1970.
     pub fn decide_at(&mut self, at: u64) {
-        self.time = crate::clock::rfc3339(at);
+        self.time = attest_system::clock::rfc3339(at);
         self.at = at;
     }
 
@@ -241,7 +241,7 @@ impl Record {
     pub fn new(id: String, decision: Decision, at: u64, peer: String, pool: String) -> Self {
         Self {
             v: VERSION,
-            time: crate::clock::rfc3339(at),
+            time: attest_system::clock::rfc3339(at),
             at,
             id,
             decision,

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use attest_system::files;
+
 use super::journal::JournalError;
-use crate::files;
 
 /// For how long those are waited for who only look whether somebody writes: each does so for less than a millisecond.
 const LOOKS_AT_MOST: Duration = Duration::from_secs(5);

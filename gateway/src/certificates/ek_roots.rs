@@ -79,9 +79,9 @@ mod tests {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
     use super::*;
-    use crate::clock::Clock;
     use crate::pki::{self, Names};
     use crate::settings::Settings;
+    use attest_system::clock::Clock;
 
     /// AMD Pluton's published top CA has an issuer that nobody publishes.
     #[test]

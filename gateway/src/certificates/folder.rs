@@ -4,13 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use attest_system::files;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::Fingerprint;
-use crate::files;
 
 /// Largest certificate file that is read: a bundle of a few hundred certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;

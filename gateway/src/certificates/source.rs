@@ -6,13 +6,13 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use attest_system::files;
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::Certificate;
-use crate::files;
 use crate::secret_manifest::reading;
 
 /// Largest file that is read: a bundle of a few dozen certificates.

@@ -12,14 +12,14 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use attest::UnixTime;
 use attest::gcp::{self, GoogleKeys, JWKS_LIMIT_BYTES};
+use attest_system::clock::rfc3339;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use reqwest::header::HeaderMap;
 
 use super::flight::{Flight, Flights};
 use super::freshness::fresh_seconds;
 use super::outgoing::Outgoing;
 use super::{CloudError, CloudUnavailable};
-use crate::clock::rfc3339;
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::metrics::{Fetched, Metrics};
 
 /// What these are in errors.

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::causes::with_causes;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use reqwest::header::{ACCEPT, HeaderMap};
 use reqwest::{Client, RequestBuilder, redirect, retry};
 use rustls::crypto::aws_lc_rs;
@@ -14,8 +16,6 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::CloudError;
-use crate::causes::with_causes;
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::OutgoingSettings;
 
 /// For TCP and TLS. A host that is reachable answers within a fraction of a second; the rest is for one lost packet.

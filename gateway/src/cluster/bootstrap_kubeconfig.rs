@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use attest_system::files::PRIVATE;
 use data_encoding::BASE64;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
@@ -20,7 +21,6 @@ use super::copies::{Copied, Text, now_and_then};
 use super::named::{Bundle, Content, Named, One, secret};
 use super::{Cluster, ClusterError, Kept, keep_by_fields, resources};
 use crate::certificates::source;
-use crate::files::PRIVATE;
 
 const NAMESPACE: &str = "openshift-machine-config-operator";
 const TOKEN: Named = Named {

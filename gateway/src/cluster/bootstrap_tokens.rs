@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
@@ -15,7 +16,6 @@ use zeroize::Zeroizing;
 
 use super::named::{Content, Object};
 use super::{Cluster, ClusterError, Kept, keep_by_fields};
-use crate::clock::Clock;
 use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
 use crate::store::{Store, Turn};
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{ClusterError, Health, api_watch};
-use crate::clock::Clock;
 use crate::cluster_api;
 use crate::metrics::Metrics;
 use crate::settings::ClusterSettings;

@@ -9,13 +9,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use attest_system::files::PUBLIC;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, now_and_then};
 use super::named::{Bundle, Named, One};
 use super::{Cluster, ClusterError};
 use crate::credentials::kubelet::Authorities;
-use crate::files::PUBLIC;
 
 const CLIENT_CA: Named = Named {
     what: "kubelet client CAs",

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::causes::with_causes;
+use attest_system::files;
 use tokio::time::{Interval, MissedTickBehavior};
 use zeroize::Zeroizing;
-
-use crate::causes::with_causes;
-use crate::files;
 
 /// How often it is looked whether the file is as the cluster says, also when nothing has changed: it could not be written, or a certificate was of a time that
 /// had not come yet.

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use attest_system::clock::Clock;
 use tokio::sync::watch;
 
 use super::ClusterError;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 
 /// Time after a line about a lost watch in which others that the same outage takes are not logged, in seconds: a silent API is found out by every watch within

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::clock::Clock;
+use attest_system::files::{PRIVATE, PUBLIC};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
@@ -22,8 +24,6 @@ use super::copies::{Copied, Text, now_and_then};
 use super::named::{Bundle, Content, Named, One, secret};
 use super::{Cluster, ClusterError};
 use crate::certificates::{Certificate, source};
-use crate::clock::Clock;
-use crate::files::{PRIVATE, PUBLIC};
 use crate::pki::Serving;
 use crate::secret_manifest;
 use crate::settings::TlsSettings;

@@ -25,6 +25,8 @@ pub mod second_stage;
 
 use std::sync::Arc;
 
+use attest_system::clock::Clock;
+use attest_system::files;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -41,9 +43,7 @@ pub use mcs_certificate::keep_mcs_certificate;
 
 use crate::audit::Durable;
 use crate::audit::admin::By;
-use crate::clock::Clock;
 pub use crate::cluster_api::{Cause, ClusterError};
-use crate::files;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;

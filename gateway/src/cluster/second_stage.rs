@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest_ignition::machine_config::second_stage::{LABELS, Object};
+use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
@@ -24,7 +25,6 @@ use tokio::time::MissedTickBehavior;
 use super::failures::FailureLog;
 use super::resources::{machine_config_pools, machine_configs};
 use super::{Cause, Cluster, ClusterError};
-use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;

@@ -3,9 +3,8 @@
 use std::error::Error;
 use std::path::PathBuf;
 
+use attest_system::causes::with_causes;
 use kube::config::{InClusterError, KubeconfigError};
-
-use crate::causes::with_causes;
 
 /// Longest text of the API that is passed on, in characters: its longest refusals have about 250. A proxy in front of it may answer with a whole page.
 const MESSAGE_LIMIT_CHARACTERS: usize = 300;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use attest_gateway::audit::admin::{Act, Acting, By, Thing, Verb};
-use attest_gateway::clock::Clock;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{AnyStore, Store};
+use attest_system::clock::Clock;
 
 use super::{now, output, owner, with_store};
 

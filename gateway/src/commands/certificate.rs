@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use attest_gateway::audit::admin::Verb;
 use attest_gateway::certificates::Certificate;
-use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::pki::{Algorithm, Installation, Names, Wanted, install, issue};
 use attest_gateway::settings::Settings;
+use attest_system::clock::{Clock, rfc3339};
 
 use super::acting::change_files;
 use super::ca::thing;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use attest_gateway::clock::Clock;
 use attest_gateway::inspection::{Depth, Finding, Inspection};
 use attest_gateway::metrics::Metrics;
+use attest_system::clock::Clock;
 
 use super::output;
 

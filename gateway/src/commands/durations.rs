@@ -1,8 +1,8 @@
 //! Durations as they are given on the command line.
 
-use attest_gateway::clock::lasting;
-
 /// Longest time that can be asked for, as long as certificates live.
+use attest_system::clock::lasting;
+
 pub const LONGEST_SECONDS: u64 = 3650 * 86_400;
 
 /// A duration such as `90m`, in seconds.

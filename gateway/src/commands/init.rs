@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_gateway::certificates::{Certificate, source};
-use attest_gateway::clock::Clock;
-use attest_gateway::files;
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Names, authority_keys, install};
 use attest_gateway::pools;
 use attest_gateway::settings::{self, Settings, TlsSettings};
+use attest_system::clock::Clock;
+use attest_system::files;
 
 use super::ca::common_name;
 use super::certificate::{Kind, made_line};

@@ -33,15 +33,15 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use attest_gateway::clock::Clock;
 use attest_gateway::credentials::seal::Times;
-use attest_gateway::files::make_private_folder;
 #[cfg(feature = "cluster")]
 use attest_gateway::inspection;
 use attest_gateway::pools::needed::NeededState;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{AnyStore, Store};
+use attest_system::clock::Clock;
+use attest_system::files::make_private_folder;
 use visible::visible;
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use attest_gateway::files;
 use attest_gateway::pools;
 use attest_gateway::probe::{Finding, Known, Stranger, Target, pools_to_ask};
 use attest_gateway::settings::Settings;
+use attest_system::files;
 
 use super::{output, table};
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::clock::Clock;
 use attest_gateway::server::{Server, stop_signal};
 use attest_gateway::settings::LogFormat;
+use attest_system::clock::Clock;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing_subscriber::EnvFilter;
 

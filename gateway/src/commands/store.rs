@@ -10,9 +10,9 @@ use anyhow::{Context, ensure};
 use attest_gateway::audit::admin::{By, Thing, Verb};
 use attest_gateway::audit::{self, CommandLog, LogKey, Resolved, Signer, Signs, keep};
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::files::{self, PRIVATE, make_private_folder};
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{self, Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
+use attest_system::files::{self, PRIVATE, make_private_folder};
 use serde_json::json;
 
 use super::acting::{change_files, change_store};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use attest_system::clock::Clock;
+
 use super::{Depth, Finding};
-use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::cluster::second_stage::{There, there};
 use crate::metrics::Metrics;

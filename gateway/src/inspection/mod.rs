@@ -12,10 +12,10 @@ mod state;
 use std::fmt;
 use std::sync::Arc;
 
+use attest_system::clock::Clock;
 use tokio::net::TcpListener;
 
 use crate::certificates::ek_roots::{self, EkRootsFolder};
-use crate::clock::Clock;
 use crate::cloud::Clouds;
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use attest::Combination;
+use attest_system::clock::rfc3339;
 
 use super::{Depth, Finding, clouds};
-use crate::clock::rfc3339;
 use crate::cloud::Clouds;
 use crate::policy::{ConfigSet, Earns};
 use crate::pools::Pool;

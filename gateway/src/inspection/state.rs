@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use attest_system::files::{no_other_than_file, temporary_file};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::{Depth, Finding};
 use crate::audit::{LogKey, is_written, lock_file, next_file};
 use crate::credentials::seal::{Seal, SealError};
-use crate::files::{no_other_than_file, temporary_file};
 use crate::settings::{EtcdSettings, Settings, StoreSettings};
 use crate::store::{AnyStore, Embedded, EntryKind, mark_file};
 

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
+use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
 use super::attested;
 use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
-use crate::clock::rfc3339;
 use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.

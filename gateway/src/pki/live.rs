@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use attest::SpkiSha256;
+use attest_system::clock::Clock;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::danger::ClientCertVerifier;
@@ -13,7 +14,6 @@ use rustls::sign::SingleCertAndKey;
 
 use super::{Serving, ServingError};
 use crate::certificates::source;
-use crate::clock::Clock;
 use crate::credentials::kubelet::{Authorities, AuthoritiesError, PossessionVerifier};
 use crate::settings::TlsSettings;
 

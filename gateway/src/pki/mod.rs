@@ -11,13 +11,13 @@ mod serving;
 pub mod watch;
 
 use attest::UnixTime;
+use attest_system::files;
 pub use expiry::EXPIRY_WARNING_SECONDS;
 pub use install::{InstallError, Installation};
 pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{Current, LiveTls, TlsError};
 pub use serving::{Serving, ServingError};
 
-use crate::files;
 use crate::settings::TlsSettings;
 
 /// Makes a CA and a certificate for `names` with every default, and writes the four files. Nothing is overwritten.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use attest::UnixTime;
+use attest_system::clock::rfc3339;
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -14,7 +15,6 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::certificates::source::{self, SourceError};
 use crate::certificates::{Certificate, Fingerprint};
-use crate::clock::rfc3339;
 use crate::settings::TlsSettings;
 
 /// Why nothing can be served by these files.

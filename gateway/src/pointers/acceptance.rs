@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attest::UnixTime;
+use attest_system::clock::rfc3339;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
@@ -11,7 +12,6 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use url::Host;
 
 use crate::certificates::Certificate;
-use crate::clock::rfc3339;
 
 /// Why a node would not talk to the gateway.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

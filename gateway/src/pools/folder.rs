@@ -11,12 +11,12 @@ use attest::{AppraisalPolicy, UnixTime};
 use attest_ignition::Config;
 use attest_ignition::machine_config::Manifests;
 use attest_ignition::machine_config::appended::Kubeconfig;
+use attest_system::files;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
 use super::inventory::PoolInventory;
 use super::seen::{Seen, Stamp};
-use crate::files;
 
 /// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
 pub(super) const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;

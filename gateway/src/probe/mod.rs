@@ -10,12 +10,12 @@ mod tls;
 use std::time::Duration;
 
 use attest_ignition::SpecVersion;
+use attest_system::causes::with_causes;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue, USER_AGENT};
 use reqwest::{Client, Response, StatusCode, redirect};
 
 pub use self::judge::{Given, Known};
 pub use self::target::{BadTarget, Port, Target};
-use crate::causes::with_causes;
 
 /// Without this, some server might treat the question as another one. The gateway itself does not look at it.
 const IGNITION: HeaderValue = HeaderValue::from_static("Ignition/2.26.0");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest::UnixTime;
+use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -14,7 +15,6 @@ use super::task_log::TaskLog;
 use crate::api::Gateway;
 use crate::audit::JournalError;
 use crate::audit::admin::{self, Acting, By, TakeError, Taken, Verb};
-use crate::clock::{Clock, rfc3339};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::{Approver, PoolRules};
 #[cfg(feature = "cluster")]

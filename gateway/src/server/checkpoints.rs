@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::clock::Clock;
+
 use super::task_log::TaskLog;
 use crate::api::Gateway;
 use crate::audit::{Journal, Keeping, Point, Signs, of_other_keys};
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::store::Store;
 

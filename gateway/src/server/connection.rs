@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_system::clock::Clock;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,7 +22,6 @@ use super::refused;
 use super::said::Said;
 use crate::admission::{Admission, Begun, Handshake, NoRoom, Place, Unnamed, Waiting};
 use crate::api::Peer;
-use crate::clock::Clock;
 use crate::credentials::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;

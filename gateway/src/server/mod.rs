@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,7 +31,6 @@ use crate::audit::{
     BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
     resolve_pending,
 };
-use crate::clock::Clock;
 #[cfg(feature = "cluster")]
 use crate::cluster::away_since;
 use crate::credentials::seal::{Seal, SealError, Times};
@@ -94,11 +94,11 @@ impl Server {
     pub async fn bind(settings: Settings, clock: Clock) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::default());
         let found = inspect(&settings, clock, &metrics).await?;
-        crate::files::make_private_folder(&settings.state).map_err(|source| ServeError::State {
+        attest_system::files::make_private_folder(&settings.state).map_err(|source| ServeError::State {
             path: settings.state.clone(),
             source,
         })?;
-        match crate::files::close_to_others(&settings.state) {
+        match attest_system::files::close_to_others(&settings.state) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
                 "{}: had mode {mode:04o}, and is for its owner only from now on",
@@ -158,7 +158,7 @@ impl Server {
         if settings.tls.client_ca_of_cluster
             && let Some(folder) = settings.tls.client_ca.as_deref().and_then(Path::parent)
         {
-            crate::files::make_private_folder(folder).map_err(|source| ServeError::State {
+            attest_system::files::make_private_folder(folder).map_err(|source| ServeError::State {
                 path: folder.to_owned(),
                 source,
             })?;

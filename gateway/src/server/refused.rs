@@ -1,8 +1,7 @@
 //! Clients that refuse the MCS certificate: how old pointers are found after a CA was replaced, as nothing else is known of them.
 
+use attest_system::clock::rfc3339;
 use rustls::AlertDescription;
-
-use crate::clock::rfc3339;
 
 /// The alert by which a client refused the certificate, if that is what went wrong. Go, and so Ignition, sends `bad_certificate` whatever
 /// the reason is.

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::clock::rfc3339;
 use tokio::time::MissedTickBehavior;
 
 use crate::api::Gateway;
 use crate::audit::{Blobs, Held, Retention, RetentionError, Rule, Tended};
-use crate::clock::rfc3339;
 use crate::settings::Settings;
 use crate::store::Pending;
 

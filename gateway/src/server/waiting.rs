@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -15,7 +16,6 @@ use super::connection::ConnectionService;
 use super::said::Said;
 use crate::admission::Admission;
 use crate::api;
-use crate::clock::Clock;
 use crate::inspection::Inspected;
 use crate::metrics::Metrics;
 use crate::settings::Settings;

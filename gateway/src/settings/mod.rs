@@ -17,6 +17,7 @@ use std::time::Duration;
 
 pub use approval::{ApprovalSettings, Keys};
 use attest::SpkiSha256;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use cluster::{AttestedNodes, ClusterApi, ClusterSettings};
 use file::{File, SECTIONS};
@@ -29,7 +30,6 @@ use serde_json::Value;
 pub use store::{EtcdSettings, KubernetesSettings, StoreSettings};
 use url::Url;
 
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::network::network;
 
 /// The sample that `init` writes; it holds every key at its default.

@@ -17,6 +17,7 @@ mod tests;
 
 use std::io::{self, BufRead, Write};
 
+use attest_system::files;
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 pub use moving::{Copied, copy, undo};
@@ -27,7 +28,6 @@ use super::engine::{KeyRange, KeyValue};
 use super::known::Known;
 use super::moved::Moved;
 use super::{StoreError, StoreMark, keys, schema};
-use crate::files;
 use crate::settings::{Settings, StoreSettings};
 
 /// Values that are read at once.

@@ -8,13 +8,13 @@ use std::fs;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use serde::Deserialize;
 
 #[cfg(any(feature = "cluster", feature = "etcd"))]
 use super::Wrote;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// Beside the store: its identity and the mark that it had when that was last written down.
 const MARK_FILE: &str = "store.mark";

@@ -4,8 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use attest_system::files;
+
 use super::{StoreError, schema};
-use crate::files;
 
 /// In the state folder, beside the log.
 const FILE: &str = "replica.id";

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::Path;
 
+use attest_system::files;
 use rustix::fs::{FlockOperation, flock};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::StoreError;
-use crate::files;
 
 /// The store's own, so that it can be used and dropped anywhere.
 pub(super) struct Threads {

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use attest_system::files;
+
 use super::StoreError;
-use crate::files;
 
 /// How long somebody is waited for who holds it. A transaction ends in less; whoever holds it for longer stands still, and is passed.
 const LIMIT: Duration = Duration::from_millis(500);

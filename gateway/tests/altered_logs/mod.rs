@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 
 use attest_gateway::audit::{Blobs, DecidedBy, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Signer};
-use attest_gateway::clock::rfc3339;
+use attest_system::clock::rfc3339;
 use data_encoding::BASE64;
 use flate2::Compression;
 use flate2::write::GzEncoder;

@@ -11,9 +11,9 @@ mod mcs_certificate;
 mod pointers;
 mod second_stage;
 
-use attest_gateway::clock::Clock;
 use attest_gateway::cluster::Cluster;
 use attest_gateway::settings::{ClusterApi, ClusterSettings};
+use attest_system::clock::Clock;
 use cloud_fixtures::kubernetes::Kubernetes;
 
 use super::support::LIMIT;

@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::cluster::second_stage::{Done, SecondStage};
 use attest_ignition::machine_config::second_stage::{LABELS, Object};
+use attest_system::clock::{Clock, rfc3339};
 use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
 use serde_json::{Value, json};
 

@@ -4,11 +4,11 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_gateway::clock::Clock;
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_gateway::store::{Embedded, Store};
+use attest_system::clock::Clock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, SignatureAlgorithm,
@@ -207,6 +207,6 @@ pub async fn in_process(gateway: &Gateway, store: Arc<dyn Store>) -> Arc<attest_
 }
 
 pub fn embedded(gateway: &Gateway) -> Embedded {
-    attest_gateway::files::make_private_folder(&gateway.path("state")).unwrap();
+    attest_system::files::make_private_folder(&gateway.path("state")).unwrap();
     Embedded::open(&gateway.path("state/gateway.db")).unwrap()
 }

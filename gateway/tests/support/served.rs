@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use attest_gateway::audit::JournalError;
-use attest_gateway::clock::Clock;
 use attest_gateway::server::{ServeError, Server};
 use attest_gateway::settings::Settings;
 use attest_gateway::store::Store;
+use attest_system::clock::Clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, Submission, UnixTime};
+use attest_system::clock::Clock;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
@@ -26,7 +27,6 @@ use super::problem::Refusal;
 use crate::admission::{Admission, Spending};
 use crate::audit::admin::{Acting, By, Verb};
 use crate::audit::{Decision, Likenesses, Record, Shown, TicketTerms};
-use crate::clock::Clock;
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets;

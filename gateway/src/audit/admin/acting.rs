@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use attest_system::clock::Clock;
+
 use super::act::{Act, Thing};
 use super::by::By;
 use super::shown;
 use super::verb::Verb;
-use crate::clock::Clock;
 use crate::store::{Change, EntryKind, Store, StoreError, Witness};
 
 /// Where what is told of stands, for errors.

@@ -54,7 +54,11 @@ pub(super) fn show(record: &Record) {
     let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
     match (verdict, decision) {
         (_, Decision::Admin) => {
-            let at = record.admin.as_ref().map(|act| crate::clock::rfc3339(act.at)).unwrap_or_default();
+            let at = record
+                .admin
+                .as_ref()
+                .map(|act| attest_system::clock::rfc3339(act.at))
+                .unwrap_or_default();
             tracing::info!(target: "attestation", "ADMIN {at}: {reason}");
         }
         (_, Decision::Removed) => tracing::info!(target: "attestation", "REMOVED {reason}"),

@@ -6,12 +6,13 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use attest_system::files::folder;
+
 use super::ReadError;
 use super::begins::{Begins, Place};
 use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened, is_zipped};
 use crate::audit::segments::SegmentName;
-use crate::files::folder;
 
 /// What the name of a log's file begins with, also after it was rotated.
 const NAME: &str = "attestation.jsonl";

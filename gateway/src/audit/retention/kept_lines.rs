@@ -5,12 +5,13 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use attest_system::files::folder;
+
 use super::super::chain::LineHash;
 use super::super::log_end::{end_of_last_line, last_line};
 use super::super::reading::{Found, lines_of};
 use super::content::is_kept;
 use super::{RetentionError, kept_file};
-use crate::files::folder;
 
 /// Appends, durably, the lines of this segment that are kept, which have these hashes, and that are not there yet.
 pub(super) fn keep(log: &Path, segment: &Path, hashes: &[LineHash]) -> Result<(), RetentionError> {

@@ -19,12 +19,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use attest_system::files::FileError;
+
 pub use pass::{Held, Retention, Tended};
 pub use removal::{KeptLines, Past, Removal, Span};
 
 use super::blobs::BlobError;
 use super::journal::JournalError;
-use crate::files::FileError;
 use crate::store::StoreError;
 
 /// Where checkpoints of segments stand that were removed, beside the log.

@@ -6,10 +6,10 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use attest_system::files::folder;
 use flate2::read::MultiGzDecoder;
 
 use super::RetentionError;
-use crate::files::folder;
 
 /// Characters of a name: those of a SHA-256.
 const NAME_CHARACTERS: usize = 64;

@@ -5,14 +5,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use attest_system::clock::Clock;
+use attest_system::files;
+
 use super::super::blobs::{Blobs, Sweep};
 use super::super::journal::Journal;
 use super::super::pending::{Recorded, resolve_recorded};
 use super::content::Content;
 use super::survey::{Due, Survey};
 use super::{Past, Removal, RetentionError, Rule, kept_lines, named, unnamed};
-use crate::clock::Clock;
-use crate::files;
 use crate::store::{Pending, Store};
 
 /// Segments that are past the rule and stay, because a decision of their time is under way.

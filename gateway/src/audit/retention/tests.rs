@@ -22,8 +22,8 @@ use super::super::verification::{Finding, Note, Report, Trust, Verifier};
 use super::pass::{Going, Retention};
 use super::survey::Survey;
 use super::*;
-use crate::clock::Clock;
 use crate::store::{Embedded, EntryKind, Occasion, Pending, Spendable, Store, Tick};
+use attest_system::clock::Clock;
 use site::{NOW, Process, RULE, Site, each, each_line, said};
 
 #[tokio::test]

@@ -5,10 +5,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use attest_system::files::{self, PRIVATE};
 use serde::{Deserialize, Serialize};
 
 use super::RetentionError;
-use crate::files::{self, PRIVATE};
 
 /// The document's version.
 const VERSION: u32 = 1;

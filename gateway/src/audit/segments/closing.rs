@@ -8,10 +8,11 @@ use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use attest_system::files::folder;
+
 use super::super::chain::{LineHash, link_of};
 use super::super::reading::{Found, Lines, rotated};
 use super::name::SegmentName;
-use crate::files::folder;
 
 /// Where the next one is written.
 #[must_use]

@@ -9,6 +9,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use attest_system::clock::Clock;
+use attest_system::files::folder;
 use aws_lc_rs::digest;
 use flate2::GzBuilder;
 use flate2::read::MultiGzDecoder;
@@ -17,8 +19,6 @@ use super::super::journal::JournalError;
 use super::super::unfinished::is_file;
 use super::super::writer_lock::WriterLock;
 use super::{closed, zipped};
-use crate::clock::Clock;
-use crate::files::folder;
 
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -62,7 +62,7 @@ pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
 /// Whatever is called as a closed segment of a log is.
 pub(super) fn named(log: &Path) -> io::Result<Vec<Segment>> {
     let mut found = Vec::new();
-    let entries = match fs::read_dir(crate::files::folder(log)) {
+    let entries = match fs::read_dir(attest_system::files::folder(log)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         entries => entries?,
     };

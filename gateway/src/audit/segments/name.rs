@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use attest_system::clock::rfc3339;
 use serde::Deserialize;
 
 use super::super::chain::link_of;
-use crate::clock::rfc3339;
 
 /// Digits of a chain's id.
 const CHAIN_CHARACTERS: usize = 8;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use attest_system::clock::rfc3339;
+
 use super::FileReport;
-use crate::clock::rfc3339;
 
 /// A line of a file, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,7 @@
 //! What the API is told of a request, and asked for at that moment.
 
 use attest::SpkiSha256;
+use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -12,7 +13,6 @@ use super::csr_object::CsrObject;
 use super::judge::Ground;
 use super::request_watch::CLIENT_REQUESTS;
 use super::watched::NODES;
-use crate::clock::{Clock, rfc3339};
 use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
 use crate::machines::attested::{Approval, Attested};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
 use super::csr::{self, Csr, Purpose};
@@ -16,7 +17,6 @@ use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
 use super::watched::{Told, Watched};
 use super::{answer, serving};
 use crate::audit::admin::{Acting, By, Verb};
-use crate::clock::Clock;
 use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::kubelet::NamePatterns;
@@ -133,7 +133,7 @@ impl Approver {
             every.tick().await;
             let passed = self.pass(&watched, &mut turn, &mut memory).await;
             // Said once, and once more when it is another.
-            let problem = passed.err().map(|error| crate::causes::with_causes(&error));
+            let problem = passed.err().map(|error| attest_system::causes::with_causes(&error));
             if let Some(problem) = problem.as_ref().filter(|problem| failed.as_ref() != Some(*problem)) {
                 tracing::warn!("CSRs are not approved at the moment: {problem}");
             }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use attest_system::causes::with_causes;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::Deserialize;
 
 use super::facts::{EgressAddresses, EgressItem};
-use crate::causes::with_causes;
 use crate::cluster::{Cluster, ClusterError};
 
 /// The name of these objects in messages.

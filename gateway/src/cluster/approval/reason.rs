@@ -1,9 +1,9 @@
 //! Why a request is left as it is.
 
 use attest::SpkiSha256;
+use attest_system::clock::rfc3339;
 
 use super::request::RequestError;
-use crate::clock::rfc3339;
 
 /// Longest text of somebody else's that is put into words, in characters.
 const SHOWN_LIMIT_CHARACTERS: usize = 320;

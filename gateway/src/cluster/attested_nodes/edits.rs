@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest::challenge::is_node_name;
+use attest_system::clock::Clock;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 
@@ -13,7 +14,6 @@ use super::machines::Machine;
 use super::object::{Approved, Spec};
 use super::status::{Answer, Handled};
 use crate::audit::admin::{Acting, By, Verb};
-use crate::clock::Clock;
 use crate::machines::by_object::{self, Done, is_by};
 use crate::machines::enrolment::{EnrolmentError, forget_name_of};
 use crate::store::{Store, StoreError};

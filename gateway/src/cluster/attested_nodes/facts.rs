@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use attest_system::clock::rfc3339;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::object::object_name;
 use super::status::{Answer, Attestation, Config, Question, Refusal, Status, reason_of_code};
-use crate::clock::rfc3339;
 
 /// What is known of one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_system::clock::Clock;
+use attest_system::files::{folder, make_private_folder};
 use tokio::sync::watch;
 
 use super::facts::{Facts, News};
@@ -15,9 +17,7 @@ use super::status::{Question, Status};
 use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
 use crate::audit::Durable;
-use crate::clock::Clock;
 use crate::cluster::{Cluster, ClusterError, Kept as KeptNodes};
-use crate::files::{folder, make_private_folder};
 use crate::metrics::Metrics;
 
 /// How often it is looked whether there is something new.

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use attest_system::files::folder;
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::position::ReadPosition;
 use crate::audit::Durable;
 use crate::audit::reading::{Follower, Next, Position, ReadError};
-use crate::files::folder;
 
 /// Records that are read at once.
 const RECORDS: usize = 500;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use attest_system::clock::rfc3339;
+
 use super::object::{identity_of_tpm, object_name};
 use super::status::{Answer, Question, Status};
-use crate::clock::rfc3339;
 use crate::machines::by_object::is_by;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::machines::instances;

@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use attest_system::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
 use serde::{Deserialize, Serialize};
 
 use crate::audit::reading::Position;
-use crate::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
 
 /// The version of the file's format.
 const VERSION: u32 = 1;

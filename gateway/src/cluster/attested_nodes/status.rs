@@ -1,10 +1,10 @@
 //! What an object says of its machine.
 
+use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::kind::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_LABEL};
-use crate::clock::rfc3339;
 
 /// Longest value of a label.
 const LABEL_LIMIT_BYTES: usize = 63;

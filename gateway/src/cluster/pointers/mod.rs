@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_system::clock::Clock;
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -20,7 +21,6 @@ use super::failures::FailureLog;
 use super::{Cause, Cluster, ClusterError};
 use crate::audit::admin::{Act, By, Thing, Verb};
 use crate::certificates::{Certificate, Fingerprint};
-use crate::clock::Clock;
 use crate::pki::LiveTls;
 use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
 use crate::pools::live::LivePools;

@@ -13,10 +13,10 @@ use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{
     Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
 };
-use attest_gateway::clock::rfc3339;
-use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::settings::{Settings, is_replica_name};
 use attest_gateway::store::AnyStore;
+use attest_system::clock::rfc3339;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
 use logs::Ordered;
 use review::{Elsewhere, Judged, Review, Reviewer};

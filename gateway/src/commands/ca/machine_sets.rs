@@ -20,10 +20,10 @@ pub(super) use asked::{refuse_unless_safe, status};
 mod asked {
     use anyhow::{Context, bail};
     use attest_gateway::certificates::{Fingerprint, source};
-    use attest_gateway::clock::Clock;
     use attest_gateway::cluster::Cluster;
     use attest_gateway::cluster::pointers::{self, Here, MachineSet, State};
     use attest_gateway::pools;
+    use attest_system::clock::Clock;
 
     use super::{Settings, Today};
     use crate::commands::{output, table};

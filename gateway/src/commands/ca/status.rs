@@ -4,12 +4,12 @@ use std::path::Path;
 
 use anyhow::bail;
 use attest_gateway::certificates::source;
-use attest_gateway::clock::rfc3339;
 use attest_gateway::pki::authority_keys;
 use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, Safety, Stage};
 use attest_gateway::pointers::sightings::{self, Sighting};
 use attest_gateway::settings::Settings;
+use attest_system::clock::rfc3339;
 
 use super::{Caution, Within, machine_sets};
 use crate::commands::certificate::made_line;

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use attest::UnixTime;
 use attest_gateway::certificates::Certificate;
-use attest_gateway::clock::{Clock, rfc3339};
 use attest_gateway::settings::Settings;
+use attest_system::clock::{Clock, rfc3339};
 use serde::{Serialize, Serializer};
 
 use super::{clean, output, table};

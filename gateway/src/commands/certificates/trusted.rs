@@ -5,10 +5,10 @@ use std::path::Path;
 use attest::UnixTime;
 use attest_gateway::certificates::ek_roots;
 use attest_gateway::certificates::{Certificate, source};
-use attest_gateway::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_gateway::pools;
 use attest_gateway::pools::upstream::UpstreamSettings;
 use attest_gateway::settings::Settings;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use serde::Deserialize;
 
 use super::{Item, State, described, place};

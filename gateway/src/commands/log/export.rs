@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
-use attest_gateway::files::{self, PRIVATE};
 use attest_gateway::settings::Settings;
+use attest_system::files::{self, PRIVATE};
 
 use super::chains::Chains;
 use super::row::visible_json;

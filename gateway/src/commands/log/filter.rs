@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use attest_gateway::api::CODES;
 use attest_gateway::audit::reading::LogFile;
 use attest_gateway::audit::{Decision, Verdict};
-use attest_gateway::clock::rfc3339;
+use attest_system::clock::rfc3339;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest_gateway::audit::{GivenUp, Kept, kept, standing};
-use attest_gateway::clock::rfc3339;
+use attest_system::clock::rfc3339;
 
 use super::super::{table, with_store};
 use super::output;

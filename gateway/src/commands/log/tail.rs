@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use attest_gateway::audit::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
-use attest_gateway::files;
 use attest_gateway::settings::Settings;
+use attest_system::files;
 
 use super::changes::Changes;
 use super::export::put_as_it_is;

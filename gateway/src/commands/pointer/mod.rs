@@ -9,11 +9,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_gateway::certificates::source;
-use attest_gateway::files;
 use attest_gateway::pointers::Pointer;
 use attest_gateway::secret_manifest;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
+use attest_system::files;
 use url::Url;
 use zeroize::Zeroizing;
 

@@ -1,9 +1,9 @@
 //! What the store says of a token that a pointer carries. It is looked up by its hash, and never spent.
 
 use attest::UnixTime;
-use attest_gateway::clock::rfc3339;
 use attest_gateway::credentials::tokens::{self, State};
 use attest_gateway::store::{Store, StoreError};
+use attest_system::clock::rfc3339;
 
 /// What a token is worth, in words without the token.
 pub(super) enum Worth {

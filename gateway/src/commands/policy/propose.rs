@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_gateway::audit::Blobs;
-use attest_gateway::clock::Clock;
-use attest_gateway::files;
 use attest_gateway::proposal::{Asked, Proposal, Wanted, propose, unified};
 use attest_gateway::settings::Settings;
+use attest_system::clock::Clock;
+use attest_system::files;
 
 use super::{since, told};
 use crate::commands::{output, pool_folder, recorded, reference_values, table};

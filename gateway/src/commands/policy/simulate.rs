@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use attest_gateway::audit::Blobs;
 use attest_gateway::audit::simulation::{Asked, Cause, Machines, Simulation, simulate};
-use attest_gateway::clock::Clock;
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
+use attest_system::clock::Clock;
 
 use super::{since, told};
 use crate::commands::{output, pool_folder, recorded, table};

@@ -46,7 +46,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let now = if arguments.then {
         again.now
     } else {
-        attest_gateway::clock::Clock::System.now()
+        attest_system::clock::Clock::System.now()
     };
     // What a pool that observes would refuse is what is asked for.
     // A node is asked for no more PCRs than its pool speaks of; it was asked by the rules of then.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use anyhow::bail;
 use attest_gateway::certificates::source;
-use attest_gateway::clock::{lasting, rfc3339};
 use attest_gateway::credentials::tokens::{self, Created, Rotation, TokenRecord};
 use attest_gateway::pointers::Pointer;
 use attest_gateway::settings::Settings;
+use attest_system::clock::{lasting, rfc3339};
 use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;

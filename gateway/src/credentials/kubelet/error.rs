@@ -2,10 +2,10 @@ use std::convert::Infallible;
 
 use attest::UnixTime;
 use attest::x509::PathProblem;
+use attest_system::clock::rfc3339;
 use rustls_pki_types::CertificateDer;
 
 use super::{CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES};
-use crate::clock::rfc3339;
 
 /// Why a certificate is not taken for a kubelet's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

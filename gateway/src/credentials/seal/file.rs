@@ -6,11 +6,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use zeroize::Zeroizing;
 
 use super::key::{Secret, random_id};
 use super::{Keys, ROTATE_EVERY, SealError};
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// The first line of the key file: its format.
 const HEAD: &str = "attestation-gateway seal 2";

@@ -4,11 +4,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use attest_system::files;
 use serde::{Deserialize, Serialize};
 
 use super::SealError;
 use super::key_file::{KeyFile, StoreKey};
-use crate::files;
 use crate::store::Store;
 
 /// Beside the store's mark.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use attest_system::files;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
@@ -11,7 +12,6 @@ use zeroize::Zeroizing;
 use super::SealError;
 use super::file::read_private_or_given;
 use super::key::Secret;
-use crate::files;
 
 /// The first line of the file: its format.
 const HEAD: &str = "attestation-gateway store key 1";

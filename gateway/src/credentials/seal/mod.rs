@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use attest_system::files::FileError;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use data_encoding::BASE64URL_NOPAD;
 use key::Key;
 use key_file::KeyFile;
 use zeroize::Zeroizing;
 
-use crate::files::FileError;
 use crate::store::{Entry, Store, StoreError, StoreMark};
 use document::could_be_an_id;
 use shared::{Change, Shared};

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
+use attest_system::clock::lasting;
 use ipnet::IpNet;
 
 use super::followed::is_followed;
@@ -11,7 +12,6 @@ use super::import::Imported;
 use super::publication::{self, Prepared, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
 use super::secret;
-use crate::clock::lasting;
 use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Longest name of a token: it stands in lists, in logs and in names of files.

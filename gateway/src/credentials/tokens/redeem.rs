@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use attest::UnixTime;
+use attest_system::clock::rfc3339;
 
 use super::holder::Node;
 use super::record::TokenRecord;
 use super::secret;
-use crate::clock::rfc3339;
 use crate::store::{Anew, Deciding, Entry, EntryKind, Spend, Spendable, Store, StoreError};
 
 /// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.

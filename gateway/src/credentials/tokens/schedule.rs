@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use attest::UnixTime;
+use attest_system::clock::rfc3339;
 
 use super::issue::{IssueError, Known};
 use super::publication::{self, PublishError};
 use super::record::{Rotation, TokenRecord};
 use super::rotate::{RotateOptions, Rotated, rotate_known};
 use super::secret;
-use crate::clock::rfc3339;
 use crate::store::{EntryKind, Store, StoreError};
 
 /// How long whoever made a token has to give its files their names. Before that, a folder without it is no sign of a crash.

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use attest::reference_sets::NewValue;
+use attest_system::clock::rfc3339;
 
 use super::Rules;
 use super::kept::{
     Answered, Asked, KIND, Kept, Question, Said, Waiting, of_answer, of_asked, of_machine, of_question, question_id, read, write,
 };
-use crate::clock::rfc3339;
 use crate::store::{Store, StoreError};
 
 /// Most questions of a pool that wait for an answer. A roll-out is one or a few; what comes beyond is refused as without any of this, and nothing that is there gives way.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attest::{SpkiSha256, UnixTime};
+use attest_system::files::{self, FileError, PRIVATE, PUBLIC, make_private_folder};
 use data_encoding::BASE64;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
@@ -15,7 +16,6 @@ use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted
 use super::{Serving, ServingError};
 use crate::certificates::Certificate;
 use crate::certificates::source::{self, SourceError};
-use crate::files::{self, FileError, PRIVATE, PUBLIC, make_private_folder};
 use crate::settings::TlsSettings;
 
 /// Why the files stay as they are.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
+use attest_system::clock::{Clock, rfc3339};
 pub use reload::Occasion;
 pub use servers::News;
 use servers::Server;
@@ -16,7 +17,6 @@ use tokio::sync::{Mutex, Notify};
 use super::Pool;
 use super::needed::NeededState;
 use super::seen::Seen;
-use crate::clock::{Clock, rfc3339};
 use crate::metrics::Metrics;
 
 /// What is said of a pool that never was good.

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use attest_system::clock::Clock;
 use tokio::sync::{Mutex, Notify};
 
 use super::super::folder::{Folder, Reader};
@@ -14,7 +15,6 @@ use super::super::needed::NeededState;
 use super::super::{Folders, Pool, PoolError, PoolInventory, folders};
 use super::servers::{UPSTREAM_RETRY, blocking};
 use super::{Broken, Known, Live, LivePools, NOT_SERVED};
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::watch::Quiet;
 

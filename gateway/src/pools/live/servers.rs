@@ -162,10 +162,10 @@ mod tests {
 
     use super::super::Lookup;
     use super::*;
-    use crate::clock::Clock;
     use crate::pki::{self, Names};
     use crate::pools::SAMPLE;
     use crate::settings::Settings;
+    use attest_system::clock::Clock;
 
     #[tokio::test]
     async fn a_server_that_cannot_be_asked_is_not_due_all_the_time() {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use attest_ignition::SpecVersion;
 use attest_ignition::machine_config::appended::{KERNEL_ARGUMENTS, KERNEL_ARGUMENTS_SINCE};
+use attest_system::causes::with_causes;
 use axum::body::Bytes;
 use reqwest::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response, StatusCode, redirect};
@@ -25,8 +26,6 @@ pub use error::UpstreamError;
 pub use fetched::{Fetched, Version};
 pub use include::{BadEntry, Include, IncludeError};
 pub use settings::{BadSettings, UpstreamSettings};
-
-use crate::causes::with_causes;
 
 /// What is asked for, newest first. A Machine Config Server has never given 3.0.0.
 const VERSIONS: [SpecVersion; 7] = [

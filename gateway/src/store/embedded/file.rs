@@ -8,11 +8,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use attest_system::files;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::super::sqlite::Explain;
 use super::super::{StoreError, StoreMark, schema, turnstile};
-use crate::files;
 
 /// How long files that were left behind are looked through. All the challenges that are
 /// remembered, 270 MB, take a second at most; a start has 90 s, and looks twice.

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_system::causes::with_causes;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_tls::provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -14,8 +16,6 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use crate::causes::with_causes;
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::EtcdSettings;
 
 /// How long a server may take to say what it does not like.

@@ -10,11 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use etcd_client::{Client, ConnectOptions, Error};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
-
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 
 /// Most authentications of one request: etcd's users may change again before it is repeated.
 const AUTHENTICATIONS_LIMIT: usize = 3;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use attest_system::causes::with_causes;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::StoreError;
 use super::member::{Member, User};
-use crate::causes::with_causes;
-use crate::files::{self, SMALL_FILE_LIMIT_BYTES};
 use crate::settings::EtcdSettings;
 
 /// Pause before all members are asked once more.

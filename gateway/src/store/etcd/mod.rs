@@ -24,6 +24,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
+use attest_system::files;
 use committer::Committer;
 use etcd_client::{GetOptions, TxnOp, TxnOpResponse};
 use identity::Found;
@@ -45,7 +46,6 @@ use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
 use super::{Accepted, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
-use crate::files;
 use crate::settings::EtcdSettings;
 
 /// How much of an answer is taken: a page of a store.

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use api::Place;
 use async_trait::async_trait;
+use attest_system::files;
 use committer::Committer;
 pub(super) use moment::{Moment, served_by, there};
 use opened::{Opened, Trouble};
@@ -43,7 +44,6 @@ use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
 use super::{Accepted, Health, Lead, Replacement, StoreError, StoreMark};
-use crate::files;
 use crate::settings::KubernetesSettings;
 
 /// Most challenges that are remembered when others come. Their ids are random: what 48 KiB of commits have written, some 200 challenges, is all over the leaves that

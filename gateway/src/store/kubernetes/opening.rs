@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
+use attest_system::files;
 use tokio::time::{Instant, sleep};
 
 use super::super::known::Known;
@@ -14,7 +15,6 @@ use super::Limits;
 use super::api::{AGAIN_AFTER, Failure, Place, Swapped};
 use super::head::Head;
 use super::opened::Opened;
-use crate::files;
 use crate::settings::KubernetesSettings;
 
 /// What is there, if it is a store. Nothing is written.

@@ -3,10 +3,10 @@ mod name;
 mod rivals;
 
 use attest::SpkiSha256;
+use attest_system::clock::rfc3339;
 
 use super::super::request::made::{self, Made};
 use super::*;
-use crate::clock::rfc3339;
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::attested::{Approval, Provider};
 

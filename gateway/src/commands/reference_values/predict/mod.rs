@@ -26,7 +26,7 @@ use attest::tpm::prediction::uki::Uki;
 use attest::tpm::prediction::{Digests, Prediction};
 use attest_gateway::audit::admin::By;
 use attest_gateway::certificates::source;
-use attest_gateway::files;
+use attest_system::files;
 
 use self::volume::Disk;
 use super::set::set;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use attest::UnixTime;
+use rustls_pki_types::UnixTime;
 
 /// Where the time comes from.
 #[derive(Debug, Clone, Copy, Default)]

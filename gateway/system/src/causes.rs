@@ -3,7 +3,8 @@
 use std::error::Error;
 
 /// An error with what caused it, each said once: reqwest's own text is only "error sending request".
-pub(crate) fn with_causes(error: &dyn Error) -> String {
+#[must_use]
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{AnyStore, Entry, EntryKind, Store};
+use attest_store::{AnyStore, Entry, EntryKind, Store};
 use cloud_fixtures::etcd;
 use results::{Bound, Figure};
 use support::{Answer, Gateway, POOL, bearer};
@@ -108,7 +108,7 @@ fn resident(process: u32) -> f64 {
 
 fn open(gateway: &Gateway) -> Arc<dyn Store> {
     let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
-    Arc::new(AnyStore::open(&settings).unwrap())
+    Arc::new(AnyStore::open(&settings.store).unwrap())
 }
 
 /// Machines on the allowlist, each with a name.

@@ -26,7 +26,7 @@
 //! What there is to serve comes another way: [`attest_ignition`] makes configs of files, or of what another server says;
 //! [`pools`] holds them, and changes one pool at a time, whole.
 //!
-//! What must survive a crash or be seen by other replicas is in [`store`]; everything else a request needs it carries itself, under
+//! What must survive a crash or be seen by other replicas is in the store ([`attest_store`]); everything else a request needs it carries itself, under
 //! the seal ([`credentials`]).
 
 pub mod admission;
@@ -36,8 +36,6 @@ pub mod certificates;
 pub mod cloud;
 #[cfg(feature = "cluster")]
 pub mod cluster;
-#[cfg(feature = "cluster")]
-pub mod cluster_api;
 pub mod credentials;
 pub mod inspection;
 pub mod machines;
@@ -53,5 +51,4 @@ pub mod proposal;
 pub mod secret_manifest;
 pub mod server;
 pub mod settings;
-pub mod store;
 pub mod watch;

@@ -11,7 +11,7 @@ use attest_gateway::certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
 use attest_gateway::pointers::sightings::Sighting;
-use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+use attest_store::{Embedded, Entry, EntryKind, Store};
 use attest_system::clock::Clock;
 
 fn openssl(arguments: &[&str]) -> String {

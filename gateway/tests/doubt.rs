@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use attest_gateway::store::engine::{Engine, Work};
-use attest_gateway::store::through::Through;
-use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError};
+use attest_store::engine::{Engine, Work};
+use attest_store::through::Through;
+use attest_store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError};
 
 /// An engine that loses its next answer.
 #[derive(Debug)]

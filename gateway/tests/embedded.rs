@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attest_gateway::store::{Embedded, Store};
+use attest_store::{Embedded, Store};
 use rusqlite::Connection;
 
 use crate::conformance::{self, Place};

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use attest::EkDigest;
 use attest_gateway::machines::enrolment::{self, EkRecord};
-use attest_gateway::store::engine::{Engine, Work};
-use attest_gateway::store::through::Through;
-use attest_gateway::store::{Embedded, Entry, EntryKind, Store, StoreError};
+use attest_store::engine::{Engine, Work};
+use attest_store::through::Through;
+use attest_store::{Embedded, Entry, EntryKind, Store, StoreError};
 
 fn record(name: Option<&str>) -> EkRecord {
     EkRecord {

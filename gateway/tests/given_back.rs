@@ -11,7 +11,7 @@ use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
 use attest_system::clock::Clock;
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

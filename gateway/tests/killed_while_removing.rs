@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_gateway::audit::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
-use attest_gateway::store::Embedded;
+use attest_store::Embedded;
 use attest_system::clock::Clock;
 use tokio::task::JoinSet;
 

@@ -9,7 +9,7 @@ use attest_gateway::audit::{
     Blobs, CheckpointLine, Decision, Journal, JournalError, Keeping, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, kept,
     link_of,
 };
-use attest_gateway::store::{Embedded, EntryKind, Store};
+use attest_store::{Embedded, EntryKind, Store};
 use serde_json::Value;
 
 use crate::doubt::Doubting;

@@ -11,7 +11,7 @@ use attest_gateway::audit::{
     Blobs, DecidedBy, Decision, Journal, JournalError, LineHash, LogKey, Record, Retention, Rule, SegmentLimits, Signer, closed_segments,
     kept_file,
 };
-use attest_gateway::store::{Embedded, Store, Tick};
+use attest_store::{Embedded, Store, Tick};
 use attest_system::clock::Clock;
 use flate2::read::MultiGzDecoder;
 use serde_json::Value;

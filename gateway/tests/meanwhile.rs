@@ -9,7 +9,7 @@ use crate::support::{Answer, Gateway, POOL, digest, tpm};
 use attest::EkDigest;
 use attest_gateway::machines::enrolment::{self, EkRecord};
 use attest_gateway::machines::revocations;
-use attest_gateway::store::{EntryKind, Store};
+use attest_store::{EntryKind, Store};
 
 const NAME: &str = "worker-0";
 

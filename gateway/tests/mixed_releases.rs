@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use attest_gateway::store::{Entry, EntryKind, Store};
+use attest_store::{Entry, EntryKind, Store};
 use serde_json::Value;
 
 use crate::log_builder::{LogBuilder, SHA256};

@@ -3,7 +3,7 @@
 use std::fs;
 
 use attest::{HashAlg, SpkiSha256};
-use attest_gateway::store::{Entry, EntryKind, Store};
+use attest_store::{Entry, EntryKind, Store};
 use serde_json::Value;
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};

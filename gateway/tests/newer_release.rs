@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use attest_gateway::store::{Embedded, EntryKind, Holder, Occasion, Pending, Spendable, Store};
+use attest_store::{Embedded, EntryKind, Holder, Occasion, Pending, Spendable, Store};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -133,7 +133,7 @@ async fn what_the_store_keeps_for_itself_is_refused_if_it_is_not_known_and_left_
         assert_eq!(others.len(), 2, "{key} {text}");
         for other in others {
             put(&file, key, &other);
-            let text = |result: Result<(), attest_gateway::store::StoreError>| result.map_err(|error| error.to_string());
+            let text = |result: Result<(), attest_store::StoreError>| result.map_err(|error| error.to_string());
             let done = match begin {
                 "use/" | "holder/" => spend(&store, "d2").await,
                 "pending/" => text(store.give_back("d").await.map(drop)),

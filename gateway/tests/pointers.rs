@@ -10,8 +10,8 @@ use crate::support::{Gateway, LIMIT, POOL, bearer, program};
 use attest_gateway::certificates::source;
 use attest_gateway::pointers::Reading;
 use attest_gateway::pointers::sightings::{self, Sighting};
-use attest_gateway::store::Embedded;
 use attest_ignition::Config;
+use attest_store::Embedded;
 use data_encoding::BASE64;
 use serde_json::Value;
 

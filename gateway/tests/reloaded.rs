@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use attest::EkDigest;
 use attest_gateway::machines::enrolment::{self, EkRecord};
 use attest_gateway::pools::live::{LivePools, Occasion};
-use attest_gateway::store::{EntryKind, Store};
+use attest_store::{EntryKind, Store};
 
 use crate::support::kubelet::{embedded, in_process};
 use crate::support::meanwhile::after;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::support::kubelet::{PATH, embedded, in_process};
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, served, tpm};
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::store::{Embedded, Store};
+use attest_store::{Embedded, Store};
 use attest_system::clock::Clock;
 use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use tokio::sync::oneshot;

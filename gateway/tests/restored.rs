@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use attest_gateway::machines::revocations::{self, restore, revoke};
-use attest_gateway::store::engine::{Engine, Work};
-use attest_gateway::store::through::Through;
-use attest_gateway::store::{Embedded, StoreError};
+use attest_store::engine::{Engine, Work};
+use attest_store::through::Through;
+use attest_store::{Embedded, StoreError};
 
 /// An engine on which somebody revokes before one of the next transactions.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::support::kubelet::{Cluster, Connection, PATH, embedded, get, in_proce
 use crate::support::stand_in::{Beside, StandIn};
 use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 use attest::protocol::Blob;
-use attest_gateway::store::EntryKind;
+use attest_store::EntryKind;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;

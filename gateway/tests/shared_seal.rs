@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::support::stand_in::{Beside, StandIn};
 use async_trait::async_trait;
 use attest_gateway::credentials::seal::{NotSealed, Seal, SealError, Sealed};
-use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+use attest_store::{Embedded, Entry, EntryKind, Store};
 use serde_json::Value;
 use tokio::sync::oneshot;
 

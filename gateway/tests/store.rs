@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_gateway::store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
 
 use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
 

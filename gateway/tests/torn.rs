@@ -11,7 +11,7 @@ use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::machines::enrolment::{self, EkRecord};
 use attest_gateway::machines::revocations;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::Store;
+use attest_store::Store;
 
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
 use crate::support::meanwhile::after;

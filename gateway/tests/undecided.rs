@@ -7,7 +7,7 @@ use std::sync::Arc;
 use attest::protocol::CHALLENGE_PATH;
 use attest::{EkDigest, NodeIdentity};
 use attest_gateway::machines::{enrolment, revocations};
-use attest_gateway::store::{Pending, Reading, Store};
+use attest_store::{Pending, Reading, Store};
 
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
 use crate::support::{Gateway, POOL, challenge_request, next_boot, tpm};

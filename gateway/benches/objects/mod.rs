@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_gateway::settings::{ClusterApi, ClusterSettings, KubernetesSettings};
-use attest_gateway::store::kubernetes::{Kubernetes as Objects, Limits};
-use attest_gateway::store::{EntryKind, Spendable, Store};
+use attest_store::kubernetes::{Kubernetes as Objects, Limits};
+use attest_store::settings::{ClusterAccess, ClusterApi, KubernetesSettings};
+use attest_store::{EntryKind, Spendable, Store};
 use aws_lc_rs::digest::{SHA256, digest};
 use cloud_fixtures::kubernetes::{Asked, Kubernetes};
 use serde_json::json;
@@ -62,9 +62,9 @@ fn challenges(boots: usize, found: &mut Found) {
     let kubeconfig = folder.path().join("kubeconfig");
     fs::write(&kubeconfig, cluster.api.kubeconfig(&cluster.api.token(NAMESPACE, "gateway"))).unwrap();
     let settings = KubernetesSettings {
-        cluster: ClusterSettings {
+        cluster: ClusterAccess {
+            api: ClusterApi::Kubeconfig(kubeconfig),
             namespace: Some(NAMESPACE.to_owned()),
-            ..ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig))
         },
         name: HEAD.to_owned(),
         timeout: Duration::from_secs(60),

@@ -28,10 +28,11 @@ pub use turns::{TooBusy, Turn, Turns};
 pub use verification::{Length, Verification};
 pub use wrong::{Wrong, WrongCredentials};
 
+use attest_store::settings::EngineSettings;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use crate::settings::{Limits, StoreSettings};
+use crate::settings::Limits;
 
 /// Challenges at once. Ten thousand nodes that boot together ask for one each, and for another if the first answer was lost.
 pub(crate) const CHALLENGES_AT_ONCE: u64 = 20_000;
@@ -69,7 +70,7 @@ pub struct Admission {
 impl Admission {
     /// Within these limits, in front of this store.
     #[must_use]
-    pub fn new(limits: &Limits, store: &StoreSettings) -> Self {
+    pub fn new(limits: &Limits, store: &EngineSettings) -> Self {
         let requests = Turns::new(limits.requests);
         Self {
             connections: Connections::new(limits.connections, limits.waiting),
@@ -79,7 +80,7 @@ impl Admission {
             requests,
             verification: Verification::default(),
             challenges: Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
-            spends: matches!(store, StoreSettings::Kubernetes(_)).then(|| Budget::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
+            spends: matches!(store, EngineSettings::Kubernetes(_)).then(|| Budget::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
             wrong: WrongCredentials::default(),
         }
     }
@@ -118,6 +119,13 @@ mod tests {
         assert!((0..2000).all(|_| spend(7, 39)));
         assert!((1000..1500).all(|node| spend(node, 39)));
         assert!(!spend(66, 39));
+    }
+
+    #[test]
+    fn the_store_remembers_more_challenges_than_are_given_while_the_longest_lasts() {
+        let longest_seconds = 900;
+        let given = CHALLENGES_AT_ONCE + longest_seconds * CHALLENGES_EACH_SECOND;
+        assert!(attest_store::CHALLENGES_LIMIT_ROWS > given, "the documents say so");
     }
 
     #[test]

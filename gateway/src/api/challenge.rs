@@ -6,6 +6,7 @@ use std::time::Duration;
 use attest::challenge::{Drawn, NAME_LIMIT_BYTES};
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, Reject, UnixTime};
+use attest_store::{Anew, Reading, Store};
 use attest_system::clock::Clock;
 use axum::Extension;
 use axum::Json;
@@ -28,7 +29,6 @@ use crate::machines::{enrolment, revocations};
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;
-use crate::store::{Anew, Reading, Store};
 
 /// What this endpoint can touch.
 #[derive(Debug)]

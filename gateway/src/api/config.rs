@@ -6,6 +6,7 @@ use std::sync::Arc;
 use attest::UnixTime;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use attest_ignition::SpecVersion;
+use attest_store::Store;
 use attest_system::clock::Clock;
 use axum::Extension;
 use axum::body::Body;
@@ -35,7 +36,6 @@ use crate::policy::{ConfigSet, Earns, Grant};
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Pool, PoolInventory, RenderedConfig};
 use crate::settings::TicketSettings;
-use crate::store::Store;
 
 /// What this endpoint can touch.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use attest_store::Store;
 use axum::response::{IntoResponse, Response};
 
 use super::gateway::Gateway;
 use super::problem::Refusal;
 use crate::audit::{Journal, JournalError, LargeParts, Record, Recorded, Verdict};
-use crate::store::Store;
 
 /// A decision, whole.
 pub(super) struct Decided<T> {

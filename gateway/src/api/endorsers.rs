@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attest::{EkDigest, Endorsements};
+use attest_store::{Reading, StoreError};
 
 use super::recent_chains::RecentChains;
 use crate::audit::{Basis, BlobError, Blobs, CloudBasis};
@@ -10,7 +11,6 @@ use crate::certificates::ek_roots::EkRootsFolder;
 use crate::cloud::Clouds;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::pools::{Endorsement, Pool};
-use crate::store::{Reading, StoreError};
 
 /// What evidence is verified against.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use attest_store::Store;
 use attest_system::clock::Clock;
 
 use super::endorsers::Endorsers;
@@ -17,7 +18,6 @@ use crate::pki::LiveTls;
 use crate::pointers::sightings::Sightings;
 use crate::pools::live::LivePools;
 use crate::settings::Settings;
-use crate::store::Store;
 
 /// Everything that requests need, for whoever starts it and keeps it running.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use attest_store::{EntryKind, Store};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +12,6 @@ use super::gateway::Gateway;
 use crate::audit::Journal;
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
-use crate::store::{EntryKind, Store};
 
 /// What readiness is seen by.
 #[derive(Debug)]

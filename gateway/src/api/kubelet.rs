@@ -1,6 +1,7 @@
 //! A kubelet's client certificate, shown for a config.
 
 use attest::UnixTime;
+use attest_store::Store;
 use attest_system::clock::rfc3339;
 
 use super::problem::Refusal;
@@ -11,7 +12,6 @@ use crate::credentials::kubelet::{self, Authorities, KubeletError, Presented, Ve
 use crate::machines::revocations;
 use crate::policy::Grant;
 use crate::pools::Pool;
-use crate::store::Store;
 
 /// What a certificate is worth, and what that was found by.
 pub(super) struct Examined {

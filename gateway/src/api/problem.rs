@@ -6,6 +6,7 @@ mod codes;
 use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest::reject::MALFORMED_REQUEST;
+use attest_store::StoreError;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use codes::{
@@ -16,7 +17,6 @@ use codes::{
 pub use codes::{CODES, decided_by, is_code};
 
 use crate::audit::DecidedBy;
-use crate::store::StoreError;
 
 /// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
 const REASON_LIMIT_CHARACTERS: usize = 4096;

@@ -1,11 +1,11 @@
 //! A provisioning token beside evidence. It is looked at while the rest is verified, examined when all of that holds, and used up last.
 
 use attest::protocol::Evidence;
+use attest_store::Store;
 
 use super::evidence::EvidenceAsked;
 use super::problem::Refusal;
 use crate::credentials::tokens;
-use crate::store::Store;
 
 /// Its name, if there is one, and it is one. Nothing is used up.
 pub(super) async fn name(store: &dyn Store, evidence: &Evidence) -> Result<Option<String>, Refusal> {

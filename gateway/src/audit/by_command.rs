@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use attest_store::{Replacement, StoreMark};
+
 use super::admin::{Act, By, Thing, Verb};
 use super::chain::Chain;
 use super::checkpoint::Signer;
@@ -10,7 +12,6 @@ use super::log_file::LogFile;
 use super::record::{Decision, Line, Record, decision_id};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
-use crate::store::{Replacement, StoreMark};
 
 /// The attestation log in the hands of a command: no gateway writes to it meanwhile.
 #[derive(Debug)]

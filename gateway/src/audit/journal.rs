@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use attest_store::{Store, StoreError};
 use company::Company;
 use console::{show, word};
 use tokio::sync::{Mutex, oneshot, watch};
@@ -30,7 +31,6 @@ use super::unsigned::with_unsigned;
 use super::would_refuse::WouldRefuse;
 use super::writer_lock::WriterLock;
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError};
 
 /// Names and contents of the blobs that a record refers to. Many records share one content.
 pub type LargeParts = Vec<(String, Arc<[u8]>)>;

@@ -7,6 +7,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use attest_store::{ChangeUnlessServed, Entry, EntryKind, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::chain::{LineHash, Point, link_of};
@@ -14,7 +15,6 @@ use super::checkpoint::CheckpointLine;
 use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
 use super::reading::{Found, LogFile, rotated};
-use crate::store::{ChangeUnlessServed, Entry, EntryKind, Store, StoreError};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
 const SUPERSEDED_LIMIT: usize = 16;

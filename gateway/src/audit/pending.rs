@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use attest_store::{Pending, Store, StoreError};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,7 +13,6 @@ use super::chain::Link;
 use super::reach::Reach;
 use super::reading::{Found, Lines, LogFile, rotated};
 use super::{Point, Verdict};
-use crate::store::{Pending, Store, StoreError};
 
 /// What came of the decisions that were pending at a start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -160,7 +160,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::store::{Embedded, EntryKind, Occasion, Spend, Spendable};
+    use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable};
 
     fn thing(id: &str) -> Spendable {
         Spendable {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use attest::{Claims, Kind};
 use attest_ignition::SpecVersion;
+use attest_store::{Pending, Replacement, StoreMark};
 use serde::{Deserialize, Serialize};
 
 use super::admin::Act;
@@ -14,7 +15,6 @@ use super::reason::Use;
 use super::retention::Removal;
 use super::would_refuse::WouldRefuse;
 use crate::policy::{ConfigSet, Grants};
-use crate::store::{Pending, Replacement, StoreMark};
 
 /// The schema's version.
 const VERSION: u32 = 1;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_store::{Store, Turn};
 use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use zeroize::Zeroizing;
 use super::named::{Content, Object};
 use super::{Cluster, ClusterError, Kept, keep_by_fields};
 use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
-use crate::store::{Store, Turn};
 
 /// How the watch is called in messages.
 const TOKENS: &str = "bootstrap tokens";

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_store::cluster_api;
 use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{ClusterError, Health, api_watch};
-use crate::cluster_api;
 use crate::metrics::Metrics;
 use crate::settings::ClusterSettings;
 
@@ -33,10 +33,14 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError`].
     pub async fn open(settings: &ClusterSettings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Self, ClusterError> {
-        let (api, mut config) = cluster_api::config(settings).await?;
+        let (api, mut config) = cluster_api::config(&settings.access).await?;
         // A server that takes requests and is silent is found out: a watch says something within its own time.
         config.read_timeout = Some(api_watch::SILENCE);
-        let namespace = settings.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = settings
+            .access
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| ClusterError::Client { api, error })?;
         Ok(Self {
             client,

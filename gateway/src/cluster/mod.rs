@@ -25,6 +25,7 @@ pub mod second_stage;
 
 use std::sync::Arc;
 
+use attest_store::Store;
 use attest_system::clock::Clock;
 use attest_system::files;
 use tokio::sync::watch;
@@ -43,14 +44,13 @@ pub use mcs_certificate::keep_mcs_certificate;
 
 use crate::audit::Durable;
 use crate::audit::admin::By;
-pub use crate::cluster_api::{Cause, ClusterError};
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
 use crate::settings::AttestedNodes;
 use crate::settings::Settings;
-use crate::store::Store;
+pub use attest_store::cluster_api::{Cause, ClusterError};
 
 /// What of the gateway works with the cluster's API.
 pub(crate) struct Parts<'a> {

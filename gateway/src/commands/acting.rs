@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use attest_gateway::audit::admin::{Act, Acting, By, Thing, Verb};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{AnyStore, Store};
+use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
 
 use super::{now, output, owner, with_store};
@@ -69,10 +69,10 @@ pub(super) fn change_files<T>(
 
 /// Puts it into the outbox, if there is a store: without one no gateway has ever served here.
 fn tell(settings: &Settings, act: &Act) -> anyhow::Result<()> {
-    if !owner::act_quietly(settings)? || !AnyStore::look(settings)? {
+    if !owner::act_quietly(settings)? || !AnyStore::look(&settings.store)? {
         return Ok(());
     }
-    let (store, told) = (AnyStore::open(settings)?, serde_json::to_string(act)?);
+    let (store, told) = (AnyStore::open(&settings.store)?, serde_json::to_string(act)?);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         store.tell(told).await?;

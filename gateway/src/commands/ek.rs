@@ -8,7 +8,7 @@ use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
 use attest_gateway::audit::admin::Verb;
 use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
-use attest_gateway::store::EntryKind;
+use attest_store::EntryKind;
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use rustls_pki_types::CertificateDer;

@@ -39,7 +39,7 @@ use attest_gateway::inspection;
 use attest_gateway::pools::needed::NeededState;
 use attest_gateway::pools::{self, Pool};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{AnyStore, Store};
+use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
 use attest_system::files::make_private_folder;
 use visible::visible;
@@ -49,7 +49,7 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     let settings = Settings::load(config)?;
     owner::act(&settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
-    let store = AnyStore::open(&settings)?;
+    let store = AnyStore::open(&settings.store)?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
         let done = work(store.clone()).await?;
         // What was done is not to be undone by an older store in the place of this one.

@@ -82,7 +82,7 @@ pub(super) fn act_quietly(settings: &Settings) -> anyhow::Result<bool> {
 
 /// The store's owner; before there is a store, the folder's.
 fn owner(settings: &Settings) -> anyhow::Result<Option<Owner>> {
-    for path in [settings.store(), settings.state.clone()] {
+    for path in [settings.store.file.clone(), settings.state.clone()] {
         match fs::metadata(&path) {
             Ok(metadata) => {
                 return Ok(Some(Owner {

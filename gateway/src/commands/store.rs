@@ -11,7 +11,7 @@ use attest_gateway::audit::admin::{By, Thing, Verb};
 use attest_gateway::audit::{self, CommandLog, LogKey, Resolved, Signer, Signs, keep};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{self, Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
+use attest_store::{Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
 use attest_system::files::{self, PRIVATE, make_private_folder};
 use serde_json::json;
 
@@ -71,7 +71,7 @@ pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
             super::owner::act(&settings)?;
             // No gateway serves meanwhile.
             let _log = CommandLog::open(&settings.attestation_log())?;
-            store::alone(&settings)?;
+            attest_store::alone(&settings.store)?;
             write_down(&settings, file)
         }
         Command::Backup { file } => write_down(&settings, file),
@@ -129,7 +129,7 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     // No gateway serves meanwhile.
     let mut log = CommandLog::open(&settings.attestation_log())?;
     let mut checkpoint = None;
-    let accepted = AnyStore::accept(settings, |replacement| {
+    let accepted = AnyStore::accept(&settings.store, |replacement| {
         checkpoint = Some(begin_anew(settings, &mut log, replacement, who, None)?);
         Ok::<_, anyhow::Error>(())
     })?;
@@ -148,7 +148,7 @@ fn begin_anew(
 ) -> anyhow::Result<String> {
     let store = Thing {
         kind: "store".to_owned(),
-        id: store::place(settings),
+        id: attest_store::place(&settings.store),
         before: replacement.known.as_ref().map(|known| json!(known)),
         after: Some(from.map_or_else(|| json!({ "found": replacement.found }), |from| json!({ "from": from }))),
     };
@@ -168,7 +168,7 @@ fn begin_anew(
 fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
     let Some(checkpoint) = checkpoint else { return };
     let kept = || -> anyhow::Result<()> {
-        let store = AnyStore::open(settings)?;
+        let store = AnyStore::open(&settings.store)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             keep(&store, checkpoint).await?;
@@ -212,7 +212,7 @@ fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
         .open(file)
         .with_context(named)?;
     let mut lines = BufWriter::new(&mut out);
-    let written = store::export(settings, &mut lines);
+    let written = attest_store::export(&settings.store, &mut lines);
     drop(lines);
     let written = written.and_then(|written| {
         out.sync_all()?;
@@ -245,7 +245,7 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
         checkpoint = Some(begin_anew(settings, &mut log, replacement, who, Some(file.display().to_string()))?);
         Ok::<_, anyhow::Error>(())
     };
-    let (accepted, contents) = store::import(settings, open, first).with_context(|| file.display().to_string())?;
+    let (accepted, contents) = attest_store::import(&settings.store, open, first).with_context(|| file.display().to_string())?;
     keep_checkpoint(settings, checkpoint.as_deref());
     print_contents(&contents)?;
     say(accepted)?;
@@ -254,10 +254,7 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
 
 /// Keeps gateways with the state of these settings from serving, on this machine.
 fn alone(from: &Settings, to: &Settings) -> anyhow::Result<(CommandLog, Option<CommandLog>)> {
-    ensure!(
-        from.engine != to.engine || from.store() != to.store(),
-        "both settings name the same store"
-    );
+    ensure!(from.store != to.store, "both settings name the same store");
     super::owner::act(to)?;
     make_private_folder(&to.state).with_context(|| to.state.display().to_string())?;
     let log = CommandLog::open(&to.attestation_log())?;
@@ -265,7 +262,7 @@ fn alone(from: &Settings, to: &Settings) -> anyhow::Result<(CommandLog, Option<C
         true => None,
         false => Some(CommandLog::open(&from.attestation_log())?),
     };
-    store::alone(from)?;
+    attest_store::alone(&from.store)?;
     Ok((log, other))
 }
 
@@ -274,8 +271,8 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     let (mut log, _other) = alone(from, to)?;
     decide_pending(from)?;
     let mut checkpoint = None;
-    let Copied { accepted, contents } = store::copy(from, to, |replacement| {
-        checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(store::place(from)))?);
+    let Copied { accepted, contents } = attest_store::copy(&from.store, &to.store, |replacement| {
+        checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(attest_store::place(&from.store)))?);
         Ok::<_, anyhow::Error>(())
     })?;
     keep_checkpoint(to, checkpoint.as_deref());
@@ -291,10 +288,10 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
 /// Settles, or gives back, what decisions of this gateway stand on that were never recorded, as its start does: what came of them stands in its log, and
 /// where the store goes they might be nobody's.
 fn decide_pending(from: &Settings) -> anyhow::Result<()> {
-    let store = match AnyStore::look(from) {
+    let store = match AnyStore::look(&from.store) {
         // It has gone there before, as it is; or there is none, as is said of it then.
         Err(StoreError::Moved { .. }) | Ok(false) => return Ok(()),
-        looked => looked.and_then(|_| AnyStore::open(from))?,
+        looked => looked.and_then(|_| AnyStore::open(&from.store))?,
     };
     let log = from.attestation_log();
     tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -329,11 +326,11 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
 fn undo(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     let (log, other) = alone(from, to)?;
     let store = change_files(from, Verb::StoreCopyUndo, || {
-        let store = store::undo(from, to)?;
+        let store = attest_store::undo(&from.store, &to.store)?;
         let thing = Thing {
             kind: "store".to_owned(),
-            id: store::place(from),
-            before: Some(json!({ "moved": store::place(to) })),
+            id: attest_store::place(&from.store),
+            before: Some(json!({ "moved": attest_store::place(&to.store) })),
             after: Some(json!(store)),
         };
         Ok((store, vec![thing]))
@@ -341,7 +338,7 @@ fn undo(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     drop((log, other));
     output::done(format_args!(
         "store {store} is again what it was; what had arrived at {} is no store",
-        store::place(to)
+        attest_store::place(&to.store)
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,10 @@
 //! Challenges on their way out and back: sealed, good for a short time, and for one answer.
 
 use attest::{Challenge, UnixTime};
+use attest_store::{EntryKind, Spend, Spendable, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::seal::{NotSealed, Seal, SealError, Sealed};
-use crate::store::{EntryKind, Spend, Spendable, Store, StoreError};
 
 /// Seals a challenge into the text that the node sends back.
 ///

@@ -3,6 +3,7 @@
 
 use attest::protocol::TICKET_PREFIX;
 use attest::{EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
+use attest_store::{Anew, Deciding, EntryKind, Late, Occasion, Pending, Reading, Spend, Spendable, Store, StoreError};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,6 @@ use crate::machines::instances::{self, InstanceRecord};
 use crate::machines::objects::{MachineObjects, MachineRules, MachinesUnknown};
 use crate::machines::revocations::{self, RevocationError};
 use crate::settings::TicketSettings;
-use crate::store::{Anew, Deciding, EntryKind, Late, Occasion, Pending, Reading, Spend, Spendable, Store, StoreError};
 
 /// What a ticket says. Only the seal makes it true.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use attest_store::settings::{EngineSettings, EtcdSettings};
+use attest_store::{AnyStore, Embedded, EntryKind, mark_file};
 use attest_system::files::{no_other_than_file, temporary_file};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
@@ -12,8 +14,7 @@ use rustix::process::geteuid;
 use super::{Depth, Finding};
 use crate::audit::{LogKey, is_written, lock_file, next_file};
 use crate::credentials::seal::{Seal, SealError};
-use crate::settings::{EtcdSettings, Settings, StoreSettings};
-use crate::store::{AnyStore, Embedded, EntryKind, mark_file};
+use crate::settings::Settings;
 
 /// Whether a gateway serves with this state already.
 pub(super) enum Use {
@@ -68,11 +69,11 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Find
 /// What `serve` and its store make, rename or remove beside that, and do not read: nothing but a file may stand there.
 fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut files = vec![next_file(&settings.attestation_log())];
-    if settings.engine == StoreSettings::Embedded {
-        files.extend(Embedded::beside(&settings.store()));
+    if settings.store.engine == EngineSettings::Embedded {
+        files.extend(Embedded::beside(&settings.store.file));
     }
     // What is made at the first start is written under another name until it is whole.
-    let mut made = vec![mark_file(&settings.store()), settings.log_key()];
+    let mut made = vec![mark_file(&settings.store.file), settings.log_key()];
     made.extend(settings.store_key_file.is_none().then(|| settings.seal_key()));
     made.retain(|file| fs::symlink_metadata(file).is_err());
     files.extend(made.iter().filter_map(|file| temporary_file(file)));
@@ -86,11 +87,11 @@ fn seal(settings: &Settings) -> Result<(), SealError> {
     if let Some(key_file) = &settings.store_key_file {
         Seal::look_at_key_file(key_file)?;
         // On etcd `serve` alone tries it.
-        if settings.engine != StoreSettings::Embedded {
+        if settings.store.engine != EngineSettings::Embedded {
             return Ok(());
         }
         // What is wrong with the store itself is said beside this.
-        return match Embedded::peek(&settings.store(), EntryKind::SealKey, Seal::SHARED_ENTRY) {
+        return match Embedded::peek(&settings.store.file, EntryKind::SealKey, Seal::SHARED_ENTRY) {
             Ok(Some((store, entry))) => Seal::look_at_shared(&entry, &store, key_file),
             _ => Ok(()),
         };
@@ -105,13 +106,13 @@ fn seal(settings: &Settings) -> Result<(), SealError> {
 
 /// Whether the store opens, whatever keeps it.
 fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
-    let (place, looked) = match &settings.engine {
-        StoreSettings::Embedded => (settings.store().display().to_string(), AnyStore::look(settings)),
-        StoreSettings::Etcd(etcd) => {
+    let (place, looked) = match &settings.store.engine {
+        EngineSettings::Embedded => (settings.store.file.display().to_string(), AnyStore::look(&settings.store)),
+        EngineSettings::Etcd(etcd) => {
             findings.extend(insecure(etcd).map(Finding::Warning));
-            (format!("etcd, {}", etcd.place()), AnyStore::look(settings))
+            (format!("etcd, {}", etcd.place()), AnyStore::look(&settings.store))
         }
-        StoreSettings::Kubernetes(kubernetes) => (kubernetes.place(), AnyStore::look(settings)),
+        EngineSettings::Kubernetes(kubernetes) => (kubernetes.place(), AnyStore::look(&settings.store)),
     };
     match looked {
         Ok(true) => findings.push(Finding::Good(format!("{place} opens"))),
@@ -121,7 +122,7 @@ fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
         Err(error) if error.is_unanswered() => return findings.push(Finding::Degraded(format!("{place}: {error}"))),
         Err(error) => return findings.push(Finding::Error(format!("{place}: {error}"))),
     }
-    match AnyStore::health(settings) {
+    match AnyStore::health(&settings.store) {
         Ok(health) => {
             findings.extend(health.good.into_iter().map(Finding::Good));
             findings.extend(health.warnings.into_iter().map(Finding::Warning));
@@ -162,12 +163,12 @@ fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>
             Finding::Warning(format!("{path} has mode {mode:04o}, which lets a group at keys and log"))
         });
     }
-    if let Ok(store) = fs::metadata(settings.store())
+    if let Ok(store) = fs::metadata(&settings.store.file)
         && store.uid() != folder.uid()
     {
         findings.push(Finding::Warning(format!(
             "{} belongs to user {}, its folder to user {}: the gateway must run as the first (or chown -R it)",
-            settings.store().display(),
+            settings.store.file.display(),
             store.uid(),
             folder.uid()
         )));

@@ -4,12 +4,12 @@
 
 use attest::tpm::vtpm::VerifiedInstance;
 use attest::{Claims, EkDigest, NodeIdentity, SpkiSha256};
+use attest_store::{Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::enrolment;
 use super::revocations::{self, RevocationError};
-use crate::store::{Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";

@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
+use attest_store::{Anew, EntryKind, Reading, Rewrite, Store, StoreError};
 
 use super::enrolment::{EkRecord, EnrolmentError, allowlisted, listing, naming};
 use super::instances::by_its_own_tpm;
 use super::revocations::{self, Revocation, read, unreadable};
-use crate::store::{Anew, EntryKind, Reading, Rewrite, Store, StoreError};
 
 /// What begins the reason of a revocation by an object, before its name.
 const BY_OBJECT: &str = "attestednode ";

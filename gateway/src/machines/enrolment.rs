@@ -6,10 +6,9 @@
 use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
+use attest_store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";

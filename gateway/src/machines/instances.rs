@@ -7,10 +7,9 @@
 use std::collections::BTreeSet;
 
 use attest::{Claims, NodeIdentity};
+use attest_store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
-
-use crate::store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
+use attest_store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
 use super::attested;
 use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
-use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];
@@ -333,7 +333,7 @@ pub(super) fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
 mod tests {
     use super::*;
     use crate::machines::enrolment::give_name;
-    use crate::store::Embedded;
+    use attest_store::Embedded;
 
     #[test]
     fn a_machine_is_named_by_name_digest_or_instance() {

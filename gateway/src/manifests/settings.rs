@@ -236,8 +236,10 @@ fn quoted(text: &str) -> String {
 #[cfg(all(test, feature = "cluster"))]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use attest_store::settings::EngineSettings;
+
     use super::*;
-    use crate::settings::{AttestedNodes, Keys, StoreSettings};
+    use crate::settings::{AttestedNodes, Keys};
 
     fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
@@ -268,7 +270,7 @@ mod tests {
                 (Part::Approval, cluster.approval.is_some()),
                 // It is the pools' to say.
                 (Part::SecondStage, part == Part::SecondStage),
-                (Part::Store, matches!(settings.engine, StoreSettings::Kubernetes(_))),
+                (Part::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),
                 (Part::AttestedNodes, cluster.attested_nodes == AttestedNodes::Show),
             ];
             assert_eq!(on.map(|(of, _)| of), Part::ALL);
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_etcd_that_is_named_has_the_store() {
-        let engine = printed(&["https://etcd.example.com:2379"], &[Part::Store]).engine;
-        assert!(matches!(engine, StoreSettings::Etcd(_)));
+        let engine = printed(&["https://etcd.example.com:2379"], &[Part::Store]).store.engine;
+        assert!(matches!(engine, EngineSettings::Etcd(_)));
     }
 }

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use attest_store::{Entry, EntryKind, Rewrite, Store, StoreError};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::certificates::Fingerprint;
-use crate::store::{self, Entry, EntryKind, Rewrite, Store, StoreError};
 
 /// The query parameter in which a pointer says which CAs it carries.
 pub const PARAMETER: &str = "ca";
@@ -101,7 +101,7 @@ impl Sighting {
 
 /// Removes it, unless another gateway has seen that pointer meanwhile.
 async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
-    let mut seen = store::Seen::default();
+    let mut seen = attest_store::Seen::default();
     seen.note(EntryKind::Pointer, &entry.id, Some(&entry.value));
     let gone = Rewrite {
         kind: EntryKind::Pointer,

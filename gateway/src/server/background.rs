@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest::UnixTime;
+use attest_store::{Store, Tended, Tending, Turn};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -22,7 +23,6 @@ use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_cl
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 use crate::settings::Settings;
-use crate::store::{Store, Tended, Tending, Turn};
 use crate::{cloud, pki, pools};
 
 /// How often uses that need not be remembered any longer are forgotten.

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
@@ -39,7 +40,6 @@ use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::settings::Settings;
-use crate::store::{Store, StoreError};
 use background::Hangup;
 use connection::ConnectionService;
 use said::Said;
@@ -153,7 +153,7 @@ impl Server {
         };
         let retention = retention::of(&settings, &blobs);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, Arc::clone(&metrics))?;
-        let admission = Arc::new(Admission::new(&settings.limits, &settings.engine));
+        let admission = Arc::new(Admission::new(&settings.limits, &settings.store.engine));
         // Before it is watched for changes.
         if settings.tls.client_ca_of_cluster
             && let Some(folder) = settings.tls.client_ca.as_deref().and_then(Path::parent)

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_store::Pending;
 use attest_system::clock::rfc3339;
 use tokio::time::MissedTickBehavior;
 
 use crate::api::Gateway;
 use crate::audit::{Blobs, Held, Retention, RetentionError, Rule, Tended};
 use crate::settings::Settings;
-use crate::store::Pending;
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_store::{AnyStore, StoreError};
 use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::JoinSet;
@@ -19,7 +20,6 @@ use crate::api;
 use crate::inspection::Inspected;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
-use crate::store::{AnyStore, StoreError};
 
 /// Pause between two attempts, each of which takes as long as the store's timeout.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) async fn open_store(
         waits: Said::default(),
         limits: settings.limits,
         balancers: settings.balancers.clone(),
-        admission: Arc::new(Admission::new(&settings.limits, &settings.engine)),
+        admission: Arc::new(Admission::new(&settings.limits, &settings.store.engine)),
         clock,
         tls: Arc::clone(&found.tls),
         metrics: Arc::clone(metrics),
@@ -72,7 +72,7 @@ async fn open_in_the_end(settings: &Settings) -> Result<AnyStore, StoreError> {
 /// On a thread of its own: it blocks until the store answers, or its time is over.
 async fn open(settings: &Settings) -> Result<AnyStore, StoreError> {
     let settings = settings.clone();
-    let opening = tokio::task::spawn_blocking(move || AnyStore::open(&settings));
+    let opening = tokio::task::spawn_blocking(move || AnyStore::open(&settings.store));
     opening.await.map_err(|_| StoreError::Closed)?
 }
 

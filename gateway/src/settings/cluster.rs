@@ -1,9 +1,10 @@
 //! The cluster that the gateway is a part of, and what it does there.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use attest::challenge::is_pool_name;
+use attest_store::settings::{ClusterAccess, ClusterApi};
 use serde::Deserialize;
 
 use super::Fault;
@@ -12,9 +13,8 @@ use super::approval::{self, ApprovalSection, ApprovalSettings};
 /// What the gateway asks of its cluster's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSettings {
-    pub api: ClusterApi,
-    /// Where the gateway's own objects are. None: where the service account is, or what the kubeconfig says.
-    pub namespace: Option<String>,
+    /// How the API is reached, and where the gateway's own objects are.
+    pub access: ClusterAccess,
     /// Whether the API says when pools with `[upstream]` are to be asked again.
     pub configs: bool,
     /// Where Machine objects and machine sets are, and the Secrets with their pointers.
@@ -55,8 +55,7 @@ impl ClusterSettings {
     #[must_use]
     pub fn at(api: ClusterApi) -> Self {
         Self {
-            api,
-            namespace: None,
+            access: ClusterAccess { api, namespace: None },
             configs: false,
             machine_namespace: MACHINES.to_owned(),
             pointers: false,
@@ -73,14 +72,6 @@ impl ClusterSettings {
 
 /// Where OpenShift has Machine objects.
 const MACHINES: &str = "openshift-machine-api";
-
-/// How the API is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClusterApi {
-    /// By the service account of the pod that this is.
-    InCluster,
-    Kubeconfig(PathBuf),
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -167,8 +158,10 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         return Err(("cluster.bootstrap_tokens", format!("{pool:?}"), allowed));
     }
     Ok(Some(ClusterSettings {
-        api,
-        namespace: section.namespace,
+        access: ClusterAccess {
+            api,
+            namespace: section.namespace,
+        },
         configs: section.configs,
         machine_namespace: section.machine_namespace,
         pointers: section.pointers,
@@ -202,7 +195,7 @@ mod tests {
     #[test]
     fn no_cluster_is_asked_unless_it_is_named() {
         assert_eq!(parse(""), Ok(None));
-        let api = |text: &str| parse(text).unwrap().unwrap().api;
+        let api = |text: &str| parse(text).unwrap().unwrap().access.api;
         assert_eq!(api("api = \"in-cluster\""), ClusterApi::InCluster);
         assert_eq!(api("api = \"kubeconfig\""), ClusterApi::Kubeconfig("/gw/kubeconfig".into()));
         assert_eq!(api("api = \"/etc/kubeconfig\""), ClusterApi::Kubeconfig("/etc/kubeconfig".into()));

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 pub use approval::{ApprovalSettings, Keys};
 use attest::SpkiSha256;
+use attest_store::settings::StoreSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
-pub use cluster::{AttestedNodes, ClusterApi, ClusterSettings};
+pub use cluster::{AttestedNodes, ClusterSettings};
 use file::{File, SECTIONS};
 use ipnet::IpNet;
 pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
@@ -27,7 +28,6 @@ pub use limits::Limits;
 use log::LogSettings;
 pub use log::{CheckpointSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
 use serde_json::Value;
-pub use store::{EtcdSettings, KubernetesSettings, StoreSettings};
 use url::Url;
 
 use crate::network::network;
@@ -51,8 +51,7 @@ pub struct Settings {
     pub balancers: Vec<IpNet>,
     /// Private state: store, seal, attestation log.
     pub state: PathBuf,
-    /// What keeps the store.
-    pub engine: StoreSettings,
+    pub store: StoreSettings,
     /// One folder for each pool.
     pub pools: PathBuf,
     /// Certificates that endorse EKs.
@@ -202,7 +201,9 @@ impl Settings {
             segments,
             keep,
         } = log::checked(file.attestation_log)?;
-        let copies = folder.join(&file.state).join("cluster");
+        let state = folder.join(file.state);
+        let copies = state.join("cluster");
+        let file_of_store = state.join("gateway.db");
         let client_ca = match &cluster {
             Some(ClusterSettings { client_ca: true, .. }) if file.tls.client_ca.is_some() => {
                 let allowed = "tls.client_ca says it already: take one of them out";
@@ -227,9 +228,12 @@ impl Settings {
             listen: file.listen,
             pointer_url: file.pointer_url.map(pointer_url).transpose()?,
             balancers: balancers(&file.proxy_protocol_from)?,
-            state: folder.join(file.state),
+            state,
             store_key_file: file.store.key_file.as_ref().map(|path| folder.join(path)),
-            engine: store::checked(file.store, folder, cluster.as_ref())?,
+            store: StoreSettings {
+                engine: store::checked(file.store, folder, cluster.as_ref())?,
+                file: file_of_store,
+            },
             pools: folder.join(file.pools),
             ek_roots: folder.join(file.ek_roots),
             tls: TlsSettings {
@@ -282,12 +286,6 @@ impl Settings {
     #[must_use]
     pub fn evidence(&self) -> PathBuf {
         self.state.join("evidence")
-    }
-
-    /// The embedded store. What is known of a store lies beside it, whatever engine keeps that.
-    #[must_use]
-    pub fn store(&self) -> PathBuf {
-        self.state.join("gateway.db")
     }
 
     /// How long a key of the seal opens after a newer one has taken its place: as long as what it sealed last is good, and longer than

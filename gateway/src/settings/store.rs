@@ -3,76 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use attest_store::settings::{EngineSettings, EtcdSettings, KubernetesSettings};
 use serde::Deserialize;
 use url::Url;
 
-use super::{ClusterApi, ClusterSettings, Fault};
-
-/// Which engine keeps the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoreSettings {
-    /// A file below `state`: for one gateway.
-    Embedded,
-    /// An etcd cluster: for several.
-    Etcd(EtcdSettings),
-    /// Objects of the cluster's API: for several.
-    Kubernetes(KubernetesSettings),
-}
-
-/// Which objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KubernetesSettings {
-    /// How the API is reached, and the namespace.
-    pub cluster: ClusterSettings,
-    /// What all names begin with.
-    pub name: String,
-    /// How long whoever asks waits for an answer.
-    pub timeout: Duration,
-}
-
-impl KubernetesSettings {
-    /// Where the store is, for messages: the same text for whoever asks from wherever, as far as the settings say it.
-    #[must_use]
-    pub fn place(&self) -> String {
-        let namespace = self.cluster.namespace.as_deref().unwrap_or("of the service account");
-        let api = match &self.cluster.api {
-            ClusterApi::InCluster => "this cluster".to_owned(),
-            ClusterApi::Kubeconfig(path) => path.display().to_string(),
-        };
-        format!("secret {} in namespace {namespace} ({api})", self.name)
-    }
-}
-
-/// How etcd is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EtcdSettings {
-    /// `https://HOST:PORT` of each member; or `http://`, all of them.
-    pub endpoints: Vec<String>,
-    /// What all keys begin with.
-    pub prefix: String,
-    /// The CAs of etcd's certificates.
-    pub ca: Option<PathBuf>,
-    /// The client certificate, and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Who the gateway is to etcd, and the file with the password, where it wants one.
-    pub user: Option<(String, PathBuf)>,
-    /// How long whoever asks waits for an answer.
-    pub timeout: Duration,
-}
-
-impl EtcdSettings {
-    /// Whether TLS is spoken.
-    #[must_use]
-    pub fn is_encrypted(&self) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
-    }
-
-    /// Where the store is, for messages.
-    #[must_use]
-    pub fn place(&self) -> String {
-        format!("{} below {}", self.endpoints.join(","), self.prefix)
-    }
-}
+use super::{ClusterSettings, Fault};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -115,9 +50,9 @@ impl Default for StoreSection {
     }
 }
 
-pub(super) fn checked(section: StoreSection, folder: &Path, cluster: Option<&ClusterSettings>) -> Result<StoreSettings, Fault> {
+pub(super) fn checked(section: StoreSection, folder: &Path, cluster: Option<&ClusterSettings>) -> Result<EngineSettings, Fault> {
     match section.engine {
-        Engine::Embedded => without_etcd(&section).map(|()| StoreSettings::Embedded),
+        Engine::Embedded => without_etcd(&section).map(|()| EngineSettings::Embedded),
         Engine::Etcd => etcd(section, folder),
         Engine::Kubernetes => kubernetes(section, cluster),
     }
@@ -155,7 +90,7 @@ fn timeout(seconds: u32) -> Result<Duration, Fault> {
     Ok(Duration::from_secs(seconds.into()))
 }
 
-fn kubernetes(section: StoreSection, cluster: Option<&ClusterSettings>) -> Result<StoreSettings, Fault> {
+fn kubernetes(section: StoreSection, cluster: Option<&ClusterSettings>) -> Result<EngineSettings, Fault> {
     without_etcd(&section)?;
     let Some(cluster) = cluster else {
         let allowed = "the store is on objects of the cluster's API: say in [cluster] how it is reached";
@@ -167,14 +102,14 @@ fn kubernetes(section: StoreSection, cluster: Option<&ClusterSettings>) -> Resul
         let allowed = "what names of objects begin with: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
         return Err(("store.prefix", format!("{:?}", section.prefix), allowed));
     }
-    Ok(StoreSettings::Kubernetes(KubernetesSettings {
-        cluster: cluster.clone(),
+    Ok(EngineSettings::Kubernetes(KubernetesSettings {
+        cluster: cluster.access.clone(),
         name: section.prefix,
         timeout: timeout(section.timeout_seconds)?,
     }))
 }
 
-fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
+fn etcd(section: StoreSection, folder: &Path) -> Result<EngineSettings, Fault> {
     if !cfg!(feature = "etcd") {
         let allowed = "this attest-gateway was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
         return Err(("store.engine", "\"etcd\"".to_owned(), allowed));
@@ -221,7 +156,7 @@ fn etcd(section: StoreSection, folder: &Path) -> Result<StoreSettings, Fault> {
         (Some(_), None) => return Err(("store.password_file", "not set".to_owned(), "a user needs a password")),
         (None, Some(_)) => return Err(("store.user", "not set".to_owned(), "a password needs its user")),
     };
-    Ok(StoreSettings::Etcd(EtcdSettings {
+    Ok(EngineSettings::Etcd(EtcdSettings {
         endpoints,
         prefix,
         ca: ca.map(|path| folder.join(path)),

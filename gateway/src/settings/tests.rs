@@ -1,3 +1,5 @@
+use attest_store::settings::EngineSettings;
+
 use super::*;
 
 fn parse(text: &str) -> Result<Settings, SettingsError> {
@@ -171,7 +173,7 @@ fn what_is_wrong_with_the_store_is_named() {
 #[test]
 fn a_store_on_etcd_has_its_paths_beside_the_file() {
     let text = "[store]\nengine = \"etcd\"\nkey_file = \"x\"\nendpoints = [\"https://[::1]:2379\"]\nca = \"ca\"\ncertificate = \"c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"p\"";
-    let StoreSettings::Etcd(etcd) = parse(text).unwrap().engine else {
+    let EngineSettings::Etcd(etcd) = parse(text).unwrap().store.engine else {
         panic!("another engine")
     };
     let beside = |name: &str| Path::new("/etc/attestation-gateway").join(name);
@@ -186,7 +188,7 @@ fn a_store_on_etcd_has_its_paths_beside_the_file() {
 fn a_store_on_objects_is_where_the_cluster_is_asked() {
     let cluster = "[cluster]\napi = \"kubeconfig\"\nnamespace = \"gateways\"\n";
     let of = |cluster: &str, store: &str| parse(&format!("{cluster}[store]\nengine = \"kubernetes\"\n{store}"));
-    let StoreSettings::Kubernetes(store) = of(cluster, "key_file = \"x\"\ntimeout_seconds = 7").unwrap().engine else {
+    let EngineSettings::Kubernetes(store) = of(cluster, "key_file = \"x\"\ntimeout_seconds = 7").unwrap().store.engine else {
         panic!("another engine")
     };
     assert_eq!((store.timeout, store.name.as_str()), (Duration::from_secs(7), "attest-gateway"));

@@ -72,10 +72,7 @@ async fn what_is_done_to_nodes_is_recorded() {
         id: instance.to_owned(),
         value: claimed.to_string(),
     };
-    embedded(&gateway)
-        .put(attest_gateway::store::EntryKind::Instance, entry)
-        .await
-        .unwrap();
+    embedded(&gateway).put(attest_store::EntryKind::Instance, entry).await.unwrap();
     let mut gateway = gateway;
     gateway.run();
     gateway.command(&["node", "revoke", "worker-7", "--reason", "disk sold"]);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use attest_gateway::audit::admin;
 use attest_gateway::audit::{Blobs, Journal, LogKey, SegmentLimits, Signer};
-use attest_gateway::store::engine::{Engine, Work};
-use attest_gateway::store::through::Through;
-use attest_gateway::store::{Embedded, EntryKind, StoreError};
+use attest_store::engine::{Engine, Work};
+use attest_store::through::Through;
+use attest_store::{Embedded, EntryKind, StoreError};
 
 use super::*;
 use crate::support::{POOL, program};

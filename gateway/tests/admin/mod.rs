@@ -6,7 +6,7 @@ mod interrupted;
 mod tokens;
 mod trusted;
 
-use attest_gateway::store::{Entry, Store};
+use attest_store::{Entry, Store};
 use serde_json::Value;
 
 use crate::support::Gateway;

@@ -2,11 +2,11 @@
 
 use attest::Kind;
 use attest::protocol::{Blob, Evidence};
+use attest_store::{Claim, Embedded, Entry, EntryKind, Pending, Store};
 use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine, sha256};
 use super::site::{self, AZURE_RULES, DOCUMENT, GCP, NITRO_TPM};
-use attest_gateway::store::{Claim, Embedded, Entry, EntryKind, Pending, Store};
 
 use crate::support::{Gateway, bearer, now, serving_within, tpm};
 

@@ -14,7 +14,7 @@ use attest_gateway::audit::{Decision, Record};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
-use attest_gateway::store::Store;
+use attest_store::Store;
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use attest::{EkDigest, Kind};
 use attest_gateway::credentials::tokens;
 use attest_gateway::machines::{enrolment, instances, revocations};
-use attest_gateway::store::{Entry, EntryKind, Store};
+use attest_store::{Entry, EntryKind, Store};
 use serde_json::json;
 
 use super::machine::Machine;

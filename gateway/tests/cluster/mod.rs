@@ -12,7 +12,8 @@ mod pointers;
 mod second_stage;
 
 use attest_gateway::cluster::Cluster;
-use attest_gateway::settings::{ClusterApi, ClusterSettings};
+use attest_gateway::settings::ClusterSettings;
+use attest_store::settings::ClusterApi;
 use attest_system::clock::Clock;
 use cloud_fixtures::kubernetes::Kubernetes;
 
@@ -38,10 +39,8 @@ impl Asked {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig(&token)).unwrap();
-        let settings = ClusterSettings {
-            namespace: Some(NAMESPACE.to_owned()),
-            ..ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig))
-        };
+        let mut settings = ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig));
+        settings.access.namespace = Some(NAMESPACE.to_owned());
         let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
         Self {
             api,

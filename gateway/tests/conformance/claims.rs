@@ -1,6 +1,6 @@
 //! What a decision writes before it is recorded.
 
-use attest_gateway::store::Claim;
+use attest_store::Claim;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Processes that are killed, and an engine that stands still.
 
-use attest_gateway::store::Claim;
+use attest_store::Claim;
 
 use super::*;
 

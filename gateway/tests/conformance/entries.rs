@@ -1,6 +1,6 @@
 //! What is written down and read.
 
-use attest_gateway::store::{Rewrite, Seen, StoreError};
+use attest_store::{Rewrite, Seen, StoreError};
 
 use super::*;
 

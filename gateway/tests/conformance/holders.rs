@@ -1,6 +1,6 @@
 //! Uses that their holder can make again.
 
-use attest_gateway::store::Holder;
+use attest_store::Holder;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Uses of what has expired.
 
-use attest_gateway::store::Late;
+use attest_store::Late;
 
 use super::*;
 

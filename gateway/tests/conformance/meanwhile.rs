@@ -11,7 +11,7 @@ use attest_gateway::machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_gateway::machines::instances::{self, InstanceRecord};
 use attest_gateway::machines::revocations;
 use attest_gateway::settings::TicketSettings;
-use attest_gateway::store::{Claim, Deciding, Reading, Seen, StoreError};
+use attest_store::{Claim, Deciding, Reading, Seen, StoreError};
 use data_encoding::HEXLOWER;
 use tokio::sync::Semaphore;
 

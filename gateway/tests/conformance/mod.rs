@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attest_gateway::store::{Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
+use attest_store::{Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
 
 /// Where a store is, on one engine.
 #[async_trait]

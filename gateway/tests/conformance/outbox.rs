@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest_gateway::store::{Change, EntryKind, Store, StoreError, Witness};
+use attest_store::{Change, EntryKind, Store, StoreError, Witness};
 
 use super::{Place, entry};
 

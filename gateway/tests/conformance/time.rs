@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use attest_gateway::store::StoreError;
+use attest_store::StoreError;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! What is of limited use.
 
-use attest_gateway::store::{Occasion, Spend};
+use attest_store::{Occasion, Spend};
 
 use super::*;
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, Cursor, Read, Write};
 
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Accepted, Contents, Entry, EntryKind, HouseError, Store, export, import};
+use attest_store::{Accepted, Contents, Entry, EntryKind, HouseError, Store, export, import};
 
 use super::house::gateway;
 use super::*;
@@ -16,7 +16,7 @@ fn settings_of(gateway: &Gateway) -> Settings {
 
 fn exported(settings: &Settings) -> (String, Contents) {
     let mut text = Vec::new();
-    let contents = export(settings, &mut text).unwrap().contents;
+    let contents = export(&settings.store, &mut text).unwrap().contents;
     (String::from_utf8(text).unwrap(), contents)
 }
 
@@ -72,7 +72,7 @@ async fn a_backup_is_of_one_moment_whoever_writes_meanwhile() {
             site.etcd.ctl(&["put", &key("worker-2998"), "changed"]);
         }),
     };
-    let meanwhile = export(&settings, &mut out).unwrap();
+    let meanwhile = export(&settings.store, &mut out).unwrap();
     assert!(out.then.is_none());
     assert_eq!(meanwhile.contents, contents);
     assert_eq!(String::from_utf8(out.text).unwrap(), before);
@@ -112,7 +112,7 @@ fn file(name: &str, entries: usize) -> String {
         tempfile::tempdir().unwrap(),
         tokio::runtime::Builder::new_current_thread().build().unwrap(),
     );
-    let store = attest_gateway::store::Embedded::open(&folder.path().join("gateway.db")).unwrap();
+    let store = attest_store::Embedded::open(&folder.path().join("gateway.db")).unwrap();
     let names = (0..entries).map(|number| Entry {
         id: format!("{name}-{number:04}"),
         value: "{}".to_owned(),
@@ -123,7 +123,7 @@ fn file(name: &str, entries: usize) -> String {
             .unwrap()
     );
     let mut settings = Settings::defaults(folder.path()).unwrap();
-    settings.state = folder.path().to_owned();
+    settings.store.file = folder.path().join("gateway.db");
     exported(&settings).0
 }
 
@@ -139,7 +139,7 @@ fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
         let (settings, text) = (second.clone(), of_second.clone());
         move || {
             let open = || Ok::<Box<dyn BufRead>, _>(Box::new(Cursor::new(text.clone().into_bytes())));
-            import(&settings, open, |_| Ok::<_, HouseError>(())).unwrap();
+            import(&settings.store, open, |_| Ok::<_, HouseError>(())).unwrap();
         }
     };
     let then: RefCell<Option<Box<dyn FnOnce()>>> = RefCell::new(Some(Box::new(take_second)));
@@ -158,7 +158,7 @@ fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
             then: RefCell::new(then),
         }))
     };
-    let taken: Result<(Accepted, Contents), HouseError> = import(&first, open, |_| {
+    let taken: Result<(Accepted, Contents), HouseError> = import(&first.store, open, |_| {
         if let Some(then) = then.take() {
             then();
         }

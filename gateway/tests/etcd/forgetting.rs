@@ -1,6 +1,6 @@
 //! What has expired is forgotten by one of several gateways, at the pace of one, and in few requests.
 
-use attest_gateway::store::{EntryKind, Spendable, Store, Tending, Tick};
+use attest_store::{EntryKind, Spendable, Store, Tending, Tick};
 
 use super::*;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
-use attest_gateway::store::{Embedded, Entry, EntryKind, Store};
+use attest_store::{Embedded, Entry, EntryKind, Store};
 
 use super::*;
 use crate::support::{Gateway, POOL, bearer};
@@ -272,11 +272,11 @@ async fn what_etcd_compacts_while_it_is_read_is_named_as_that() {
         prefix: "a/gateway".to_owned(),
         ..site.settings()
     };
-    let store = Etcd::open(&below, &settings.store()).unwrap();
+    let store = Etcd::open(&below, &settings.store.file).unwrap();
     put(&store, "entry/name/n", "{\"v\":1,\"value\":\"x\"}").await.unwrap();
     drop(store);
-    let refused = attest_gateway::store::export(
-        &settings,
+    let refused = attest_store::export(
+        &settings.store,
         &mut Compacting {
             etcd: &site.etcd,
             done: false,

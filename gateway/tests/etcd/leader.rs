@@ -1,7 +1,7 @@
 //! One leads, and who does not lead any more writes nothing.
 
-use attest_gateway::store::fence::{Fence, Fenced};
-use attest_gateway::store::{Entry, EntryKind, Turn};
+use attest_store::fence::{Fence, Fenced};
+use attest_store::{Entry, EntryKind, Turn};
 
 use super::*;
 

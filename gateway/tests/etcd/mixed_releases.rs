@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use attest_gateway::store::{EntryKind, Store};
+use attest_store::{EntryKind, Store};
 
 use super::gateways::gateway;
 use super::*;

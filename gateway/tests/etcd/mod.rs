@@ -26,10 +26,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_gateway::settings::EtcdSettings;
-use attest_gateway::store::StoreError;
-use attest_gateway::store::engine::{Engine, Transaction};
-use attest_gateway::store::etcd::Etcd;
+use attest_store::StoreError;
+use attest_store::engine::{Engine, Transaction};
+use attest_store::etcd::Etcd;
+use attest_store::settings::EtcdSettings;
 use cloud_fixtures::etcd;
 
 use crate::remote::{self, count_up, get, put, range, run};

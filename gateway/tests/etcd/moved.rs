@@ -1,7 +1,7 @@
 //! A store that was moved: nobody goes on with it where it was, and what was under way is decided before.
 
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{AnyStore, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{AnyStore, EntryKind, Occasion, Pending, Spend, Spendable, Store};
 use cloud_fixtures::etcd::signal;
 
 use super::gateways::gateway;
@@ -77,7 +77,7 @@ fn ticket(id: &str) -> Spendable {
 
 /// Which uses are good again in the store of these settings.
 async fn good_again(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
-    let store = AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap()).unwrap();
+    let store = AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
     let mut good = Vec::new();
     for id in ids {
         good.push(matches!(store.spend(ticket(id)).await.unwrap(), Spend::Granted { .. }));
@@ -114,7 +114,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_decided_by_its_log_befo
     assert_eq!(site.etcd.ctl(&["get", "--prefix", "a/gateway/kv/pending/"]), "");
     assert_eq!(good_again(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
     // And back.
-    let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap()).unwrap();
+    let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap().store).unwrap();
     under_way(&store, "lost again", "0123456789abcdef0123456789abcdee").await;
     drop(store);
     super::house::remove(&gateway);
@@ -138,7 +138,7 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
     for (from, to) in [("embedded.toml", "etcd.toml"), ("etcd.toml", "embedded.toml")] {
         site.etcd.ctl(&["del", "--prefix", ""]);
         let gateway = embedded_gateway(&site);
-        let open = |settings: &str| AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap()).unwrap();
+        let open = |settings: &str| AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
         std::fs::create_dir_all(gateway.path("state")).unwrap();
         let pending = Pending {
             decision: "d1".to_owned(),

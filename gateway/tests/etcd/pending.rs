@@ -1,7 +1,7 @@
 //! What decisions of one gateway stand on is not another's to give back: what became of them stands in its own log.
 
-use attest_gateway::store::etcd::Etcd;
-use attest_gateway::store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
+use attest_store::etcd::Etcd;
+use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
 
 use super::Site;
 

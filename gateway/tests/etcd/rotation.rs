@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
 use attest_gateway::credentials::tokens::{Done, Draft, RotateOptions, Rotation, create, rotate, tick};
-use attest_gateway::store::{Embedded, EntryKind, Store};
+use attest_store::{Embedded, EntryKind, Store};
 
 use super::*;
 use crate::support::Gateway;

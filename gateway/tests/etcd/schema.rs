@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_gateway::store::{Entry, EntryKind, Store};
+use attest_store::{Entry, EntryKind, Store};
 
 use super::gateways::gateway;
 use super::*;

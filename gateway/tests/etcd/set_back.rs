@@ -1,6 +1,6 @@
 //! A store that was set back, and others went on with it: who knew better notices, and then all of them.
 
-use attest_gateway::store::Accepted;
+use attest_store::Accepted;
 
 use super::*;
 

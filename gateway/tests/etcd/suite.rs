@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Weak};
 
 use async_trait::async_trait;
-use attest_gateway::store::Store;
+use attest_store::Store;
 
 use super::*;
 use crate::conformance::{self, Place};

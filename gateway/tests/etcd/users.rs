@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_gateway::store::etcd::Etcd;
+use attest_store::etcd::Etcd;
 
 use super::*;
 use crate::support::Gateway;

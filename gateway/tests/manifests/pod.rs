@@ -90,8 +90,8 @@ fn the_settings_name_what_is_mounted() {
         .map(|mount| Path::new(mount["mountPath"].as_str().unwrap()))
         .collect();
     let clouds = &settings.clouds;
-    let attest_gateway::settings::StoreSettings::Etcd(etcd) = &settings.engine else {
-        panic!("{:?}", settings.engine);
+    let attest_store::settings::EngineSettings::Etcd(etcd) = &settings.store.engine else {
+        panic!("{:?}", settings.store.engine);
     };
     let (certificate, key) = etcd.identity.as_ref().unwrap();
     let paths = [
@@ -212,7 +212,7 @@ fn the_settings_name_an_api_where_there_are_rights_for_it() {
     assert_eq!(cluster(&[]), None);
     for (parts, configs) in [(&["configs"][..], true), (&["pointers"], false), (&["tokens", "configs"], true)] {
         let cluster = cluster(parts).unwrap();
-        assert_eq!(cluster.api, attest_gateway::settings::ClusterApi::InCluster);
+        assert_eq!(cluster.access.api, attest_store::settings::ClusterApi::InCluster);
         assert_eq!((cluster.configs, cluster.pointers), (configs, !configs), "{parts:?}");
     }
 }

@@ -39,7 +39,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
     let (before, _) = document.split_once(" commits of its own at most").unwrap();
     let most: usize = before.rsplit(' ').next().unwrap().parse().unwrap();
-    let store: Arc<dyn attest_gateway::store::Store> = Arc::new(site.open("reader"));
+    let store: Arc<dyn attest_store::Store> = Arc::new(site.open("reader"));
     let seal = Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
     let before = commits(&site);
     let challenge = gateway.challenge(&case, None);

@@ -1,6 +1,6 @@
 //! How many challenges are remembered: fewer than on other engines, because each commit names all objects that have them.
 
-use attest_gateway::store::{EntryKind, Spend, Spendable, Store, Tick};
+use attest_store::{EntryKind, Spend, Spendable, Store, Tick};
 
 use super::*;
 

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use attest_gateway::settings::{ClusterApi, ClusterSettings, KubernetesSettings};
-use attest_gateway::store::StoreError;
-use attest_gateway::store::engine::Engine;
-use attest_gateway::store::kubernetes::{Kubernetes, Limits};
+use attest_store::StoreError;
+use attest_store::engine::Engine;
+use attest_store::kubernetes::{Kubernetes, Limits};
+use attest_store::settings::{ClusterAccess, ClusterApi, KubernetesSettings};
 use cloud_fixtures::kubernetes::Kubernetes as Api;
 use serde_json::{Value, json};
 
@@ -66,9 +66,9 @@ impl Site {
             .clone();
         std::fs::write(&kubeconfig, self.api.kubeconfig(&token)).unwrap();
         KubernetesSettings {
-            cluster: ClusterSettings {
+            cluster: ClusterAccess {
+                api: ClusterApi::Kubeconfig(kubeconfig),
                 namespace: Some(NAMESPACE.to_owned()),
-                ..ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig))
             },
             name: HEAD.to_owned(),
             timeout: TIMEOUT,

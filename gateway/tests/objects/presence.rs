@@ -1,7 +1,7 @@
 //! Of two gateways with one state one serves, and of all one leads; and who is not heard of does neither.
 
-use attest_gateway::store::fence::Fenced;
-use attest_gateway::store::{self, Entry, EntryKind, Turn};
+use attest_store::fence::Fenced;
+use attest_store::{Entry, EntryKind, Turn};
 use cloud_fixtures::kubernetes::Mishap;
 
 use super::*;
@@ -93,7 +93,7 @@ async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
     site.readmit("one");
     let refused = leads.put(EntryKind::Name, entry("stale")).await.unwrap_err();
     assert!(!refused.to_string().is_empty());
-    let two: &dyn store::Store = &two;
+    let two: &dyn attest_store::Store = &two;
     assert_eq!(two.get(EntryKind::Name, "a").await.unwrap(), Some(entry("one")));
 }
 

@@ -1,6 +1,6 @@
 //! Another store in its place, or an old state of it: it is noticed by whoever knows better, and then by all of them.
 
-use attest_gateway::store::Accepted;
+use attest_store::Accepted;
 
 use super::*;
 

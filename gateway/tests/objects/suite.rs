@@ -1,7 +1,7 @@
 //! A store on objects does what every store does.
 
 use async_trait::async_trait;
-use attest_gateway::store::Store;
+use attest_store::Store;
 use cloud_fixtures::kubernetes::Disturbance;
 
 use super::*;

@@ -39,7 +39,7 @@ async fn fixture() -> Fixture {
     let node = tpm();
     gateway.endorse(&node, &[]);
     gateway.run();
-    let store: Arc<dyn attest_gateway::store::Store> = Arc::new(site.open("reader"));
+    let store: Arc<dyn attest_store::Store> = Arc::new(site.open("reader"));
     let seal = Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
     Fixture { site, gateway, seal, node }
 }

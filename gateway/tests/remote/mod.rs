@@ -9,8 +9,8 @@ pub mod transactions;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use attest_gateway::store::StoreError;
-use attest_gateway::store::engine::{Engine, KeyRange, Transaction, Unfinished};
+use attest_store::StoreError;
+use attest_store::engine::{Engine, KeyRange, Transaction, Unfinished};
 
 /// What keeps a store, and the state of gateways that have theirs there.
 pub trait Site: Sized + Send + Sync + 'static {

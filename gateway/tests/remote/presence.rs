@@ -1,6 +1,6 @@
 //! Of two gateways with one state, because it was copied, one serves.
 
-use attest_gateway::store::{self, ChangeUnlessServed, Entry, EntryKind};
+use attest_store::{ChangeUnlessServed, Entry, EntryKind};
 
 use super::*;
 
@@ -53,11 +53,11 @@ pub async fn an_entry_is_not_changed_while_the_gateway_serves_that_is_named<S: S
         value: format!("{value:?}"),
     };
     let kind = EntryKind::Checkpoint;
-    store::Store::put(&two, kind, entry("a")).await.unwrap();
-    let id = store::Store::serves_as(&one).unwrap().to_owned();
+    attest_store::Store::put(&two, kind, entry("a")).await.unwrap();
+    let id = attest_store::Store::serves_as(&one).unwrap().to_owned();
     let change = async |expected: &str, to: &str| {
         let named = vec![id.clone()];
-        let changed = store::Store::change_unless_served(&two, named, kind, vec![entry(expected)], vec![entry(to)]);
+        let changed = attest_store::Store::change_unless_served(&two, named, kind, vec![entry(expected)], vec![entry(to)]);
         changed.await.unwrap()
     };
     assert_eq!(change("a", "b").await, ChangeUnlessServed::Serves(id.clone()));
@@ -68,5 +68,5 @@ pub async fn an_entry_is_not_changed_while_the_gateway_serves_that_is_named<S: S
         assert!(begun.elapsed() < crate::support::LIMIT);
     }
     assert_eq!(change("a", "c").await, ChangeUnlessServed::Otherwise);
-    assert_eq!(store::Store::get(&two, kind, "c").await.unwrap(), Some(entry("b")));
+    assert_eq!(attest_store::Store::get(&two, kind, "c").await.unwrap(), Some(entry("b")));
 }

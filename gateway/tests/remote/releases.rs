@@ -5,7 +5,7 @@ use attest::reference_sets::{NewValue, Wanted};
 use attest::values::HexDigest;
 use attest_gateway::machines::new_values::{AwaitedValues, Rules, Shown, Step, deny, questions};
 use attest_gateway::machines::{enrolment, history};
-use attest_gateway::store::{Entry, EntryKind, Store, Tick};
+use attest_store::{Entry, EntryKind, Store, Tick};
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_gateway::store::{EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! A store that keeps requests waiting, so that a test can do something in their midst.
 
 use async_trait::async_trait;
-use attest_gateway::store::Embedded;
+use attest_store::Embedded;
 use tokio::sync::Semaphore;
 
 use super::stand_in::{Beside, StandIn};

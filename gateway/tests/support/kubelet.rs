@@ -7,7 +7,7 @@ use std::time::Duration;
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{Embedded, Store};
+use attest_store::{Embedded, Store};
 use attest_system::clock::Clock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use attest_gateway::store::Store;
+use attest_store::Store;
 use tokio::sync::Semaphore;
 
 use super::stand_in::{Beside, StandIn};

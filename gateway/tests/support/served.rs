@@ -6,7 +6,7 @@ use std::time::Instant;
 use attest_gateway::audit::JournalError;
 use attest_gateway::server::{ServeError, Server};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::Store;
+use attest_store::Store;
 use attest_system::clock::Clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

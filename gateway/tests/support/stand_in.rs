@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attest_gateway::store::{
+use attest_store::{
     ChangeUnlessServed, Claim, Deciding, Entry, EntryKind, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError,
     StoreMark, Tick, Witness,
 };

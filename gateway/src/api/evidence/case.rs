@@ -10,6 +10,7 @@ use std::sync::Arc;
 use attest::protocol::Evidence;
 use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
+use attest_store::{EntryKind, Reading};
 use axum::response::Response;
 
 use super::super::anchors::{Anchors, ask_sts};
@@ -27,7 +28,6 @@ use crate::machines::history::History;
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
 use crate::pools::Pool;
-use crate::store::{EntryKind, Reading};
 
 pub(super) use kept::by_digest;
 

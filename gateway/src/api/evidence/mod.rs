@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, Submission, UnixTime};
+use attest_store::Store;
 use attest_system::clock::Clock;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -38,7 +39,6 @@ use crate::pki::LiveTls;
 use crate::policy::Grant;
 use crate::pools::live::LivePools;
 use crate::settings::TicketSettings;
-use crate::store::Store;
 pub(super) use case::EvidenceAsked;
 use case::{EvidenceCase, by_digest};
 

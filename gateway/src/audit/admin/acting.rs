@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use attest_store::{Change, EntryKind, Store, StoreError, Witness};
 use attest_system::clock::Clock;
 
 use super::act::{Act, Thing};
 use super::by::By;
 use super::shown;
 use super::verb::Verb;
-use crate::store::{Change, EntryKind, Store, StoreError, Witness};
 
 /// Where what is told of stands, for errors.
 const PLACE: &str = "outbox";

@@ -1,10 +1,10 @@
 //! From the store's outbox into the log.
 
+use attest_store::{Entry, Store, StoreError};
 use futures_util::future::try_join_all;
 
 use super::act::Act;
 use crate::audit::{Journal, JournalError};
-use crate::store::{Entry, Store, StoreError};
 
 /// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
 const PAGE: usize = 250;

@@ -1,13 +1,14 @@
 use std::fs;
 use std::sync::atomic::AtomicU64;
 
+use attest_store::{Embedded, EntryKind, Spendable};
+
 use super::super::chain::Chain;
 use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
 use super::super::record::Verdict;
 use super::*;
 use crate::audit::Blobs;
-use crate::store::{Embedded, EntryKind, Spendable};
 
 fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
     Journal::open(

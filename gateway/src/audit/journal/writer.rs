@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Instant;
 
+use attest_store::{Store, StoreMark};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::super::blobs::Blobs;
@@ -15,7 +16,6 @@ use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
 use super::company::Company;
 use super::{JournalError, LargeParts};
-use crate::store::{Store, StoreMark};
 
 /// Records that go into one fsync.
 const BATCH_LIMIT: usize = 512;

@@ -1,10 +1,11 @@
 use std::fs;
 
+use attest_store::Embedded;
+
 use super::super::chain::{Begins, Chain, Why};
 use super::super::checkpoint::Signer;
 use super::super::log_key::LogKey;
 use super::*;
-use crate::store::Embedded;
 
 struct Site {
     folder: tempfile::TempDir,

@@ -19,6 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use attest_store::StoreError;
 use attest_system::files::FileError;
 
 pub use pass::{Held, Retention, Tended};
@@ -26,7 +27,6 @@ pub use removal::{KeptLines, Past, Removal, Span};
 
 use super::blobs::BlobError;
 use super::journal::JournalError;
-use crate::store::StoreError;
 
 /// Where checkpoints of segments stand that were removed, beside the log.
 pub const KEPT_NAME: &str = "checkpoints.jsonl";

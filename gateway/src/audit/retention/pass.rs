@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use attest_store::{Pending, Store};
 use attest_system::clock::Clock;
 use attest_system::files;
 
@@ -14,7 +15,6 @@ use super::super::pending::{Recorded, resolve_recorded};
 use super::content::Content;
 use super::survey::{Due, Survey};
 use super::{Past, Removal, RetentionError, Rule, kept_lines, named, unnamed};
-use crate::store::{Pending, Store};
 
 /// Segments that are past the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

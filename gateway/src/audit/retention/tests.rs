@@ -22,7 +22,7 @@ use super::super::verification::{Finding, Note, Report, Trust, Verifier};
 use super::pass::{Going, Retention};
 use super::survey::Survey;
 use super::*;
-use crate::store::{Embedded, EntryKind, Occasion, Pending, Spendable, Store, Tick};
+use attest_store::{Embedded, EntryKind, Occasion, Pending, Spendable, Store, Tick};
 use attest_system::clock::Clock;
 use site::{NOW, Process, RULE, Site, each, each_line, said};
 
@@ -267,6 +267,6 @@ async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
             assert_eq!((over.unwrap().undecided, site.segments()), (Some(pending), 3));
         }
         let again = site.store.spend(thing).await.unwrap();
-        assert_eq!(matches!(again, crate::store::Spend::Granted { .. }), is_good_again, "{verdict:?}");
+        assert_eq!(matches!(again, attest_store::Spend::Granted { .. }), is_good_again, "{verdict:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_store::{Reading, Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
@@ -22,7 +23,6 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::attested::{self, Attested, Held};
 use crate::settings::{ApprovalSettings, Keys};
-use crate::store::{Reading, Store, StoreError, Turn};
 
 /// How often it is looked what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest::challenge::is_node_name;
+use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
@@ -16,7 +17,6 @@ use super::status::{Answer, Handled};
 use crate::audit::admin::{Acting, By, Verb};
 use crate::machines::by_object::{self, Done, is_by};
 use crate::machines::enrolment::{EnrolmentError, forget_name_of};
-use crate::store::{Store, StoreError};
 
 /// One thing that is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]

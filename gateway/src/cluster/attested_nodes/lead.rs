@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_store::{Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
@@ -17,7 +18,6 @@ use crate::audit::admin::{By, ByObject};
 use crate::cluster::failures::FailureLog;
 use crate::cluster::{Cause, Cluster, ClusterError, Kept};
 use crate::pools::live::LivePools;
-use crate::store::{Store, StoreError, Turn};
 
 /// How often it is looked whether an object is otherwise.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::object::{identity_of_tpm, object_name};
@@ -10,7 +11,6 @@ use crate::machines::by_object::is_by;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::machines::instances;
 use crate::machines::revocations::{self, Revocation};
-use crate::store::{Store, StoreError};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_store::{Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Secret;
@@ -24,7 +25,6 @@ use crate::certificates::{Certificate, Fingerprint};
 use crate::pki::LiveTls;
 use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
 use crate::pools::live::LivePools;
-use crate::store::{Store, StoreError, Turn};
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use attest_gateway::audit::{
     Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, kept, standing,
 };
 use attest_gateway::settings::{Settings, is_replica_name};
-use attest_gateway::store::AnyStore;
+use attest_store::AnyStore;
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
@@ -246,10 +246,10 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
 fn of_store(settings: &Settings, replicas: &[String], trust: &mut Trust, notes: &mut Vec<String>) -> anyhow::Result<Vec<Kept>> {
     super::owner::act(settings)?;
     // An auditor elsewhere has none, and none is made.
-    if !AnyStore::look(settings)? {
+    if !AnyStore::look(&settings.store)? {
         bail!("there is no store here");
     }
-    let store = AnyStore::open(settings)?;
+    let store = AnyStore::open(&settings.store)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let all = runtime.block_on(kept(&store))?;
     let known: BTreeSet<&str> = all.iter().map(|kept| kept.line.checkpoint.replica.as_str()).collect();

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use attest::UnixTime;
 use attest_gateway::certificates::{Certificate, folder};
-use attest_gateway::settings::{Settings, StoreSettings};
+use attest_gateway::settings::Settings;
+use attest_store::settings::EngineSettings;
 
 use super::own::{private, public_keys};
 use super::trusted::{of_file, of_maker, with};
@@ -41,7 +42,7 @@ fn brought(name: &str, path: &Path) -> Item {
 
 fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
     const FAILS: &str = "the gateway has no store: it serves nobody";
-    let StoreSettings::Etcd(etcd) = &settings.engine else {
+    let EngineSettings::Etcd(etcd) = &settings.store.engine else {
         return Vec::new();
     };
     let mut items = Vec::new();

@@ -9,7 +9,7 @@ use attest_gateway::audit::is_written;
 use attest_gateway::audit::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
 use attest_gateway::machines::revocations::{Machine, machine};
 use attest_gateway::settings::Settings;
-use attest_gateway::store::{AnyStore, StoreError};
+use attest_store::{AnyStore, StoreError};
 
 use super::filter::{Fields, Filter};
 use super::row::visible;
@@ -143,12 +143,12 @@ fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String
         if !owner::act_quietly(settings)? {
             return Ok(None);
         }
-        match AnyStore::look(settings) {
+        match AnyStore::look(&settings.store) {
             // A log that was copied from its gateway.
             Ok(false) | Err(StoreError::Lost { .. }) => return Ok(None),
             looked => looked?,
         };
-        let store = AnyStore::open(settings)?;
+        let store = AnyStore::open(&settings.store)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let Machine { all, .. } = runtime.block_on(machine(&store, node))?;
         Ok(Some(all.into_iter().filter(|known| known != node).collect()))

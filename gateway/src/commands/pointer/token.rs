@@ -2,7 +2,7 @@
 
 use attest::UnixTime;
 use attest_gateway::credentials::tokens::{self, State};
-use attest_gateway::store::{Store, StoreError};
+use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 /// What a token is worth, in words without the token.
@@ -46,7 +46,7 @@ pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: Uni
 mod tests {
     use std::time::Duration;
 
-    use attest_gateway::store::{Embedded, Entry, EntryKind, Spendable};
+    use attest_store::{Embedded, Entry, EntryKind, Spendable};
     use aws_lc_rs::digest;
     use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 

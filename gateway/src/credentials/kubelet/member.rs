@@ -1,6 +1,7 @@
+use attest_store::{Anew, Reading, Store, StoreError};
+
 use super::{NamePatterns, Verified};
 use crate::machines::revocations::{self, RevocationError};
-use crate::store::{Anew, Reading, Store, StoreError};
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
 #[derive(Debug, Clone)]

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use attest_store::Store;
 use attest_system::files;
 use serde::{Deserialize, Serialize};
 
 use super::SealError;
 use super::key_file::{KeyFile, StoreKey};
-use crate::store::Store;
 
 /// Beside the store's mark.
 const FILE: &str = "seal.set";

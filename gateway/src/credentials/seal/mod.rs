@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use attest_store::{Entry, Store, StoreError, StoreMark};
 use attest_system::files::FileError;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use data_encoding::BASE64URL_NOPAD;
@@ -24,7 +25,6 @@ use key::Key;
 use key_file::KeyFile;
 use zeroize::Zeroizing;
 
-use crate::store::{Entry, Store, StoreError, StoreMark};
 use document::could_be_an_id;
 use shared::{Change, Shared};
 
@@ -231,7 +231,7 @@ impl Seal {
         KeyFile::read(path).map(drop)
     }
 
-    /// The entry of [`crate::store::EntryKind::SealKey`] that has the keys which replicas share.
+    /// The entry of [`attest_store::EntryKind::SealKey`] that has the keys which replicas share.
     pub const SHARED_ENTRY: &str = shared::ENTRY;
 
     /// Whether the key file opens what stands in the entry of this store.

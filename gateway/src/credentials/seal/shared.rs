@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use attest_store::{Entry, EntryKind, Store};
 use tokio::sync::Mutex;
 
 use super::document::{Document, SharedKeys, Tended};
 use super::kept::{self, Set};
 use super::key_file::KeyFile;
 use super::{Keys, SealError, Times};
-use crate::store::{Entry, EntryKind, Store};
 
 /// The id of the one entry.
 pub(super) const ENTRY: &str = "keys";

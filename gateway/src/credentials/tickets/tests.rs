@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use attest::EkDigest;
+use attest_store::{Embedded, Tick};
 
 use super::*;
 use crate::machines::enrolment::EkRecord;
-use crate::store::{Embedded, Tick};
 
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
 const SETTINGS: TicketSettings = TicketSettings {
@@ -157,7 +157,7 @@ async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was(
         let value = serde_json::to_string(record).unwrap();
         let id = instance.as_str().to_owned();
         case.store
-            .put(EntryKind::Instance, crate::store::Entry { id, value })
+            .put(EntryKind::Instance, attest_store::Entry { id, value })
             .await
             .unwrap();
     };
@@ -205,7 +205,7 @@ async fn a_ticket_for_an_instance_that_was_nobodys_ends_with_a_claim_of_it() {
     let value = serde_json::json!({ "holder": "claimant:00", "at": 5, "peer": "::1" }).to_string();
     let id = instance.to_string();
     case.store
-        .put(EntryKind::Instance, crate::store::Entry { id, value })
+        .put(EntryKind::Instance, attest_store::Entry { id, value })
         .await
         .unwrap();
     let redeemed = case.redeem(&text).await;

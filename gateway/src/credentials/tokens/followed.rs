@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use attest::UnixTime;
+use attest_store::{Entry, EntryKind, Store, StoreError};
 
 use super::import::{ImportError, Imported};
 use super::record::TokenRecord;
 use super::{bootstrap, secret};
-use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// How the names of such tokens begin: the namespace in which the cluster has them. No other token may be called so.
 const PREFIX: &str = "kube-system/";

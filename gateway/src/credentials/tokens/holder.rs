@@ -2,12 +2,12 @@
 
 use attest::NodeIdentity;
 use attest::protocol::CLAIMANT_BYTES;
+use attest_store::{Holder, Occasion};
 use aws_lc_rs::digest;
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
 
 use super::redeem::Presented;
-use crate::store::{Holder, Occasion};
 
 /// How long after it has used a token a node can show it again without using it once more, seconds. A first boot takes minutes; one that hangs
 /// overnight, and is switched off and on, is the same first boot still. What a node keeps its claimant in is a secret for no longer.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
+use attest_store::{Entry, EntryKind, Store, StoreError};
 use attest_system::clock::lasting;
 use ipnet::IpNet;
 
@@ -12,7 +13,6 @@ use super::import::Imported;
 use super::publication::{self, Prepared, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
 use super::secret;
-use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// Longest name of a token: it stands in lists, in logs and in names of files.
 const NAME_LIMIT_CHARACTERS: usize = 63;

@@ -5,12 +5,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use attest::UnixTime;
+use attest_store::{Entry, EntryKind, StoreError};
 use ipnet::IpNet;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use url::Url;
-
-use crate::store::{Entry, EntryKind, StoreError};
 
 /// A token, all but its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use attest::UnixTime;
+use attest_store::{Anew, Deciding, Entry, EntryKind, Spend, Spendable, Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::holder::Node;
 use super::record::TokenRecord;
 use super::secret;
-use crate::store::{Anew, Deciding, Entry, EntryKind, Spend, Spendable, Store, StoreError};
 
 /// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.
 #[derive(Debug)]

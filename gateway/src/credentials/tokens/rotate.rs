@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use attest::UnixTime;
+use attest_store::{Entry, EntryKind, Store};
 
 use super::followed::is_followed;
 use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
 use super::record::{Rotation, Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
-use crate::store::{Entry, EntryKind, Store};
 
 /// How many tokens are changed at once: an engine takes few keys in one transaction (etcd 120).
 const AT_ONCE: usize = 50;

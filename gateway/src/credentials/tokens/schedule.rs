@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use attest::UnixTime;
+use attest_store::{EntryKind, Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::issue::{IssueError, Known};
@@ -10,7 +11,6 @@ use super::publication::{self, PublishError};
 use super::record::{Rotation, TokenRecord};
 use super::rotate::{RotateOptions, Rotated, rotate_known};
 use super::secret;
-use crate::store::{EntryKind, Store, StoreError};
 
 /// How long whoever made a token has to give its files their names. Before that, a folder without it is no sign of a crash.
 const SETTLE_SECONDS: u64 = 60;

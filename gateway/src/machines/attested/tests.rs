@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 
+use attest_store::Embedded;
+
 use super::*;
 use crate::machines::enrolment::{EkRecord, allow, forget_name};
-use crate::store::Embedded;
 
 const NODE: &str = "worker-1";
 

@@ -1,7 +1,7 @@
 use attest::protocol::HexDigest;
+use attest_store::Embedded;
 
 use super::*;
-use crate::store::Embedded;
 
 fn pending(decision: &str) -> Pending {
     let decision = decision.to_owned();

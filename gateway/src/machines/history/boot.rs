@@ -6,12 +6,12 @@ use attest::HashAlg;
 use attest::tpm::measured_boot::SAID_FORM;
 use attest::tpm::requirements::Quoted;
 use attest::tpm::rules::{self, Check, Place};
+use attest_store::{Entry, EntryKind, StoreError};
 use attest_system::clock::rfc3339;
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::{Deserialize, Serialize};
 
 use super::Finding;
-use crate::store::{Entry, EntryKind, StoreError};
 
 /// Most values that are kept of one machine, over all checks: a boot has three images, as many certificates, a handful of sections. GRUB's texts are
 /// more, and then a PCR's value says whether they were the same.

@@ -1,10 +1,10 @@
 //! How far a TPM's counters had come. They run backwards when a TPM is cleared, or a virtual one set back; and when something else answers in its place.
 
 use attest::Counters;
+use attest_store::{Entry, EntryKind, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::Finding;
-use crate::store::{Entry, EntryKind, StoreError};
 
 /// The stored counters of a TPM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

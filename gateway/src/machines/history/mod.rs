@@ -13,13 +13,13 @@ mod rules;
 use std::collections::BTreeSet;
 
 use attest::{AppraisalPolicy, Claims, Counters, Kind, Reject};
+use attest_store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 use boot::{Boot, TrustedBoot};
 use counters::KnownCounters;
 pub use finding::{Finding, HistoryRefusal};
 pub use rules::{Answer, HistoryRules};
 
 use super::instances::by_its_own_tpm;
-use crate::store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 
 /// How the id begins under which what a TPM's machine had booted is kept, among the counters.
 const BOOT: &str = "booted:";

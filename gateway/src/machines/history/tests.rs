@@ -4,12 +4,12 @@ use attest::protocol::HexDigest;
 use attest::tpm::event_log::EventLogError;
 use attest::tpm::rules::{BootRefusal, Check, Known};
 use attest::{Counters, HashAlg, NodeIdentity, TpmEvidenceError, Withheld};
+use attest_store::Embedded;
 use data_encoding::BASE64URL_NOPAD;
 
 use super::*;
 use crate::machines::enrolment::attested_tpms;
 use crate::machines::revocations::named;
-use crate::store::Embedded;
 
 /// 26 November 2026, at ten in the morning.
 const NOW: u64 = 1_795_687_200;
@@ -287,7 +287,7 @@ async fn what_a_pool_refuses_stays_refused_until_it_is_forgotten_and_each_by_its
             let mut reading = Reading::of(&store);
             let refused = history.refused(rules, &mut reading);
             // What it is refused for has to stand there.
-            assert_eq!(*reading.seen() == crate::store::Seen::default(), refused.is_none());
+            assert_eq!(*reading.seen() == attest_store::Seen::default(), refused.is_none());
             refused
         };
         assert_eq!(found(HistoryRules::default()).await, None);

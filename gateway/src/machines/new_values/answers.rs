@@ -1,9 +1,9 @@
 //! What an administrator says to questions.
 
 use attest::reference_sets::NewValue;
+use attest_store::{Entry, Rewrite, Seen, Store, StoreError};
 
 use super::kept::{Answered, KIND, Kept, Question, Said, of_answer, of_question, write};
-use crate::store::{Entry, Rewrite, Seen, Store, StoreError};
 
 /// Most questions of a pool that stay denied: each boot that has something new is compared with all of them.
 const DENIED_LIMIT: usize = 64;

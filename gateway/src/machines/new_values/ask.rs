@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use attest::reference_sets::NewValue;
+use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::Rules;
 use super::kept::{
     Answered, Asked, KIND, Kept, Question, Said, Waiting, of_answer, of_asked, of_machine, of_question, question_id, read, write,
 };
-use crate::store::{Store, StoreError};
 
 /// Most questions of a pool that wait for an answer. A roll-out is one or a few; what comes beyond is refused as without any of this, and nothing that is there gives way.
 pub(super) const QUESTIONS_LIMIT: usize = 64;

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attest::reference_sets::NewValue;
+use attest_store::{Entry, EntryKind, Store, StoreError};
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::store::{Entry, EntryKind, Store, StoreError};
 
 /// What digests that name questions are made over begins with this line, so that they are those of nothing else.
 const DOMAIN: &str = "attest-gateway/v1/new-values\n";

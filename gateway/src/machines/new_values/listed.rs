@@ -1,10 +1,10 @@
 //! What an administrator sees of questions.
 
 use attest::reference_sets::NewValue;
+use attest_store::{EntryKind, Reading, Store, StoreError};
 
 use super::kept::{Answered, Kept, Of, Question, Waiting, keys};
 use crate::machines::enrolment;
-use crate::store::{EntryKind, Reading, Store, StoreError};
 
 /// Machines that are named of a question: as many as somebody looks at before saying yes.
 const MACHINES_LIMIT: usize = 8;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, Wanted};
 use attest::values::HexDigest;
+use attest_store::{Embedded, EntryKind, Store};
 use tempfile::TempDir;
 
 use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
 use super::kept::{Kept, question_id};
 use super::*;
-use crate::store::{Embedded, EntryKind, Store};
 
 const POOL: &str = "worker";
 const RULES: Rules = Rules {
@@ -164,7 +164,7 @@ async fn a_value_counts_for_each_boot_that_has_it_be_it_with_others() {
 #[tokio::test]
 async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answer() {
     let room = Room::new();
-    let name = crate::store::Entry {
+    let name = attest_store::Entry {
         id: "tpm:b".to_owned(),
         value: "worker-2".to_owned(),
     };
@@ -350,12 +350,12 @@ async fn no_more_machines_wait_than_are_kept() {
     let one = room.store.list(EntryKind::NewValue).await.unwrap();
     let one = one.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
     for some in ids[1..].chunks(100) {
-        let write = some.iter().map(|machine| crate::store::Rewrite {
+        let write = some.iter().map(|machine| attest_store::Rewrite {
             kind: EntryKind::NewValue,
             id: format!("machine:{POOL}:{machine}"),
             value: Some(one.value.clone()),
         });
-        room.store.rewrite(crate::store::Seen::default(), write.collect()).await.unwrap();
+        room.store.rewrite(attest_store::Seen::default(), write.collect()).await.unwrap();
     }
     assert_eq!(refused(room.shows("tpm:more", &[1], 0).await), NotAwaited::Machines);
     assert!(wait(room.shows(&ids[7], &[1], 0).await).is_asked, "who waits goes on waiting");

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
+use attest_store::{Embedded, Tick};
 use rustls_pki_types::CertificateDer;
 
 use super::*;
-use crate::store::{Embedded, Tick};
 
 fn fingerprint(number: u8) -> Fingerprint {
     Fingerprint::of(&CertificateDer::from(vec![number]))

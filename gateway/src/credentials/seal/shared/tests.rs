@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
+use attest_store::Embedded;
+
 use super::*;
-use crate::store::Embedded;
 
 const NOW: u64 = 1_700_000_000;
 

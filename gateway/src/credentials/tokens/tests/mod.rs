@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_store::{Embedded, Entry, EntryKind, Pending, Store};
 
 use super::*;
 use crate::network::network;
 use crate::pki::{Names, create as create_ca};
 use crate::settings::Settings;
-use crate::store::{Embedded, Entry, EntryKind, Pending, Store};
 
 mod folder;
 

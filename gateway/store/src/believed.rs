@@ -1,0 +1,125 @@
+//! The time that the store believes, and what may be forgotten by it.
+//!
+//! What was spent must stay spent until it has expired, whatever the clock says. A clock that is days ahead for one start would have it
+//! forgotten, and set right again the clock would make it good. So the store has a time of its own: it follows the clock only as fast as the
+//! gateway runs, or some times that after a pause, and never goes back. And what might have been forgotten is not taken for unused.
+
+use super::documents::{TimeDocument, read, write};
+use super::engine::{Engine, KeyRange, Transaction, Unfinished, fetch, run};
+use super::{EntryKind, REMEMBERED, Spendable, StoreError, Tick, keys, uses};
+
+/// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
+/// clock that was wrong for an hour has moved it by less than what it lags behind on purpose.
+const CATCH_UP: u64 = 10;
+/// How long it is remembered after it could last be used: how far the clock may be set back without anything having to be refused.
+const REMEMBERED_SECONDS: u64 = 24 * 3600;
+/// Most challenges that are remembered when others come, whatever time it is: whoever asks for all that there are makes 800 rows a second, and
+/// a day of them would be 20 gigabytes. This many are 270 MB, and more of those than come while the longest-lived challenge can be answered. A ticket costs an attestation.
+pub const CHALLENGES_LIMIT_ROWS: u64 = 900_000;
+/// Most keys that go with one thing that is forgotten: its uses, when it expired, who made them.
+const KEYS_OF_A_THING: usize = 3;
+
+/// Lets the store's time go on, and gives it.
+pub(super) async fn go_on(engine: &impl Engine, tick: Tick) -> Result<u64, StoreError> {
+    let begun = run(engine, |transaction| Ok(time(transaction)?.believed.is_some())).await?;
+    let oldest = if begun { None } else { oldest(engine).await? };
+    run(engine, move |transaction| {
+        let mut time = time(transaction)?;
+        let believed = match time.believed {
+            Some(before) => {
+                let ahead = tick.now.saturating_sub(before);
+                before.saturating_add(ahead.min(tick.passed.as_secs().saturating_mul(CATCH_UP)))
+            }
+            // It begins now, but not after anything that is remembered.
+            None => oldest.map_or(tick.now, |oldest| tick.now.min(oldest)),
+        };
+        if time.believed != Some(believed) {
+            time.believed = Some(believed);
+            write(transaction, keys::TIME, &time)?;
+        }
+        Ok(believed)
+    })
+    .await
+}
+
+fn time(transaction: &mut dyn Transaction) -> Result<TimeDocument, Unfinished> {
+    Ok(read(transaction, keys::TIME)?.unwrap_or_default())
+}
+
+/// When the first of what is remembered expires.
+async fn oldest(engine: &impl Engine) -> Result<Option<u64>, StoreError> {
+    let mut oldest = None;
+    for kind in REMEMBERED {
+        let first = expired(engine, keys::expiries(kind.as_str()), 1).await?;
+        oldest = oldest.into_iter().chain(first.into_iter().map(|(seconds, _)| seconds)).min();
+    }
+    Ok(oldest)
+}
+
+/// Forgets uses of what expired long before this time, and the oldest challenges beyond so many, and remembers up to when that was. Others'
+/// work comes in between.
+pub(super) async fn forget(engine: &impl Engine, believed: u64, most_challenges: u64) -> Result<(), StoreError> {
+    let at_once = (engine.most_writes() / KEYS_OF_A_THING).saturating_sub(1).max(1);
+    for kind in REMEMBERED {
+        let range = keys::expiries_before(kind.as_str(), believed.saturating_sub(REMEMBERED_SECONDS));
+        while forget_oldest(engine, kind, range.clone(), at_once).await? == at_once {}
+    }
+    let challenges = keys::expiries(EntryKind::Challenge.as_str());
+    let mut beyond = engine.count(challenges.clone()).await?.saturating_sub(most_challenges);
+    while beyond > 0 {
+        let most = usize::try_from(beyond).unwrap_or(usize::MAX).min(at_once);
+        let forgotten = forget_oldest(engine, EntryKind::Challenge, challenges.clone(), most).await?;
+        if forgotten == 0 {
+            break;
+        }
+        beyond = beyond.saturating_sub(u64::try_from(forgotten).unwrap_or(u64::MAX));
+    }
+    Ok(())
+}
+
+/// Forgets so many at most of a kind, the oldest first, so that nothing older is left when the last of these is forgotten; gives how many.
+async fn forget_oldest(engine: &impl Engine, kind: EntryKind, range: KeyRange, most: usize) -> Result<usize, StoreError> {
+    let expired = expired(engine, range, most).await?;
+    let Some((last, _)) = expired.last().cloned() else { return Ok(0) };
+    let number = expired.len();
+    run(engine, move |transaction| {
+        let uses = expired.iter().map(|(_, id)| keys::uses(kind.as_str(), id));
+        fetch(transaction, uses.chain([keys::TIME.to_owned()]))?;
+        for (remember_until, id) in &expired {
+            uses::forget_expired(transaction, kind, *remember_until, id)?;
+        }
+        let mut time = time(transaction)?;
+        time.forgotten_until = time.forgotten_until.max(last);
+        write(transaction, keys::TIME, &time)
+    })
+    .await?;
+    Ok(number)
+}
+
+/// What of a range expires first, and when.
+async fn expired(engine: &impl Engine, range: KeyRange, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
+    let page = engine.page(range, most).await?;
+    let read = |key: &str| keys::remembered(key).ok_or_else(|| StoreError::Key { key: key.to_owned() });
+    page.iter().map(|expiry| read(&expiry.key)).collect()
+}
+
+/// Refuses what was never used, as far as is known, and expires no later than something that was forgotten: it may have been that.
+pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spendable) -> Result<(), Unfinished> {
+    if thing.kind == EntryKind::TokenUse {
+        return Ok(());
+    }
+    let until = time(transaction)?.forgotten_until;
+    if until < thing.remember_until {
+        return Ok(());
+    }
+    Err(Unfinished::Refused(StoreError::Forgotten {
+        kind: thing.kind.as_str(),
+        expires: thing.remember_until,
+        until,
+    }))
+}
+
+/// A store that becomes another one begins anew: it knows nothing of what was forgotten in its place.
+pub(super) fn begin_anew(transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
+    transaction.delete(keys::TIME)
+}

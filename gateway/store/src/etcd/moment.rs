@@ -1,0 +1,208 @@
+//! A store on etcd that is read as it is at one revision, whoever writes to it meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnResponse};
+use tokio::time::Instant;
+
+use super::super::engine::{KeyRange, KeyValue};
+use super::super::house::{HouseError, Source};
+use super::super::known::Known;
+use super::super::moved::Moved;
+use super::super::remote::serving::host;
+use super::super::remote::set_back;
+use super::super::threads::Threads;
+use super::super::{StoreError, StoreMark};
+use super::identity::Found;
+use super::keys::Keys;
+use super::members::Members;
+use super::opened::pair;
+use super::{MOST_ANSWER_BYTES, identity};
+use crate::settings::EtcdSettings;
+
+/// What a store on etcd holds at one moment.
+pub(crate) struct Moment {
+    below: Arc<Below>,
+    found: Found,
+    revision: i64,
+}
+
+/// How what is below a prefix is read, by who is not async.
+pub(super) struct Below {
+    pub threads: Threads,
+    pub settings: EtcdSettings,
+    pub members: Members,
+    pub keys: Keys,
+}
+
+impl Below {
+    pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
+        Ok(Self {
+            threads: Threads::start("etcd", &settings.place())?,
+            settings: settings.clone(),
+            members: Members::of(settings)?,
+            keys: Keys::below(&settings.prefix),
+        })
+    }
+
+    pub(super) fn until(&self) -> Instant {
+        Instant::now() + self.settings.timeout
+    }
+
+    /// Asked twice, because an answer was lost, it does the same.
+    pub(super) fn send(self: &Arc<Self>, txn: Txn) -> Result<TxnResponse, StoreError> {
+        let below = Arc::clone(self);
+        self.threads.wait(async move {
+            let asked = below.members.ask(below.until(), |mut client| {
+                let txn = txn.clone();
+                async move { client.txn(txn).await }
+            });
+            asked.await.map_err(|failure| below.members.explain(&failure, false))
+        })
+    }
+
+    /// Of what the store holds, everything.
+    pub(super) fn delete_all(&self) -> TxnOp {
+        let (from, until) = (self.keys.of(""), self.keys.of("\u{10ffff}"));
+        TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)))
+    }
+
+    /// The store that is there, and the revision at which it was looked at.
+    pub(super) fn look(self: &Arc<Self>) -> Result<(Option<Found>, i64), StoreError> {
+        let below = Arc::clone(self);
+        self.threads
+            .wait(async move { identity::look_at(&below.settings, &below.members, below.until()).await })
+    }
+
+    /// The first of a range at this revision; 0 is now.
+    pub(super) fn page(self: &Arc<Self>, range: &KeyRange, most: usize, revision: i64) -> Result<Vec<KeyValue>, StoreError> {
+        let (from, until) = (self.keys.of(&range.from), self.keys.of(&range.until));
+        let options = GetOptions::new()
+            .with_range(until)
+            .with_limit(i64::try_from(most).unwrap_or(i64::MAX))
+            .with_revision(revision);
+        let below = Arc::clone(self);
+        self.threads.wait(async move {
+            let asked = below.members.ask(below.until(), |client| {
+                let (from, options) = (from.clone(), options.clone());
+                async move {
+                    let mut client = client.kv_client().max_decoding_message_size(MOST_ANSWER_BYTES);
+                    client.get(from, Some(options)).await
+                }
+            });
+            let answer = asked.await.map_err(|failure| below.members.explain(&failure, false))?;
+            answer.kvs().iter().map(|found| pair(&below.keys, found)).collect()
+        })
+    }
+}
+
+impl Moment {
+    pub(crate) fn of(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
+        // Known first: what is found is then at least as new.
+        let known = Known::beside(beside)?;
+        let below = Arc::new(Below::of(settings)?);
+        let (found, revision) = below.look()?;
+        let place = Path::new(&below.members.place);
+        set_back::check_to_move(&known, place, found.as_ref())?;
+        let Some(found) = found else {
+            return Err(StoreError::Lost {
+                path: place.to_owned(),
+                known: "what it holds was asked for".to_owned(),
+            });
+        };
+        Ok(Self { below, found, revision })
+    }
+
+    /// Puts this in the place of what says who it is, if all is as it was, and nobody serves on it.
+    fn replace_identity(&self, identity: &str) -> Result<bool, StoreError> {
+        let keys = &self.below.keys;
+        let (replicas, until) = (keys.replica(""), keys.replica("\u{10ffff}"));
+        let when = [
+            Compare::value(keys.identity(), CompareOp::Equal, self.found.identity.as_str()),
+            Compare::version(keys.mark(), CompareOp::Equal, self.found.puts()),
+            Compare::value(keys.schema(), CompareOp::Equal, identity::VERSION.to_string()),
+            Compare::create_revision(keys.set_back(&self.found.mark.id), CompareOp::Equal, 0),
+            Compare::create_revision(replicas, CompareOp::Equal, 0).with_range(until),
+        ];
+        let write = Txn::new().when(when).and_then([TxnOp::put(keys.identity(), identity, None)]);
+        if self.below.send(write)?.succeeded() {
+            return Ok(true);
+        }
+        // An answer may have been lost, and the first request done.
+        let (now, _) = self.below.look()?;
+        Ok(now.is_some_and(|now| now.identity == identity))
+    }
+}
+
+impl Source for Moment {
+    fn store(&self) -> StoreMark {
+        self.found.mark.clone()
+    }
+
+    fn moved(&self) -> Option<&Moved> {
+        self.found.moved.as_ref()
+    }
+
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.below.page(range, most, self.revision)
+    }
+
+    fn store_now(&mut self) -> Result<StoreMark, StoreError> {
+        let (found, _) = self.below.look()?;
+        let found = found.filter(|found| found.moved == self.found.moved);
+        Ok(found
+            .ok_or_else(|| StoreError::Replaced(self.below.members.place.clone().into()))?
+            .mark)
+    }
+
+    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+        if self.replace_identity(&self.found.identity_moved(Some(to)))? {
+            return Ok(());
+        }
+        match (served_by(&self.below.settings)?, self.below.look()?.0) {
+            (hosts, _) if !hosts.is_empty() => Err(HouseError::Served {
+                place: self.below.members.place.clone(),
+                hosts: hosts.join(", "),
+            }),
+            (_, Some(Found { moved: Some(moved), .. })) => Err(moved.error(self.below.members.place.as_ref()).into()),
+            _ => Err(HouseError::WentOn),
+        }
+    }
+
+    fn take_back(&mut self) -> Result<(), HouseError> {
+        match self.replace_identity(&self.found.identity_moved(None))? {
+            true => Ok(()),
+            false => Err(HouseError::WentOn),
+        }
+    }
+}
+
+/// On which hosts gateways serve on the store.
+pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreError> {
+    let below = Arc::new(Below::of(settings)?);
+    let (from, until) = (below.keys.replica(""), below.keys.replica("\u{10ffff}"));
+    let asking = Arc::clone(&below);
+    below.threads.wait(async move {
+        let options = GetOptions::new().with_range(until);
+        let asked = asking.members.ask(asking.until(), |mut client| {
+            let (from, options) = (from.clone(), options.clone());
+            async move { client.get(from, Some(options)).await }
+        });
+        let answer = asked.await.map_err(|failure| asking.members.explain(&failure, false))?;
+        Ok(answer
+            .kvs()
+            .iter()
+            .map(|found| host(&String::from_utf8_lossy(found.value())))
+            .collect())
+    })
+}
+
+/// The store that is there, whoever knows it.
+pub(crate) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
+    match Arc::new(Below::of(settings)?).look() {
+        Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),
+        Err(StoreError::Unfinished(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,173 @@
+//! A store on etcd that takes what another holds.
+//!
+//! etcd takes some hundred keys in one transaction, so it comes page by page. Until all of it is there the prefix has a key `taking` in place of
+//! `schema` and `store`: whoever opens it says that it is not whole, and whoever takes something anew begins by removing what is there. Each
+//! page wants that key as its process has put it, so that of two that take one goes on.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
+
+use super::super::engine::{KeyRange, KeyValue};
+use super::super::house::{HouseError, Target};
+use super::super::known::{self, Known};
+use super::super::threads::under_lock;
+use super::super::{StoreError, StoreMark};
+use super::identity;
+use super::moment::Below;
+use super::opened::get;
+use super::overlay::{BATCH_BYTES, MOST_KEYS};
+use crate::settings::EtcdSettings;
+
+/// What is below a prefix, and is no store yet.
+pub(crate) struct Taking {
+    below: Arc<Below>,
+    /// The store's file, if it were embedded: beside it is what is known of the store.
+    beside: PathBuf,
+    known: Known,
+    /// What this process has put under `taking`.
+    session: String,
+    /// What has not been sent yet.
+    waiting: Vec<KeyValue>,
+    bytes: usize,
+}
+
+impl Taking {
+    /// Begins, where there is nothing, or what another one has taken that came to no end.
+    pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
+        let below = Arc::new(Below::of(settings)?);
+        let taking = Self {
+            beside: beside.to_owned(),
+            known: Known::beside(beside).or_else(|_| Known::but_for_file(beside))?,
+            session: identity::new_id()?,
+            waiting: Vec::new(),
+            bytes: 0,
+            below,
+        };
+        let keys = &taking.below.keys;
+        let (from, end) = keys.all();
+        let count = GetOptions::new().with_range(end.clone()).with_count_only();
+        let looked = taking
+            .below
+            .send(Txn::new().and_then([get(&keys.taking()), TxnOp::get(from.clone(), Some(count))]))?;
+        let answers = looked.op_responses();
+        let unfinished = taken_by(&looked);
+        let there = match answers.get(1) {
+            Some(etcd_client::TxnOpResponse::Get(found)) => found.count().unsigned_abs(),
+            _ => 0,
+        };
+        let free = match (&unfinished, there) {
+            (Some(session), _) => Compare::value(keys.taking(), CompareOp::Equal, session.as_str()),
+            (None, 0) => Compare::create_revision(keys.taking(), CompareOp::Equal, 0),
+            (None, _) => return Err(HouseError::NotEmpty(there)),
+        };
+        let no_store = Compare::create_revision(keys.identity(), CompareOp::Equal, 0);
+        let mine = TxnOp::put(keys.taking(), taking.session.as_str(), None);
+        taking.must(Txn::new().when([free, no_store]).and_then([mine]))?;
+        taking.must(Txn::new().when([taking.is_mine()]).and_then([taking.below.delete_all()]))?;
+        Ok(taking)
+    }
+
+    /// Keeps what was under way from coming to its end, whoever did it: what has arrived goes.
+    pub(crate) fn abandon(settings: &EtcdSettings) -> Result<(), StoreError> {
+        let below = Arc::new(Below::of(settings)?);
+        let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
+        let Some(session) = taken_by(&looked) else { return Ok(()) };
+        Self::remove(&below, &session)
+    }
+
+    /// Removes what the process of this session has taken, unless that has come to its end.
+    fn remove(below: &Arc<Below>, session: &str) -> Result<(), StoreError> {
+        let is_his = Compare::value(below.keys.taking(), CompareOp::Equal, session);
+        let gone = [below.delete_all(), TxnOp::delete(below.keys.taking(), None)];
+        if !below.send(Txn::new().when([is_his]).and_then(gone))?.succeeded() {
+            let looked = below.send(Txn::new().and_then([get(&below.keys.taking()), get(&below.keys.identity())]))?;
+            let answers = looked.op_responses();
+            // An answer may have been lost, and the first request done.
+            if answers.iter().any(|answer| super::opened::seen(answer).value.is_some()) {
+                return Err(StoreError::Replaced(below.members.place.clone().into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_mine(&self) -> Compare {
+        Compare::value(self.below.keys.taking(), CompareOp::Equal, self.session.as_str())
+    }
+
+    fn must(&self, txn: Txn) -> Result<(), StoreError> {
+        let mine = Txn::new().and_then([get(&self.below.keys.taking())]);
+        if self.below.send(txn)?.succeeded() {
+            return Ok(());
+        }
+        // An answer may have been lost, and the first request done.
+        match taken_by(&self.below.send(mine)?) {
+            Some(session) if session == self.session => Ok(()),
+            _ => Err(StoreError::Replaced(self.below.members.place.clone().into())),
+        }
+    }
+
+    fn send_waiting(&mut self) -> Result<(), StoreError> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let puts: Vec<TxnOp> = self
+            .waiting
+            .drain(..)
+            .map(|pair| TxnOp::put(self.below.keys.of(&pair.key), pair.value, None))
+            .collect();
+        self.bytes = 0;
+        self.must(Txn::new().when([self.is_mine()]).and_then(puts))
+    }
+}
+
+/// Whose process takes something, by the first answer.
+fn taken_by(looked: &TxnResponse) -> Option<String> {
+    super::opened::seen(looked.op_responses().first()?).value
+}
+
+impl Target for Taking {
+    fn known(&self) -> &Known {
+        &self.known
+    }
+
+    fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
+        let bytes = pair.key.len() + pair.value.len();
+        if self.waiting.len() >= MOST_KEYS || self.bytes + bytes > BATCH_BYTES {
+            self.send_waiting()?;
+        }
+        self.bytes += bytes;
+        self.waiting.push(pair.clone());
+        Ok(())
+    }
+
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.send_waiting()?;
+        self.below.page(range, most, 0)
+    }
+
+    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+        let keys = &self.below.keys;
+        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
+        let (identity, now) = identity::taken(id, self.known.furthest().max(from.mark), instead_of);
+        let writes = identity::writes(keys, &identity)
+            .into_iter()
+            .chain([TxnOp::delete(keys.taking(), None)]);
+        let finished = self
+            .below
+            .send(Txn::new().when([self.is_mine()]).and_then(writes.collect::<Vec<_>>()))?;
+        if !finished.succeeded() {
+            // An answer may have been lost, and the first request done.
+            let (found, _) = self.below.look()?;
+            if found.is_none_or(|found| found.mark.id != now.id) {
+                return Err(StoreError::Replaced(self.below.members.place.clone().into()));
+            }
+        }
+        under_lock(&self.beside, || known::replace_mark(&self.beside, &now))?;
+        Ok(now)
+    }
+}

@@ -1,0 +1,103 @@
+//! What keeps one who led from writing after another leads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+
+use super::StoreError;
+use super::engine::{Engine, Transaction, Unfinished, Work};
+use super::through::Through;
+
+/// Refuses works unless somebody leads still. It is looked at in the transaction itself: a process that was stopped for longer than its
+/// lease, and goes on, finds its work refused.
+#[derive(Debug, Clone)]
+pub struct Fence(Option<Key>);
+
+#[derive(Debug, Clone)]
+struct Key {
+    work: String,
+    key: String,
+    value: String,
+    /// Whether a work was refused.
+    refused: Arc<AtomicBool>,
+}
+
+impl Fence {
+    /// Nobody else can lead: the store is one process's.
+    #[must_use]
+    pub const fn alone() -> Self {
+        Self(None)
+    }
+
+    #[cfg(any(feature = "kubernetes", feature = "etcd"))]
+    /// Whoever leads has put this value under this key.
+    pub(super) fn held(work: &str, key: &str, value: &str) -> Self {
+        Self(Some(Key {
+            work: work.to_owned(),
+            key: key.to_owned(),
+            value: value.to_owned(),
+            refused: Arc::default(),
+        }))
+    }
+
+    /// Whether it has refused a work: from then on it refuses each.
+    pub(super) fn has_refused(&self) -> bool {
+        self.0.as_ref().is_some_and(|key| key.refused.load(Ordering::Relaxed))
+    }
+
+    /// # Errors
+    /// [`StoreError::Led`] if another leads, or nobody.
+    pub fn check(&self, transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
+        let Some(Key { work, key, value, refused }) = &self.0 else {
+            return Ok(());
+        };
+        if transaction.get(key)?.as_ref() == Some(value) {
+            Ok(())
+        } else {
+            refused.store(true, Ordering::Relaxed);
+            Err(StoreError::Led { work: work.clone() }.into())
+        }
+    }
+}
+
+/// An engine whose works are all behind a fence.
+#[derive(Debug, Clone)]
+pub struct Fenced<E> {
+    engine: E,
+    fence: Fence,
+}
+
+impl<E: Engine> Fenced<E> {
+    pub const fn new(engine: E, fence: Fence) -> Self {
+        Self { engine, fence }
+    }
+
+    fn behind(&self, mut work: Work) -> Work {
+        let fence = self.fence.clone();
+        Box::new(move |transaction| match fence.check(transaction) {
+            Ok(()) => work(transaction),
+            Err(Unfinished::Engine) => {
+                // What it needs is fetched with what the fence needs; it counts for nothing.
+                drop(work(transaction));
+                Err(Unfinished::Engine)
+            }
+            refused => refused,
+        })
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Through for Fenced<E> {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        self.engine.transact(self.behind(work)).await
+    }
+
+    fn later(&self, work: Work) {
+        self.engine.later(self.behind(work));
+    }
+}

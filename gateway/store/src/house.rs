@@ -1,0 +1,344 @@
+//! Moving house: all that a store holds as lines of JSON, key by key, with a digest, and back; or from one engine to another.
+//!
+//! ```text
+//! {"format":"attest-gateway store","version":1,"store":{"id":"…","mark":7}}
+//! {"key":"entry/name/worker-1","value":"{\"v\":1,…}"}
+//! {"count":1,"sha256":"…"}
+//! ```
+//!
+//! Keys come in their order as bytes. The digest is SHA-256 over each key and each value, either with its length in bytes before it as 64
+//! bits, the highest first. A store has the same digest on whatever engine it is.
+
+mod embedded;
+mod lines;
+mod moving;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, BufRead, Write};
+
+use attest_system::files;
+use aws_lc_rs::digest::{Context, SHA256};
+use data_encoding::HEXLOWER;
+pub use moving::{Copied, copy, undo};
+use serde::{Deserialize, Serialize};
+
+use super::accept::{Accepted, Replacement};
+use super::engine::{KeyRange, KeyValue};
+use super::known::Known;
+use super::moved::Moved;
+use super::{StoreError, StoreMark, keys, schema};
+use crate::settings::{EngineSettings, StoreSettings};
+
+/// Values that are read at once.
+const PAGE: usize = 1000;
+
+/// Why a store was not written down, or taken from a file or another store.
+#[derive(Debug, thiserror::Error)]
+pub enum HouseError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The file cannot be written or read.
+    #[error("the file cannot be written or read: {0}")]
+    Io(#[from] io::Error),
+    /// It is no whole, unaltered file of a store.
+    #[error("line {line} {problem}: nothing was taken from the file")]
+    File { line: u64, problem: String },
+    /// There is something in the store.
+    #[error(
+        "{0} keys are in the store: what another holds comes into an empty one. Move the store away first, if that one is not wanted any more"
+    )]
+    NotEmpty(u64),
+    /// A gateway serves, so that the store goes on.
+    #[error("{place}: a gateway on {hosts} serves: stop it first; one that was killed counts for 15 s more")]
+    Served { place: String, hosts: String },
+    /// The store has gone on while it was read.
+    #[error("the store was written to meanwhile: nothing was taken. Stop whoever uses it, and do it again")]
+    WentOn,
+    /// There is nothing to take back.
+    #[error("{0} was not moved: there is nothing to take back")]
+    NotMoved(String),
+    /// What was moved is in use there, or could be.
+    #[error(
+        "{to} holds all that was moved there, as store {store}: it is not taken back, as it may have gone on. Use the settings of that one; to \
+         come back from there: copy it back, into an empty store"
+    )]
+    Whole { to: String, store: StoreMark },
+    /// What arrived is not what was read.
+    #[error("{} keys with digest {} were read, and {} with {} have arrived: nothing was taken", .read.count, .read.sha256, .arrived.count, .arrived.sha256)]
+    Differs { read: Contents, arrived: Contents },
+}
+
+/// What a store holds, in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contents {
+    /// The number of its keys.
+    pub count: u64,
+    /// Hexadecimal.
+    pub sha256: String,
+}
+
+/// A store that was written down, or read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// Which one, and how far it had come.
+    pub store: StoreMark,
+    pub contents: Contents,
+}
+
+/// A store as it is at one moment, whoever writes to it meanwhile.
+pub(super) trait Source {
+    /// Which one, and how far it had come at that moment.
+    fn store(&self) -> StoreMark;
+
+    /// The first of a range, so many at most.
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
+
+    /// Which one it is now, and how far it has come; what is read from here on may be of another moment.
+    fn store_now(&mut self) -> Result<StoreMark, StoreError>;
+
+    /// Where it has gone, if it was moved.
+    fn moved(&self) -> Option<&Moved>;
+
+    /// Has it say that it has gone there, if it is as it was at that moment, and nobody serves on it: whoever has it open writes and reads nothing more.
+    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError>;
+
+    /// Has it be again what it was before it was moved.
+    fn take_back(&mut self) -> Result<(), HouseError>;
+}
+
+/// An empty store that takes what another holds. It is none before that is finished, and what it has taken by then is nobody's.
+pub(super) trait Target {
+    /// What is known of the store in whose place it comes.
+    fn known(&self) -> &Known;
+
+    fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError>;
+
+    /// What has arrived, from the first key on.
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
+
+    /// Makes a store of it, another one than that which it was taken from, by this name.
+    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError>;
+}
+
+/// What is read of a store, one key after the other.
+struct Digest {
+    context: Context,
+    count: u64,
+}
+
+impl Digest {
+    fn new() -> Self {
+        Self {
+            context: Context::new(&SHA256),
+            count: 0,
+        }
+    }
+
+    fn add(&mut self, KeyValue { key, value }: &KeyValue) {
+        for part in [key, value] {
+            let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
+            self.context.update(&length.to_be_bytes());
+            self.context.update(part.as_bytes());
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    fn contents(self) -> Contents {
+        Contents {
+            count: self.count,
+            sha256: HEXLOWER.encode(self.context.finish().as_ref()),
+        }
+    }
+}
+
+/// Reads all there is, page by page.
+fn walk(
+    mut page: impl FnMut(&KeyRange) -> Result<Vec<KeyValue>, StoreError>,
+    mut each: impl FnMut(&KeyValue) -> Result<(), HouseError>,
+) -> Result<Contents, HouseError> {
+    let (mut digest, mut range) = (Digest::new(), everything());
+    loop {
+        let pairs = page(&range)?;
+        let Some(last) = pairs.last() else { return Ok(digest.contents()) };
+        range = keys::after(&last.key, &range);
+        for pair in &pairs {
+            digest.add(pair);
+            each(pair)?;
+        }
+    }
+}
+
+fn everything() -> KeyRange {
+    KeyRange {
+        from: String::new(),
+        // No key begins with it.
+        until: '\u{10ffff}'.to_string(),
+    }
+}
+
+/// Writes down all that the store holds at one moment; a gateway may serve meanwhile.
+///
+/// # Errors
+/// [`HouseError`].
+pub fn export(settings: &StoreSettings, out: &mut dyn Write) -> Result<Exported, HouseError> {
+    let mut source = source(settings)?;
+    if let Some(moved) = source.moved() {
+        return Err(moved.error(place(settings).as_ref()).into());
+    }
+    lines::write_down(&mut *source, out)
+}
+
+/// Takes what a file has into the store, which has to be empty: all of it, or nothing. It becomes another store, as by
+/// [`super::accept()`]: what the one that was written down has spent or revoked since is not known here, so `first` has to make worthless
+/// whatever was not to be used twice, and to record it. Up to when uses are forgotten stays known.
+///
+/// # Errors
+/// [`HouseError`], and those of `first`: nothing was taken then.
+pub fn import<E: From<HouseError>>(
+    settings: &StoreSettings,
+    open: impl Fn() -> io::Result<Box<dyn BufRead>>,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<(Accepted, Contents), E> {
+    let whole = open()
+        .map_err(HouseError::from)
+        .and_then(|text| lines::read(text, &mut |_| Ok(())))?;
+    let mut target = target(settings)?;
+    let again = open()
+        .map_err(HouseError::from)
+        .and_then(|text| lines::read(text, &mut |pair| Ok(target.put(pair)?)))?;
+    if again != whole {
+        return Err(lines::problem(0, "or another has changed meanwhile").into());
+    }
+    let id = schema::new_id().map_err(HouseError::from)?;
+    take(&mut *target, &whole, &id, first)
+}
+
+/// Where the store of these settings is: the same text for whoever asks, from wherever.
+#[must_use]
+pub fn place(settings: &StoreSettings) -> String {
+    match &settings.engine {
+        EngineSettings::Embedded => {
+            let file = &settings.file;
+            let folder = std::fs::canonicalize(files::folder(file));
+            let name = file.file_name().unwrap_or_default();
+            folder
+                .map_or_else(|_| file.clone(), |folder| folder.join(name))
+                .display()
+                .to_string()
+        }
+        EngineSettings::Etcd(etcd) => etcd.place(),
+        EngineSettings::Kubernetes(kubernetes) => kubernetes.place(),
+    }
+}
+
+/// Makes sure that nobody serves on this store, by the leases of those who do. Of an embedded one that is the attestation log's lock.
+///
+/// # Errors
+/// [`HouseError::Served`], and [`HouseError::Store`].
+pub fn alone(settings: &StoreSettings) -> Result<(), HouseError> {
+    match &settings.engine {
+        EngineSettings::Embedded => Ok(()),
+        #[cfg(feature = "etcd")]
+        EngineSettings::Etcd(etcd) => match super::etcd::served_by(etcd)? {
+            hosts if hosts.is_empty() => Ok(()),
+            hosts => Err(HouseError::Served {
+                place: etcd.place(),
+                hosts: hosts.join(", "),
+            }),
+        },
+        #[cfg(not(feature = "etcd"))]
+        EngineSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+        #[cfg(feature = "kubernetes")]
+        EngineSettings::Kubernetes(kubernetes) => match super::kubernetes::served_by(kubernetes)? {
+            hosts if hosts.is_empty() => Ok(()),
+            hosts => Err(HouseError::Served {
+                place: kubernetes.place(),
+                hosts: hosts.join(", "),
+            }),
+        },
+        #[cfg(not(feature = "kubernetes"))]
+        EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes).into()),
+    }
+}
+
+fn take<E: From<HouseError>>(
+    target: &mut dyn Target,
+    whole: &Exported,
+    id: &str,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<(Accepted, Contents), E> {
+    let arrived = walk(|range| target.page(range, PAGE), |_| Ok(()))?;
+    if arrived != whole.contents {
+        let read = whole.contents.clone();
+        return Err(HouseError::Differs { read, arrived }.into());
+    }
+    let replacement = Replacement {
+        known: target.known().expected().cloned(),
+        found: Some(whole.store.clone()),
+    };
+    first(&replacement)?;
+    let now = target.finish(&whole.store, id).map_err(HouseError::from)?;
+    Ok((Accepted { replacement, now }, arrived))
+}
+
+fn source(settings: &StoreSettings) -> Result<Box<dyn Source>, HouseError> {
+    Ok(match &settings.engine {
+        EngineSettings::Embedded => Box::new(embedded::Moment::of(&settings.file)?),
+        #[cfg(feature = "etcd")]
+        EngineSettings::Etcd(etcd) => Box::new(super::etcd::Moment::of(etcd, &settings.file)?),
+        #[cfg(not(feature = "etcd"))]
+        EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+        #[cfg(feature = "kubernetes")]
+        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::Moment::of(kubernetes, &settings.file)?),
+        #[cfg(not(feature = "kubernetes"))]
+        EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
+    })
+}
+
+fn target(settings: &StoreSettings) -> Result<Box<dyn Target>, HouseError> {
+    Ok(match &settings.engine {
+        EngineSettings::Embedded => Box::new(embedded::Taking::begin(&settings.file)?),
+        #[cfg(feature = "etcd")]
+        EngineSettings::Etcd(etcd) => Box::new(super::etcd::Taking::begin(etcd, &settings.file)?),
+        #[cfg(not(feature = "etcd"))]
+        EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+        #[cfg(feature = "kubernetes")]
+        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::Taking::begin(kubernetes, &settings.file)?),
+        #[cfg(not(feature = "kubernetes"))]
+        EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
+    })
+}
+
+/// The store that is there, whoever knows it; none if what is there is none, or has gone elsewhere.
+fn there(settings: &StoreSettings) -> Result<Option<StoreMark>, HouseError> {
+    Ok(match &settings.engine {
+        EngineSettings::Embedded => embedded::there(&settings.file)?,
+        #[cfg(feature = "etcd")]
+        EngineSettings::Etcd(etcd) => super::etcd::there(etcd)?,
+        #[cfg(not(feature = "etcd"))]
+        EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
+        #[cfg(feature = "kubernetes")]
+        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::there(kubernetes)?,
+        #[cfg(not(feature = "kubernetes"))]
+        EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
+    })
+}
+
+/// Keeps what was being taken there from coming to its end, whoever does it, and wherever that stands still.
+fn abandon(settings: &StoreSettings) -> Result<(), HouseError> {
+    match &settings.engine {
+        // Whoever takes something holds the file's lock, and has written nothing until the end.
+        EngineSettings::Embedded => Ok(()),
+        #[cfg(feature = "etcd")]
+        EngineSettings::Etcd(etcd) => Ok(super::etcd::Taking::abandon(etcd)?),
+        #[cfg(not(feature = "etcd"))]
+        EngineSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+        #[cfg(feature = "kubernetes")]
+        EngineSettings::Kubernetes(kubernetes) => Ok(super::kubernetes::Taking::abandon(kubernetes)?),
+        #[cfg(not(feature = "kubernetes"))]
+        EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes).into()),
+    }
+}

@@ -1,0 +1,140 @@
+//! From one engine to another: one of both is the store, whenever this ends, and never both.
+//!
+//! All that the one holds is there first, and is none. Then the one says where it has gone, in one transaction, if it is as it was read and nobody
+//! serves on it: whoever has it open, also a gateway that stood still, writes and reads nothing more. Only then what is there becomes a
+//! store, by the name that the one has said. Broken off before that transaction, the one is the store; broken off after it, this goes on where
+//! it was when it is done again, or is taken back, as long as there is no store there.
+
+#[cfg(test)]
+mod tests;
+
+use super::super::accept::{Accepted, Replacement};
+use super::super::known::{Known, replace_mark};
+use super::super::moved::Moved;
+use super::super::{StoreMark, schema};
+use super::{Contents, Exported, HouseError, PAGE, Source, Target, abandon, alone, place, source, take, target, there, walk};
+use crate::settings::StoreSettings;
+
+/// A store that was copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    pub accepted: Accepted,
+    /// None if all was there before, and is not read any more: gateways may have gone on there.
+    pub contents: Option<Contents>,
+}
+
+/// As [`super::import`], from the store of other settings, which nobody may write to meanwhile: it is noticed if somebody has. From then on that
+/// one says that it was moved, and nobody goes on with it. Broken off, it is to be done again.
+///
+/// # Errors
+/// As [`super::import`].
+pub fn copy<E: From<HouseError>>(
+    from: &StoreSettings,
+    to: &StoreSettings,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<Copied, E> {
+    let mut source = source(from)?;
+    let becomes = becomes(&*source, from, to)?;
+    if source.moved().is_some()
+        && let Some(now) = there(to)?.filter(|now| now.id == becomes.id)
+    {
+        return is_there(to, &source.store(), now, first);
+    }
+    let mut target = target(to)?;
+    let (accepted, contents) = move_over(&mut *source, &mut *target, &becomes, || alone(from), first)?;
+    Ok(Copied {
+        accepted,
+        contents: Some(contents),
+    })
+}
+
+/// What the source is to say of itself; that is what it says already, if it goes on.
+fn becomes(source: &dyn Source, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, HouseError> {
+    let to = place(to);
+    match source.moved() {
+        Some(moved) if moved.to != to => Err(moved.error(place(from).as_ref()).into()),
+        Some(moved) => Ok(moved.clone()),
+        None => Ok(Moved { id: schema::new_id()?, to }),
+    }
+}
+
+/// All of it is there, and is the store. What is left is that whoever has these settings knows it.
+fn is_there<E: From<HouseError>>(
+    to: &StoreSettings,
+    from: &StoreMark,
+    now: StoreMark,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<Copied, E> {
+    let file = &to.file;
+    let known = Known::beside(file).or_else(|_| Known::but_for_file(file));
+    let known = known.map_err(HouseError::from)?.expected().cloned();
+    let is_known = known.as_ref().is_some_and(|known| known.id == now.id);
+    let replacement = Replacement {
+        known,
+        found: Some(from.clone()),
+    };
+    if !is_known {
+        first(&replacement)?;
+        replace_mark(file, &now).map_err(HouseError::from)?;
+    }
+    Ok(Copied {
+        accepted: Accepted { replacement, now },
+        contents: None,
+    })
+}
+
+/// See the module.
+pub(super) fn move_over<E: From<HouseError>>(
+    source: &mut dyn Source,
+    target: &mut dyn Target,
+    becomes: &Moved,
+    alone: impl Fn() -> Result<(), HouseError>,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+) -> Result<(Accepted, Contents), E> {
+    let store = source.store();
+    let contents = walk(|range| source.page(range, PAGE), |pair| Ok(target.put(pair)?))?;
+    let unchanged = |source: &mut dyn Source| match source.store_now() {
+        Ok(now) if now == store => alone(),
+        Ok(_) => Err(HouseError::WentOn),
+        Err(error) => Err(error.into()),
+    };
+    unchanged(source)?;
+    let whole = Exported {
+        store: store.clone(),
+        contents,
+    };
+    take(target, &whole, &becomes.id, |replacement| {
+        // Once more, after what has arrived was looked through.
+        unchanged(source)?;
+        first(replacement)?;
+        if source.moved().is_none() {
+            source.move_to(becomes)?;
+        }
+        Ok(())
+    })
+}
+
+/// Takes a copy back that came to no end: the store of `from` is again what it was. What has arrived at `to` is removed first, so that nobody
+/// makes a store of it any more.
+///
+/// # Errors
+/// [`HouseError`], [`HouseError::Whole`] if that is a store already.
+pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, HouseError> {
+    let mut source = source(from)?;
+    let moved = source.moved().cloned().ok_or_else(|| HouseError::NotMoved(place(from)))?;
+    if moved.to != place(to) {
+        return Err(moved.error(place(from).as_ref()).into());
+    }
+    abandon(to)?;
+    if let Some(store) = there(to)?.filter(|there| there.id == moved.id) {
+        return Err(HouseError::Whole { to: moved.to, store });
+    }
+    source.take_back()?;
+    let (file, store) = (&from.file, source.store());
+    let known = Known::beside(file)?;
+    if known.file.as_ref().is_some_and(|known| known.id == moved.id) {
+        // That was written down just before it would have been one.
+        replace_mark(file, &store)?;
+    }
+    Ok(store)
+}

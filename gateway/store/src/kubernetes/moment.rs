@@ -1,0 +1,125 @@
+//! A store on objects of an API that is read as it is at one moment, whoever writes to it meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::engine::{KeyRange, KeyValue};
+use super::super::house::{HouseError, Source};
+use super::super::known::Known;
+use super::super::moved::Moved;
+use super::super::remote::set_back::{self, Told};
+use super::super::{StoreError, StoreMark, schema};
+use super::below::{Below, WHOLE};
+use super::head::Head;
+use super::view::View;
+use crate::settings::KubernetesSettings;
+
+/// What a store holds at one moment.
+pub(crate) struct Moment {
+    below: Arc<Below>,
+    view: View,
+}
+
+impl Moment {
+    pub(crate) fn of(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
+        // Known first: what is found is then at least as new.
+        let known = Known::beside(beside)?;
+        let below = Below::of(settings)?;
+        let view = below.wait(|below| async move { below.whole().await })?;
+        let place = Path::new(&below.place.place);
+        set_back::check_to_move(&known, place, view.as_ref().map(|view| &*view.head))?;
+        let Some(view) = view else {
+            return Err(StoreError::Lost {
+                path: place.to_owned(),
+                known: "what it holds was asked for".to_owned(),
+            });
+        };
+        Ok(Self { below, view })
+    }
+
+    /// Has the store say that it has gone there, or that it has not, if all is as it was, and nobody serves on it.
+    fn say(&self, moved: Option<Moved>) -> Result<Result<(), Vec<String>>, StoreError> {
+        let was = Arc::clone(&self.view.head);
+        self.below.wait(|below| async move {
+            let until = Instant::now() + below.timeout * WHOLE;
+            loop {
+                let head = match below.served_by().await? {
+                    Err(hosts) => return Ok(Err(hosts)),
+                    Ok(head) => head.ok_or_else(|| below.replaced())?,
+                };
+                let is_as_it_was = head.id == was.id && head.mark == was.mark && head.set_back.is_none();
+                if is_as_it_was && head.moved == moved {
+                    return Ok(Ok(()));
+                }
+                if !is_as_it_was || head.moved != was.moved || Instant::now() >= until {
+                    return Err(below.replaced());
+                }
+                let own = schema::new_id()?;
+                let mut next = head.next(&own, 1)?;
+                next.leave_out(&own);
+                next.moved.clone_from(&moved);
+                below.swap(&head, &next, until).await?;
+            }
+        })
+    }
+}
+
+impl Source for Moment {
+    fn store(&self) -> StoreMark {
+        self.view.head.mark()
+    }
+
+    fn moved(&self) -> Option<&Moved> {
+        self.view.head.moved.as_ref()
+    }
+
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.view.page(range, most).map_err(|_| StoreError::Closed)
+    }
+
+    fn store_now(&mut self) -> Result<StoreMark, StoreError> {
+        let head = self.below.wait(|below| async move { below.look().await })?;
+        let head = head.filter(|head| head.moved == self.view.head.moved);
+        Ok(head.ok_or_else(|| self.below.replaced())?.mark())
+    }
+
+    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+        match self.say(Some(to.clone())) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(hosts)) => Err(HouseError::Served {
+                place: self.below.place.place.clone(),
+                hosts: hosts.join(", "),
+            }),
+            Err(StoreError::Replaced(place)) => match self.below.wait(|below| async move { below.look().await })? {
+                Some(Head { moved: Some(moved), .. }) => Err(moved.error(&place).into()),
+                _ => Err(HouseError::WentOn),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn take_back(&mut self) -> Result<(), HouseError> {
+        match self.say(None) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(StoreError::Replaced(_)) => Err(HouseError::WentOn),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// On which hosts gateways serve on the store.
+pub(crate) fn served_by(settings: &KubernetesSettings) -> Result<Vec<String>, StoreError> {
+    let served = Below::of(settings)?.wait(|below| async move { below.served_by().await })?;
+    Ok(served.err().unwrap_or_default())
+}
+
+/// The store that is there, whoever knows it.
+pub(crate) fn there(settings: &KubernetesSettings) -> Result<Option<StoreMark>, StoreError> {
+    match Below::of(settings)?.wait(|below| async move { below.look().await }) {
+        Ok(found) => Ok(found.filter(|head| head.moved.is_none()).map(|head| head.mark())),
+        Err(StoreError::Unfinished(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,212 @@
+//! A store on objects that takes what another holds.
+//!
+//! What is taken comes leaf by leaf. Until all of it is there the head says who takes it: whoever opens it says that it is not whole, and whoever takes
+//! something anew puts himself in that place. It becomes a store by one change, which wants that its own process stands there still.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::engine::{KeyRange, KeyValue};
+use super::super::house::{HouseError, Target};
+use super::super::known::{self, Known};
+use super::super::remote::set_back::Told;
+use super::super::threads::under_lock;
+use super::super::{StoreError, StoreMark, schema};
+use super::below::Below;
+use super::head::{Head, Leaf};
+use super::leaves::{self, LEAF_BYTES};
+use super::opening::begin;
+use super::view::{Pairs, View};
+use crate::settings::KubernetesSettings;
+
+/// What is there, and is no store yet.
+pub(crate) struct Taking {
+    below: Arc<Below>,
+    /// The store's file, if it were embedded: beside it is what is known of the store.
+    beside: PathBuf,
+    known: Known,
+    /// What this process has put there.
+    session: String,
+    /// What has not been sent yet.
+    waiting: Pairs,
+    bytes: usize,
+    last: Option<String>,
+    /// What was sent, as it is read again.
+    view: View,
+}
+
+impl Taking {
+    /// Begins, where there is nothing, or what another one has taken that came to no end.
+    pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, HouseError> {
+        let below = Below::of(settings)?;
+        let session = schema::new_id()?;
+        let mut head = Head::new(String::new())?;
+        head.taking = Some(session.clone());
+        let begun = head.clone();
+        let there = below.wait(|below| async move { below.begin(&begun).await })?;
+        if let Some(keys) = there {
+            return Err(HouseError::NotEmpty(keys));
+        }
+        Ok(Self {
+            beside: beside.to_owned(),
+            known: Known::beside(beside).or_else(|_| Known::but_for_file(beside))?,
+            session,
+            waiting: Pairs::new(),
+            bytes: 0,
+            last: None,
+            view: View::new(head),
+            below,
+        })
+    }
+
+    /// Keeps what was under way from coming to its end, whoever did it: what has arrived goes.
+    pub(crate) fn abandon(settings: &KubernetesSettings) -> Result<(), StoreError> {
+        Below::of(settings)?.wait(|below| async move { below.abandon().await })
+    }
+
+    fn send_waiting(&mut self) -> Result<(), StoreError> {
+        let pairs = std::mem::take(&mut self.waiting);
+        self.bytes = 0;
+        let Some(first) = pairs.keys().next() else { return Ok(()) };
+        let leaves = &self.view.head.leaves;
+        let name = format!("{}-{}-{}", self.below.place.name, self.session, leaves.len());
+        let mut leaf = Leaf {
+            from: if leaves.is_empty() { String::new() } else { first.clone() },
+            name: name.clone(),
+            sha256: String::new(),
+        };
+        leaf.sha256 = self.below.wait(|below| async move {
+            let made = below.place.create_leaf(&name, &pairs, below.until()).await;
+            made.map_err(|failure| below.error(&failure))
+        })?;
+        Arc::make_mut(&mut self.view.head).leaves.push(leaf);
+        Ok(())
+    }
+}
+
+impl Below {
+    /// Puts this state where nothing is, or where something is taken; or says how many keys are there.
+    async fn begin(&self, begun: &Head) -> Result<Option<u64>, StoreError> {
+        let until = Instant::now() + self.timeout;
+        loop {
+            let there = self.place.head(self.until()).await.map_err(|failure| self.error(&failure))?;
+            match there {
+                Some(there) if there.commit == begun.commit => break,
+                Some(there) if there.taking.is_some() => self.swap(&there, begun, until).await?,
+                Some(_) => {
+                    let everything = KeyRange {
+                        from: String::new(),
+                        until: '\u{10ffff}'.to_string(),
+                    };
+                    let whole = self.whole().await?;
+                    let keys = whole.and_then(|view| view.count(&everything).ok()).unwrap_or_default();
+                    // A store that holds nothing is there, too.
+                    return Ok(Some(keys.max(1)));
+                }
+                None => begin(&self.place, begun, self.until()).await?,
+            }
+            if Instant::now() >= until {
+                return Err(self.replaced());
+            }
+        }
+        // What is there by now is no store's, and will be none's.
+        let own = begun.taking.clone().unwrap_or_default();
+        let left = self.leaves().await?.into_iter().filter(|name| !name.contains(&own));
+        self.remove(left).await?;
+        Ok(None)
+    }
+
+    async fn abandon(&self) -> Result<(), StoreError> {
+        let until = Instant::now() + self.timeout;
+        let mut nobody = Head::new(String::new())?;
+        nobody.taking = Some(schema::new_id()?);
+        loop {
+            // Those of whoever begins something after this are not among them.
+            let left = self.leaves().await?;
+            let there = self.place.head(self.until()).await.map_err(|failure| self.error(&failure))?;
+            match there {
+                Some(there) if there.commit == nobody.commit => {
+                    self.remove(left).await?;
+                    let gone = self.place.delete_head(&nobody.commit, self.until()).await;
+                    return gone.map_err(|failure| self.error(&failure));
+                }
+                Some(there) if there.taking.is_some() => self.swap(&there, &nobody, until).await?,
+                _ => return Ok(()),
+            }
+            if Instant::now() >= until {
+                return Err(self.replaced());
+            }
+        }
+    }
+
+    /// Makes a store of what this session has taken.
+    async fn finish(&self, session: &str, whole: &Head) -> Result<(), StoreError> {
+        let until = Instant::now() + self.timeout;
+        loop {
+            let there = self.place.head(self.until()).await.map_err(|failure| self.error(&failure))?;
+            match there {
+                // An answer was lost.
+                Some(there) if there.id == whole.id => return Ok(()),
+                Some(there) if there.taking.as_deref() == Some(session) && Instant::now() < until => {
+                    self.swap(&there, whole, until).await?
+                }
+                _ => return Err(self.replaced()),
+            }
+        }
+    }
+}
+
+impl Target for Taking {
+    fn known(&self) -> &Known {
+        &self.known
+    }
+
+    fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
+        if self.last.as_ref().is_some_and(|last| *last >= pair.key) {
+            return Err(StoreError::Key { key: pair.key.clone() });
+        }
+        let bytes = pair.key.len() + pair.value.len();
+        if self.bytes + bytes > LEAF_BYTES {
+            self.send_waiting()?;
+        }
+        self.bytes += bytes;
+        self.last = Some(pair.key.clone());
+        self.waiting.insert(pair.key.clone(), pair.value.clone());
+        Ok(())
+    }
+
+    fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
+        self.send_waiting()?;
+        loop {
+            let missing = match self.view.page(range, most) {
+                Ok(page) => return Ok(page),
+                Err(missing) => missing,
+            };
+            let mut view = self.view.clone();
+            let (found, gone) = self.below.wait(|below| async move {
+                let gone = below.fetch(&mut view, Some(&missing), below.until()).await?;
+                Ok((view, gone))
+            })?;
+            if let Some(name) = gone {
+                return Err(self.below.error(&leaves::lost(&name)));
+            }
+            self.view = found;
+        }
+    }
+
+    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+        self.send_waiting()?;
+        let mut whole = Head::new(id.to_owned())?;
+        whole.leaves.clone_from(&self.view.head.leaves);
+        whole.mark = self.known.furthest().max(from.mark).saturating_add(1);
+        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
+        whole.replaced = instead_of.map(|mark| mark.id.clone()).collect();
+        whole.replaced.dedup();
+        let (now, session) = (whole.mark(), self.session.clone());
+        self.below.wait(|below| async move { below.finish(&session, &whole).await })?;
+        under_lock(&self.beside, || known::replace_mark(&self.beside, &now))?;
+        Ok(now)
+    }
+}

@@ -1,0 +1,146 @@
+//! The store that the settings name, whatever engine keeps it.
+
+use super::engine::{Engine, Work};
+#[cfg(feature = "etcd")]
+use super::etcd::Etcd;
+#[cfg(feature = "kubernetes")]
+use super::kubernetes::Kubernetes;
+use super::through::Through;
+use super::{Accepted, Embedded, Replacement, StoreError};
+use crate::settings::{EngineSettings, StoreSettings};
+use async_trait::async_trait;
+
+/// What there is to say of an engine, in sentences for the administrator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Health {
+    pub good: Vec<String>,
+    /// Worth knowing: it works, for now.
+    pub warnings: Vec<String>,
+}
+
+/// A store on one of the engines. Clones are the same store.
+#[derive(Debug, Clone)]
+pub enum AnyStore {
+    Embedded(Embedded),
+    #[cfg(feature = "etcd")]
+    Etcd(Etcd),
+    #[cfg(feature = "kubernetes")]
+    Kubernetes(Kubernetes),
+}
+
+impl AnyStore {
+    /// Opens the store, and makes it if there is none and there never was one.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be reached, opened or written, is no store, or is not the one that is known ([`super::Known`]).
+    pub fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
+        match &settings.engine {
+            EngineSettings::Embedded => Embedded::open(&settings.file).map(Self::Embedded),
+            #[cfg(feature = "etcd")]
+            EngineSettings::Etcd(etcd) => Etcd::open(etcd, &settings.file).map(Self::Etcd),
+            #[cfg(not(feature = "etcd"))]
+            EngineSettings::Etcd(etcd) => Err(without(etcd)),
+            #[cfg(feature = "kubernetes")]
+            EngineSettings::Kubernetes(kubernetes) => Kubernetes::open(kubernetes, &settings.file).map(Self::Kubernetes),
+            #[cfg(not(feature = "kubernetes"))]
+            EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
+        }
+    }
+
+    /// Whether there is a store that could be opened; nothing is made. `false` if there is none yet, and never was one.
+    ///
+    /// # Errors
+    /// As [`AnyStore::open`].
+    pub fn look(settings: &StoreSettings) -> Result<bool, StoreError> {
+        match &settings.engine {
+            EngineSettings::Embedded => Embedded::look(&settings.file),
+            #[cfg(feature = "etcd")]
+            EngineSettings::Etcd(etcd) => Etcd::look(etcd, &settings.file),
+            #[cfg(not(feature = "etcd"))]
+            EngineSettings::Etcd(etcd) => Err(without(etcd)),
+            #[cfg(feature = "kubernetes")]
+            EngineSettings::Kubernetes(kubernetes) => Kubernetes::look(kubernetes, &settings.file),
+            #[cfg(not(feature = "kubernetes"))]
+            EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
+        }
+    }
+
+    /// What there is to say of the engine beside that.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn health(settings: &StoreSettings) -> Result<Health, StoreError> {
+        match &settings.engine {
+            EngineSettings::Embedded => Ok(Health::default()),
+            #[cfg(feature = "etcd")]
+            EngineSettings::Etcd(etcd) => Etcd::health(etcd),
+            #[cfg(not(feature = "etcd"))]
+            EngineSettings::Etcd(etcd) => Err(without(etcd)),
+            #[cfg(feature = "kubernetes")]
+            EngineSettings::Kubernetes(kubernetes) => Kubernetes::health(kubernetes),
+            #[cfg(not(feature = "kubernetes"))]
+            EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
+        }
+    }
+
+    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`].
+    ///
+    /// # Errors
+    /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
+    pub fn accept<E: From<StoreError>>(settings: &StoreSettings, first: impl FnOnce(&Replacement) -> Result<(), E>) -> Result<Accepted, E> {
+        match &settings.engine {
+            EngineSettings::Embedded => super::accept(&settings.file, first),
+            #[cfg(feature = "etcd")]
+            EngineSettings::Etcd(etcd) => Etcd::accept(etcd, &settings.file, first),
+            #[cfg(not(feature = "etcd"))]
+            EngineSettings::Etcd(etcd) => Err(without(etcd).into()),
+            #[cfg(feature = "kubernetes")]
+            EngineSettings::Kubernetes(kubernetes) => Kubernetes::accept(kubernetes, &settings.file, first),
+            #[cfg(not(feature = "kubernetes"))]
+            EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes).into()),
+        }
+    }
+}
+
+/// StoreSettings that name it are refused before.
+#[cfg(not(feature = "etcd"))]
+pub(super) fn without(etcd: &crate::settings::EtcdSettings) -> StoreError {
+    StoreError::Engine {
+        engine: "etcd",
+        place: etcd.place(),
+        problem: "this attest-gateway was built without it".to_owned(),
+        advice: "build it with the feature `etcd`".to_owned(),
+    }
+}
+
+/// StoreSettings that name it are refused before.
+#[cfg(not(feature = "kubernetes"))]
+pub(super) fn without_cluster(kubernetes: &crate::settings::KubernetesSettings) -> StoreError {
+    StoreError::Engine {
+        engine: "kubernetes",
+        place: kubernetes.place(),
+        problem: "this attest-gateway was built without it".to_owned(),
+        advice: "build it with the feature `cluster`".to_owned(),
+    }
+}
+
+#[async_trait]
+impl Through for AnyStore {
+    fn engine(&self) -> &dyn Engine {
+        match self {
+            Self::Embedded(embedded) => embedded,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(etcd) => etcd,
+            #[cfg(feature = "kubernetes")]
+            Self::Kubernetes(kubernetes) => kubernetes,
+        }
+    }
+
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        self.engine().transact_for_record(work).await
+    }
+
+    async fn read(&self, work: Work) -> Result<(), StoreError> {
+        self.engine().read(work).await
+    }
+}

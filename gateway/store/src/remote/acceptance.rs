@@ -1,0 +1,44 @@
+//! What is there is taken for the right store, because somebody who knows says so.
+
+use std::path::Path;
+
+use super::set_back::{self, Told};
+use crate::known::{self, Known};
+use crate::threads::under_lock;
+use crate::{Accepted, Replacement, StoreError, StoreMark};
+
+/// Takes the store that is there for the right one, or begins an empty one, as [`crate::accept()`]. If it is the one that is known, from before, or
+/// none, it becomes another store. If it is another one, and says that it is in the place of the one that is known, this gateway takes it as it is: the first
+/// of several that accepts it has given it its name.
+///
+/// `rename` gives what was found another name, with a mark that is at least this.
+///
+/// # Errors
+/// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
+pub(crate) fn accept<F: Told, E: From<StoreError>>(
+    beside: &Path,
+    place: &Path,
+    look: impl FnOnce() -> Result<Option<F>, StoreError>,
+    first: impl FnOnce(&Replacement) -> Result<(), E>,
+    rename: impl FnOnce(&Replacement, u64) -> Result<StoreMark, StoreError>,
+) -> Result<Accepted, E> {
+    let known = Known::beside(beside);
+    let readable = known.is_ok();
+    let known = known.or_else(|_| Known::but_for_file(beside))?;
+    let found = look()?;
+    if readable && set_back::check(&known, place, found.as_ref()).is_ok() {
+        return Err(StoreError::Known(place.to_owned()).into());
+    }
+    let replacement = Replacement {
+        known: known.expected().cloned(),
+        found: found.as_ref().map(Told::mark),
+    };
+    first(&replacement)?;
+    let is_instead = |found: &F| replacement.known.as_ref().is_some_and(|known| found.is_instead_of(&known.id));
+    let now = match found.filter(is_instead) {
+        Some(named) => named.mark(),
+        None => rename(&replacement, known.furthest())?,
+    };
+    under_lock(beside, || known::replace_mark(beside, &now))?;
+    Ok(Accepted { replacement, now })
+}

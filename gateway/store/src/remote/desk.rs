@@ -1,0 +1,165 @@
+//! Where whoever asks something of a store comes, from whatever thread; the one who commits has its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::locked;
+use super::queue::Job;
+use crate::engine::Work;
+use crate::known;
+use crate::threads::{Threads, under_lock};
+use crate::{StoreError, StoreMark};
+
+/// Works that may wait; beyond that the gateway is overloaded and says so.
+const QUEUE_LIMIT: usize = 4096;
+/// Works that nobody waits for and that may wait, while nobody answers.
+const LATER_LIMIT: usize = 4096;
+/// How much longer whoever asked waits than what it asked for is tried: the committer knows better what has become of it.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// What only the engine knows to say.
+pub(crate) trait Says: Send + Sync {
+    /// More works wait than can be done.
+    fn overloaded(&self) -> StoreError;
+    /// Whoever asked has waited for as long as it has patience, and what has become of it is not known.
+    fn unanswered(&self) -> StoreError;
+}
+
+pub(crate) struct Desk<A> {
+    jobs: Mutex<Option<mpsc::Sender<Job<A>>>>,
+    later: Arc<AtomicUsize>,
+    /// Says so when everything is done.
+    closed: Mutex<std::sync::mpsc::Receiver<()>>,
+    pub threads: Threads,
+    /// The store's file, if it were embedded: beside it is what is known of the store.
+    pub beside: PathBuf,
+    timeout: Duration,
+    says: Arc<dyn Says>,
+}
+
+impl<A: Send + 'static> Desk<A> {
+    /// `commit` takes what is asked, until nobody can ask any more, and does what is left then.
+    pub(crate) fn open<F>(
+        threads: Threads,
+        beside: &Path,
+        timeout: Duration,
+        says: Arc<impl Says + 'static>,
+        commit: impl FnOnce(mpsc::Receiver<Job<A>>) -> F,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (jobs, queue) = mpsc::channel(QUEUE_LIMIT);
+        let (done, closed) = std::sync::mpsc::channel();
+        let commits = commit(queue);
+        threads.handle.spawn(async move {
+            commits.await;
+            // Nobody waits for it if the process ends.
+            let _ = done.send(());
+        });
+        Self {
+            jobs: Mutex::new(Some(jobs)),
+            later: Arc::default(),
+            closed: Mutex::new(closed),
+            threads,
+            beside: beside.to_owned(),
+            timeout,
+            says,
+        }
+    }
+
+    /// Does something on the store's own threads: those of whoever asks may have neither clock nor network.
+    pub(crate) async fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.threads.handle.spawn(work).await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn send(&self, job: Job<A>) -> Result<(), StoreError> {
+        let jobs = locked(&self.jobs);
+        jobs.as_ref()
+            .ok_or(StoreError::Closed)?
+            .try_send(job)
+            .map_err(|_| self.says.overloaded())
+    }
+
+    /// Asks the one who commits, and waits for it.
+    pub(crate) async fn ask(&self, asked: A) -> Result<(), StoreError> {
+        let deadline = Instant::now() + self.timeout;
+        let (answer, answered) = oneshot::channel();
+        self.send(Job {
+            asked,
+            answer: Some(answer),
+            deadline: Some(deadline),
+        })?;
+        let says = Arc::clone(&self.says);
+        self.spawn(async move {
+            match timeout_at(deadline + GRACE, answered).await {
+                Ok(answer) => answer.map_err(|_| StoreError::Closed)?,
+                Err(_) => Err(says.unanswered()),
+            }
+        })
+        .await
+    }
+
+    pub(crate) fn nobody_waits(&self, asked: A) {
+        let job = Job {
+            asked,
+            answer: None,
+            deadline: None,
+        };
+        if let Err(error) = self.send(job) {
+            tracing::warn!(%error, "a work that nobody waits for is not done");
+        }
+    }
+
+    /// As [`Desk::nobody_waits`], of which no more than so many wait.
+    pub(crate) fn later(&self, mut work: Work, asked: impl FnOnce(Work) -> A) {
+        let waiting = Arc::clone(&self.later);
+        if waiting.fetch_add(1, Ordering::Relaxed) >= LATER_LIMIT {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("{}", self.says.overloaded());
+            return;
+        }
+        let counted = Counted(waiting);
+        self.nobody_waits(asked(Box::new(move |transaction| {
+            let _ = &counted;
+            work(transaction)
+        })));
+    }
+
+    /// Writes down beside the store that it has come so far.
+    pub(crate) async fn keep_mark(&self, standing: StoreMark) -> Result<(), StoreError> {
+        let beside = self.beside.clone();
+        let write = move || under_lock(&beside, || known::write_mark(&beside, &standing));
+        let written = self.threads.handle.spawn_blocking(write);
+        written.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+impl<A> Drop for Desk<A> {
+    fn drop(&mut self) {
+        if let Ok(jobs) = self.jobs.get_mut() {
+            jobs.take();
+        }
+        if let Ok(closed) = self.closed.get_mut() {
+            // What nobody waits for is tried once more, and what is held given back.
+            let _ = closed.recv_timeout(self.timeout * 2);
+        }
+    }
+}
+
+/// One of the works that nobody waits for.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,167 @@
+//! Works that wait for the one who commits, and what they are told.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::StoreError;
+
+/// Works in one commit.
+pub(crate) const BATCH_LIMIT: usize = 256;
+/// How long what nobody waits for waits for others to go with, and how long before it is tried again.
+pub(crate) const LATER_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is asked, and who waits for it.
+pub(crate) struct Job<A> {
+    pub asked: A,
+    /// Nobody, if it is done some time later.
+    pub answer: Option<oneshot::Sender<Result<(), StoreError>>>,
+    /// When it is not begun any more.
+    pub deadline: Option<Instant>,
+}
+
+/// Works that nobody waits for, and that could not be done: they are tried again by themselves. What others ask for must not come to nothing with
+/// them.
+pub(crate) struct Apart<A> {
+    works: VecDeque<Job<A>>,
+    /// Not before this; `None` if there are none.
+    pub again: Option<Instant>,
+}
+
+impl<A> Default for Apart<A> {
+    fn default() -> Self {
+        Self {
+            works: VecDeque::new(),
+            again: None,
+        }
+    }
+}
+
+impl<A> Apart<A> {
+    /// Keeps what could not be done for later.
+    pub(crate) fn keep(&mut self, works: VecDeque<Job<A>>) {
+        if !works.is_empty() {
+            self.again = Some(Instant::now() + LATER_PAUSE);
+            self.works.extend(works);
+        }
+    }
+
+    /// Takes those of the same kind that have come since: they would fare as these.
+    pub(crate) fn join(&mut self, waiting: &mut VecDeque<Job<A>>) {
+        if self.works.is_empty() {
+            return;
+        }
+        for job in std::mem::take(waiting) {
+            match job.answer {
+                Some(_) => waiting.push_back(job),
+                None => self.works.push_back(job),
+            }
+        }
+    }
+
+    /// Those whose time has come.
+    pub(crate) fn due(&mut self) -> VecDeque<Job<A>> {
+        match self.again {
+            Some(again) if again <= Instant::now() => self.all(),
+            _ => VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn all(&mut self) -> VecDeque<Job<A>> {
+        self.again = None;
+        std::mem::take(&mut self.works)
+    }
+
+    /// Puts back those that were not among the first ones, which were done.
+    pub(crate) fn go_on_with(&mut self, left: VecDeque<Job<A>>) {
+        if !left.is_empty() {
+            self.again = self.again.or_else(|| Some(Instant::now()));
+            self.works.extend(left);
+        }
+    }
+}
+
+/// Waits for something to do, or until something else is due. `false`: there will be nothing any more.
+pub(crate) async fn gather<A>(waiting: &mut VecDeque<Job<A>>, jobs: &mut mpsc::Receiver<Job<A>>, due: Option<Instant>) -> bool {
+    let since = Instant::now();
+    while waiting.len() < BATCH_LIMIT {
+        if waiting.iter().any(|job| job.answer.is_some()) {
+            match jobs.try_recv() {
+                Ok(job) => waiting.push_back(job),
+                Err(_) => break,
+            }
+            continue;
+        }
+        let pause = (!waiting.is_empty()).then_some(since + LATER_PAUSE);
+        let next = match pause.into_iter().chain(due).min() {
+            Some(until) => timeout_at(until, jobs.recv()).await,
+            None => Ok(jobs.recv().await),
+        };
+        match next {
+            Ok(Some(job)) => waiting.push_back(job),
+            Ok(None) => return false,
+            Err(_) => break,
+        }
+    }
+    true
+}
+
+/// When those that go into the next commit have no time left. What nobody waits for has until then, and not longer: it is not done at others' cost.
+pub(crate) fn until<A>(waiting: &VecDeque<Job<A>>, most: usize, of_nobody: Instant) -> Option<Instant> {
+    let deadlines = waiting.iter().take(most).map(|job| job.deadline.unwrap_or(of_nobody));
+    deadlines.max()
+}
+
+/// Tells the first ones.
+pub(crate) fn answer<A>(waiting: &mut VecDeque<Job<A>>, answers: Vec<Result<(), StoreError>>) {
+    for result in answers {
+        let Some(job) = waiting.pop_front() else { return };
+        match (job.answer, result) {
+            // Whoever asked may be gone; what was done is done.
+            (Some(answer), result) => drop(answer.send(result)),
+            (None, Err(error)) => tracing::error!(%error, "a work that nobody waits for cannot be done"),
+            (None, Ok(())) => {}
+        }
+    }
+}
+
+/// Tells those of the first ones who wait, and gives those that nobody waits for.
+#[must_use]
+pub(crate) fn fail<A>(waiting: &mut VecDeque<Job<A>>, count: usize, error: impl Fn() -> StoreError) -> VecDeque<Job<A>> {
+    let behind = waiting.split_off(count.min(waiting.len()));
+    let mut later = VecDeque::new();
+    for job in std::mem::replace(waiting, behind) {
+        match job.answer {
+            Some(answer) => drop(answer.send(Err(error()))),
+            None => later.push_back(job),
+        }
+    }
+    later
+}
+
+/// As [`fail`], of the first ones those that write; the others wait on, as the first ones.
+#[must_use]
+pub(crate) fn fail_writers<A>(waiting: &mut VecDeque<Job<A>>, writers: &[bool], error: impl Fn() -> StoreError) -> VecDeque<Job<A>> {
+    let (mut failed, mut left) = (VecDeque::new(), VecDeque::new());
+    let writers = writers.iter().copied().chain(std::iter::repeat(false));
+    for (job, writes) in std::mem::take(waiting).into_iter().zip(writers) {
+        if writes { &mut failed } else { &mut left }.push_back(job);
+    }
+    *waiting = left;
+    let count = failed.len();
+    fail(&mut failed, count, error)
+}
+
+/// Tells those who have waited so long that they were told already, or will be.
+pub(crate) fn refuse_late<A>(waiting: &mut VecDeque<Job<A>>, error: impl Fn() -> StoreError) {
+    let now = Instant::now();
+    for job in std::mem::take(waiting) {
+        match (job.deadline.is_some_and(|deadline| deadline <= now), job.answer) {
+            (true, Some(answer)) => drop(answer.send(Err(error()))),
+            (true, None) => {}
+            (false, answer) => waiting.push_back(Job { answer, ..job }),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What stands where a gateway says that it serves: for each by its id. What decisions of one stand on is settled, or given back, by its own log; so of two with one
+//! id, because `state/` was copied, one would give back what the other has served. The second does not start.
+//!
+//! A gateway that was killed, and starts again before it is known to be gone, finds what it has put there itself, and has to tell it from that of a copy that runs. So it
+//! says where it was put: the kernel's boot, and the state folder's device and inode there. No two folders have the same, and of one folder the lock on
+//! the attestation log says that nobody serves from it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+
+/// How long one who is not heard of holds what it holds. Nothing that only one does is as urgent.
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
+/// How often it is looked whether another is heard of.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long another is waited for: an election gives its lease some seconds more.
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// What stands there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Serving {
+    v: u8,
+    /// Random: of no two processes the same.
+    session: String,
+    /// Where its state is. `None` if the system does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<StatePlace>,
+    /// For messages.
+    pub host: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct StatePlace {
+    boot: String,
+    device: u64,
+    inode: u64,
+}
+
+impl Serving {
+    /// A process of this session, whose state is here.
+    pub(crate) fn of(session: &str, state: &Path) -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let place = boot.and_then(|boot| {
+            let folder = fs::metadata(state).ok()?;
+            Some(StatePlace {
+                boot: boot.trim().to_owned(),
+                device: folder.dev(),
+                inode: folder.ino(),
+            })
+        });
+        Self {
+            v: 1,
+            session: session.to_owned(),
+            place,
+            host: host_of_this(),
+        }
+    }
+
+    pub(crate) fn read(value: &str) -> Option<Self> {
+        serde_json::from_str(value).ok()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Whether this was put there by who is dead: it held the lock that this process holds.
+    pub(crate) fn was_here(&self, value: &str) -> bool {
+        self.place.is_some() && Self::read(value).is_some_and(|other| other.place == self.place)
+    }
+
+    /// The second of two.
+    pub(crate) fn copied(replica: &str, host: &str, place: &str) -> StoreError {
+        StoreError::Copied {
+            replica: replica.to_owned(),
+            host: host.to_owned(),
+            place: place.to_owned(),
+        }
+    }
+}
+
+pub(crate) fn host_of_this() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The host that is named there.
+pub(crate) fn host(value: &str) -> String {
+    Serving::read(value).map_or_else(|| "another host".to_owned(), |serving| serving.host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
+        let said = format!("when it is not heard of for {} s another takes over", LEASE.as_secs());
+        assert!(include_str!("../../../../docs/replicas.md").contains(&said), "{said}");
+    }
+}

@@ -1,0 +1,191 @@
+//! The tables, their version, and what the store says of itself: who it is, and how far it has come.
+
+use std::path::Path;
+
+use aws_lc_rs::rand;
+use data_encoding::HEXLOWER;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::known::StoreFile;
+use super::moved::Moved;
+use super::sqlite::{Explain, Part, page};
+use super::{StoreError, StoreMark, believed, keys, pending};
+
+/// `PRAGMA user_version` of the tables below. 0 is a file without tables.
+pub(super) const VERSION: i64 = 4;
+/// Values that are read at once.
+const PAGE: usize = 1000;
+/// Bytes of a store's identity: nobody guesses another's, and no two are the same.
+const ID_BYTES: usize = 16;
+
+const PAIRS: &str = "CREATE TABLE pairs (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
+const STORE: &str = "CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
+/// Where the store has gone, and what it was called; it has another name then.
+const MOVED: &str =
+    "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
+
+/// What a file holds, before anything is written to it.
+pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
+    let foreign = |missing: String| StoreError::Foreign {
+        path: file.to_owned(),
+        missing,
+    };
+    // Counted first: tables and version are committed together by a process that may do so meanwhile.
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
+        .at(file)?;
+    match version(connection).at(file)? {
+        0 if tables == 0 => Ok(StoreFile::Nothing),
+        0 => Err(foreign("its tables have no version".to_owned())),
+        VERSION => {
+            if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
+                return Err(foreign(missing.to_string()));
+            }
+            Ok(match (standing(connection).at(file)?, moved(connection).at(file)?) {
+                (standing, None) => StoreFile::Store(standing),
+                (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
+            })
+        }
+        found if found > VERSION => Err(StoreError::Schema {
+            path: file.to_owned(),
+            found,
+            known: VERSION,
+        }),
+        found => Err(foreign(format!("its schema version is {found}, that of this release is {VERSION}"))),
+    }
+}
+
+fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Makes the tables in an empty file, in one transaction.
+pub(super) fn create(connection: &Connection) -> Result<(), StoreError> {
+    if version(connection).of(connection)? == VERSION {
+        return Ok(());
+    }
+    let id = new_id()?;
+    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
+    let made = make(connection, &id);
+    let ended = connection.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" });
+    made.and(ended.of(connection))
+}
+
+pub(super) fn new_id() -> Result<String, StoreError> {
+    let mut id = [0; ID_BYTES];
+    rand::fill(&mut id).map_err(|_| StoreError::Random)?;
+    Ok(HEXLOWER.encode(&id))
+}
+
+/// Whether this could be one of [`new_id`]'s.
+#[cfg(any(feature = "kubernetes", feature = "etcd"))]
+pub(super) fn is_id(text: &str) -> bool {
+    HEXLOWER.decode(text.as_bytes()).is_ok_and(|id| id.len() == ID_BYTES)
+}
+
+fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
+    // Another process may have been faster.
+    if version(connection).of(connection)? == VERSION {
+        return Ok(());
+    }
+    connection.execute_batch(PAIRS).of(connection)?;
+    connection.execute_batch(STORE).of(connection)?;
+    connection
+        .execute("INSERT INTO store (one, id, mark) VALUES (1, ?1, 1)", [id])
+        .of(connection)?;
+    connection.pragma_update(None, "user_version", VERSION).of(connection)
+}
+
+/// Who the store is and how far it has come.
+pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
+    mark_of(connection, "SELECT id, mark FROM store WHERE one = 1")
+}
+
+/// Counts a transaction that has written something; gives how far the store has come with it.
+pub(super) fn advance(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
+    mark_of(connection, "UPDATE store SET mark = mark + 1 RETURNING id, mark")
+}
+
+fn mark_of(connection: &Connection, sql: &str) -> Result<StoreMark, rusqlite::Error> {
+    connection.prepare_cached(sql)?.query_row([], |row| {
+        Ok(StoreMark {
+            id: row.get(0)?,
+            // Counted from 1 upwards.
+            mark: row.get::<_, i64>(1)?.unsigned_abs(),
+            wrote: None,
+        })
+    })
+}
+
+/// What it was called, and where it has gone, if it was moved.
+pub(super) fn moved(connection: &Connection) -> Result<Option<(String, Moved)>, rusqlite::Error> {
+    let is_there: bool = connection
+        .prepare_cached("SELECT count(*) > 0 FROM sqlite_master WHERE name = 'moved'")?
+        .query_row([], |row| row.get(0))?;
+    if !is_there {
+        return Ok(None);
+    }
+    let row = |row: &rusqlite::Row<'_>| {
+        let (id, to) = (row.get(1)?, row.get(2)?);
+        Ok((row.get(0)?, Moved { id, to }))
+    };
+    connection.query_row("SELECT was, id, place FROM moved", [], row).optional()
+}
+
+/// Says where it has gone.
+pub(super) fn move_to(connection: &Connection, Moved { id, to }: &Moved) -> Result<(), StoreError> {
+    let another = new_id()?;
+    connection.execute_batch(MOVED).of(connection)?;
+    connection
+        .execute(
+            "INSERT INTO moved (one, was, id, place) SELECT 1, store.id, ?1, ?2 FROM store",
+            [id, to],
+        )
+        .and_then(|_| connection.execute("UPDATE store SET id = ?1", [another]))
+        .of(connection)?;
+    Ok(())
+}
+
+/// It is what it was.
+pub(super) fn take_back(connection: &Connection) -> Result<(), StoreError> {
+    let taken_back = "UPDATE store SET id = (SELECT was FROM moved); DROP TABLE moved";
+    connection.execute_batch(taken_back).of(connection)
+}
+
+/// Makes it the store of this name with the same content, which has come at least as far as `mark`.
+pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<StoreMark, StoreError> {
+    let mark = i64::try_from(mark).unwrap_or(i64::MAX);
+    connection.execute_batch("DROP TABLE IF EXISTS moved").of(connection)?;
+    let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
+    renamed.and_then(|_| standing(connection)).of(connection)
+}
+
+/// What was found is taken in the place of the store that is known. Unless it is that one, as it was before, its decisions that are not recorded are another
+/// gateway's.
+pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>, found: Option<&StoreMark>) -> Result<(), StoreError> {
+    let id = |mark: Option<&StoreMark>| mark.map(|mark| mark.id.clone());
+    let (known, found) = (id(known), id(found));
+    if found.is_some() && found == known {
+        return Ok(());
+    }
+    let found = found.unwrap_or_default();
+    let mut range = keys::pendings();
+    loop {
+        let pairs = page(connection, &range, PAGE).of(connection)?;
+        let Some(last) = pairs.last() else { return Ok(()) };
+        range = keys::after(&last.key, &range);
+        for pair in &pairs {
+            let mut part = Part::new(connection);
+            let done = pending::is_another_s(&mut part, &pair.key, &found);
+            part.end(done)?;
+        }
+    }
+}
+
+/// Makes it another store, which has come at least as far as `mark`, and whose time begins anew.
+pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
+    let mut part = Part::new(connection);
+    let anew = believed::begin_anew(&mut part);
+    part.end(anew)?;
+    name(connection, &new_id()?, mark)
+}

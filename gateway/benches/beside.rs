@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use attest::protocol::{Blob, ChallengeRequest};
-use attest_gateway::audit::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
+use attest_gateway::recording::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use results::{Bound, Figure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

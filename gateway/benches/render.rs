@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use attest_gateway::policy::ConfigSet;
+use attest_gateway::audit::ConfigSet;
 use attest_gateway::pools::needed::NeededState;
 use attest_gateway::pools::{self, Pool};
 use attest_ignition::{Config, SpecVersion};

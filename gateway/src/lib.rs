@@ -48,6 +48,8 @@ pub mod policy;
 pub mod pools;
 pub mod probe;
 pub mod proposal;
+pub mod recording;
+pub mod replay;
 pub mod secret_manifest;
 pub mod server;
 pub mod settings;

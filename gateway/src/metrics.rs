@@ -9,6 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::audit::{LogState, Observer};
+
 /// What is counted and measured.
 pub struct Metrics {
     registry: Registry,
@@ -262,6 +264,13 @@ impl fmt::Debug for Metrics {
     }
 }
 
+impl Observer for Metrics {
+    fn log_state(&self, LogState { is_broken, is_moved }: LogState) {
+        self.log_broken.set(i64::from(is_broken));
+        self.log_moved.set(i64::from(is_moved));
+    }
+}
+
 impl Metrics {
     /// Counts a decision, recorded or counted there: its kind, its verdict and the code of a refusal, in the attestation log's words.
     pub fn decided(&self, decision: String, verdict: String, code: Option<&str>) {
@@ -360,16 +369,6 @@ impl Metrics {
         self.clock_ahead.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
-    /// Says whether the attestation log cannot be written.
-    pub fn log_broken(&self, broken: bool) {
-        self.log_broken.set(i64::from(broken));
-    }
-
-    /// Says whether the attestation log that is written has lost its name.
-    pub fn log_moved(&self, moved: bool) {
-        self.log_moved.set(i64::from(moved));
-    }
-
     /// Says that the attestation log is not what the store knows of it. It stays said until the gateway starts again.
     pub fn log_incomplete(&self) {
         self.log_incomplete.set(1);
@@ -454,8 +453,10 @@ mod tests {
         metrics.cloud_fetched("aws-sts", Fetched::Limited);
         metrics.google_keys_stale(true);
         metrics.clock_ahead(7);
-        metrics.log_broken(true);
-        metrics.log_moved(true);
+        metrics.log_state(LogState {
+            is_broken: true,
+            is_moved: true,
+        });
         metrics.log_incomplete();
         metrics.log_segments_held(4);
         let text = metrics.text().unwrap();

@@ -161,7 +161,7 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
     let mut lines = Vec::new();
     for number in 0..40 {
         refusal.id = format!("{number:032x}");
-        let recorded = running.journal.record(&refusal, Vec::new(), ()).await.unwrap();
+        let recorded = running.recorder.record(&refusal, Vec::new(), ()).await.unwrap();
         lines.extend(recorded.line().map(str::to_owned));
     }
     // Who is counted is told no record.
@@ -186,7 +186,7 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
     fetch(&gateway, &stranger, &ticket).await.is_config(&gateway.rendered(POOL, "full"));
     assert_eq!(of(NODE), ["refused", "trusted"]);
     // What is not recorded is counted.
-    running.journal.sum_up(running.clock.now().as_secs(), true).await.unwrap();
+    running.recorder.sum_up(running.clock.now().as_secs(), true).await.unwrap();
     let one_by_one = of(STRANGER);
     assert_eq!(one_by_one.last().unwrap(), "served");
     let records = gateway.records();

@@ -35,7 +35,7 @@ async fn written(folder: &Path) {
     let open = |limits| {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();
         let name = folder.file_name().unwrap().to_str().unwrap();
-        Journal::open(&log, Signer::new(key(), Some(name), 1000), limits, blobs, std::sync::Arc::default())
+        Journal::open(&log, Signer::new(key(), Some(name), 1000), limits, blobs, std::sync::Arc::new(()))
     };
     let (journal, _) = open(limits).unwrap();
     journal.checkpoint(1_700_000_000).await.unwrap();

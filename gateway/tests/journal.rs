@@ -238,7 +238,7 @@ async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
     for (number, bytes) in sizes.iter().enumerate() {
         refusal.id = format!("{number:032x}");
         refusal.reason = "x".repeat(*bytes);
-        running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+        running.recorder.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
     }
     let bytes = || fs::metadata(gateway.path("state/attestation.jsonl")).unwrap().len();
     assert!((30_000_000..40_000_000).contains(&bytes()), "{} bytes", bytes());
@@ -261,7 +261,7 @@ async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
     gateway.command(&["node", "revoke", "worker-0"]);
     gateway.attest(next_boot(&ours), None).await.refused(403, "node-revoked");
     assert_eq!(lines(), before + 4);
-    running.journal.sum_up(at, true).await.unwrap();
+    running.recorder.sum_up(at, true).await.unwrap();
     let sum = gateway.records().pop().unwrap();
     assert_eq!(sum["counted"], 1 + sizes.len() + 3 + 1 - lines_about_genuine(&gateway));
     assert!(sum["reason"].as_str().unwrap().contains("genuine machines"), "{sum}");

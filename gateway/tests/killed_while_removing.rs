@@ -62,7 +62,7 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
     };
     let journal = loop {
         let signer = Signer::new(LogKey::read(&state.join("log.key")).unwrap(), Some(NAME), 2);
-        match Journal::open(&log, signer, limits, blobs.clone(), Arc::default()) {
+        match Journal::open(&log, signer, limits, blobs.clone(), Arc::new(())) {
             Err(JournalError::InUse(_)) => tokio::task::yield_now().await,
             opened => break opened.unwrap().0,
         }

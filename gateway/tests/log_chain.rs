@@ -21,7 +21,7 @@ const LOG: &str = "attestation.jsonl";
 fn open(folder: &Path) -> Result<Journal, JournalError> {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
-    Ok(Journal::open(&folder.join(LOG), signer, SegmentLimits::NEVER, blobs, Arc::default())?.0)
+    Ok(Journal::open(&folder.join(LOG), signer, SegmentLimits::NEVER, blobs, Arc::new(()))?.0)
 }
 
 /// Opens the log once the writer of a dropped journal has let go of it.

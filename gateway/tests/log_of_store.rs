@@ -323,7 +323,7 @@ fn journal(folder: &Path) -> Journal {
     let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw-2"), 1000);
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let log = folder.join("attestation.jsonl");
-    Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::default())
+    Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::new(()))
         .unwrap()
         .0
 }

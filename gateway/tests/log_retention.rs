@@ -56,7 +56,7 @@ pub fn open(folder: &Path, bytes: u64) -> Journal {
     loop {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();
         let signer = Signer::new(key(folder), Some("gw"), 1000);
-        match Journal::open(&log(folder), signer, limits, blobs, Arc::default()) {
+        match Journal::open(&log(folder), signer, limits, blobs, Arc::new(())) {
             Err(JournalError::InUse(_)) => std::thread::yield_now(),
             opened => return opened.unwrap().0,
         }

@@ -32,7 +32,7 @@ fn open(folder: &Path, limits: SegmentLimits) -> Journal {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let signer = || Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
     loop {
-        match Journal::open(&folder.join(LOG), signer(), limits, blobs.clone(), Arc::default()) {
+        match Journal::open(&folder.join(LOG), signer(), limits, blobs.clone(), Arc::new(())) {
             Err(JournalError::InUse(_)) => std::thread::yield_now(),
             opened => return opened.unwrap().0,
         }

@@ -23,6 +23,7 @@ use super::guesses::Guesses;
 use super::problem::{self, Refusal};
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
+use crate::audit::{ConfigSet, Earns};
 use crate::audit::{Decision, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use crate::certificates::Fingerprint;
 use crate::credentials::kubelet::Presented;
@@ -32,7 +33,7 @@ use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::machines::objects::MachineObjects;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::{self, Sightings};
-use crate::policy::{ConfigSet, Earns, Grant};
+use crate::policy::Grant;
 use crate::pools::live::{LivePools, Lookup};
 use crate::pools::{Pool, PoolInventory, RenderedConfig};
 use crate::settings::TicketSettings;
@@ -226,9 +227,7 @@ impl<'r> ConfigCase<'r> {
             Credential::Certificate(presented) => self.by_certificate(&presented).await?,
             Credential::Nothing => {
                 self.record.shown = Shown::Nothing;
-                pool.grants
-                    .for_nothing(pool.name())
-                    .ok_or_else(|| Refusal::evidence_required(pool.name()))?
+                Grant::for_nothing(&pool.grants, pool.name()).ok_or_else(|| Refusal::evidence_required(pool.name()))?
             }
         };
         self.record.grant = Some(grant.set());
@@ -258,7 +257,7 @@ impl<'r> ConfigCase<'r> {
         let ticket = ticket.redeem(&*endpoint.store, still, record.pending()).await?;
         record.use_number = Some(ticket.use_number());
         record.late_seconds = ticket.late_seconds();
-        pool.grants.for_ticket(&ticket).ok_or_else(refused)
+        Grant::for_ticket(&pool.grants, &ticket).ok_or_else(refused)
     }
 
     async fn by_token(&mut self, text: &Zeroizing<String>, claimant: Option<&Claimant>, version: SpecVersion) -> Result<Grant, Refusal> {
@@ -283,7 +282,7 @@ impl<'r> ConfigCase<'r> {
         record.use_number = Some(token.use_number());
         record.again = token.again();
         record.alerts.extend(token.stale().map(str::to_owned));
-        pool.grants.for_token(&token).ok_or_else(refused)
+        Grant::for_token(&pool.grants, &token).ok_or_else(refused)
     }
 
     async fn by_certificate(&mut self, presented: &Presented) -> Result<Grant, Refusal> {

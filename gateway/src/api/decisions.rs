@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::gateway::Gateway;
 use super::problem::Refusal;
-use crate::audit::{Journal, JournalError, LargeParts, Record, Recorded, Verdict};
+use crate::audit::{JournalError, LargeParts, Record, Recorded, Verdict};
+use crate::recording::Recorder;
 
 /// A decision, whole.
 pub(super) struct Decided<T> {
@@ -22,14 +23,14 @@ pub(super) struct Decided<T> {
 /// The one way into the log.
 #[derive(Debug)]
 pub(super) struct Decisions {
-    journal: Arc<Journal>,
+    recorder: Arc<Recorder>,
     store: Arc<dyn Store>,
 }
 
 impl Decisions {
     pub(super) fn of(gateway: &Gateway) -> Self {
         Self {
-            journal: Arc::clone(&gateway.journal),
+            recorder: Arc::clone(&gateway.recorder),
             store: Arc::clone(&gateway.store),
         }
     }
@@ -41,7 +42,7 @@ impl Decisions {
     /// [`JournalError`]: the answer is then 503.
     pub(super) async fn record<T>(&self, decided: Decided<T>) -> Result<Recorded<T>, JournalError> {
         let Decided { record, kept, outcome } = decided;
-        let recorded = self.journal.record(&record, kept, outcome).await;
+        let recorded = self.recorder.record(&record, kept, outcome).await;
         if may_have_taken(&record) && record.verdict != Verdict::Refused {
             match &recorded {
                 Ok(_) => self.store.settle(&record.id),

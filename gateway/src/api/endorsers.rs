@@ -11,6 +11,7 @@ use crate::certificates::ek_roots::EkRootsFolder;
 use crate::cloud::Clouds;
 use crate::machines::enrolment::{self, EkRecord};
 use crate::pools::{Endorsement, Pool};
+use crate::replay::keep_anchors;
 
 /// What evidence is verified against.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Endorsers {
             ek_root_blobs.push(name);
         }
         let ek_named_root_blobs = ek_roots.named_roots.iter().map(|root| Blobs::name(root)).collect();
-        let cloud_blobs = CloudBasis::keep(&clouds, blobs)?;
+        let cloud_blobs = keep_anchors(&clouds, blobs)?;
         Ok(Self {
             ek_roots,
             ek_root_blobs,

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::Sightings;
 use crate::pools::live::LivePools;
+use crate::recording::Recorder;
 use crate::settings::Settings;
 
 /// Everything that requests need, for whoever starts it and keeps it running.
@@ -32,6 +33,8 @@ pub struct Gateway {
     pub store: Arc<dyn Store>,
     /// The attestation log.
     pub journal: Arc<Journal>,
+    /// What records decisions in it.
+    pub recorder: Arc<Recorder>,
     /// Who vouches for EKs, and what the clouds sign with.
     pub endorsers: Arc<Endorsers>,
     /// The pools, as they are at the moment.

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use attest::azure::attested_document::AzureCloud;
 use attest::protocol::{Evidence, HexDigest};
-use attest::{AppraisalPolicy, NamedMachine, SpkiSha256};
+use attest::{AppraisalPolicy, Challenge, NamedMachine, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
 use super::digests::Digests;
 use super::likeness::Difference;
-use crate::credentials::challenges::Spent;
 
 /// See the module.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -19,7 +18,7 @@ pub struct Basis {
     pub digests: Option<Digests>,
     /// The challenge that was answered, and that nobody can answer any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub challenge: Option<Spent>,
+    pub challenge: Option<Challenge>,
     /// The answer, without its event log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,

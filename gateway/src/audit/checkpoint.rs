@@ -7,7 +7,6 @@ use super::chain::{Found, LineHash, Link};
 use super::journal::JournalError;
 use super::log_key::{LogKey, LogPublicKey};
 use super::record::{Decision, Record, decision_id};
-use crate::settings::is_replica_name;
 
 /// What is signed begins with this line: no signature over anything else is one over a checkpoint.
 const DOMAIN: &str = "attest-gateway/v1/log-checkpoint";
@@ -148,6 +147,16 @@ impl Signer {
     }
 }
 
+/// Longest name of a replica, in characters: as long as a host's name can be.
+const REPLICA_LIMIT_CHARACTERS: usize = 64;
+
+/// Returns whether a gateway can be called so: one word of a line.
+#[must_use]
+pub fn is_replica_name(name: &str) -> bool {
+    let takes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
+}
+
 /// What a gateway is called: as it is configured, or as the host.
 #[must_use]
 pub fn replica_name(configured: Option<&str>) -> String {
@@ -201,5 +210,21 @@ mod tests {
     #[test]
     fn a_host_has_a_name() {
         assert!(is_replica_name(&host()));
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_line() {
+        for (name, good) in [
+            ("gw-1.example.com", true),
+            ("A_b", true),
+            ("", false),
+            ("a b", false),
+            ("a\n", false),
+            ("ä", false),
+            (&"a".repeat(64), true),
+            (&"a".repeat(65), false),
+        ] {
+            assert_eq!(is_replica_name(name), good, "{name:?}");
+        }
     }
 }

@@ -11,7 +11,8 @@ use std::thread;
 
 use attest_store::{Store, StoreError};
 use company::Company;
-use console::{show, word};
+use console::show;
+pub use console::word;
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
@@ -19,7 +20,6 @@ use writer::{Append, Moment, Unsigned, Work, Writer};
 use super::blobs::{BlobError, Blobs};
 use super::chain::Point;
 use super::checkpoint::Signer;
-use super::counted::{self, Recording, Strangers};
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::log_key::LogPublicKey;
@@ -28,9 +28,7 @@ use super::retention::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
 use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;
-use super::would_refuse::WouldRefuse;
 use super::writer_lock::WriterLock;
-use crate::metrics::Metrics;
 
 /// Names and contents of the blobs that a record refers to. Many records share one content.
 pub type LargeParts = Vec<(String, Arc<[u8]>)>;
@@ -60,7 +58,42 @@ pub enum JournalError {
     Blobs(#[from] BlobError),
 }
 
-/// Proof that a decision is on disk. Only [`Journal::record`] makes one.
+/// What is told whether the log can be written.
+pub trait Observer: std::fmt::Debug + Send + Sync {
+    /// Is called after each write and each look.
+    fn log_state(&self, state: LogState);
+}
+
+/// Tells nobody.
+impl Observer for () {
+    fn log_state(&self, _: LogState) {}
+}
+
+/// Whether the log can be written, as far as was looked last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogState {
+    /// No record can be written.
+    pub is_broken: bool,
+    /// The file that is written does not have the log's name.
+    pub is_moved: bool,
+}
+
+/// A record as a line, not written yet.
+#[derive(Debug)]
+pub struct Prepared<'r> {
+    record: &'r Record,
+    line: Vec<u8>,
+}
+
+impl Prepared<'_> {
+    /// Returns the bytes that the line takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.line.len()
+    }
+}
+
+/// Proof that a decision is on disk, or that it gets no line and what it used up is. Only a [`Journal`] makes one.
 #[derive(Debug)]
 pub struct Recorded<T> {
     outcome: T,
@@ -84,9 +117,10 @@ impl<T> Recorded<T> {
 #[derive(Debug)]
 pub struct Journal {
     work: mpsc::SyncSender<Work>,
-    metrics: Arc<Metrics>,
+    observer: Arc<dyn Observer>,
+    /// Whether the last write, or look, has failed.
+    broken: AtomicBool,
     store: Option<Arc<dyn Store>>,
-    strangers: Strangers,
     /// Whether the file that is written had lost the log's name when that was looked at last.
     moved: Arc<AtomicBool>,
     unsigned: Arc<Unsigned>,
@@ -112,7 +146,7 @@ impl Journal {
         signer: Signer,
         limits: SegmentLimits,
         evidence: Blobs,
-        metrics: Arc<Metrics>,
+        observer: Arc<dyn Observer>,
     ) -> Result<(Self, u64), JournalError> {
         let lock = Arc::new(WriterLock::take(path)?);
         remove_unfinished(path, &evidence);
@@ -163,9 +197,9 @@ impl Journal {
             })?;
         let journal = Self {
             work,
-            metrics,
+            observer,
+            broken: AtomicBool::new(false),
             store: None,
-            strangers: Strangers::default(),
             moved,
             unsigned,
             signed,
@@ -230,7 +264,7 @@ impl Journal {
     /// [`JournalError`]: it goes on in the file that was moved, and has to be told again.
     pub async fn reopen(&self, at: u64) -> Result<bool, JournalError> {
         let reopened = self.ask(|done| Work::Reopen(self.moment(at), done)).await;
-        self.metrics.log_moved(self.is_moved());
+        self.observe();
         reopened
     }
 
@@ -316,47 +350,59 @@ impl Journal {
         let (done, found) = oneshot::channel();
         let asked = self.work.try_send(Work::Probe(done)).is_ok();
         let writable = asked && found.await.unwrap_or(false);
-        self.metrics.log_broken(!writable);
-        self.metrics.log_moved(self.is_moved());
+        self.broken.store(!writable, Ordering::Relaxed);
+        self.observe();
         writable
     }
 
+    fn observe(&self) {
+        self.observer.log_state(LogState {
+            is_broken: self.broken.load(Ordering::Relaxed),
+            is_moved: self.is_moved(),
+        });
+    }
+
     /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
-    /// answered. The console shows the same decision as a line for people. Of decisions that are more than the budget for them,
-    /// a line says beforehand that they are counted, and [`Journal::sum_up`] how many there were.
+    /// answered. The console shows the same decision as a line for people.
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503, whatever the outcome was.
     pub async fn record<T>(&self, record: &Record, blobs: LargeParts, outcome: T) -> Result<Recorded<T>, JournalError> {
+        self.write(self.prepare(record)?, blobs, outcome).await
+    }
+
+    /// Makes a line of a record, for [`Journal::write`].
+    ///
+    /// # Errors
+    /// [`JournalError::Record`].
+    pub fn prepare<'r>(&self, record: &'r Record) -> Result<Prepared<'r>, JournalError> {
         let line = self.line(record)?;
-        let bytes = blobs
-            .iter()
-            .map(|(_, content)| content.len())
-            .fold(line.len(), usize::saturating_add);
-        let line = match self.strangers.admit(record, bytes) {
-            Recording::OneByOne => {
-                self.append(line, blobs).await?;
-                show(record);
-                Some(record.id.clone())
-            }
-            Recording::Counted { of, announced } => {
-                if !announced {
-                    let counting = counted::begins(of, record.at)?;
-                    self.append(self.line(&counting)?, Vec::new()).await?;
-                    show(&counting);
-                    self.strangers.announced(of);
-                }
-                self.sync_spent(record).await?;
-                self.metrics.decision_counted();
-                None
-            }
-        };
-        self.metrics
-            .decided(word(&record.decision), word(&record.verdict), record.code.as_deref());
-        for code in WouldRefuse::codes(&record.would_refuse) {
-            self.metrics.would_refuse(&record.pool, code);
-        }
+        Ok(Prepared { record, line })
+    }
+
+    /// Writes a prepared line as [`Journal::record`] does.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn write<T>(
+        &self,
+        Prepared { record, line }: Prepared<'_>,
+        blobs: LargeParts,
+        outcome: T,
+    ) -> Result<Recorded<T>, JournalError> {
+        self.append(line, blobs).await?;
+        show(record);
+        let line = Some(record.id.clone());
         Ok(Recorded { outcome, line })
+    }
+
+    /// Gives `outcome` back for a decision that gets no line of its own, because another line counts it: once what it used up is durable.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the answer is then 503.
+    pub async fn count<T>(&self, record: &Record, outcome: T) -> Result<Recorded<T>, JournalError> {
+        self.sync_spent(record).await?;
+        Ok(Recorded { outcome, line: None })
     }
 
     /// Makes durable what a decision has used up that gets no line: nobody is told of it before, either. That is the challenge of refused evidence;
@@ -376,19 +422,6 @@ impl Journal {
         }
     }
 
-    /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.
-    ///
-    /// # Errors
-    /// [`JournalError`]: what was counted is lost with it; that something was stands in the log.
-    pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
-        for sum in self.strangers.sums(now, all) {
-            let record = counted::sum(sum, now)?;
-            self.append(self.line(&record)?, Vec::new()).await?;
-            show(&record);
-        }
-        Ok(())
-    }
-
     fn line(&self, record: &Record) -> Result<Vec<u8>, JournalError> {
         let store = self.store.as_ref().and_then(|store| store.standing());
         Ok(serde_json::to_vec(&Line { record, store })?)
@@ -399,8 +432,8 @@ impl Journal {
         let append = Append { record, blobs, done };
         self.work.try_send(Work::Append(append)).map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
-        self.metrics.log_broken(!written);
-        self.metrics.log_moved(self.is_moved());
+        self.broken.store(!written, Ordering::Relaxed);
+        self.observe();
         if !written {
             return Err(JournalError::Failed);
         }

@@ -221,7 +221,7 @@ impl fmt::Debug for Base {
 ///
 /// # Errors
 /// [`LikenessError`]: it is given as it was, or not at all.
-pub(super) fn content(blobs: &Blobs, sha256: &str, difference: Option<&Difference>) -> Result<Vec<u8>, LikenessError> {
+pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&Difference>) -> Result<Vec<u8>, LikenessError> {
     let Some(Difference { from, zstd }) = difference else {
         return Ok(blobs.get(sha256)?);
     };

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::admin::Act;
 use super::basis::Basis;
 use super::checkpoint::Checkpoint;
+use super::grants::{ConfigSet, Grants};
 use super::reason::Use;
 use super::retention::Removal;
 use super::would_refuse::WouldRefuse;
-use crate::policy::{ConfigSet, Grants};
 
 /// The schema's version.
 const VERSION: u32 = 1;

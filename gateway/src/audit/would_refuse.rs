@@ -35,8 +35,9 @@ impl WouldRefuse {
         result.would_refuse().iter().take(RECORDED_LIMIT).map(one).collect()
     }
 
-    /// The codes, each once.
-    pub(super) fn codes(all: &[Self]) -> Vec<&str> {
+    /// Returns the codes, each once.
+    #[must_use]
+    pub fn codes(all: &[Self]) -> Vec<&str> {
         let mut codes: Vec<&str> = all.iter().map(|one| one.code.as_str()).collect();
         codes.sort_unstable();
         codes.dedup();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::policy::ConfigSet;
+use attest_gateway::audit::ConfigSet;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
 

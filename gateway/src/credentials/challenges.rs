@@ -2,7 +2,6 @@
 
 use attest::{Challenge, UnixTime};
 use attest_store::{EntryKind, Spend, Spendable, Store, StoreError};
-use serde::{Deserialize, Serialize};
 
 use super::seal::{NotSealed, Seal, SealError, Sealed};
 
@@ -19,15 +18,20 @@ pub fn seal(seal: &Seal, challenge: &Challenge) -> Result<String, SealError> {
 #[derive(Debug)]
 pub struct Opened(Challenge);
 
-/// A challenge that nobody can answer any more. Only [`Opened::spend`] makes one; read back, it is a record's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+/// A challenge that nobody can answer any more. Only [`Opened::spend`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent(Challenge);
 
 impl Spent {
     #[must_use]
     pub const fn challenge(&self) -> &Challenge {
         &self.0
+    }
+
+    /// Returns the challenge, for a record.
+    #[must_use]
+    pub fn into_challenge(self) -> Challenge {
+        self.0
     }
 }
 

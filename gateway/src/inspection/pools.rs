@@ -6,8 +6,8 @@ use attest::Combination;
 use attest_system::clock::rfc3339;
 
 use super::{Depth, Finding, clouds};
+use crate::audit::{ConfigSet, Earns};
 use crate::cloud::Clouds;
-use crate::policy::{ConfigSet, Earns};
 use crate::pools::Pool;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
 use crate::settings::{ApprovalSettings, Keys};

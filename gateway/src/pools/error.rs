@@ -11,7 +11,7 @@ use attest_ignition::{Invalid, NotAConfig};
 
 use super::needed::NeededError;
 use super::upstream::{IncludeError, UpstreamError};
-use crate::policy::ConfigSet;
+use crate::audit::ConfigSet;
 
 /// Why a pool cannot be served.
 #[derive(Debug, thiserror::Error)]

@@ -22,11 +22,11 @@ use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError, new_values, observed, whose};
+use crate::audit::{Earns, Grants};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;
 use crate::machines::objects::MachineRules;
-use crate::policy::{Earns, Grants};
 use crate::settings::misplaced;
 
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of

@@ -19,8 +19,8 @@ use super::packed::{Packed, Packing, Places};
 use super::upstream::{Fetched, Upstream};
 use super::versions::{Kind, Versions};
 use super::{Pool, PoolError, PoolInventory, file};
+use crate::audit::{ConfigSet, Earns, Grants};
 use crate::machines::new_values::Rules as NewValueRules;
-use crate::policy::{ConfigSet, Earns, Grants};
 
 /// What is in the folder of pools.
 #[derive(Debug)]

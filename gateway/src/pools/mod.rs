@@ -42,11 +42,12 @@ pub use load::{Folders, folders, grants, load, policy, policy_of, reference_valu
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 
+use crate::audit::{ConfigSet, Earns, Grants};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;
 use crate::machines::objects::MachineRules;
-use crate::policy::{ConfigSet, Earns, Grant, Grants};
+use crate::policy::Grant;
 
 /// The sample that `init` writes.
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");

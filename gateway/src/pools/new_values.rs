@@ -3,8 +3,8 @@
 use attest::AppraisalPolicy;
 use serde::Deserialize;
 
+use crate::audit::Earns;
 use crate::machines::new_values::{MACHINES_WANTED, Rules, WINDOW_HOURS};
-use crate::policy::Earns;
 
 const SECONDS_PER_MINUTE: u64 = 60;
 const SECONDS_PER_HOUR: u64 = 3600;

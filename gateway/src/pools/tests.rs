@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::folder::Reader;
 use super::versions::Kind;
 use super::*;
-use crate::policy::Earns;
+use crate::audit::Earns;
 
 mod attestation;
 mod second_stage;
@@ -146,7 +146,7 @@ fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
 fn a_grant_for_one_pool_gives_nothing_in_another() {
     let worker = load_with(|_| ()).unwrap();
     let infra = load_with(|pool| fs::rename(pool, pool.with_file_name("infra")).unwrap()).unwrap();
-    let grant = worker.grants.for_nothing("worker").unwrap();
+    let grant = Grant::for_nothing(&worker.grants, "worker").unwrap();
     assert!(worker.config(&grant).is_some());
     assert!(infra.config(&grant).is_none());
 }

@@ -10,7 +10,7 @@ use attest::{Combination, Kind, ReferenceValues};
 use super::endorsement::{ANY_TPM, Endorsement};
 use super::whose::anybodys_in_azure;
 use super::{Pool, PoolInventory};
-use crate::policy::Earns;
+use crate::audit::Earns;
 
 /// What is beyond is extended by what the firmware starts.
 const LAST_PCR_OF_THE_FIRMWARE: u8 = 7;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use attest_ignition::{Config, NotAConfig, SpecVersion};
 use serde_json::Value;
 
-use crate::policy::ConfigSet;
+use crate::audit::ConfigSet;
 use crate::pools::{Change, Difference, Pool, differences};
 
 /// How many of the entries beyond are named.

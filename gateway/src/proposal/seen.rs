@@ -8,8 +8,9 @@ use attest::tpm::rules::{Check, could_hold, recorded};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, UnixTime, appraise};
 
 use super::values::{self, Value};
+use crate::audit::Blobs;
 use crate::audit::past::Past;
-use crate::audit::{Blobs, verify};
+use crate::replay::verify;
 
 /// Most variants of one thing that are told apart: what has more is different on each machine, or no rule could list it.
 pub const VARIANTS_LIMIT: usize = 256;

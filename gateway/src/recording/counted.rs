@@ -8,9 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use attest::UnixTime;
 use attest_system::clock::rfc3339;
 
-use super::journal::JournalError;
-use super::record::{Decision, Record, Shown, Verdict, decision_id};
 use crate::admission::{Budget, Network, Source, Spending};
+use crate::audit::{Decision, JournalError, Record, Shown, Verdict, decision_id};
 
 /// Bytes of records at once of those who proved nothing. A rack of a thousand machines that are refused takes one megabyte; ten thousand that
 /// show nothing, five.

@@ -10,90 +10,87 @@ use attest::gcp::GoogleKeys;
 use attest::tpm::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
-use super::basis::CloudBasis;
-use super::blobs::{BlobError, Blobs};
-use super::replay::ReplayError;
+use super::ReplayError;
+use crate::audit::{BlobError, Blobs, CloudBasis};
 use crate::cloud::{self, Clouds, Role};
 
-impl CloudBasis {
-    /// Keeps every configured certificate, and gives their names: all that any record will speak of.
-    ///
-    /// # Errors
-    /// [`BlobError`].
-    pub fn keep(clouds: &Clouds, blobs: &Blobs) -> Result<Self, BlobError> {
-        let mut basis = Self {
-            vtpm_roots: Some(Vec::new()),
-            azure_clouds: clouds.azure_trust().trust.clouds().to_vec(),
-            ..Self::default()
-        };
-        for (role, certificate) in clouds.record_certificates() {
-            let name = Blobs::name(certificate);
-            blobs.put(&name, certificate)?;
-            match role {
-                Role::GcpVtpmRoot => basis.vtpm_roots.get_or_insert_default().push(name),
-                Role::AwsRegion(region) => basis.region_certificates.entry(region.clone()).or_default().push(name),
-                Role::AwsNitroRoot => basis.nitro_roots.push(name),
-                Role::AzureRoot | Role::AzureIntermediate => basis.azure_certificates.push(name),
-                Role::AzureVtpmRoot => basis.azure_vtpm_roots.push(name),
-            }
+/// Keeps every configured certificate, and gives their names: all that any record will speak of.
+///
+/// # Errors
+/// [`BlobError`].
+pub fn keep(clouds: &Clouds, blobs: &Blobs) -> Result<CloudBasis, BlobError> {
+    let mut basis = CloudBasis {
+        vtpm_roots: Some(Vec::new()),
+        azure_clouds: clouds.azure_trust().trust.clouds().to_vec(),
+        ..CloudBasis::default()
+    };
+    for (role, certificate) in clouds.record_certificates() {
+        let name = Blobs::name(certificate);
+        blobs.put(&name, certificate)?;
+        match role {
+            Role::GcpVtpmRoot => basis.vtpm_roots.get_or_insert_default().push(name),
+            Role::AwsRegion(region) => basis.region_certificates.entry(region.clone()).or_default().push(name),
+            Role::AwsNitroRoot => basis.nitro_roots.push(name),
+            Role::AzureRoot | Role::AzureIntermediate => basis.azure_certificates.push(name),
+            Role::AzureVtpmRoot => basis.azure_vtpm_roots.push(name),
         }
-        Ok(basis)
     }
+    Ok(basis)
+}
 
-    /// What the clouds signed with, as it was then.
-    pub(super) fn endorsements(&self, blobs: &Blobs) -> Result<CloudEndorsements, ReplayError> {
-        let wrong = |what: &'static str| move |problem: String| ReplayError::Anchor { what, problem };
-        let google_keys = match &self.google_keys {
-            Some(name) => {
-                let keys = GoogleKeys::from_jwks(&blobs.get(name)?).map_err(|error| wrong("keys of Google")(error.to_string()))?;
-                Some(Arc::new(keys))
-            }
-            None => None,
-        };
-        let mut regions = BTreeMap::new();
-        for (region, names) in &self.region_certificates {
-            regions.insert(region.clone(), certificates(names, blobs)?);
+/// What the clouds signed with, as it was then.
+pub(super) fn endorsements(basis: &CloudBasis, blobs: &Blobs) -> Result<CloudEndorsements, ReplayError> {
+    let wrong = |what: &'static str| move |problem: String| ReplayError::Anchor { what, problem };
+    let google_keys = match &basis.google_keys {
+        Some(name) => {
+            let keys = GoogleKeys::from_jwks(&blobs.get(name)?).map_err(|error| wrong("keys of Google")(error.to_string()))?;
+            Some(Arc::new(keys))
         }
-        let region_certificates = if regions.is_empty() {
-            None
-        } else {
-            let regions = RegionCertificates::new(regions).map_err(|error| wrong("certificates of AWS's regions")(error.to_string()))?;
-            Some(Arc::new(regions))
-        };
-        let nitro_roots = if self.nitro_roots.is_empty() {
-            None
-        } else {
-            let roots = NitroRoots::new(&certificates(&self.nitro_roots, blobs)?);
-            Some(Arc::new(roots.map_err(|error| wrong("roots of NitroTPM")(error.to_string()))?))
-        };
-        let azure = if self.azure_certificates.is_empty() {
-            None
-        } else {
-            let trust = cloud::azure_trust_of(&self.azure_clouds, certificates(&self.azure_certificates, blobs)?);
-            Some(Arc::new(trust.map_err(|error| wrong("roots of Azure")(error.to_string()))?))
-        };
-        let azure_vtpm = if self.azure_vtpm_roots.is_empty() {
-            None
-        } else {
-            // What could not be used was left out then, too.
-            let (roots, _) = cloud::azure_vtpm_roots_of(certificates(&self.azure_vtpm_roots, blobs)?);
-            Some(Arc::new(roots))
-        };
-        Ok(CloudEndorsements {
-            google_keys,
-            region_certificates,
-            nitro_roots,
-            azure,
-            azure_vtpm,
-        })
+        None => None,
+    };
+    let mut regions = BTreeMap::new();
+    for (region, names) in &basis.region_certificates {
+        regions.insert(region.clone(), certificates(names, blobs)?);
     }
+    let region_certificates = if regions.is_empty() {
+        None
+    } else {
+        let regions = RegionCertificates::new(regions).map_err(|error| wrong("certificates of AWS's regions")(error.to_string()))?;
+        Some(Arc::new(regions))
+    };
+    let nitro_roots = if basis.nitro_roots.is_empty() {
+        None
+    } else {
+        let roots = NitroRoots::new(&certificates(&basis.nitro_roots, blobs)?);
+        Some(Arc::new(roots.map_err(|error| wrong("roots of NitroTPM")(error.to_string()))?))
+    };
+    let azure = if basis.azure_certificates.is_empty() {
+        None
+    } else {
+        let trust = cloud::azure_trust_of(&basis.azure_clouds, certificates(&basis.azure_certificates, blobs)?);
+        Some(Arc::new(trust.map_err(|error| wrong("roots of Azure")(error.to_string()))?))
+    };
+    let azure_vtpm = if basis.azure_vtpm_roots.is_empty() {
+        None
+    } else {
+        // What could not be used was left out then, too.
+        let (roots, _) = cloud::azure_vtpm_roots_of(certificates(&basis.azure_vtpm_roots, blobs)?);
+        Some(Arc::new(roots))
+    };
+    Ok(CloudEndorsements {
+        google_keys,
+        region_certificates,
+        nitro_roots,
+        azure,
+        azure_vtpm,
+    })
+}
 
-    /// The roots of instances' vTPMs, as they were then.
-    pub(super) fn vtpm_roots(&self, blobs: &Blobs) -> Result<Option<Arc<VtpmRoots>>, ReplayError> {
-        let Some(names) = &self.vtpm_roots else { return Ok(None) };
-        let (roots, _) = cloud::vtpm_roots_of(certificates(names, blobs)?);
-        Ok(Some(Arc::new(roots)))
-    }
+/// The roots of instances' vTPMs, as they were then.
+pub(super) fn vtpm_roots(basis: &CloudBasis, blobs: &Blobs) -> Result<Option<Arc<VtpmRoots>>, ReplayError> {
+    let Some(names) = &basis.vtpm_roots else { return Ok(None) };
+    let (roots, _) = cloud::vtpm_roots_of(certificates(names, blobs)?);
+    Ok(Some(Arc::new(roots)))
 }
 
 fn certificates(names: &[String], blobs: &Blobs) -> Result<Vec<CertificateDer<'static>>, ReplayError> {

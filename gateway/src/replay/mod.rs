@@ -1,6 +1,11 @@
 //! A recorded decision, made again: what an auditor does months later.
 
+mod anchors;
+pub mod simulation;
+
 use std::sync::Arc;
+
+pub use anchors::keep as keep_anchors;
 
 use attest::protocol::{Blob, HexDigest};
 use attest::reference_sets::ReferenceSets;
@@ -11,9 +16,7 @@ use attest::{
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
-use super::basis::Basis;
-use super::blobs::{BlobError, Blobs};
-use super::likeness::{self, Difference, LikenessError};
+use crate::audit::{Basis, BlobError, Blobs, Difference, LikenessError, event_log};
 use crate::certificates::Certificate;
 use crate::certificates::ek_roots;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
@@ -151,13 +154,12 @@ pub struct VerifiedAgain {
 /// As [`replay`].
 pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     let Line { at, basis } = serde_json::from_str(line)?;
-    let challenge = basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
-    let challenge = challenge.challenge();
+    let challenge = &basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let policy = basis.policy.ok_or(ReplayError::Missing("policy"))?;
     let policy = with_reference_sets(policy, blobs)?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
     let log = |sha256: &Option<String>, difference: &Option<Difference>| {
-        let content = sha256.as_ref().map(|sha256| likeness::content(blobs, sha256, difference.as_ref()));
+        let content = sha256.as_ref().map(|sha256| event_log(blobs, sha256, difference.as_ref()));
         content.transpose().map(|content| content.map(Blob))
     };
     let first = log(&basis.event_log_sha256, &basis.event_log_difference)?;
@@ -169,7 +171,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     if let (Some(vtpm), Some(log)) = (&mut evidence.azure_vtpm, of_vtpm) {
         vtpm.event_log = Some(log);
     }
-    let mut endorsements = match basis.cloud.vtpm_roots(blobs)? {
+    let mut endorsements = match anchors::vtpm_roots(&basis.cloud, blobs)? {
         Some(roots) => Endorsements::of_gcp_instances(roots),
         None => {
             let read = |names: &[String]| {
@@ -185,7 +187,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     if let (true, Some(subject)) = (basis.allowlisted, &challenge.subject.tpm) {
         endorsements = endorsements.allow(subject.attester.ek_digest().map_err(Reject::from)?);
     }
-    endorsements = endorsements.with_clouds(basis.cloud.endorsements(blobs)?);
+    endorsements = endorsements.with_clouds(anchors::endorsements(&basis.cloud, blobs)?);
     let sts = match (&basis.cloud.sts_answer, policy.aws_sts()) {
         (Some(answer), Some(rules)) => Some(StsCall {
             rules,

@@ -10,10 +10,10 @@ use attest::tpm::TpmEvidenceError;
 use attest::tpm::rules::BootRefusal;
 use attest::{AppraisalPolicy, Reject, UnixTime, appraise};
 
-use super::blobs::Blobs;
-use super::past::{self, Past, Sought};
-use super::reading::{LogFile, ReadError};
-use super::replay::verify;
+use super::verify;
+use crate::audit::Blobs;
+use crate::audit::past::{self, Past, Sought};
+use crate::audit::reading::{LogFile, ReadError};
 
 /// Machines that are named where several share a cause.
 pub const NAMED_LIMIT: usize = 3;

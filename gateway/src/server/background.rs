@@ -364,7 +364,7 @@ async fn sum_up(gateway: Arc<Gateway>) {
     let mut log = TaskLog::new("record aggregated decisions");
     loop {
         every.tick().await;
-        log.note(gateway.journal.sum_up(gateway.clock.now().as_secs(), false).await);
+        log.note(gateway.recorder.sum_up(gateway.clock.now().as_secs(), false).await);
     }
 }
 

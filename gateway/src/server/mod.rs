@@ -29,7 +29,7 @@ use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 use crate::audit::admin::Verb;
 use crate::audit::{
-    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
+    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
     resolve_pending,
 };
 #[cfg(feature = "cluster")]
@@ -39,6 +39,7 @@ use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
+use crate::recording::Recorder;
 use crate::settings::Settings;
 use background::Hangup;
 use connection::ConnectionService;
@@ -152,7 +153,8 @@ impl Server {
             compress_after: settings.segments.compress_after,
         };
         let retention = retention::of(&settings, &blobs);
-        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, Arc::clone(&metrics))?;
+        let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(&metrics);
+        let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, observer)?;
         let admission = Arc::new(Admission::new(&settings.limits, &settings.store.engine));
         // Before it is watched for changes.
         if settings.tls.client_ca_of_cluster
@@ -197,6 +199,7 @@ impl Server {
         let seal = seal(&settings, clock, &store).await?;
         checkpoints::begin(&journal, &*store, missing, &settings.attestation_log(), clock, &metrics).await;
         journal.compress_closed();
+        let journal = Arc::new(journal);
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {
             let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();
@@ -217,7 +220,8 @@ impl Server {
             clock,
             seal: Arc::new(seal),
             store,
-            journal: Arc::new(journal),
+            recorder: Arc::new(Recorder::new(Arc::clone(&journal), Arc::clone(&metrics))),
+            journal,
             endorsers: Arc::new(endorsers),
             pools: Arc::new(pools),
             metrics,
@@ -314,7 +318,7 @@ impl Server {
             Ok(()) => tracing::info!("stopped"),
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
         }
-        if let Err(error) = gateway.journal.sum_up(gateway.clock.now().as_secs(), true).await {
+        if let Err(error) = gateway.recorder.sum_up(gateway.clock.now().as_secs(), true).await {
             tracing::warn!(%error, "cannot record how many decisions were counted");
         }
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {

@@ -7,12 +7,10 @@ use tracing_subscriber::EnvFilter;
 
 use super::Fault;
 use super::lifetimes::seconds;
+use crate::audit::is_replica_name;
 
 /// Smallest segment of the attestation log, in bytes: a few lines.
 const SEGMENT_BYTES_LEAST: u64 = 4096;
-
-/// Longest name of a replica, in characters: as long as a host's name can be.
-const REPLICA_LIMIT_CHARACTERS: usize = 64;
 
 /// How the console's lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -61,13 +59,6 @@ pub struct KeepSettings {
     pub age: Option<Duration>,
     /// So many bytes, on the disk.
     pub bytes: Option<u64>,
-}
-
-/// Whether a gateway can be called so: one word of a line.
-#[must_use]
-pub fn is_replica_name(name: &str) -> bool {
-    let takes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
 }
 
 #[derive(Debug, Deserialize)]

@@ -26,7 +26,7 @@ use ipnet::IpNet;
 pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
 pub use limits::Limits;
 use log::LogSettings;
-pub use log::{CheckpointSettings, KeepSettings, LogFormat, SegmentSettings, is_replica_name};
+pub use log::{CheckpointSettings, KeepSettings, LogFormat, SegmentSettings};
 use serde_json::Value;
 use url::Url;
 

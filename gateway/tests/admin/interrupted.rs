@@ -81,7 +81,7 @@ fn journal(gateway: &Gateway) -> Journal {
     let key = LogKey::open(&gateway.path("state/log.key")).unwrap();
     let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
     let log = gateway.path("state/attestation.jsonl");
-    Journal::open(&log, Signer::new(key, None, 1000), SegmentLimits::NEVER, blobs, Arc::default())
+    Journal::open(&log, Signer::new(key, None, 1000), SegmentLimits::NEVER, blobs, Arc::new(()))
         .unwrap()
         .0
 }

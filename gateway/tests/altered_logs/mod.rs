@@ -62,7 +62,7 @@ async fn written(folder: &Path, before: &str) -> Lines {
     let name = folder.file_name().unwrap().to_str().unwrap();
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let signer = Signer::new(key, Some(name), 1000);
-    let (journal, _) = Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::default()).unwrap();
+    let (journal, _) = Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::new(())).unwrap();
     for number in 1..=u64::try_from(LAST).unwrap() {
         if CHECKPOINTS.contains(&usize::try_from(number).unwrap()) {
             journal.checkpoint(BEGAN + number).await.unwrap();

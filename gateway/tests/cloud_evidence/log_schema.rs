@@ -156,7 +156,7 @@ async fn counted() -> Vec<Value> {
     );
     refusal.reason = "x".repeat(1024 * 1024);
     for _ in 0..20 {
-        running.journal.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+        running.recorder.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
     }
     gateway.records()
 }

@@ -27,6 +27,7 @@ use crate::machines::attested::{self, Attested};
 use crate::machines::history::History;
 use crate::machines::instances::{self, InstanceClaim, InstanceError, InstanceRecord, Taken};
 use crate::machines::{enrolment, revocations};
+use crate::policy::Grant;
 use crate::pools::Pool;
 
 pub(super) use kept::by_digest;
@@ -212,10 +213,7 @@ impl<'r> EvidenceCase<'r> {
             Err(reject) => return Err(self.not_accepted(&pool, reject)),
         };
         let object = self.admit(&pool, result.claims())?;
-        let grant = pool
-            .grants
-            .for_attested(&result)
-            .ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
+        let grant = Grant::for_attested(&pool.grants, &result).ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
         if let Some(refused) = self.history.refused(pool.history, reading) {
             return Err(refused.into());
         }

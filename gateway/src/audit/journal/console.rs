@@ -22,8 +22,9 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// A word as the log has it.
-pub(super) fn word(value: &impl serde::Serialize) -> String {
+/// Returns a value as the log spells it.
+#[must_use]
+pub fn word(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),

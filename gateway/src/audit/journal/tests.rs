@@ -6,7 +6,6 @@ use attest_store::{Embedded, EntryKind, Spendable};
 use super::super::chain::Chain;
 use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
-use super::super::record::Verdict;
 use super::*;
 use crate::audit::Blobs;
 
@@ -16,7 +15,7 @@ fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
         signer(folder),
         SegmentLimits::NEVER,
         Blobs::open(&folder.join("evidence")).unwrap(),
-        Arc::default(),
+        Arc::new(()),
     )
 }
 
@@ -227,30 +226,4 @@ async fn no_line_is_written_before_what_it_stands_on_is_durable() {
     journal.checkpoint(1).await.unwrap_err();
     assert!(!journal.is_writable().await);
     assert_eq!(lines(), 1);
-}
-
-#[tokio::test]
-async fn what_is_only_counted_is_not_told_either_before_what_it_used_up_is_durable() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
-    let (journal, _) = open(folder.path()).unwrap();
-    let journal = journal.with_store(store.clone());
-    // Of more bytes than there are for strangers.
-    let counted = async |decision: Decision| {
-        let mut record = Record::new("d".to_owned(), decision, 0, "127.0.0.1:1".to_owned(), "worker".to_owned());
-        record.verdict = Verdict::Refused;
-        let large: Arc<[u8]> = vec![0; usize::try_from(counted::STRANGERS_AT_ONCE_BYTES).unwrap() + 1].into();
-        let recorded = journal.record(&record, vec![("large".to_owned(), large)], ()).await;
-        recorded.map(|recorded| assert_eq!(recorded.line(), None))
-    };
-    // The first has a line that says that they are counted.
-    spend(&*store, "a").await;
-    counted(Decision::Evidence).await.unwrap();
-    spend(&*store, "b").await;
-    counted(Decision::Evidence).await.unwrap();
-    fs::rename(folder.path().join("gateway.db-wal"), folder.path().join("away")).unwrap();
-    spend(&*store, "c").await;
-    counted(Decision::Config).await.unwrap();
-    let refused = counted(Decision::Evidence).await;
-    assert!(matches!(refused, Err(JournalError::Failed)), "{refused:?}");
 }

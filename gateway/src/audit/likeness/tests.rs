@@ -33,7 +33,7 @@ fn kept(likenesses: &Likenesses, blobs: &Blobs, log: &[u8]) -> Likened {
 }
 
 fn read(blobs: &Blobs, likened: &Likened) -> Result<Vec<u8>, LikenessError> {
-    content(blobs, &likened.sha256, likened.difference.as_ref())
+    event_log(&blobs, &likened.sha256, likened.difference.as_ref())
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
     let other = kept(&likenesses, &blobs, &log(2, 1, 8192));
     assert!(other.difference.is_none());
     let difference = likened.difference.clone().unwrap();
-    let said = |difference: &Difference| content(&blobs, &likened.sha256, Some(difference)).unwrap_err().to_string();
+    let said = |difference: &Difference| event_log(&blobs, &likened.sha256, Some(difference)).unwrap_err().to_string();
     let with = |zstd: Vec<u8>| Difference {
         from: difference.from.clone(),
         zstd: Blob(zstd),
@@ -97,10 +97,10 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
         let mut altered = difference.zstd.0.clone();
         altered[place] ^= 1;
         // A bit of the head may mean nothing.
-        if let Ok(found) = content(&blobs, &likened.sha256, Some(&with(altered))) {
+        if let Ok(found) = event_log(&blobs, &likened.sha256, Some(&with(altered))) {
             assert_eq!(found, log(1, 2, 8192));
         }
-        assert!(content(&blobs, &likened.sha256, Some(&with(difference.zstd.0[..place].to_vec()))).is_err());
+        assert!(event_log(&blobs, &likened.sha256, Some(&with(difference.zstd.0[..place].to_vec()))).is_err());
     }
     let mut altered = difference.zstd.0.clone();
     *altered.last_mut().unwrap() ^= 1;
@@ -137,7 +137,7 @@ fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
     let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap();
     let read = |zstd: Vec<u8>, sha256: &str| {
         let from = base.sha256.clone();
-        content(&blobs, sha256, Some(&Difference { from, zstd: Blob(zstd) }))
+        event_log(&blobs, sha256, Some(&Difference { from, zstd: Blob(zstd) }))
     };
     let zeros = vec![0; limit + 1];
     let frame = |length: usize| zstd::bulk::compress(&zeros[..length], LEVEL).unwrap();

@@ -16,7 +16,7 @@ use attest_gateway::audit::admin::Act;
 use attest_gateway::audit::{
     Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict, WouldRefuse,
 };
-use attest_gateway::policy::{ConfigSet, Grants};
+use attest_gateway::audit::{ConfigSet, Grants};
 use attest_store::Replacement;
 use attest_system::clock::rfc3339;
 use differences::Differences;

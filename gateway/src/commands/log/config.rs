@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use attest::challenge::is_pool_name;
-use attest_gateway::policy::ConfigSet;
+use attest_gateway::audit::ConfigSet;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
 use serde_json::Value;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use attest_gateway::audit::Blobs;
-use attest_gateway::audit::simulation::{Asked, Cause, Machines, Simulation, simulate};
 use attest_gateway::pools;
+use attest_gateway::replay::simulation::{Asked, Cause, Machines, Simulation, simulate};
 use attest_gateway::settings::Settings;
 use attest_system::clock::Clock;
 

@@ -25,7 +25,7 @@ impl Judged {
         // Whoever reads the document of an instance that belongs to nobody could claim it.
         let exposes = evidence.aws_identity_document.is_some() && !claimed;
         if proven && !exposes && evidence.too_large().is_none() {
-            basis.challenge = Some(spent);
+            basis.challenge = Some(spent.into_challenge());
             kept = anchors.into_kept();
             let is_trusted = record.verdict == Verdict::Trusted;
             kept.extend(keep_evidence(evidence, &mut basis, likenesses, is_trusted));

@@ -12,8 +12,8 @@ use attest_system::clock::rfc3339;
 
 use super::EvidenceCase;
 use crate::api::problem::Refusal;
+use crate::audit::Earns;
 use crate::machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
-use crate::policy::Earns;
 use crate::pools::Pool;
 
 /// Values that a line of the log names; the record has all of it.

@@ -103,7 +103,7 @@ impl Process {
 async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_written_again_for_the_next() {
     let (site, likenesses) = (Site::new(), Likenesses::default());
     let process = site.open(RULE);
-    let read = |likened: &Likened| likeness::content(&process.blobs, &likened.sha256, likened.difference.as_ref());
+    let read = |likened: &Likened| likeness::event_log(&process.blobs, &likened.sha256, likened.difference.as_ref());
     process.journal.checkpoint(1).await.unwrap();
     let first = process.boot(&likenesses, 40, 1).await;
     process.journal.checkpoint(50).await.unwrap();

@@ -50,7 +50,7 @@ impl Site {
         let blobs = Blobs::open(&self.path("evidence")).unwrap();
         let journal = loop {
             let signer = Signer::new(self.key(), Some("gw"), 1000);
-            match Journal::open(&self.log(), signer, LIMITS, blobs.clone(), std::sync::Arc::default()) {
+            match Journal::open(&self.log(), signer, LIMITS, blobs.clone(), std::sync::Arc::new(())) {
                 Err(JournalError::InUse(_)) => std::thread::yield_now(),
                 opened => break opened.unwrap().0,
             }

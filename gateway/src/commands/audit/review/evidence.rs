@@ -2,7 +2,8 @@
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Basis, Blobs, ReplayError, Shown, Verdict, WouldRefuse, replay, trusted_by};
+use attest_gateway::audit::{Basis, Blobs, Shown, Verdict, WouldRefuse, trusted_by};
+use attest_gateway::replay::{ReplayError, replay};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
 
 use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
@@ -84,8 +85,7 @@ impl Line {
 
     /// What the record says of the node is what the challenge was about.
     fn check_challenge(&self, basis: &Basis, differences: &mut Differences) {
-        let Some(spent) = &basis.challenge else { return };
-        let challenge = spent.challenge();
+        let Some(challenge) = &basis.challenge else { return };
         let subject = &challenge.subject;
         differences.same("pool", &self.pool, &challenge.pool);
         differences.same("kinds", &self.kinds, &subject.kinds());

@@ -1,0 +1,68 @@
+//! What each kind of proof earns in a pool: a part of `pool.toml`, and of records.
+
+use serde::{Deserialize, Serialize};
+
+/// What a kind of proof earns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Earns {
+    /// The full config.
+    Full,
+    /// The pre-approved config: what a node needs to submit its CSR.
+    PreApproved,
+    /// Nothing.
+    Refuse,
+}
+
+/// What each kind of proof earns in one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Grants {
+    /// A node that has attested.
+    pub attested: Earns,
+    /// A node with a provisioning token.
+    pub token: Earns,
+    /// A node whose kubelet has its client certificate.
+    pub kubelet: Earns,
+    /// A node that shows nothing.
+    pub nothing: Earns,
+}
+
+/// Which of a pool's two configs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConfigSet {
+    /// What a node needs to submit its CSR; no secrets.
+    PreApproved,
+    /// Everything.
+    Full,
+}
+
+impl std::fmt::Display for ConfigSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::PreApproved => "pre-approved",
+            Self::Full => "full",
+        })
+    }
+}
+
+impl Earns {
+    /// Which config it is.
+    #[must_use]
+    pub const fn set(self) -> Option<ConfigSet> {
+        match self {
+            Self::Full => Some(ConfigSet::Full),
+            Self::PreApproved => Some(ConfigSet::PreApproved),
+            Self::Refuse => None,
+        }
+    }
+}
+
+impl Grants {
+    /// Whether any kind of proof earns this.
+    #[must_use]
+    pub fn earn(&self, earns: Earns) -> bool {
+        [self.attested, self.token, self.kubelet, self.nothing].contains(&earns)
+    }
+}

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::io::Write;
 use std::time::Duration;
 
-use attest_gateway::audit::{Decision, LineHash, Link, LogKey, Record};
+use attest_log::{Decision, LineHash, Link, LogKey, Record};
 use results::{Bound, Figure};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -13,10 +13,10 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use attest_gateway::audit::ConfigSet;
 use attest_gateway::pools::needed::NeededState;
 use attest_gateway::pools::{self, Pool};
 use attest_ignition::{Config, SpecVersion};
+use attest_log::ConfigSet;
 use results::Figure;
 use serde_json::Value;
 

@@ -19,10 +19,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use attest::{HashAlg, SpkiSha256};
-use attest_gateway::audit::Blobs;
-use attest_gateway::audit::reading::files_beside;
 use attest_gateway::pools;
 use attest_gateway::replay::simulation::{Asked, Simulation, simulate};
+use attest_log::Blobs;
+use attest_log::reading::files_beside;
 use attest_system::clock::Clock;
 use firmware::Firmware;
 use results::{Bound, Figure};

@@ -16,7 +16,7 @@
 //! policy       what that earns                          → Grant
 //! machines     whose the instance is, the node's name   → instance → name
 //! api          somebody waits for it still              → given
-//! audit        one line, durable                        → Recorded<Response>
+//! attest-log   one line, durable                        → Recorded<Response>
 //! api          only from a Recorded                     → Response
 //! ```
 //!
@@ -31,7 +31,6 @@
 
 pub mod admission;
 pub mod api;
-pub mod audit;
 pub mod certificates;
 pub mod cloud;
 #[cfg(feature = "cluster")]

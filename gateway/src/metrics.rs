@@ -2,14 +2,13 @@
 
 use std::fmt;
 
+use attest_log::{LogState, Observer};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-
-use crate::audit::{LogState, Observer};
 
 /// What is counted and measured.
 pub struct Metrics {

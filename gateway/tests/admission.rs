@@ -11,7 +11,7 @@ use crate::support::kubelet::{Cluster, Connection, PATH, client, embedded, in_pr
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use attest::UnixTime;
 use attest_gateway::admission::Spending;
-use attest_gateway::audit::{Basis, Decision, Digests, Record};
+use attest_log::{Basis, Decision, Digests, Record};
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

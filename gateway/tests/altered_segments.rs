@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attest_gateway::audit::{Blobs, DecidedBy, Decision, Journal, LogKey, Record, SegmentLimits, Signer, closed_segments};
+use attest_log::{Blobs, DecidedBy, Decision, Journal, LogKey, Record, SegmentLimits, Signer, closed_segments};
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use attest::{HashAlg, SpkiSha256};
-use attest_gateway::audit::{Blobs, closed_segments};
+use attest_log::{Blobs, closed_segments};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

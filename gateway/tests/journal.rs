@@ -10,9 +10,9 @@ use crate::support;
 use crate::support::kubelet::embedded;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Answer, Case, Gateway, POOL, next_boot, now, serving_within, tpm};
-use attest_gateway::audit::{Decision, LineHash, Record, link_of};
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
+use attest_log::{Decision, LineHash, Record, link_of};
 use attest_system::clock::Clock;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_gateway::audit::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
+use attest_log::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
 use attest_store::Embedded;
 use attest_system::clock::Clock;
 use tokio::task::JoinSet;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use attest_gateway::audit::{LineHash, closed_segments};
+use attest_log::{LineHash, closed_segments};
 use serde_json::{Value, json};
 
 use crate::log_retention::text;

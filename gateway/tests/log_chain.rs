@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use attest_gateway::audit::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, SegmentLimits, Signer, Why, link_of};
+use attest_log::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, SegmentLimits, Signer, Why, link_of};
 use futures_util::future::join_all;
 
 use crate::support::killed_child::killed_after;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_gateway::audit::{
+use attest_log::{
     Blobs, CheckpointLine, Decision, Journal, JournalError, Keeping, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, kept,
     link_of,
 };

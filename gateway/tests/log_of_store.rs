@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use attest_gateway::api::decided_by;
-use attest_gateway::audit::{Blobs, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Shown, Signer, keep, link_of};
+use attest_log::{Blobs, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Shown, Signer, keep, link_of};
 
 use data_encoding::BASE64;
 use serde_json::Value;
@@ -67,7 +67,7 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     let log = gateway.path("state/attestation.jsonl");
     let chain = |log: &Path| {
         let text = fs::read_to_string(log).unwrap();
-        let link = attest_gateway::audit::link_of(text.lines().last().unwrap().as_bytes());
+        let link = attest_log::link_of(text.lines().last().unwrap().as_bytes());
         link.unwrap().unwrap().id
     };
     let old = chain(&log);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_gateway::audit::{
+use attest_log::{
     Blobs, DecidedBy, Decision, Journal, JournalError, LineHash, LogKey, Record, Retention, Rule, SegmentLimits, Signer, closed_segments,
     kept_file,
 };

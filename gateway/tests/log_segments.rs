@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_gateway::audit::{
+use attest_log::{
     Blobs, CheckpointLine, Decision, Journal, JournalError, LineHash, LogKey, Record, SegmentLimits, Signer, closed_segments, link_of,
 };
 use flate2::read::MultiGzDecoder;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use attest_gateway::audit::{Decision, LineHash, LogKey, Point, Record, Removal, Retention, Rule, closed_segments, decision_id, kept_file};
+use attest_log::{Decision, LineHash, LogKey, Point, Record, Removal, Retention, Rule, closed_segments, decision_id, kept_file};
 use attest_store::{Embedded, Store, Tick};
 use attest_system::clock::Clock;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_gateway::audit::Blobs;
+use attest_log::Blobs;
 
 use crate::support::{Gateway, program};
 

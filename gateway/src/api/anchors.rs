@@ -7,13 +7,13 @@ use attest::endorsements::CloudEndorsements;
 use attest::gcp::GcpError;
 use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
+use attest_log::{Basis, Blobs, CloudBasis, LargeParts, RecordedAnswer};
 
 use super::effort;
 use super::endorsers::Endorsers;
 use super::evidence::EvidenceAsked;
 use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
-use crate::audit::{Basis, Blobs, CloudBasis, LargeParts, RecordedAnswer};
 use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};
 use crate::pools::{Pool, PoolInventory};
 

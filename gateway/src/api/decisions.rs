@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use attest_log::{JournalError, LargeParts, Record, Recorded, Verdict};
 use attest_store::Store;
 use axum::response::{IntoResponse, Response};
 
 use super::gateway::Gateway;
 use super::problem::Refusal;
-use crate::audit::{JournalError, LargeParts, Record, Recorded, Verdict};
 use crate::recording::Recorder;
 
 /// A decision, whole.

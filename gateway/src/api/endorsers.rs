@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use attest::{EkDigest, Endorsements};
+use attest_log::{Basis, BlobError, Blobs, CloudBasis};
 use attest_store::{Reading, StoreError};
 
 use super::recent_chains::RecentChains;
-use crate::audit::{Basis, BlobError, Blobs, CloudBasis};
 use crate::certificates::ek_roots::EkRootsFolder;
 use crate::cloud::Clouds;
 use crate::machines::enrolment::{self, EkRecord};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use attest_log::Journal;
 use attest_store::Store;
 use attest_system::clock::Clock;
 
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
-use crate::audit::Journal;
 #[cfg(feature = "cluster")]
 use crate::cluster::Cluster;
 use crate::credentials::seal::Seal;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use attest_log::Journal;
 use attest_store::{EntryKind, Store};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::gateway::Gateway;
-use crate::audit::Journal;
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 

@@ -1,12 +1,12 @@
 //! A kubelet's client certificate, shown for a config.
 
 use attest::UnixTime;
+use attest_log::{Basis, Blobs, LargeParts};
 use attest_store::Store;
 use attest_system::clock::rfc3339;
 
 use super::problem::Refusal;
 use crate::admission::{Length, Source, TooBusy, Verification};
-use crate::audit::{Basis, Blobs, LargeParts};
 use crate::certificates::Certificate;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, Presented, Verified};
 use crate::machines::revocations;

@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH};
+use attest_log::decision_id;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::rejection::BytesRejection;
@@ -34,7 +35,6 @@ pub use endorsers::Endorsers;
 pub use gateway::Gateway;
 pub use problem::{CODES, Refusal, decided_by};
 
-use crate::audit::decision_id;
 use crate::pools::Pool;
 use crate::pools::live::{LivePools, Lookup};
 use challenge::ChallengeEndpoint;

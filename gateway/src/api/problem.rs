@@ -6,6 +6,7 @@ mod codes;
 use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest::reject::MALFORMED_REQUEST;
+use attest_log::DecidedBy;
 use attest_store::StoreError;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -15,8 +16,6 @@ use codes::{
     TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED, VALUE_AWAITED,
 };
 pub use codes::{CODES, decided_by, is_code};
-
-use crate::audit::DecidedBy;
 
 /// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
 const REASON_LIMIT_CHARACTERS: usize = 4096;

@@ -25,6 +25,8 @@ pub mod second_stage;
 
 use std::sync::Arc;
 
+use attest_log::Durable;
+use attest_log::admin::By;
 use attest_store::Store;
 use attest_system::clock::Clock;
 use attest_system::files;
@@ -42,8 +44,6 @@ pub use kept::{Keeping, Kept, keep, keep_by_fields};
 pub use machines::{away_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
 
-use crate::audit::Durable;
-use crate::audit::admin::By;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;

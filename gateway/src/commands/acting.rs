@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::bail;
-use attest_gateway::audit::admin::{Act, Acting, By, Thing, Verb};
 use attest_gateway::settings::Settings;
+use attest_log::admin::{Act, Acting, By, Thing, Verb};
 use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
 

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use attest_gateway::audit::admin::Verb;
 use attest_gateway::certificates::Certificate;
 use attest_gateway::pki::{Algorithm, Installation, Names, Wanted, install, issue};
 use attest_gateway::settings::Settings;
+use attest_log::admin::Verb;
 use attest_system::clock::{Clock, rfc3339};
 
 use super::acting::change_files;

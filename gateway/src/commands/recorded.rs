@@ -6,9 +6,9 @@ use anyhow::bail;
 use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::Quoted;
 use attest::{Claims, Kind};
-use attest_gateway::audit::WouldRefuse;
-use attest_gateway::audit::reading::{Found, Listed, LogFile, files_beside};
 use attest_gateway::settings::Settings;
+use attest_log::WouldRefuse;
+use attest_log::reading::{Found, Listed, LogFile, files_beside};
 use serde::Deserialize;
 
 /// Decisions that are named where several are meant; no more are looked for.

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::audit::ConfigSet;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
+use attest_log::ConfigSet;
 
 use super::output;
 

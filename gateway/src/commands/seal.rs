@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use attest_gateway::audit::admin::{Thing, Verb};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
+use attest_log::admin::{Thing, Verb};
 
 use super::acting::{change_files, change_store};
 use super::output;

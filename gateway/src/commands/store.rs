@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use attest_gateway::audit::admin::{By, Thing, Verb};
-use attest_gateway::audit::{self, CommandLog, LogKey, Resolved, Signer, Signs, keep};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
+use attest_log::admin::{By, Thing, Verb};
+use attest_log::{CommandLog, LogKey, Resolved, Signer, Signs, keep};
 use attest_store::{Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
 use attest_system::files::{self, PRIVATE, make_private_folder};
 use serde_json::json;
@@ -300,14 +300,14 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
         let missing = match fs::exists(from.log_key())? {
             true => {
                 let (chain, key) = (
-                    audit::last_chain(&log)?.unwrap_or_default(),
+                    attest_log::last_chain(&log)?.unwrap_or_default(),
                     LogKey::read(&from.log_key())?.public(),
                 );
-                audit::missing(&store, &log, Signs { chain: &chain, key }).await?
+                attest_log::missing(&store, &log, Signs { chain: &chain, key }).await?
             }
             false => Vec::new(),
         };
-        let resolved = audit::resolve_pending(&store, &log, &missing).await?;
+        let resolved = attest_log::resolve_pending(&store, &log, &missing).await?;
         ensure!(
             store.pending().await?.is_empty(),
             "decisions that are not recorded are left in the store: do it again"

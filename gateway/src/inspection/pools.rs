@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use attest::Combination;
+use attest_log::{ConfigSet, Earns};
 use attest_system::clock::rfc3339;
 
 use super::{Depth, Finding, clouds};
-use crate::audit::{ConfigSet, Earns};
 use crate::cloud::Clouds;
 use crate::pools::Pool;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};

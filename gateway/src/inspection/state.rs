@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use attest_log::{LogKey, is_written, lock_file, next_file};
 use attest_store::settings::{EngineSettings, EtcdSettings};
 use attest_store::{AnyStore, Embedded, EntryKind, mark_file};
 use attest_system::files::{no_other_than_file, temporary_file};
@@ -12,7 +13,6 @@ use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::{Depth, Finding};
-use crate::audit::{LogKey, is_written, lock_file, next_file};
 use crate::credentials::seal::{Seal, SealError};
 use crate::settings::Settings;
 

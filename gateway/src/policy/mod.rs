@@ -1,8 +1,8 @@
 //! The appraisal policy for attestation results: what each kind of proof earns in a pool.
 
 use attest::AttestationResult;
+use attest_log::{ConfigSet, Earns, Grants};
 
-use crate::audit::{ConfigSet, Earns, Grants};
 use crate::credentials::kubelet::Member;
 use crate::credentials::{tickets, tokens};
 

@@ -8,10 +8,10 @@ use attest_ignition::machine_config::manifest::ManifestError;
 use attest_ignition::machine_config::render::RenderError;
 use attest_ignition::machine_config::second_stage::SecondStageError;
 use attest_ignition::{Invalid, NotAConfig};
+use attest_log::ConfigSet;
 
 use super::needed::NeededError;
 use super::upstream::{IncludeError, UpstreamError};
-use crate::audit::ConfigSet;
 
 /// Why a pool cannot be served.
 #[derive(Debug, thiserror::Error)]

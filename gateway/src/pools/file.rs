@@ -17,12 +17,12 @@ use attest::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use attest::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError};
 use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
+use attest_log::{Earns, Grants};
 use inventory::{InventoryFile, inventory, nameable};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError, new_values, observed, whose};
-use crate::audit::{Earns, Grants};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;

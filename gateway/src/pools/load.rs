@@ -11,6 +11,7 @@ use attest_ignition::machine_config::appended::{Appended, CONTENT};
 use attest_ignition::machine_config::render::{self, Rendered, RenderedPool};
 use attest_ignition::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
 use attest_ignition::{Config, Invalid};
+use attest_log::{ConfigSet, Earns, Grants};
 
 use super::folder::{Folder, Reader};
 use super::needed::NeededState;
@@ -19,7 +20,6 @@ use super::packed::{Packed, Packing, Places};
 use super::upstream::{Fetched, Upstream};
 use super::versions::{Kind, Versions};
 use super::{Pool, PoolError, PoolInventory, file};
-use crate::audit::{ConfigSet, Earns, Grants};
 use crate::machines::new_values::Rules as NewValueRules;
 
 /// What is in the folder of pools.

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use attest::AppraisalPolicy;
 use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
 use attest_ignition::{Inexpressible, SpecVersion};
+use attest_log::{ConfigSet, Earns, Grants};
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 pub(crate) use difference::differences;
@@ -42,7 +43,6 @@ pub use load::{Folders, folders, grants, load, policy, policy_of, reference_valu
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 
-use crate::audit::{ConfigSet, Earns, Grants};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::history::HistoryRules;
 use crate::machines::new_values::Rules as NewValueRules;

@@ -1,9 +1,9 @@
 //! `[new_values]` of `pool.toml`: what becomes of machines whose boots have what no reference value has.
 
 use attest::AppraisalPolicy;
+use attest_log::Earns;
 use serde::Deserialize;
 
-use crate::audit::Earns;
 use crate::machines::new_values::{MACHINES_WANTED, Rules, WINDOW_HOURS};
 
 const SECONDS_PER_MINUTE: u64 = 60;

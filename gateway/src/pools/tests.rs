@@ -7,12 +7,12 @@ use std::path::Path;
 use attest_ignition::machine_config::appended::{ENCAPSULATED, REPEATING};
 use attest_ignition::machine_config::second_stage::OBJECT_LIMIT_BYTES;
 use attest_ignition::{Config, data_url};
+use attest_log::Earns;
 use serde_json::Value;
 
 use super::folder::Reader;
 use super::versions::Kind;
 use super::*;
-use crate::audit::Earns;
 
 mod attestation;
 mod second_stage;

@@ -6,11 +6,11 @@ use attest::azure::vtpm::AzureVtpmRules;
 use attest::tpm::reference_values::Accepted;
 use attest::tpm::rules::Check;
 use attest::{Combination, Kind, ReferenceValues};
+use attest_log::Earns;
 
 use super::endorsement::{ANY_TPM, Endorsement};
 use super::whose::anybodys_in_azure;
 use super::{Pool, PoolInventory};
-use crate::audit::Earns;
 
 /// What is beyond is extended by what the firmware starts.
 const LAST_PCR_OF_THE_FIRMWARE: u8 = 7;

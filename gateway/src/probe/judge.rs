@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use attest_ignition::{Config, NotAConfig, SpecVersion};
+use attest_log::ConfigSet;
 use serde_json::Value;
 
-use crate::audit::ConfigSet;
 use crate::pools::{Change, Difference, Pool, differences};
 
 /// How many of the entries beyond are named.

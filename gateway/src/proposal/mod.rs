@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 use attest::reference_sets::{Generation, Origin, ReferenceSet, ReferenceSetError, Time, Values};
 use attest::{AppraisalPolicy, Kind, UnixTime};
+use attest_log::Blobs;
+use attest_log::past::{self, Sought};
+use attest_log::reading::{LogFile, ReadError};
 
 pub use diff::unified;
 pub use file::FileError;
@@ -24,9 +27,6 @@ use rules::Proposer;
 pub use rules::{NotGeneralised, Rare, Rules, Wanted};
 pub use seen::{Section, Seen};
 
-use crate::audit::Blobs;
-use crate::audit::past::{self, Sought};
-use crate::audit::reading::{LogFile, ReadError};
 use crate::pools::{self, PoolError};
 
 /// Evidence of one machine that is looked at, the last of it: what it has booted since its last few updates.

@@ -6,10 +6,10 @@ use attest::tpm::reference_values::Accepted;
 use attest::tpm::requirements::{Quoted, Requirement};
 use attest::tpm::rules::{Check, could_hold, recorded};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, UnixTime, appraise};
+use attest_log::Blobs;
+use attest_log::past::Past;
 
 use super::values::{self, Value};
-use crate::audit::Blobs;
-use crate::audit::past::Past;
 use crate::replay::verify;
 
 /// Most variants of one thing that are told apart: what has more is different on each machine, or no rule could list it.

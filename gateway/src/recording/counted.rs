@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use attest::UnixTime;
+use attest_log::{Decision, JournalError, Record, Shown, Verdict, decision_id};
 use attest_system::clock::rfc3339;
 
 use crate::admission::{Budget, Network, Source, Spending};
-use crate::audit::{Decision, JournalError, Record, Shown, Verdict, decision_id};
 
 /// Bytes of records at once of those who proved nothing. A rack of a thousand machines that are refused takes one megabyte; ten thousand that
 /// show nothing, five.

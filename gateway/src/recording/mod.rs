@@ -4,10 +4,10 @@ mod counted;
 
 use std::sync::Arc;
 
+use attest_log::{Journal, JournalError, LargeParts, Record, Recorded, WouldRefuse, word};
 use counted::{Recording, Strangers};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 
-use crate::audit::{Journal, JournalError, LargeParts, Record, Recorded, WouldRefuse, word};
 use crate::metrics::Metrics;
 
 /// Records decisions, within the budgets of those who prove nothing.

@@ -1,10 +1,10 @@
 use std::fs;
 use std::path::Path;
 
+use attest_log::{Blobs, Decision, LogKey, SegmentLimits, Signer, Verdict};
 use attest_store::{Embedded, EntryKind, Spendable, Store};
 
 use super::*;
-use crate::audit::{Blobs, Decision, LogKey, SegmentLimits, Signer, Verdict};
 
 fn open(folder: &Path) -> Journal {
     let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw"), 1000);

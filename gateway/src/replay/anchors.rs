@@ -8,10 +8,10 @@ use attest::aws::nitro_tpm::NitroRoots;
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::GoogleKeys;
 use attest::tpm::vtpm::VtpmRoots;
+use attest_log::{BlobError, Blobs, CloudBasis};
 use rustls_pki_types::CertificateDer;
 
 use super::ReplayError;
-use crate::audit::{BlobError, Blobs, CloudBasis};
 use crate::cloud::{self, Clouds, Role};
 
 /// Keeps every configured certificate, and gives their names: all that any record will speak of.

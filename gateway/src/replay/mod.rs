@@ -13,10 +13,10 @@ use attest::{
     AppraisalPolicy, AttestationResult, Claims, Endorsements, Inventory, NamedMachine, Reject, StsCall, Submission, UnixTime, aws,
     machine_objects,
 };
+use attest_log::{Basis, BlobError, Blobs, Difference, LikenessError, event_log};
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 
-use crate::audit::{Basis, BlobError, Blobs, Difference, LikenessError, event_log};
 use crate::certificates::Certificate;
 use crate::certificates::ek_roots;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};

@@ -9,11 +9,11 @@ use attest::azure::vtpm::AzureVtpmError;
 use attest::tpm::TpmEvidenceError;
 use attest::tpm::rules::BootRefusal;
 use attest::{AppraisalPolicy, Reject, UnixTime, appraise};
+use attest_log::Blobs;
+use attest_log::past::{self, Past, Sought};
+use attest_log::reading::{LogFile, ReadError};
 
 use super::verify;
-use crate::audit::Blobs;
-use crate::audit::past::{self, Past, Sought};
-use crate::audit::reading::{LogFile, ReadError};
 
 /// Machines that are named where several share a cause.
 pub const NAMED_LIMIT: usize = 3;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest::UnixTime;
+use attest_log::JournalError;
+use attest_log::admin::{self, Acting, By, TakeError, Taken, Verb};
 use attest_store::{Store, Tended, Tending, Turn};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,8 +16,6 @@ use super::checkpoints;
 use super::standing::Standing;
 use super::task_log::TaskLog;
 use crate::api::Gateway;
-use crate::audit::JournalError;
-use crate::audit::admin::{self, Acting, By, TakeError, Taken, Verb};
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::{Approver, PoolRules};
 #[cfg(feature = "cluster")]

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_log::{Journal, Keeping, Point, Signs, of_other_keys};
 use attest_store::Store;
 use attest_system::clock::Clock;
 
 use super::task_log::TaskLog;
 use crate::api::Gateway;
-use crate::audit::{Journal, Keeping, Point, Signs, of_other_keys};
 use crate::metrics::Metrics;
 
 /// How long after the store could not keep a checkpoint it is tried again.

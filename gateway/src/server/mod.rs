@@ -18,6 +18,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use attest_log::admin::Verb;
+use attest_log::{
+    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
+    resolve_pending,
+};
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -27,11 +32,6 @@ use tokio::task::JoinSet;
 
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
-use crate::audit::admin::Verb;
-use crate::audit::{
-    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
-    resolve_pending,
-};
 #[cfg(feature = "cluster")]
 use crate::cluster::away_since;
 use crate::credentials::seal::{Seal, SealError, Times};

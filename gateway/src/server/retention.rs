@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_log::{Blobs, Held, Retention, RetentionError, Rule, Tended};
 use attest_store::Pending;
 use attest_system::clock::rfc3339;
 use tokio::time::MissedTickBehavior;
 
 use crate::api::Gateway;
-use crate::audit::{Blobs, Held, Retention, RetentionError, Rule, Tended};
 use crate::settings::Settings;
 
 /// How often it is looked.

@@ -9,14 +9,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use attest_log::JournalError;
+use attest_log::admin::{self, Act, By, Thing, Verb};
 use attest_system::files;
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::Gateway;
-use crate::audit::JournalError;
-use crate::audit::admin::{self, Act, By, Thing, Verb};
 use crate::pki;
 use crate::pools::Pool;
 use crate::settings::Settings;

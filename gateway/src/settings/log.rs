@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use attest_log::is_replica_name;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 use super::Fault;
 use super::lifetimes::seconds;
-use crate::audit::is_replica_name;
 
 /// Smallest segment of the attestation log, in bytes: a few lines.
 const SEGMENT_BYTES_LEAST: u64 = 4096;

@@ -42,6 +42,7 @@ impl Fence {
     }
 
     /// Whether it has refused a work: from then on it refuses each.
+    #[cfg(any(feature = "etcd", feature = "kubernetes"))]
     pub(super) fn has_refused(&self) -> bool {
         self.0.as_ref().is_some_and(|key| key.refused.load(Ordering::Relaxed))
     }

@@ -246,15 +246,12 @@ async fn a_note_that_was_altered_hides_no_change() {
     let text = fs::read_to_string(&log).unwrap();
     let (own, last) = (digest(&text), text.lines().last().unwrap());
     let act = text.lines().rfind(|line| line.contains("\"kind\":\"standing\"")).unwrap();
-    let place = |line: &str| attest_gateway::audit::link_of(line.as_bytes()).unwrap().unwrap();
+    let place = |line: &str| attest_log::link_of(line.as_bytes()).unwrap().unwrap();
     let (from, to) = (place(act), place(last));
     let invented = act
         .replace(&own, &"ab".repeat(32))
         .replace(&format!("\"number\":{}", from.number), &format!("\"number\":{}", to.number + 1))
-        .replace(
-            &from.previous.to_string(),
-            &attest_gateway::audit::LineHash::of(last.as_bytes()).to_string(),
-        );
+        .replace(&from.previous.to_string(), &attest_log::LineHash::of(last.as_bytes()).to_string());
     fs::write(&log, format!("{text}{invented}\n")).unwrap();
     gateway.run();
     assert_eq!(gateway.acts("gateway.start").len(), 3, "the invented one is one of them");

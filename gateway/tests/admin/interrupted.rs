@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use attest_gateway::audit::admin;
-use attest_gateway::audit::{Blobs, Journal, LogKey, SegmentLimits, Signer};
+use attest_log::admin;
+use attest_log::{Blobs, Journal, LogKey, SegmentLimits, Signer};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
 use attest_store::{Embedded, EntryKind, StoreError};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_gateway::audit::admin::Verb;
+use attest_log::admin::Verb;
 use serde_json::{Value, json};
 
 use super::*;

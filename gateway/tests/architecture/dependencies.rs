@@ -208,6 +208,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
             "attest/wire/src",
             "attest/node/src",
             "gateway/src",
+            "gateway/attestation-log/src",
             "gateway/ignition/src",
             "gateway/store/src",
         ]

@@ -128,7 +128,7 @@ fn one_place_reads_the_clock() {
         .iter()
         .filter(|path| path.components().any(|part| part.as_os_str() == "src"))
     {
-        let reads = code(&path).contains("SystemTime::now") || code(&path).contains("UnixTime::now");
+        let reads = code(path).contains("SystemTime::now") || code(path).contains("UnixTime::now");
         assert!(
             !reads || path.ends_with("gateway/system/src/clock.rs"),
             "{} reads the clock",

@@ -15,7 +15,7 @@ const EARNED: [(&str, &str, &str); 12] = [
     ("gateway/src/credentials/kubelet/verify.rs", "Verified", " {\n    name:"),
     ("gateway/src/credentials/kubelet/member.rs", "Member", " {\n    verified:"),
     ("gateway/src/policy/mod.rs", "Grant", " {\n    pool:"),
-    ("gateway/src/audit/journal.rs", "Recorded<T>", " {\n    outcome:"),
+    ("gateway/attestation-log/src/journal.rs", "Recorded<T>", " {\n    outcome:"),
 ];
 const DOCUMENT: &str = "attest/src/aws/identity_document/document.rs";
 
@@ -44,7 +44,11 @@ fn what_must_be_earned_is_made_in_one_place() {
         ("gateway/src", "Ok(Verified {", "gateway/src/credentials/kubelet/verify.rs"),
         ("gateway/src", "Ok(Member {", "gateway/src/credentials/kubelet/member.rs"),
         ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
-        ("gateway/src", "Ok(Recorded {", "gateway/src/audit/journal.rs"),
+        (
+            "gateway/attestation-log/src",
+            "Ok(Recorded {",
+            "gateway/attestation-log/src/journal.rs",
+        ),
     ];
     for (folder, made, maker) in makers {
         let found: Vec<PathBuf> = rust_files(folder).into_iter().filter(|path| code(path).contains(made)).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use attest::protocol::{Blob, Evidence};
 use attest::{HashAlg, Kind};
-use attest_gateway::audit::Blobs;
+use attest_log::Blobs;
 use cloud_fixtures::azure::vtpm::Vtpm;
 use serde_json::{Value, json};
 

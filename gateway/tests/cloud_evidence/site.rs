@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use attest::protocol::{CONFIG_PREFIX, EvidenceResponse};
 use attest::{Kind, reject};
-use attest_gateway::audit::Blobs;
 use attest_gateway::replay::{ReplayError, replay};
+use attest_log::Blobs;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use cloud_fixtures::aws::Sts;
 use cloud_fixtures::aws::session::sts_host;

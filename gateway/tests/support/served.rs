@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use attest_gateway::audit::JournalError;
 use attest_gateway::server::{ServeError, Server};
 use attest_gateway::settings::Settings;
+use attest_log::JournalError;
 use attest_store::Store;
 use attest_system::clock::Clock;
 use tokio::sync::oneshot;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use attest::protocol::Evidence;
 use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
+use attest_log::{Basis, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
 use attest_store::{EntryKind, Reading};
 use axum::response::Response;
 
@@ -21,7 +22,6 @@ use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
 use crate::admission::Source;
-use crate::audit::{Basis, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
 use crate::machines::history::History;

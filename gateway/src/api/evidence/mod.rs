@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, Submission, UnixTime};
+use attest_log::admin::{Acting, By, Verb};
+use attest_log::{Decision, Likenesses, Record, Shown, TicketTerms};
 use attest_store::Store;
 use attest_system::clock::Clock;
 use axum::body::Bytes;
@@ -26,8 +28,6 @@ use super::guesses::Guesses;
 use super::overload;
 use super::problem::Refusal;
 use crate::admission::{Admission, Spending};
-use crate::audit::admin::{Acting, By, Verb};
-use crate::audit::{Decision, Likenesses, Record, Shown, TicketTerms};
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets;

@@ -4,6 +4,7 @@ use attest::reject::{EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
 use attest::tpm::TPM_MALFORMED;
 use attest::{Reject, TpmEvidenceError};
 use attest_ignition::Inexpressible;
+use attest_log::DecidedBy;
 use axum::http::StatusCode;
 
 use super::Refusal;
@@ -14,7 +15,6 @@ use super::codes::{
     TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_ANOTHER_LOG, TPM_COUNTERS_BACK, TPM_FIRMWARE_BACK,
 };
 use crate::admission::TooBusy;
-use crate::audit::DecidedBy;
 use crate::cloud::CloudUnavailable;
 use crate::credentials::challenges::ChallengeError;
 use crate::credentials::kubelet::{KubeletError, MemberError};

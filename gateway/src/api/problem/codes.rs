@@ -2,9 +2,8 @@
 
 use attest::advice::Advice;
 use attest::reject::{CHALLENGE_EXPIRED, MALFORMED_REQUEST};
+use attest_log::DecidedBy;
 use axum::http::StatusCode;
-
-use crate::audit::DecidedBy;
 
 /// What a refusal says, and what it comes from.
 #[derive(Debug, Clone, Copy)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_log::admin::{Acting, By, Verb};
 use attest_store::{Reading, Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
@@ -17,7 +18,6 @@ use super::reason::Reason;
 use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
 use super::watched::{Told, Watched};
 use super::{answer, serving};
-use crate::audit::admin::{Acting, By, Verb};
 use crate::cluster::events::Events;
 use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::kubelet::NamePatterns;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest::challenge::is_node_name;
+use attest_log::admin::{Acting, By, Verb};
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -14,7 +15,6 @@ use data_encoding::HEXLOWER;
 use super::machines::Machine;
 use super::object::{Approved, Spec};
 use super::status::{Answer, Handled};
-use crate::audit::admin::{Acting, By, Verb};
 use crate::machines::by_object::{self, Done, is_by};
 use crate::machines::enrolment::{EnrolmentError, forget_name_of};
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_log::admin::{By, ByObject};
 use attest_store::{Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
@@ -14,7 +15,6 @@ use super::object::{AttestedNode, Spec};
 use super::status::{Answer, Question, Status};
 use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
-use crate::audit::admin::{By, ByObject};
 use crate::cluster::failures::FailureLog;
 use crate::cluster::{Cause, Cluster, ClusterError, Kept};
 use crate::pools::live::LivePools;

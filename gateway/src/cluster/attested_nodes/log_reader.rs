@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use attest_log::Durable;
+use attest_log::reading::{Follower, Next, Position, ReadError};
 use attest_system::files::folder;
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::position::ReadPosition;
-use crate::audit::Durable;
-use crate::audit::reading::{Follower, Next, Position, ReadError};
 
 /// Records that are read at once.
 const RECORDS: usize = 500;

@@ -3,10 +3,9 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use attest_log::reading::Position;
 use attest_system::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
 use serde::{Deserialize, Serialize};
-
-use crate::audit::reading::Position;
 
 /// The version of the file's format.
 const VERSION: u32 = 1;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_log::admin::{Act, By, Thing, Verb};
 use attest_store::{Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use data_encoding::BASE64;
@@ -20,7 +21,6 @@ use zeroize::Zeroizing;
 pub use self::machine_sets::{MachineSet, SecretName};
 use super::failures::FailureLog;
 use super::{Cause, Cluster, ClusterError};
-use crate::audit::admin::{Act, By, Thing, Verb};
 use crate::certificates::{Certificate, Fingerprint};
 use crate::pki::LiveTls;
 use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};

@@ -5,8 +5,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use attest_gateway::audit::reading::{Bytes, Listed, LogFile, ReadError, files_to_verify};
-use attest_gateway::audit::{KEPT_NAME, Report, Verifier, is_written, kept_file};
+use attest_log::reading::{Bytes, Listed, LogFile, ReadError, files_to_verify};
+use attest_log::{KEPT_NAME, Report, Verifier, is_written, kept_file};
 use serde::Deserialize;
 
 /// Longest line that is read: much longer than any that a gateway writes.

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::reading::LogFile;
-use attest_gateway::audit::{
+use attest_gateway::settings::Settings;
+use attest_log::reading::LogFile;
+use attest_log::{
     Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, is_replica_name,
     kept, standing,
 };
-use attest_gateway::settings::Settings;
 use attest_store::AnyStore;
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};

@@ -12,11 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use acts::Acts;
 use attest::Kind;
 use attest_gateway::api::decided_by;
-use attest_gateway::audit::admin::Act;
-use attest_gateway::audit::{
-    Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict, WouldRefuse,
-};
-use attest_gateway::audit::{ConfigSet, Grants};
+use attest_log::admin::Act;
+use attest_log::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict, WouldRefuse};
+use attest_log::{ConfigSet, Grants};
 use attest_store::Replacement;
 use attest_system::clock::rfc3339;
 use differences::Differences;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use attest::UnixTime;
-use attest_gateway::audit::admin::{Thing, Verb};
 use attest_gateway::certificates::{Certificate, source};
 use attest_gateway::pki::install;
 use attest_gateway::pki::rotation::{Stage, WITHIN_DAYS};
 use attest_gateway::pki::{Installation, Names, authority_keys, issue};
 use attest_gateway::settings::Settings;
+use attest_log::admin::{Thing, Verb};
 use attest_system::clock::{Clock, rfc3339};
 use attest_system::files;
 

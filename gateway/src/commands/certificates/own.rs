@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::{SpkiSha256, UnixTime};
-use attest_gateway::audit::LogKey;
 use attest_gateway::certificates::{Certificate, Fingerprint, source};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::pki::Serving;
 use attest_gateway::settings::Settings;
+use attest_log::LogKey;
 use rustls::crypto::aws_lc_rs;
 
 use super::{Item, State, clean, described, place};

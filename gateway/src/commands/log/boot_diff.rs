@@ -11,9 +11,9 @@ use attest::protocol::HexDigest;
 use attest::tpm::event_log::{EventLog, LOG_LIMIT_BYTES};
 use attest::tpm::measured_boot::{BootDifference, MeasuredBoot};
 use attest::{HashAlg, Kind};
-use attest_gateway::audit::Blobs;
 use attest_gateway::replay::verify;
 use attest_gateway::settings::Settings;
+use attest_log::Blobs;
 
 use super::row::visible;
 use super::show::Record;

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use attest::challenge::is_pool_name;
-use attest_gateway::audit::ConfigSet;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
+use attest_log::ConfigSet;
 use serde_json::Value;
 
 use super::export::into_file;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use attest_gateway::api::CODES;
-use attest_gateway::audit::reading::LogFile;
-use attest_gateway::audit::{Decision, Verdict};
+use attest_log::reading::LogFile;
+use attest_log::{Decision, Verdict};
 use attest_system::clock::rfc3339;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -268,7 +268,7 @@ impl Filter {
     pub fn doubts(&self) -> Option<String> {
         let known = |code: &str| {
             let refused = [attest::reject::ADVICE, attest::tpm::ADVICE, CODES];
-            refused.iter().any(|codes| codes.iter().any(|advice| advice.code == code)) || attest_gateway::audit::WAITED.contains(&code)
+            refused.iter().any(|codes| codes.iter().any(|advice| advice.code == code)) || attest_log::WAITED.contains(&code)
         };
         if let (Some(since), Some(until)) = (self.since, self.until)
             && since > until

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{bail, ensure};
-use attest_gateway::audit::admin::{By, Verb};
-use attest_gateway::audit::{GivenUp, GivingUp, Kept, LogKey, LogKeyError, LogPublicKey, give_up, kept, last_chain};
 use attest_gateway::settings::Settings;
+use attest_log::admin::{By, Verb};
+use attest_log::{GivenUp, GivingUp, Kept, LogKey, LogKeyError, LogPublicKey, give_up, kept, last_chain};
 use attest_system::clock::rfc3339;
 
 use super::super::acting::change_store_as;

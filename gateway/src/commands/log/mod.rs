@@ -18,8 +18,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use attest_gateway::audit::LogKey;
 use attest_gateway::settings::Settings;
+use attest_log::LogKey;
 
 use super::output;
 pub use show::{Record, record};

@@ -1,8 +1,9 @@
 //! A record in one line, for whoever is awake at 3 a.m.
 
 pub use super::super::visible::{visible, visible_json};
+use attest_log::NEXT_STEP;
+
 use super::filter::Fields;
-use attest_gateway::audit::NEXT_STEP;
 
 /// How wide columns are, in characters; what is longer is cut, but for the last one's with `--wide`.
 const NODE: usize = 28;

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use attest_gateway::audit::with_before;
 use attest_gateway::settings::Settings;
+use attest_log::with_before;
 use serde_json::Value;
 
 use super::filter::Fields;

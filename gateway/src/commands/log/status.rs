@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::audit::{GivenUp, Kept, kept, standing};
+use attest_log::{GivenUp, Kept, kept, standing};
 use attest_system::clock::rfc3339;
 
 use super::super::{table, with_store};

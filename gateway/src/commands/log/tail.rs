@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use attest_gateway::audit::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
 use attest_gateway::settings::Settings;
+use attest_log::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
 use attest_system::files;
 
 use super::changes::Changes;

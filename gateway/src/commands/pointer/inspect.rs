@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest::UnixTime;
-use attest_gateway::audit::{Earns, Grants};
 use attest_gateway::certificates::{Certificate, Fingerprint};
 use attest_gateway::pki::Serving;
 use attest_gateway::pointers::sightings;
 use attest_gateway::pointers::{self, Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
+use attest_log::{Earns, Grants};
 use attest_system::clock::{Clock, rfc3339};
 use url::Url;
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::Blobs;
 use attest_gateway::proposal::{Asked, Proposal, Wanted, propose, unified};
 use attest_gateway::settings::Settings;
+use attest_log::Blobs;
 use attest_system::clock::Clock;
 use attest_system::files;
 

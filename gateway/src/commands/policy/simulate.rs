@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use attest_gateway::audit::Blobs;
 use attest_gateway::pools;
 use attest_gateway::replay::simulation::{Asked, Cause, Machines, Simulation, simulate};
 use attest_gateway::settings::Settings;
+use attest_log::Blobs;
 use attest_system::clock::Clock;
 
 use super::{since, told};

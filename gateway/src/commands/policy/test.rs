@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use attest::tpm::requirements::Quoted;
 use attest::{AppraisalPolicy, Claims, Kind, Reject, UnixTime, appraise};
-use attest_gateway::audit::Blobs;
 use attest_gateway::replay::verify;
 use attest_gateway::settings::Settings;
+use attest_log::Blobs;
 
 use crate::commands::{output, pool, recorded, table};
 

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::reference_sets::{Generation, ReferenceSet, SET_LIMIT_BYTES, Time};
-use attest_gateway::audit::admin::By;
+use attest_log::admin::By;
 use attest_system::files;
 
 /// Who may read a new file: digests of what is booted are no secret.

@@ -8,10 +8,10 @@ use attest::azure::vtpm::AzureVtpmRules;
 use attest::reference_sets::{Generation, Origin, ReferenceSet, Time};
 use attest::tpm::reference_values::ReferenceValues;
 use attest::tpm::rules::{Check, Recording, UnknownEvent};
-use attest_gateway::audit::Blobs;
 use attest_gateway::pools::{self, PoolError};
 use attest_gateway::replay::verify;
 use attest_gateway::settings::Settings;
+use attest_log::Blobs;
 
 use super::{now, read_or_new, time, who, write};
 use crate::commands::{clean, output, recorded};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use attest_gateway::audit::Earns;
-use attest_gateway::audit::admin::{By, Verb};
 use attest_gateway::credentials::tokens::{self, Created, Draft, GRACE_SECONDS, Imported, Rotation, TokenRecord};
 use attest_gateway::settings::Settings;
+use attest_log::Earns;
+use attest_log::admin::{By, Verb};
 use attest_system::clock::rfc3339;
 use ipnet::IpNet;
 use zeroize::Zeroizing;

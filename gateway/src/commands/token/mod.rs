@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use attest::UnixTime;
-use attest_gateway::audit::admin::Verb;
 use attest_gateway::credentials::tokens::{self, State, TokenRecord};
 use attest_gateway::settings::Settings;
+use attest_log::admin::Verb;
 use attest_system::clock::{Clock, lasting, rfc3339};
 use ipnet::IpNet;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use attest_gateway::audit::admin::Verb;
 use attest_gateway::credentials::tokens::{self, RotateOptions, Rotated, Rotation, TokenRecord};
 use attest_gateway::settings::Settings;
+use attest_log::admin::Verb;
 use attest_system::clock::rfc3339;
 
 use super::shown::{SHOWN, Shape, describe};

@@ -1,10 +1,10 @@
 //! Whom a gateway believes, and which keys are its own: each by a digest, or by its public half.
 
+use attest_log::Blobs;
 use serde_json::{Value, json};
 
 use super::{Things, sha256};
 use crate::api::Gateway;
-use crate::audit::Blobs;
 use crate::cloud::Role;
 
 const ANCHOR: &str = "anchor";

@@ -2,12 +2,12 @@
 
 use attest::Challenge;
 use attest::protocol::Evidence;
+use attest_log::{Basis, Digests, LargeParts, Likened, Likenesses, Verdict};
 use axum::response::Response;
 
 use super::{Judged, Made};
 use crate::api::decisions::Decided;
 use crate::api::problem::Refusal;
-use crate::audit::{Basis, Digests, LargeParts, Likened, Likenesses, Verdict};
 use crate::credentials::challenges::Spent;
 
 impl Judged {

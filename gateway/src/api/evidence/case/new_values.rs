@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use attest::new_values::new_values;
 use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Reject};
+use attest_log::Earns;
 use attest_system::clock::rfc3339;
 
 use super::EvidenceCase;
 use crate::api::problem::Refusal;
-use crate::audit::Earns;
 use crate::machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
 use crate::pools::Pool;
 

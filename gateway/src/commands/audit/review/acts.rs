@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use attest_gateway::audit::LineHash;
-use attest_gateway::audit::admin::Act;
+use attest_log::LineHash;
+use attest_log::admin::Act;
 
 use super::Differences;
 

@@ -1,8 +1,8 @@
 //! Configs that were served or refused: what was given is what was earned.
 
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Blobs, DecidedBy, Shown, Use, Verdict, served_for};
 use attest_gateway::replay::{ReplayError, replay_kubelet};
+use attest_log::{Blobs, DecidedBy, Shown, Use, Verdict, served_for};
 
 use super::{Differences, Judged, Line, refused_by_others};
 

@@ -2,9 +2,9 @@
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_gateway::api::Refusal;
-use attest_gateway::audit::{Basis, Blobs, Shown, Verdict, WouldRefuse, trusted_by};
 use attest_gateway::replay::{ReplayError, replay};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
+use attest_log::{Basis, Blobs, Shown, Verdict, WouldRefuse, trusted_by};
 
 use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
 

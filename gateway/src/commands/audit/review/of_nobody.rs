@@ -1,6 +1,6 @@
 //! Lines that are about no node.
 
-use attest_gateway::audit::admin::Verb;
+use attest_log::admin::Verb;
 use serde_json::{Map, Value};
 
 use super::{Decision, Differences, Judged, Line, VERSION};

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attest_gateway::audit::{TicketTerms, Verdict};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
+use attest_log::{TicketTerms, Verdict};
 
 use super::{Differences, Line, TICKET_LIMIT_SECONDS};
 

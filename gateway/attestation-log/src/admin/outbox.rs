@@ -4,7 +4,7 @@ use attest_store::{Entry, Store, StoreError};
 use futures_util::future::try_join_all;
 
 use super::act::Act;
-use crate::audit::{Journal, JournalError};
+use crate::{Journal, JournalError};
 
 /// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
 const PAGE: usize = 250;

@@ -89,7 +89,7 @@ type Names<'s> = BTreeMap<LogPublicKey, BTreeSet<&'s str>>;
 mod tests {
     use super::super::removed::held_by_key;
     use super::*;
-    use crate::audit::LogKey;
+    use crate::LogKey;
 
     fn key() -> LogPublicKey {
         let folder = tempfile::tempdir().unwrap();

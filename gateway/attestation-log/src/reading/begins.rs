@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::lines::{Found, Lines};
 use super::opened::Opened;
-use crate::audit::LineHash;
+use crate::LineHash;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

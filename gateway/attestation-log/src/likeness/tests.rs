@@ -33,7 +33,7 @@ fn kept(likenesses: &Likenesses, blobs: &Blobs, log: &[u8]) -> Likened {
 }
 
 fn read(blobs: &Blobs, likened: &Likened) -> Result<Vec<u8>, LikenessError> {
-    event_log(&blobs, &likened.sha256, likened.difference.as_ref())
+    event_log(blobs, &likened.sha256, likened.difference.as_ref())
 }
 
 #[test]

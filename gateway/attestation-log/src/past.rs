@@ -174,7 +174,7 @@ fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), 
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::audit::reading::files_of;
+    use crate::reading::files_of;
 
     #[test]
     fn a_log_of_too_many_machines_is_refused() {

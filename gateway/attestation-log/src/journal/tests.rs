@@ -7,7 +7,7 @@ use super::super::chain::Chain;
 use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
 use super::*;
-use crate::audit::Blobs;
+use crate::Blobs;
 
 fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
     Journal::open(

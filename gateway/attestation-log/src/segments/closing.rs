@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(site.files().len(), 2);
         // Nothing is written over.
         assert_eq!(close(b"d\n").unwrap_err().kind(), ErrorKind::AlreadyExists);
-        fs::rename(&segment, crate::audit::segments::zipped(&segment)).unwrap();
+        fs::rename(&segment, crate::segments::zipped(&segment)).unwrap();
         assert_eq!(close(b"d\n").unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(&site.log).unwrap(), "c\n");
     }

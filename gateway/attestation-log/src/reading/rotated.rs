@@ -6,7 +6,7 @@ use std::path::Path;
 use super::files::{Listed, LogFile, all_beside};
 use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened};
-use crate::audit::chain::link_of;
+use crate::chain::link_of;
 
 /// The files beside the log, the oldest first, and what is there twice, as while it is compressed, as often. What holds no record is none; what cannot
 /// be read is missed where it is needed.

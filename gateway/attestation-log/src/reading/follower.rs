@@ -11,7 +11,7 @@ use super::files::next_of;
 use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened};
 use super::{Listed, LogFile, ReadError, files_beside};
-use crate::audit::LineHash;
+use crate::LineHash;
 
 /// Of a file's beginning, what tells it from what took its place: its first record's time and id, and more.
 const HEAD_BYTES: usize = 256;

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::act::{Act, Thing};
 use super::verb::Verb;
-use crate::audit::chain::{Found, Link};
-use crate::audit::checkpoint::CheckpointLine;
-use crate::audit::log_end::lines_from_end;
-use crate::audit::log_key::LogPublicKey;
-use crate::audit::reading::{Found as Read, rotated};
+use crate::chain::{Found, Link};
+use crate::checkpoint::CheckpointLine;
+use crate::log_end::lines_from_end;
+use crate::log_key::LogPublicKey;
+use crate::reading::{Found as Read, rotated};
 
 /// The kind of the thing that is all others, by digest.
 pub const STANDING: &str = "standing";

@@ -41,7 +41,7 @@ fn main() {
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let rounds = if measuring { ROUNDS } else { 1 };
     let folder = tempfile::tempdir().unwrap();
-    let mut record = Record::new("0".repeat(32), Decision::Evidence, 1, "192.0.2.1:7".to_owned(), "worker".to_owned());
+    let mut record: Record = Record::new("0".repeat(32), Decision::Evidence, 1, "192.0.2.1:7".to_owned(), "worker".to_owned());
     record.reason = "x".repeat(RECORD_BYTES);
     let serialised = each(rounds, || drop(black_box(serde_json::to_vec(black_box(&record)).unwrap())));
     let line = serde_json::to_vec(&record).unwrap();

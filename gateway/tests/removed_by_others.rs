@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use attest_log::{Decision, LineHash, LogKey, Point, Record, Removal, Retention, Rule, closed_segments, decision_id, kept_file};
+use attest_log::{LineHash, LogKey, Point, Removal, Retention, Rule, closed_segments, kept_file};
 use attest_store::{Embedded, Store, Tick};
 use attest_system::clock::Clock;
 use serde_json::{Value, json};
@@ -122,10 +122,7 @@ fn removal(gone: &str, kept: &[String]) -> Removal {
 async fn say(folder: &Path, removal: Removal) {
     let journal = open(folder, u64::MAX);
     let at = BEGAN + 100;
-    let mut record = Record::new(decision_id().unwrap(), Decision::Removed, at, "gw".to_owned(), String::new());
-    record.reason = removal.to_string();
-    record.removed = Some(removal);
-    journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+    journal.tell(&removal.event(at).unwrap()).await.unwrap();
     journal.checkpoint(at).await.unwrap();
 }
 

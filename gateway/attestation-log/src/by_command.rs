@@ -7,9 +7,10 @@ use attest_store::{Replacement, StoreMark};
 use super::admin::{Act, By, Thing, Verb};
 use super::chain::Chain;
 use super::checkpoint::Signer;
+use super::entry::{Event, What};
 use super::journal::JournalError;
 use super::log_file::LogFile;
-use super::record::{Decision, Line, Record, decision_id};
+use super::record::{Line, decision_id};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 
@@ -59,14 +60,14 @@ impl CommandLog {
         };
         let mut chain = with_unsigned(&self.path, signer.key(), self.chain.clone()).map_err(io)?;
         let id = decision_id().ok_or(JournalError::Failed)?;
-        let command = verb.word().replace('.', " ");
-        let mut record = Record::new(id, Decision::StoreAccepted, at, command, String::new());
-        record.reason = reason(replacement);
-        record.admin = Some(Act::done(verb, at, by, vec![store]));
-        record.accepted_store = Some(replacement.clone());
+        let what = What::StoreAccepted {
+            accepted_store: replacement.clone(),
+            admin: Act::done(verb, at, by, vec![store]),
+        };
+        let event = Event::new(id, at, what, reason(replacement));
         // Which store it is from now on is not known before it is one: the next line says it.
         let line = serde_json::to_vec(&Line {
-            record: &record,
+            record: &event,
             store: None,
         })?;
         let mut lines = chain.link(&line)?;

@@ -4,9 +4,10 @@ use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::chain::{Found, LineHash, Link};
+use super::entry::{Event, What};
 use super::journal::JournalError;
 use super::log_key::{LogKey, LogPublicKey};
-use super::record::{Decision, Record, decision_id};
+use super::record::decision_id;
 
 /// What is signed begins with this line: no signature over anything else is one over a checkpoint.
 const DOMAIN: &str = "attest-gateway/v1/log-checkpoint";
@@ -64,16 +65,14 @@ impl Checkpoint {
         key.has_signed(text(replica, chain, *count, *head, at, *found).as_bytes(), &signature.0)
     }
 
-    /// The record that holds it: nothing else is in there, so that a line that is signed says no more than was signed.
+    /// Returns the event that holds it: nothing else is in there, so that a line that is signed says no more than was signed.
     #[must_use]
-    pub fn record(self, id: String, at: u64) -> Record {
-        let mut record = Record::new(id, Decision::Checkpoint, at, self.replica.clone(), String::new());
-        record.reason = format!("the log's chain had {} lines before this one", self.count);
+    pub fn event(self, id: String, at: u64) -> Event {
+        let mut reason = format!("the log's chain had {} lines before this one", self.count);
         if let Some(Found { first, last }) = self.found {
-            record.reason += &format!("; {first} to {last} stood there at a start, unsigned");
+            reason += &format!("; {first} to {last} stood there at a start, unsigned");
         }
-        record.checkpoint = Some(self);
-        record
+        Event::new(id, at, What::Checkpoint { checkpoint: self }, reason)
     }
 }
 
@@ -132,8 +131,8 @@ impl Signer {
         self.key.public()
     }
 
-    /// The record that says how far a chain has come at this time, seconds since 1970.
-    pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Record, JournalError> {
+    /// Returns the event that says how far a chain has come at this time, seconds since 1970.
+    pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Event, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let checkpoint = Checkpoint {
             replica: self.replica.clone(),
@@ -143,7 +142,7 @@ impl Signer {
             key: self.key.public(),
             signature: Signature(self.key.sign(text(&self.replica, chain, count, head, at, found).as_bytes())),
         };
-        Ok(checkpoint.record(id, at))
+        Ok(checkpoint.event(id, at))
     }
 }
 
@@ -181,11 +180,10 @@ mod tests {
         let key = |name: &str| LogKey::open(&folder.path().join(name)).unwrap();
         let signer = Signer::new(key("a"), Some("gw-1"), 1);
         let (chain, head) = ("0".repeat(32), LineHash::of(b"line"));
-        let good = signer
-            .sign(&chain, 7, head, 1000, Some(Found { first: 3, last: 7 }))
-            .unwrap()
-            .checkpoint
-            .unwrap();
+        let signed = signer.sign(&chain, 7, head, 1000, Some(Found { first: 3, last: 7 })).unwrap();
+        let What::Checkpoint { checkpoint: good } = signed.what else {
+            unreachable!("{signed:?}")
+        };
         assert!(good.is_signed(&chain, 1000));
         let altered = |alter: fn(&mut Checkpoint)| {
             let mut altered = good.clone();

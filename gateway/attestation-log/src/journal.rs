@@ -11,8 +11,9 @@ use std::thread;
 
 use attest_store::{Store, StoreError};
 use company::Company;
-use console::show;
 pub use console::word;
+use console::{show, show_event};
+use serde::Serialize;
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
@@ -20,6 +21,7 @@ use writer::{Append, Moment, Unsigned, Work, Writer};
 use super::blobs::{BlobError, Blobs};
 use super::chain::Point;
 use super::checkpoint::Signer;
+use super::entry::Event;
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::log_key::LogPublicKey;
@@ -289,9 +291,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: it has to be said again.
     pub async fn removes(&self, removal: Removal, at: u64) -> Result<(), JournalError> {
-        let record = removal.record(&self.replica, at)?;
-        self.append(self.line(&record)?, Vec::new()).await?;
-        show(&record);
+        self.tell(&removal.event(at)?).await?;
         self.checkpoint(at).await
     }
 
@@ -371,6 +371,16 @@ impl Journal {
         self.write(self.prepare(record)?, blobs, outcome).await
     }
 
+    /// Makes an event durable that is about no node; the console shows it.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn tell(&self, event: &Event) -> Result<(), JournalError> {
+        self.append(self.line(event)?, Vec::new()).await?;
+        show_event(event);
+        Ok(())
+    }
+
     /// Makes a line of a record, for [`Journal::write`].
     ///
     /// # Errors
@@ -422,7 +432,7 @@ impl Journal {
         }
     }
 
-    fn line(&self, record: &Record) -> Result<Vec<u8>, JournalError> {
+    fn line(&self, record: &impl Serialize) -> Result<Vec<u8>, JournalError> {
         let store = self.store.as_ref().and_then(|store| store.standing());
         Ok(serde_json::to_vec(&Line { record, store })?)
     }

@@ -6,10 +6,10 @@ use std::num::NonZero;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::reading::{LogFile, ReadError};
+use super::record::{Decision, Record, Verdict};
 
 /// Lines that wait for a processor: each has some 10 KB.
 const WAITING_LIMIT: usize = 64;
@@ -45,41 +45,22 @@ pub struct Past {
     pub line: Vec<u8>,
 }
 
-/// What is looked at in a line.
-#[derive(Deserialize)]
-struct Fields {
-    at: u64,
-    decision: String,
-    #[serde(default)]
-    verdict: String,
-    #[serde(default)]
-    pool: String,
-    identity: Option<String>,
-    instance: Option<String>,
-    name: Option<String>,
-    /// There if the evidence was verified, whatever came of it then.
-    claims: Option<IgnoredAny>,
-}
+/// What is looked at in a line: a decision. Events have no verdict and are passed over.
+type Fields = Record<IgnoredAny, IgnoredAny>;
 
-impl Fields {
-    /// Of evidence that is sought; whose it is.
-    fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Self, String)> {
-        let fields: Self = serde_json::from_slice(line).ok()?;
-        let wanted = fields.decision == "evidence"
-            && fields.pool == sought.pool
-            && fields.at >= sought.since
-            && fields.claims.is_some()
-            && (!sought.trusted || fields.is_trusted());
-        let known = [&fields.name, &fields.identity, &fields.instance];
-        let left_out = known.into_iter().flatten().any(|known| sought.without.contains(known));
-        let machine = fields.identity.clone().or_else(|| fields.instance.clone());
-        let machine = machine.filter(|_| wanted && !left_out)?;
-        Some((fields, machine))
-    }
-
-    fn is_trusted(&self) -> bool {
-        self.verdict == "trusted"
-    }
+/// Reads evidence that is sought; returns whose it is.
+fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
+    let fields: Fields = serde_json::from_slice(line).ok()?;
+    let wanted = fields.decision == Decision::Evidence
+        && fields.pool == sought.pool
+        && fields.at >= sought.since
+        && fields.claims.is_some()
+        && (!sought.trusted || fields.verdict == Verdict::Trusted);
+    let known = [&fields.name, &fields.identity, &fields.instance];
+    let left_out = known.into_iter().flatten().any(|known| sought.without.contains(known));
+    let machine = fields.identity.clone().or_else(|| fields.instance.clone());
+    let machine = machine.filter(|_| wanted && !left_out)?;
+    Some((fields, machine))
 }
 
 /// Looks for the evidence in these files, and has it worked on by several threads, each of which has a `T` of its own; gives these, and how many pieces of
@@ -97,7 +78,7 @@ pub fn each<T: Default + Send>(
     let (mut last, mut machines, mut older) = (HashMap::<String, VecDeque<u64>>::new(), HashMap::<String, u32>::new(), 0);
     let mut too_many = false;
     each_line(files, |number, line| {
-        let Some((_, machine)) = Fields::of_evidence(line, sought) else {
+        let Some((_, machine)) = of_evidence(line, sought) else {
             return;
         };
         if machines.len() >= MACHINES_LIMIT && !machines.contains_key(&machine) {
@@ -136,12 +117,12 @@ pub fn each<T: Default + Send>(
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let mut done = 0;
         let read = each_line(files, |number, line| {
-            let Some((fields, machine)) = wanted.contains(&number).then(|| Fields::of_evidence(line, sought)).flatten() else {
+            let Some((fields, machine)) = wanted.contains(&number).then(|| of_evidence(line, sought)).flatten() else {
                 return;
             };
             let past = Past {
                 machine: machines.get(&machine).copied().unwrap_or(u32::MAX),
-                trusted: fields.is_trusted(),
+                trusted: fields.verdict == Verdict::Trusted,
                 at: fields.at,
                 name: fields.name.unwrap_or(machine),
                 line: line.to_vec(),
@@ -189,7 +170,11 @@ mod tests {
         };
         let found = |machines: usize| {
             let line = |machine: usize| {
-                format!(r#"{{"at":7,"decision":"evidence","verdict":"trusted","pool":"worker","identity":"tpm:{machine}","claims":{{}}}}"#)
+                let mut record = Record::<_, ()>::new(String::new(), Decision::Evidence, 7, String::new(), "worker".to_owned());
+                record.verdict = Verdict::Trusted;
+                record.identity = Some(format!("tpm:{machine}"));
+                record.claims = Some(serde_json::Map::new());
+                serde_json::to_string(&record).unwrap()
             };
             let text: String = (0..machines).map(|machine| line(machine) + "\n").collect();
             std::fs::write(&log, text).unwrap();

@@ -5,19 +5,16 @@ use std::collections::BTreeSet;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use attest::{Claims, Kind};
 use attest_ignition::SpecVersion;
-use attest_store::{Pending, Replacement, StoreMark};
+use attest_store::{Pending, StoreMark};
 use serde::{Deserialize, Serialize};
 
-use super::admin::Act;
 use super::basis::Basis;
-use super::checkpoint::Checkpoint;
 use super::grants::{ConfigSet, Grants};
 use super::reason::Use;
-use super::retention::Removal;
 use super::would_refuse::WouldRefuse;
 
 /// The schema's version.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// Bytes of a decision's id, which is hexadecimal.
 const ID_BYTES: usize = 16;
 
@@ -31,16 +28,6 @@ pub enum Decision {
     Evidence,
     /// Whether a config is served, and which.
     Config,
-    /// None: how many decisions are counted and not recorded one by one.
-    Counted,
-    /// By the administrator: that a store is used that is not the one that is known.
-    StoreAccepted,
-    /// None: how far the log has come, signed.
-    Checkpoint,
-    /// By whoever runs the gateway, or by the gateway of itself: that something is otherwise from now on.
-    Admin,
-    /// By the gateway, as it was told: that a part of the log is not kept any longer.
-    Removed,
 }
 
 /// How it was decided.
@@ -90,8 +77,9 @@ pub enum Shown {
 }
 
 /// One decision. No ticket, token or other secret is ever part of it.
-#[derive(Debug, Clone, Serialize)]
-pub struct Record {
+/// `C` and `B` are what a reader wants of claims and basis.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record<C = Claims, B = Basis> {
     /// The schema's version: 1.
     pub v: u32,
     /// When, RFC 3339.
@@ -111,7 +99,7 @@ pub struct Record {
     /// What the node showed.
     pub shown: Shown,
     /// The kinds of evidence that were shown, or asked for.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub kinds: BTreeSet<Kind>,
     /// The identity, as far as it is known. Proven only if the verdict is not `refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,26 +139,11 @@ pub struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_number: Option<u32>,
     /// Whether the node has made this use before: it is one node, and one use. Not there if it has not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
     /// Of a ticket's use after it had expired: how long after, seconds. It was not used before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_seconds: Option<u64>,
-    /// Of a line that counts: how many decisions it stands for; 0 where the counting begins.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub counted: Option<u64>,
-    /// Of a line that says so: which store was accepted in place of which.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accepted_store: Option<Replacement>,
-    /// Of a line that says so: how far the log has come.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<Checkpoint>,
-    /// Of a line that says so: who did what.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub admin: Option<Act>,
-    /// Of a line that says so: which part of the log is removed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub removed: Option<Removal>,
     /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
@@ -186,17 +159,17 @@ pub struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub booted_before: Option<String>,
     /// What an administrator should look into although it was not refused.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,
     /// Of evidence that is trusted by a pool that observes: what would have been refused.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<WouldRefuse>,
     /// What was proven.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub claims: Option<Claims>,
+    pub claims: Option<C>,
     /// Everything that the decision was made from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub basis: Option<Basis>,
+    pub basis: Option<B>,
     /// Whether the administrator, or the store, knows the machine that is refused: then it is recorded, however often. Not written.
     #[serde(skip)]
     pub known: bool,
@@ -210,7 +183,7 @@ pub fn decision_id() -> Option<String> {
     Some(data_encoding::HEXLOWER.encode(&id))
 }
 
-impl Record {
+impl<C, B> Record<C, B> {
     /// Says that it is decided at this time, seconds since 1970.
     pub fn decide_at(&mut self, at: u64) {
         self.time = attest_system::clock::rfc3339(at);
@@ -265,11 +238,6 @@ impl Record {
             use_number: None,
             again: false,
             late_seconds: None,
-            counted: None,
-            accepted_store: None,
-            checkpoint: None,
-            admin: None,
-            removed: None,
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,
@@ -283,11 +251,11 @@ impl Record {
     }
 }
 
-/// A record as its line has it.
+/// A decision or an event as its line has it.
 #[derive(Debug, Serialize)]
-pub(super) struct Line<'r> {
+pub(super) struct Line<'r, T> {
     #[serde(flatten)]
-    pub(super) record: &'r Record,
+    pub(super) record: &'r T,
     /// How far the store had come, so that an older one in its place is noticed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) store: Option<StoreMark>,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A version of Ignition's config specification that this gateway reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +76,13 @@ impl FromStr for SpecVersion {
             .into_iter()
             .find(|version| version.as_str() == text)
             .ok_or_else(|| UnknownVersion(text.chars().take(32).collect()))
+    }
+}
+
+impl<'de> Deserialize<'de> for SpecVersion {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
     }
 }
 

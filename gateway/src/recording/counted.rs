@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use attest::UnixTime;
-use attest_log::{Decision, JournalError, Record, Shown, Verdict, decision_id};
+use attest_log::{Event, JournalError, Record, Shown, Verdict, What, decision_id};
 use attest_system::clock::rfc3339;
 
 use crate::admission::{Budget, Network, Source, Spending};
@@ -155,7 +155,7 @@ impl Whose {
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Record, JournalError> {
+pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Event, JournalError> {
     let reason = format!(
         "more decisions about {} than are recorded one by one: from now on they are counted",
         whose.named()
@@ -167,7 +167,7 @@ pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Record, Jour
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result<Record, JournalError> {
+pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result<Event, JournalError> {
     let reason = format!(
         "{decisions} decisions about {} since {} are not recorded one by one",
         whose.named(),
@@ -176,19 +176,18 @@ pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result
     line(network, now, reason, decisions)
 }
 
-fn line(network: Option<Network>, now: u64, reason: String, counted: u64) -> Result<Record, JournalError> {
+fn line(network: Option<Network>, now: u64, reason: String, counted: u64) -> Result<Event, JournalError> {
     let id = decision_id().ok_or(JournalError::Failed)?;
     let peer = network.map_or_else(|| "others".to_owned(), |network| network.to_string());
-    let mut record = Record::new(id, Decision::Counted, now, peer, String::new());
-    record.reason = reason;
-    record.counted = Some(counted);
-    Ok(record)
+    Ok(Event::new(id, now, What::Counted { peer, counted }, reason))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use attest_log::Decision;
 
     use super::*;
 

@@ -45,7 +45,7 @@ impl Recorder {
             Recording::Counted { of, announced } => {
                 if !announced {
                     let counting = counted::begins(of, record.at)?;
-                    self.journal.record(&counting, Vec::new(), ()).await?.into_inner();
+                    self.journal.tell(&counting).await?;
                     self.strangers.announced(of);
                 }
                 let recorded = self.journal.count(record, outcome).await?;
@@ -67,8 +67,7 @@ impl Recorder {
     /// [`JournalError`]: what was counted is lost with it; that something was stands in the log.
     pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
         for sum in self.strangers.sums(now, all) {
-            let record = counted::sum(sum, now)?;
-            self.journal.record(&record, Vec::new(), ()).await?.into_inner();
+            self.journal.tell(&counted::sum(sum, now)?).await?;
         }
         Ok(())
     }

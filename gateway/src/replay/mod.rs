@@ -6,27 +6,19 @@ pub mod simulation;
 use std::sync::Arc;
 
 pub use anchors::keep as keep_anchors;
-
 use attest::protocol::{Blob, HexDigest};
 use attest::reference_sets::ReferenceSets;
 use attest::{
     AppraisalPolicy, AttestationResult, Claims, Endorsements, Inventory, NamedMachine, Reject, StsCall, Submission, UnixTime, aws,
     machine_objects,
 };
-use attest_log::{Basis, BlobError, Blobs, Difference, LikenessError, event_log};
+use attest_log::{Basis, BlobError, Blobs, Difference, Entry, LikenessError, Record, event_log};
 use rustls_pki_types::CertificateDer;
-use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::certificates::Certificate;
 use crate::certificates::ek_roots;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
-
-/// What a line has to have to be replayed.
-#[derive(Debug, Deserialize)]
-struct Line {
-    at: u64,
-    basis: Basis,
-}
 
 /// Why a line cannot be replayed, or how the decision comes out now.
 #[derive(Debug, thiserror::Error)]
@@ -75,14 +67,15 @@ pub enum ReplayError {
     Reject(#[from] Reject),
 }
 
-/// What a line has to have for its client certificate to be verified again.
-#[derive(Debug, Deserialize)]
-struct KubeletLine {
-    at: u64,
-    pool: String,
-    #[serde(default)]
-    identity: Option<String>,
-    basis: Basis,
+/// Reads a decision and what it was made from.
+fn decision(line: &str) -> Result<(Record<IgnoredAny>, Basis), ReplayError> {
+    match Entry::read(line.as_bytes())? {
+        Entry::Decision(mut record) => {
+            let basis = record.basis.take().ok_or(ReplayError::Missing("basis"))?;
+            Ok((*record, basis))
+        }
+        Entry::Event(_) => Err(ReplayError::Missing("evidence: it is about no node")),
+    }
 }
 
 /// Verifies a recorded client certificate with the recorded CAs, names and time.
@@ -91,7 +84,7 @@ struct KubeletLine {
 /// [`ReplayError::Kubelet`], [`ReplayError::Member`] if it is refused (again), the other variants if the record is not whole, or is of
 /// another node than the certificate.
 pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError> {
-    let KubeletLine { at, pool, identity, basis } = serde_json::from_str(line)?;
+    let (Record { at, pool, identity, .. }, basis) = decision(line)?;
     let read = |name: &String| Ok::<_, ReplayError>(CertificateDer::from(blobs.get(name)?));
     let chain = basis.client_chain.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     if chain.is_empty() {
@@ -153,7 +146,7 @@ pub struct VerifiedAgain {
 /// # Errors
 /// As [`replay`].
 pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
-    let Line { at, basis } = serde_json::from_str(line)?;
+    let (Record { at, .. }, basis) = decision(line)?;
     let challenge = &basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let policy = basis.policy.ok_or(ReplayError::Missing("policy"))?;
     let policy = with_reference_sets(policy, blobs)?;

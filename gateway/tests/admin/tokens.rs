@@ -46,7 +46,7 @@ async fn what_is_done_to_tokens_is_recorded_with_who_did_it() {
     assert!(!by["host"].as_str().unwrap().is_empty());
     let (done, recorded) = (admin["at"].as_u64().unwrap(), created["at"].as_u64().unwrap());
     assert!((began..=recorded).contains(&done) && recorded <= now());
-    assert_eq!((&admin["refused"], &created["verdict"]), (&Value::Null, &json!("refused")));
+    assert_eq!((&admin["refused"], &created["verdict"]), (&Value::Null, &Value::Null));
     let after = |act: &Value| things(act)[0].2.clone();
     let token = after(&created);
     let made = token["created"].as_u64().unwrap();

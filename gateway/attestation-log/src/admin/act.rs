@@ -5,10 +5,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::super::entry::{Event, What};
 use super::super::journal::JournalError;
 use super::super::kept::is_of_key;
 use super::super::log_key::LogPublicKey;
-use super::super::record::{Decision, Record, decision_id};
+use super::super::record::decision_id;
 use super::by::By;
 use super::verb::Verb;
 
@@ -124,13 +125,11 @@ impl Act {
         self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
     }
 
-    /// Its record, at this time, seconds since 1970.
-    pub(super) fn record(self, at: u64) -> Result<Record, JournalError> {
+    /// Returns its event, recorded at this time, seconds since 1970.
+    pub(super) fn event(self, at: u64) -> Result<Event, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
-        let mut record = Record::new(id, Decision::Admin, at, self.by.host.clone(), String::new());
-        record.reason = self.to_string();
-        record.admin = Some(self);
-        Ok(record)
+        let reason = self.to_string();
+        Ok(Event::new(id, at, What::Admin { admin: self }, reason))
     }
 }
 

@@ -23,7 +23,7 @@ pub enum TakeError {
 /// # Errors
 /// [`JournalError`].
 pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalError> {
-    journal.record(&act.record(at)?, Vec::new(), ()).await.map(drop)
+    journal.tell(&act.event(at)?).await
 }
 
 /// The number of acts of the outbox that were recorded, and of those left for another gateway to record.
@@ -45,19 +45,19 @@ pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<Taken
         let page = store.outbox(last.as_deref(), PAGE).await?;
         let Some(end) = page.last() else { return Ok(taken) };
         last = Some(end.id.clone());
-        let mut records = Vec::new();
+        let mut events = Vec::new();
         let mut ids = Vec::new();
         for Entry { id, value } in &page {
             match Act::read(id, value) {
                 Some(act) if act.gives_up_a_chain_of(journal.key()) => taken.left = taken.left.saturating_add(1),
                 Some(act) => {
-                    records.push(act.record(at)?);
+                    events.push(act.event(at)?);
                     ids.push(id.clone());
                 }
                 None => tracing::debug!("what waits in the outbox under {id} is a newer release's to record"),
             }
         }
-        try_join_all(records.iter().map(|record| journal.record(record, Vec::new(), ()))).await?;
+        try_join_all(events.iter().map(|event| journal.tell(event))).await?;
         taken.recorded = taken.recorded.saturating_add(ids.len());
         store.recorded(ids).await?;
         if page.len() < PAGE {

@@ -1,5 +1,6 @@
 //! The console's lines: the same decisions, for people.
 
+use super::super::entry::{Event, What};
 use super::super::reason::{late, with_before};
 use super::super::record::{Decision, NotAttested, Record, Shown, Verdict};
 use super::super::would_refuse::WouldRefuse;
@@ -31,6 +32,17 @@ pub fn word(value: &impl serde::Serialize) -> String {
     }
 }
 
+/// Shows an event to people: checkpoints are not worth a line.
+pub(super) fn show_event(event: &Event) {
+    let reason = printable(&event.reason);
+    match &event.what {
+        What::Admin { admin } => tracing::info!(target: "attestation", "ADMIN {}: {reason}", attest_system::clock::rfc3339(admin.at)),
+        What::Removed { .. } => tracing::info!(target: "attestation", "REMOVED {reason}"),
+        What::Counted { peer, .. } => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
+        What::StoreAccepted { .. } | What::Checkpoint { .. } => {}
+    }
+}
+
 /// The line for people.
 pub(super) fn show(record: &Record) {
     let Record {
@@ -54,16 +66,6 @@ pub(super) fn show(record: &Record) {
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
     let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
     match (verdict, decision) {
-        (_, Decision::Admin) => {
-            let at = record
-                .admin
-                .as_ref()
-                .map(|act| attest_system::clock::rfc3339(act.at))
-                .unwrap_or_default();
-            tracing::info!(target: "attestation", "ADMIN {at}: {reason}");
-        }
-        (_, Decision::Removed) => tracing::info!(target: "attestation", "REMOVED {reason}"),
-        (_, Decision::Counted) => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {
             let shown = match shown {
@@ -96,6 +98,7 @@ pub(super) fn show(record: &Record) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::entry::LineKind;
     use super::*;
 
     #[test]
@@ -107,7 +110,7 @@ mod tests {
     #[test]
     fn decisions_are_counted_by_the_words_of_the_log() {
         assert_eq!(
-            (word(&Decision::StoreAccepted), word(&Verdict::Refused)),
+            (word(&LineKind::StoreAccepted), word(&Verdict::Refused)),
             ("store_accepted".to_owned(), "refused".to_owned())
         );
     }

@@ -6,8 +6,9 @@ use aws_lc_rs::digest::{self, SHA256};
 use serde::{Deserialize, Serialize};
 
 use super::super::chain::LineHash;
+use super::super::entry::{Event, What};
 use super::super::journal::JournalError;
-use super::super::record::{Decision, Record, decision_id};
+use super::super::record::decision_id;
 
 /// A segment that is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,13 +75,14 @@ impl KeptLines {
 }
 
 impl Removal {
-    /// The record that says so, by the gateway of this name at this time, seconds since 1970.
-    pub(in super::super) fn record(self, replica: &str, at: u64) -> Result<Record, JournalError> {
+    /// Returns the event that says so, at this time, seconds since 1970.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] without random bytes.
+    pub fn event(self, at: u64) -> Result<Event, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
-        let mut record = Record::new(id, Decision::Removed, at, replica.to_owned(), String::new());
-        record.reason = self.to_string();
-        record.removed = Some(self);
-        Ok(record)
+        let reason = self.to_string();
+        Ok(Event::new(id, at, What::Removed { removed: self }, reason))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use attest_log::{Decision, Record, Shown, Verdict};
 use attest_system::clock::rfc3339;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::object::object_name;
@@ -24,33 +24,17 @@ pub(super) struct Facts {
 #[derive(Debug, Default)]
 pub(super) struct News(pub(super) HashMap<String, Facts>);
 
-/// A line, as far as it is looked at.
-#[derive(Deserialize)]
-struct Line {
-    at: u64,
-    id: String,
-    decision: String,
-    verdict: String,
-    pool: String,
-    shown: String,
-    #[serde(default)]
-    kinds: Vec<String>,
-    identity: Option<String>,
-    instance: Option<String>,
-    name: Option<String>,
-    code: Option<String>,
-    grant: Option<String>,
-    config_sha256: Option<String>,
-    spec_version: Option<String>,
-    /// There if the evidence was verified, whatever came of it then.
-    claims: Option<IgnoredAny>,
-}
+/// A decision, as far as it is looked at.
+struct Line(Record<IgnoredAny, IgnoredAny>);
 
 impl News {
     /// Adds what a line says.
     pub(super) fn add(&mut self, line: &[u8]) {
-        let Ok(line) = serde_json::from_slice::<Line>(line) else { return };
-        let Some((name, identity)) = line
+        // Events are about no node, have no verdict, and are passed over.
+        let Ok(record) = serde_json::from_slice::<Record<IgnoredAny, IgnoredAny>>(line) else {
+            return;
+        };
+        let Some((name, identity)) = record
             .identity
             .as_deref()
             .and_then(|identity| Some((object_name(identity)?, identity.to_owned())))
@@ -61,18 +45,19 @@ impl News {
             identity,
             ..Facts::default()
         };
-        match (&*line.decision, &*line.verdict) {
-            ("evidence", "trusted") => {
+        let at = record.at;
+        match (record.decision, record.verdict) {
+            (Decision::Evidence, Verdict::Trusted) => {
                 let facts = self.0.entry(name).or_insert_with(facts);
-                facts.name.clone_from(&line.name);
-                facts.attestation = Some((line.at, line.attestation()));
+                facts.name.clone_from(&record.name);
+                facts.attestation = Some((at, Line(record).attestation()));
             }
             // Who proves nothing names whom it likes.
-            ("evidence", "refused") if line.claims.is_some() => {
-                self.0.entry(name).or_insert_with(facts).refusal = Some((line.at, line.refusal()))
+            (Decision::Evidence, Verdict::Refused) if record.claims.is_some() => {
+                self.0.entry(name).or_insert_with(facts).refusal = Some((at, Line(record).refusal()))
             }
-            ("config", "served") if line.shown == "ticket" => {
-                self.0.entry(name).or_insert_with(facts).config = Some((line.at, line.config()))
+            (Decision::Config, Verdict::Served) if record.shown == Shown::Ticket => {
+                self.0.entry(name).or_insert_with(facts).config = Some((at, Line(record).config()))
             }
             _ => {}
         }
@@ -81,32 +66,33 @@ impl News {
 
 impl Line {
     fn attestation(self) -> Attestation {
+        let kinds: Vec<String> = self.0.kinds.iter().map(ToString::to_string).collect();
         Attestation {
-            at: rfc3339(self.at),
-            by: self.kinds.join("+"),
-            pool: self.pool,
-            instance: self.instance,
-            record: self.id,
+            at: rfc3339(self.0.at),
+            by: kinds.join("+"),
+            pool: self.0.pool,
+            instance: self.0.instance,
+            record: self.0.id,
         }
     }
 
     fn refusal(self) -> Refusal {
         Refusal {
-            at: rfc3339(self.at),
-            code: self.code.unwrap_or_default(),
-            pool: self.pool,
-            record: self.id,
+            at: rfc3339(self.0.at),
+            code: self.0.code.unwrap_or_default(),
+            pool: self.0.pool,
+            record: self.0.id,
         }
     }
 
     fn config(self) -> Config {
         Config {
-            at: rfc3339(self.at),
-            set: self.grant.unwrap_or_default(),
-            pool: self.pool,
-            sha256: self.config_sha256.unwrap_or_default(),
-            spec_version: self.spec_version.unwrap_or_default(),
-            record: self.id,
+            at: rfc3339(self.0.at),
+            set: self.0.grant.map(|set| set.to_string()).unwrap_or_default(),
+            pool: self.0.pool,
+            sha256: self.0.config_sha256.unwrap_or_default(),
+            spec_version: self.0.spec_version.map(|version| version.to_string()).unwrap_or_default(),
+            record: self.0.id,
         }
     }
 }

@@ -107,7 +107,8 @@ fn who_has_written_a_spec_last_is_told_of_its_managed_fields() {
 
 fn line(decision: &str, verdict: &str, at: u64, more: &Value) -> Vec<u8> {
     let mut line = json!({
-        "at": at, "id": format!("id-{at}"), "decision": decision, "verdict": verdict, "pool": "worker", "shown": "tpm", "kinds": ["gcp", "tpm"],
+        "v": 1, "time": "", "peer": "192.0.2.1:7", "decided_by": "evidence", "reason": "",
+        "at": at, "id": format!("id-{at}"), "decision": decision, "verdict": verdict, "pool": "worker", "shown": "tpm", "kinds": ["tpm", "gcp"],
         "identity": tpm("ab"), "grant": "full", "config_sha256": "c0", "spec_version": "3.4.0", "code": "pcr-mismatch", "claims": {"more": [1]},
     });
     for (name, value) in more.as_object().unwrap() {
@@ -136,7 +137,7 @@ fn of_each_machine_the_last_is_told_that_it_has_proven() {
     let attestation = status.attestation.clone().unwrap();
     assert_eq!(
         (&*attestation.at, &*attestation.by, &*attestation.record),
-        ("1970-01-01T00:00:10Z", "gcp+tpm", "id-10")
+        ("1970-01-01T00:00:10Z", "tpm+gcp", "id-10")
     );
     assert!(status.holds(Question::Attested) && status.holds(Question::ConfigServed));
     assert_eq!(status.config.unwrap().sha256, "c0");

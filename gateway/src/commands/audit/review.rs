@@ -8,17 +8,16 @@ mod of_nobody;
 mod tickets;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use acts::Acts;
-use attest::Kind;
 use attest_gateway::api::decided_by;
 use attest_log::admin::Act;
-use attest_log::{Basis, Blobs, Checkpoint, DecidedBy, Decision, NotAttested, Removal, Shown, TicketTerms, Verdict, WouldRefuse};
-use attest_log::{ConfigSet, Grants};
-use attest_store::Replacement;
+use attest_log::{Blobs, DecidedBy, Decision, Entry, Event, NotAttested, Record, Shown, Verdict, What};
 use attest_system::clock::rfc3339;
 use differences::Differences;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 pub use tickets::Elsewhere;
 use tickets::Tickets;
@@ -31,45 +30,25 @@ const TICKET_LIMIT_SECONDS: u64 = 86_400;
 /// Longest id that is remembered: twice as long as those of decisions.
 const ID_LIMIT_BYTES: usize = 64;
 
-/// A line of the log, all that can be compared.
-#[derive(Debug, Deserialize)]
-struct Line {
-    v: u32,
-    time: String,
-    at: u64,
-    id: String,
-    decision: Decision,
-    verdict: Verdict,
-    pool: String,
-    shown: Shown,
-    #[serde(default)]
-    kinds: BTreeSet<Kind>,
-    identity: Option<String>,
-    instance: Option<String>,
-    name: Option<String>,
-    code: Option<String>,
-    decided_by: Option<DecidedBy>,
-    reason: String,
-    grant: Option<ConfigSet>,
-    config_sha256: Option<String>,
-    spec_version: Option<String>,
-    grants: Option<Grants>,
-    ticket: Option<TicketTerms>,
-    earned_by: Option<String>,
-    use_number: Option<u32>,
-    #[serde(default)]
-    again: bool,
-    late_seconds: Option<u64>,
-    counted: Option<u64>,
-    accepted_store: Option<Replacement>,
-    checkpoint: Option<Checkpoint>,
-    admin: Option<Act>,
-    removed: Option<Removal>,
-    not_attested: Option<NotAttested>,
-    #[serde(default)]
-    would_refuse: Vec<WouldRefuse>,
-    claims: Option<Value>,
-    basis: Option<Basis>,
+/// A decision as the log has it, with all that can be compared.
+struct Line(Record<Value>);
+
+impl Deref for Line {
+    type Target = Record<Value>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// Members of lines that are about no node.
+#[derive(Deserialize)]
+struct OfEvents {
+    counted: Option<IgnoredAny>,
+    accepted_store: Option<IgnoredAny>,
+    checkpoint: Option<IgnoredAny>,
+    admin: Option<IgnoredAny>,
+    removed: Option<IgnoredAny>,
 }
 
 /// How far a line could be judged.
@@ -134,7 +113,8 @@ impl<'b> Reviewer<'b> {
 
     /// Remembers what a line has earned, and when that was used first, whenever that comes.
     pub fn foresee(&mut self, text: &str) {
-        let Ok(line) = serde_json::from_str::<Line>(text) else { return };
+        let Ok(record) = serde_json::from_str(text) else { return };
+        let line = Line(record);
         match (line.decision, line.verdict) {
             (Decision::Evidence, Verdict::Trusted) => self.tickets.earned(&line),
             (Decision::Config, Verdict::Served) if line.shown == Shown::Ticket => self.tickets.first_used(&line),
@@ -147,37 +127,61 @@ impl<'b> Reviewer<'b> {
     /// # Errors
     /// A line that is none of an attestation log's.
     pub fn review(&mut self, text: &str) -> Result<Review, serde_json::Error> {
-        let line: Line = serde_json::from_str(text)?;
+        match Entry::read(text.as_bytes())? {
+            Entry::Decision(record) => self.decision(Line(*record), text),
+            Entry::Event(event) => Ok(self.event(*event, text)),
+        }
+    }
+
+    fn event(&mut self, event: Event, text: &str) -> Review {
         let mut differences = Differences::default();
-        let began = *self.began.get_or_insert(line.at);
-        differences.same("v", &line.v, &VERSION);
-        differences.same("time", &line.time, &rfc3339(line.at));
-        if line.id.len() > ID_LIMIT_BYTES {
+        self.head((event.v, &event.time, event.at, &event.id), &mut differences);
+        differences.said.extend(event.differences_of(text));
+        let (again, judged) = of_nobody::review(&event, &mut differences);
+        let act = match event.what {
+            What::Admin { admin } | What::StoreAccepted { admin, .. } => Some(admin),
+            What::Counted { .. } | What::Checkpoint { .. } | What::Removed { .. } => None,
+        };
+        Review {
+            of_proof: false,
+            recorded: again.to_owned(),
+            again: again.to_owned(),
+            judged,
+            id: event.id,
+            time: event.time,
+            identity: String::new(),
+            act: act.filter(|act| self.acts.is_new(act, &mut differences)),
+            differences: differences.said,
+            warnings: differences.warnings,
+        }
+    }
+
+    /// What each line has; gives when the log began.
+    fn head(&mut self, (v, time, at, id): (u32, &str, u64, &str), differences: &mut Differences) -> u64 {
+        let began = *self.began.get_or_insert(at);
+        differences.same("v", &v, &VERSION);
+        differences.same("time", &time, &rfc3339(at).as_str());
+        if id.len() > ID_LIMIT_BYTES {
             differences.say("its id is longer than any");
-        } else if !self.ids.insert(line.id.clone()) {
+        } else if !self.ids.insert(id.to_owned()) {
             differences.say("its id is that of an earlier decision");
         }
-        if line.at < self.latest {
-            differences.warn(format!(
-                "it is older than a line before it: {} after {}",
-                line.time,
-                rfc3339(self.latest)
-            ));
+        if at < self.latest {
+            differences.warn(format!("it is older than a line before it: {time} after {}", rfc3339(self.latest)));
         }
-        self.latest = self.latest.max(line.at);
-        if !line.is_about_nobody() {
-            line.check_verdict(&mut differences);
-        }
-        line.says_its_own(&mut differences);
+        self.latest = self.latest.max(at);
+        began
+    }
+
+    fn decision(&mut self, line: Line, text: &str) -> Result<Review, serde_json::Error> {
+        let mut differences = Differences::default();
+        let began = self.head((line.v, &line.time, line.at, &line.id), &mut differences);
+        line.check_verdict(&mut differences);
+        serde_json::from_str::<OfEvents>(text)?.check(&mut differences);
         let of_certificate = line.decision == Decision::Config && line.shown == Shown::Kubelet;
         let (again, judged) = match line.decision {
             Decision::Evidence => line.evidence(text, self.blobs, &mut differences),
             Decision::Challenge => line.challenge(&mut differences),
-            Decision::Counted => line.counted(&mut differences),
-            Decision::StoreAccepted => line.store_accepted(&mut differences),
-            Decision::Checkpoint => line.checkpoint(text, &mut differences),
-            Decision::Admin => line.admin(&mut differences),
-            Decision::Removed => line.removed(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
@@ -193,18 +197,25 @@ impl<'b> Reviewer<'b> {
         if line.decision == Decision::Evidence && line.verdict == Verdict::Trusted {
             self.tickets.earned(&line);
         }
-        let act = line.admin.clone().filter(|act| self.acts.is_new(act, &mut differences));
+        let recorded = line.recorded();
+        let Record {
+            id,
+            time,
+            identity,
+            decision,
+            ..
+        } = line.0;
         Ok(Review {
-            of_proof: line.decision == Decision::Evidence || of_certificate,
-            recorded: line.recorded(),
+            of_proof: decision == Decision::Evidence || of_certificate,
+            recorded,
             again,
             judged,
-            id: line.id,
-            time: line.time,
-            identity: line.identity.unwrap_or_default(),
+            id,
+            time,
+            identity: identity.unwrap_or_default(),
             differences: differences.said,
             warnings: differences.warnings,
-            act,
+            act: None,
         })
     }
 
@@ -261,10 +272,7 @@ impl Line {
                 self.check_grant(differences);
             }
         }
-        differences.there("decided_by", self.decided_by.as_ref());
-        if let Some(recorded) = self.decided_by {
-            differences.same("decided_by", &recorded, &self.by());
-        }
+        differences.same("decided_by", &self.decided_by, &self.by());
     }
 
     /// What was given is what the pool gave for what was shown.
@@ -281,13 +289,20 @@ impl Line {
         };
         differences.same("grant", &self.grant, &earns.set());
     }
+}
 
-    /// Whether it is no decision about a node.
-    const fn is_about_nobody(&self) -> bool {
-        matches!(
-            self.decision,
-            Decision::Counted | Decision::StoreAccepted | Decision::Checkpoint | Decision::Admin | Decision::Removed
-        )
+impl OfEvents {
+    /// Says of a decision what belongs to no decision.
+    fn check(&self, differences: &mut Differences) {
+        for (name, member) in [
+            ("counted", &self.counted),
+            ("accepted_store", &self.accepted_store),
+            ("checkpoint", &self.checkpoint),
+            ("admin", &self.admin),
+            ("removed", &self.removed),
+        ] {
+            differences.absent(name, member.as_ref());
+        }
     }
 }
 

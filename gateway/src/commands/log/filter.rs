@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use attest_gateway::api::CODES;
 use attest_log::reading::LogFile;
-use attest_log::{Decision, Verdict};
+use attest_log::{LineKind, Verdict};
 use attest_system::clock::rfc3339;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -32,7 +32,7 @@ pub struct Filter {
     #[arg(long, value_parser = code)]
     code: Option<String>,
     /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
-    #[arg(long, value_parser = word::<Decision>)]
+    #[arg(long, value_parser = word::<LineKind>)]
     decision: Option<String>,
     /// How a challenge, evidence or a config was decided: trusted, served, refused.
     #[arg(long, value_parser = word::<Verdict>)]
@@ -55,8 +55,11 @@ pub struct Fields {
     pub at: u64,
     pub id: String,
     pub decision: String,
+    #[serde(default)]
     pub verdict: String,
+    #[serde(default)]
     pub peer: String,
+    #[serde(default)]
     pub pool: String,
     pub identity: Option<String>,
     pub instance: Option<String>,
@@ -461,8 +464,8 @@ mod tests {
 
     #[test]
     fn words_that_no_record_has_are_refused() {
-        assert_eq!(word::<Decision>("store_accepted"), Ok("store_accepted".to_owned()));
-        let error = word::<Decision>("evidences").unwrap_err();
+        assert_eq!(word::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
+        let error = word::<LineKind>("evidences").unwrap_err();
         assert!(error.contains("`challenge`") && error.contains("`checkpoint`"), "{error}");
         assert!(word::<Verdict>("Trusted").is_err());
         assert!(code("EK not endorsed").is_err() && code("").is_err());

@@ -1,0 +1,245 @@
+//! One line of the log, without its place in the chain: a decision about a node, or an event that is about none.
+
+use attest::Claims;
+use attest_store::Replacement;
+use attest_system::clock::rfc3339;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::admin::Act;
+use super::basis::Basis;
+use super::checkpoint::Checkpoint;
+use super::record::{Record, VERSION};
+use super::retention::Removal;
+
+/// A line that was read. `C` and `B` are what is wanted of claims and basis: [`serde::de::IgnoredAny`] where they are not looked at.
+#[derive(Debug)]
+pub enum Entry<C = Claims, B = Basis> {
+    Decision(Box<Record<C, B>>),
+    Event(Box<Event>),
+}
+
+/// Something that is about no node: nobody is trusted, served or refused by it, so that it has no verdict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// The schema's version: 1.
+    pub v: u32,
+    /// When, RFC 3339.
+    pub time: String,
+    /// When, seconds since 1970.
+    pub at: u64,
+    pub id: String,
+    #[serde(flatten)]
+    pub what: What,
+    /// The event in words, for a person.
+    pub reason: String,
+}
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "decision", rename_all = "snake_case")]
+pub enum What {
+    /// Decisions about nodes of this network are counted and not recorded one by one; 0 where the counting begins.
+    Counted { peer: String, counted: u64 },
+    /// An administrator has accepted a store that is not the one that is known.
+    StoreAccepted { accepted_store: Replacement, admin: Act },
+    /// How far the log has come, signed.
+    Checkpoint { checkpoint: Checkpoint },
+    /// Somebody, or the gateway of itself, has changed something.
+    Admin { admin: Act },
+    /// A segment of the log is removed by the rule of retention.
+    Removed { removed: Removal },
+}
+
+/// What a line is about, as its member `decision` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LineKind {
+    Challenge,
+    Evidence,
+    Config,
+    Counted,
+    StoreAccepted,
+    Checkpoint,
+    Admin,
+    Removed,
+}
+
+impl LineKind {
+    /// Returns whether such lines are decisions about nodes.
+    #[must_use]
+    pub const fn is_decision(self) -> bool {
+        matches!(self, Self::Challenge | Self::Evidence | Self::Config)
+    }
+}
+
+impl<C, B> Entry<C, B>
+where
+    C: for<'de> Deserialize<'de>,
+    B: for<'de> Deserialize<'de>,
+{
+    /// Reads a line. Members that this release does not know are passed over.
+    ///
+    /// # Errors
+    /// The line is no JSON, or lacks a member that each such line has.
+    pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Kind {
+            decision: LineKind,
+        }
+        let Kind { decision } = serde_json::from_slice(line)?;
+        if decision.is_decision() {
+            serde_json::from_slice(line).map(Self::Decision)
+        } else {
+            serde_json::from_slice(line).map(Self::Event)
+        }
+    }
+}
+
+impl Event {
+    /// Returns an event of this time, seconds since 1970.
+    #[must_use]
+    pub fn new(id: String, at: u64, what: What, reason: String) -> Self {
+        Self {
+            v: VERSION,
+            time: rfc3339(at),
+            at,
+            id,
+            what,
+            reason,
+        }
+    }
+
+    /// Returns in what a line differs from this event, member by member: the line has to say all of it, and nothing else but its place.
+    #[must_use]
+    pub fn differences_of(&self, line: &str) -> Vec<String> {
+        let members = |value: Result<Value, serde_json::Error>| match value {
+            Ok(Value::Object(members)) => members,
+            _ => serde_json::Map::new(),
+        };
+        let mut expected = members(serde_json::to_value(self));
+        let mut differences = Vec::new();
+        for (name, value) in members(serde_json::from_str(line)) {
+            if ["store", "chain"].contains(&name.as_str()) {
+                continue;
+            }
+            match expected.remove(&name) {
+                Some(said) if said == value => {}
+                Some(said) => differences.push(format!("{name} is {value}, and must be {said}")),
+                None => differences.push(format!("{name} does not belong there")),
+            }
+        }
+        differences.extend(expected.keys().map(|name| format!("{name} is missing")));
+        differences
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+mod tests {
+    use serde::de::IgnoredAny;
+    use serde_json::json;
+
+    use super::super::admin::{By, Verb};
+    use super::super::record::{Decision, Line};
+    use super::*;
+
+    type Read = Entry<IgnoredAny, IgnoredAny>;
+
+    fn events() -> Vec<(LineKind, Event)> {
+        let act = || Act::done(Verb::EkAdd, 7, By::gateway(None), Vec::new());
+        let replacement = Replacement { known: None, found: None };
+        let what = [
+            (
+                LineKind::Counted,
+                What::Counted {
+                    peer: "192.0.2.0/24".to_owned(),
+                    counted: 3,
+                },
+            ),
+            (
+                LineKind::StoreAccepted,
+                What::StoreAccepted {
+                    accepted_store: replacement,
+                    admin: act(),
+                },
+            ),
+            (LineKind::Admin, What::Admin { admin: act() }),
+        ];
+        let event = |(kind, what)| (kind, Event::new("ab".repeat(16), 7, what, "why".to_owned()));
+        what.into_iter().map(event).collect()
+    }
+
+    fn line(event: &Event) -> String {
+        serde_json::to_string(&Line {
+            record: event,
+            store: None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn an_event_is_read_as_it_was_written_and_has_no_verdict() {
+        for (kind, event) in events() {
+            let line = line(&event);
+            let value: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(value["decision"], serde_json::to_value(kind).unwrap());
+            for absent in ["verdict", "shown", "pool", "decided_by", "code"] {
+                assert_eq!(value.get(absent), None, "{line}");
+            }
+            let Read::Event(read) = Read::read(line.as_bytes()).unwrap() else {
+                panic!("{line}")
+            };
+            assert_eq!(*read, event);
+            assert_eq!(event.differences_of(&line), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn an_event_that_says_more_less_or_another_thing_is_told() {
+        for (_, event) in events() {
+            let line: Value = serde_json::from_str(&line(&event)).unwrap();
+            for name in line.as_object().unwrap().keys() {
+                let mut without = line.clone();
+                without.as_object_mut().unwrap().remove(name);
+                assert_eq!(event.differences_of(&without.to_string()), [format!("{name} is missing")]);
+                let mut other = line.clone();
+                other[name] = json!(["other"]);
+                let differences = event.differences_of(&other.to_string());
+                assert!(
+                    differences.len() == 1 && differences[0].starts_with(&format!("{name} is [\"other\"]")),
+                    "{differences:?}"
+                );
+            }
+            for name in ["verdict", "grant", "identity", "claims"] {
+                let mut more = line.clone();
+                more[name] = json!("refused");
+                assert_eq!(event.differences_of(&more.to_string()), [format!("{name} does not belong there")]);
+            }
+            let mut placed = line.clone();
+            placed["chain"] = json!({});
+            assert_eq!(event.differences_of(&placed.to_string()), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_decision_is_read_as_it_was_written() {
+        let mut record: Record = Record::new("id".to_owned(), Decision::Config, 7, "peer".to_owned(), "worker".to_owned());
+        record.use_number = Some(2);
+        record.again = true;
+        record.alerts.push("alert".to_owned());
+        let line = serde_json::to_vec(&Line {
+            record: &record,
+            store: None,
+        })
+        .unwrap();
+        let Entry::<Value, Value>::Decision(read) = Entry::read(&line).unwrap() else {
+            panic!("no decision")
+        };
+        assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(&record).unwrap());
+        for kind in ["counted", "decided"] {
+            let other = String::from_utf8(line.clone()).unwrap().replace("\"config\"", &format!("{kind:?}"));
+            assert!(Read::read(other.as_bytes()).is_err(), "{kind}");
+        }
+    }
+}

@@ -50,6 +50,8 @@ pub(super) struct Committer {
     pub(super) apart: Apart<Asked>,
     fold_again: Instant,
     pub(super) folds: u32,
+    /// Whether the last commits met conflicts with those of other processes.
+    is_contended: bool,
     /// The kind of failure that was logged last, while transactions fail.
     failing: Option<(&'static str, u16)>,
     /// The same for the beats by which other processes know that this one lives.
@@ -68,6 +70,7 @@ impl Committer {
             apart: Apart::default(),
             fold_again: Instant::now(),
             folds: 0,
+            is_contended: false,
             failing: None,
             unheard: None,
         };
@@ -125,7 +128,7 @@ impl Committer {
             self.view.leaves.clear();
         }
         // What is known by then is not older than what was asked for.
-        let (mut is_fresh, mut conflicts) = (false, 0_u32);
+        let mut is_fresh = false;
         // What nobody waits for has time, but not at others' cost.
         let begun = Instant::now();
         loop {
@@ -146,15 +149,8 @@ impl Committer {
                     return;
                 }
                 Ok(false) => {}
-                Err(Trouble::Contended) if Instant::now() < until => {
-                    conflicts += 1;
-                    is_fresh = true;
-                    if conflicts > 1 {
-                        pause(conflicts).await;
-                        // What was found before the pause is what others have changed in it.
-                        is_fresh = self.refresh(until).await.is_ok();
-                    }
-                }
+                // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
+                Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.is_contended) = (true, true),
                 Err(trouble) => {
                     let trouble = self.told(trouble).await;
                     // Each of those who asked is told. The log says it once, and again when the cause is another.
@@ -240,6 +236,10 @@ impl Committer {
                     };
                     return (count, folded);
                 }
+                if self.is_contended && !*is_fresh {
+                    *is_fresh = true;
+                    return (count, self.let_others_commit(until).await.map(|()| false));
+                }
                 let next = self.next(|head| {
                     head.count(&self.opened.replica);
                     head.changes.then(batch.changes);
@@ -257,6 +257,17 @@ impl Committer {
             }
         };
         (count, done)
+    }
+
+    /// Lets processes commit first that have lost a conflict with this one: they fetch the state and change it, which takes two requests.
+    async fn let_others_commit(&mut self, until: Instant) -> Result<(), Trouble> {
+        for _ in 0..2 {
+            if !self.confirm(until).await? {
+                return Ok(());
+            }
+        }
+        self.is_contended = false;
+        Ok(())
     }
 
     fn defect(&self, problem: String) -> StoreError {

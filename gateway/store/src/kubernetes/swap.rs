@@ -42,7 +42,7 @@ impl Committer {
 
     /// Changes what is held, or something else that no work does, until that is done; or finds that it is not to be done.
     pub(super) async fn change(&mut self, until: Instant, mut change: impl FnMut(&mut Head, &Context<'_>) -> bool) -> Result<(), Trouble> {
-        let (mut is_fresh, mut conflicts) = (false, 0);
+        let mut is_fresh = false;
         loop {
             if self.doubt.is_some() {
                 self.settle(until).await?;
@@ -65,13 +65,7 @@ impl Committer {
             match self.swap(next, until).await? {
                 Fate::Happened => return Ok(()),
                 _ if Instant::now() >= until => return Err(Trouble::Contended),
-                _ => {
-                    (is_fresh, conflicts) = (true, conflicts + 1);
-                    if conflicts > 1 {
-                        pause(conflicts).await;
-                        self.refresh(until).await?;
-                    }
-                }
+                _ => is_fresh = true,
             }
         }
     }

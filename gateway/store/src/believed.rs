@@ -13,9 +13,6 @@ use super::{EntryKind, REMEMBERED, Spendable, StoreError, Tick, keys, uses};
 const CATCH_UP: u64 = 10;
 /// How long it is remembered after it could last be used: how far the clock may be set back without anything having to be refused.
 const REMEMBERED_SECONDS: u64 = 24 * 3600;
-/// Most challenges that are remembered when others come, whatever time it is: whoever asks for all that there are makes 800 rows a second, and
-/// a day of them would be 20 gigabytes. This many are 270 MB, and more of those than come while the longest-lived challenge can be answered. A ticket costs an attestation.
-pub const CHALLENGES_LIMIT_ROWS: u64 = 900_000;
 /// Most keys that go with one thing that is forgotten: its uses, when it expired, who made them.
 const KEYS_OF_A_THING: usize = 3;
 

@@ -14,6 +14,7 @@ mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod fence;
+mod health;
 mod held;
 mod holders;
 mod house;
@@ -24,6 +25,7 @@ pub mod kubernetes;
 mod late;
 mod lead;
 mod mark;
+mod migration;
 mod moved;
 mod named;
 mod outbox;
@@ -47,6 +49,7 @@ pub mod through;
 mod transactions;
 mod turnstile;
 mod uses;
+mod witness;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -54,17 +57,20 @@ use std::time::Duration;
 
 pub use accept::{Accepted, Replacement, accept};
 use async_trait::async_trait;
-pub use believed::CHALLENGES_LIMIT_ROWS;
 pub use embedded::Embedded;
+pub use engine::CHALLENGES_LIMIT_ROWS;
 pub use error::StoreError;
-pub use house::{Contents, Copied, Exported, HouseError, alone, copy, export, import, place, undo};
+pub use health::Health;
+pub use house::{Copied, Exported, alone, copy, export, import, place, undo};
 pub use known::{Known, mark_file};
 pub use lead::{Held, Lead, Turn};
 pub use mark::{StoreMark, Wrote};
-pub use named::{AnyStore, Health};
-pub use outbox::{Change, Witness, Witnessed};
+pub use migration::{Contents, HouseError};
+pub use named::AnyStore;
+pub use outbox::Witnessed;
 pub use seen::{Anew, Deciding, Reading, Seen};
 pub use tend::{Tended, Tending};
+pub use witness::{Change, Witness};
 
 /// The kinds of entries; each has its own space of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,20 +3,13 @@
 use super::engine::{Engine, Work};
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
+use super::health::Health;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::Kubernetes;
 use super::through::Through;
 use super::{Accepted, Embedded, Replacement, StoreError};
 use crate::settings::{EngineSettings, StoreSettings};
 use async_trait::async_trait;
-
-/// What there is to say of an engine, in sentences for the administrator.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Health {
-    pub good: Vec<String>,
-    /// Worth knowing: it works, for now.
-    pub warnings: Vec<String>,
-}
 
 /// A store on one of the engines. Clones are the same store.
 #[derive(Debug, Clone)]

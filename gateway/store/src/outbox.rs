@@ -10,31 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::documents::{EntryDocument, Version, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work, run};
 use super::through::Through;
+use super::witness::{Change, Witness};
 use super::{Entry, Lead, StoreError, keys, schema};
 
 /// Keys that telling of a change reads and writes beside it.
 const OWN_WRITES: usize = 2;
-
-/// An entry that is another than it was.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// The kind's name in the store.
-    pub kind: String,
-    pub id: String,
-    /// Its value; `None` if there was none.
-    pub before: Option<String>,
-    /// Likewise, from now on.
-    pub after: Option<String>,
-}
-
-/// Says what is to be told of changes: who makes them, and why.
-pub trait Witness: Send + Sync + std::fmt::Debug {
-    /// What is told, JSON; `None` if nothing is. It may be asked more than once of the same changes, and only the last answer counts.
-    ///
-    /// # Errors
-    /// [`StoreError`]: then nothing is changed.
-    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError>;
-}
 
 /// How many were ever told of: their order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, Txn
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::house::{HouseError, Source};
+use super::super::migration::{HouseError, Source};
 use super::super::known::Known;
 use super::super::moved::Moved;
 use super::super::remote::serving::host;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::house::{HouseError, Target};
+use super::super::migration::{HouseError, Target};
 use super::super::known::{self, Known};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};

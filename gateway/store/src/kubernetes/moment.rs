@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::house::{HouseError, Source};
 use super::super::known::Known;
+use super::super::migration::{HouseError, Source};
 use super::super::moved::Moved;
 use super::super::remote::set_back::{self, Told};
 use super::super::{StoreError, StoreMark, schema};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::house::{HouseError, Target};
 use super::super::known::{self, Known};
+use super::super::migration::{HouseError, Target};
 use super::super::remote::set_back::Told;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark, schema};

@@ -1,0 +1,24 @@
+//! Changes of entries, and the trait that says what the outbox tells of them.
+
+use super::StoreError;
+
+/// An entry that is another than it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The kind's name in the store.
+    pub kind: String,
+    pub id: String,
+    /// Its value; `None` if there was none.
+    pub before: Option<String>,
+    /// Likewise, from now on.
+    pub after: Option<String>,
+}
+
+/// Says what is to be told of changes: who makes them, and why.
+pub trait Witness: Send + Sync + std::fmt::Debug {
+    /// What is told, JSON; `None` if nothing is. It may be asked more than once of the same changes, and only the last answer counts.
+    ///
+    /// # Errors
+    /// [`StoreError`]: then nothing is changed.
+    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError>;
+}

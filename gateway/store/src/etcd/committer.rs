@@ -25,10 +25,12 @@ use tokio::time::Instant;
 use super::super::engine::Work;
 use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, refuse_late, until};
 use super::members::FailureKind;
-use super::opened::{GUARD_GETS, Opened, Reached, Trouble, get, revision, seen};
+use super::opened::{GUARD_GETS, Opened, Reached, Trouble};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
 use super::plan::{Job, Plan, plan, refuse_first};
+use super::presence;
+use super::requests::{get, revision, seen};
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
@@ -73,9 +75,7 @@ impl Committer {
             }
         }
         self.opened.leave_all().await;
-        if let Some(presence) = self.opened.presence.get() {
-            presence.end(&self.opened).await;
-        }
+        presence::end(&self.opened).await;
         if let Some(lease) = self.own.lease {
             let until = Instant::now() + self.opened.timeout;
             drop(

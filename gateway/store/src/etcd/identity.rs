@@ -13,7 +13,7 @@ use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::Keys;
 use super::members::{Failure, Members};
-use super::opened::revision;
+use super::requests::revision;
 use crate::settings::EtcdSettings;
 
 /// The version of what stands below the prefix. No release raises it by itself: those that serve the same store would stop.

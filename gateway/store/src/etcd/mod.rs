@@ -17,6 +17,8 @@ mod overlay;
 mod own;
 mod plan;
 mod presence;
+mod replica_key;
+mod requests;
 mod taking;
 mod told;
 
@@ -32,9 +34,10 @@ use keys::Keys;
 pub use leader::Leadership;
 use members::Members;
 pub(super) use moment::{Moment, served_by, there};
-use opened::{Opened, pair};
+use opened::Opened;
 use overlay::MOST_KEYS;
 use presence::Presence;
+use requests::pair;
 pub(super) use taking::Taking;
 use tokio::time::Instant;
 
@@ -183,7 +186,7 @@ async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(
         }),
         timeout: settings.timeout,
         leases: Mutex::default(),
-        presence: OnceLock::new(),
+        replica_key: OnceLock::new(),
     };
     Ok((opened, replica))
 }
@@ -262,9 +265,9 @@ impl Engine for Etcd {
         self.open
             .desk
             .spawn(async move {
-                let presence = Arc::new(Presence::new(&opened, &replica, files::folder(&beside))?);
+                let presence = Presence::new(&opened, &replica, files::folder(&beside))?;
                 presence.begin(&opened).await?;
-                if opened.presence.set(Arc::clone(&presence)).is_ok() {
+                if opened.replica_key.set(presence.key()).is_ok() {
                     tokio::spawn(presence.keep(Arc::downgrade(&opened)));
                 }
                 Ok(())

@@ -7,8 +7,8 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, Txn
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::migration::{HouseError, Source};
 use super::super::known::Known;
+use super::super::migration::{HouseError, Source};
 use super::super::moved::Moved;
 use super::super::remote::serving::host;
 use super::super::remote::set_back;
@@ -17,7 +17,7 @@ use super::super::{StoreError, StoreMark};
 use super::identity::Found;
 use super::keys::Keys;
 use super::members::Members;
-use super::opened::pair;
+use super::requests::pair;
 use super::{MOST_ANSWER_BYTES, identity};
 use crate::settings::EtcdSettings;
 

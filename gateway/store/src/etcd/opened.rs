@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use tokio::time::Instant;
 
-use super::super::engine::KeyValue;
 use super::super::moved::Moved;
 use super::super::remote::desk::Says;
 use super::super::remote::locked;
@@ -14,9 +13,8 @@ use super::super::{StoreError, StoreMark};
 use super::identity::{self, VERSION};
 use super::keys::Keys;
 use super::members::{Failure, FailureKind, Members};
-use super::overlay::Seen;
-use super::presence::Presence;
-use super::told::comes_short;
+use super::replica_key::ReplicaKey;
+use super::requests::{comes_short, get, seen, version};
 
 /// How many answers say why a request was not taken.
 pub(super) const GUARD_GETS: usize = 5;
@@ -39,7 +37,7 @@ pub(super) struct Opened {
     /// By which this process leads.
     pub leases: Mutex<Vec<i64>>,
     /// Of a process that serves.
-    pub presence: OnceLock<Arc<Presence>>,
+    pub replica_key: OnceLock<Arc<ReplicaKey>>,
 }
 
 /// How far the store has come, as far as was known when a request was made of it. Others of this process may know of more by the time that the
@@ -139,7 +137,7 @@ impl Opened {
             Compare::value(self.keys.schema(), CompareOp::Equal, VERSION.to_string()),
         ]
         .into_iter()
-        .chain(self.presence.get().map(|presence| presence.is_there()))
+        .chain(self.replica_key.get().map(|key| key.is_there()))
         .collect()
     }
 
@@ -149,7 +147,7 @@ impl Opened {
 
     /// What says why a request was not taken: so many gets, these others, and one more if this process serves.
     pub(super) fn guard_gets(&self, others: impl IntoIterator<Item = TxnOp>) -> Vec<TxnOp> {
-        let present = self.presence.get().map(|presence| presence.get());
+        let present = self.replica_key.get().map(|key| key.get());
         let keys: [&str; GUARD_GETS] = [
             &self.keys.identity(),
             &self.keys.mark(),
@@ -186,8 +184,8 @@ impl Opened {
             _ => return Err(Trouble::Replaced),
         }
         // It was asked for if this process served by then.
-        match (self.presence.get(), rest.get(others)) {
-            (Some(presence), Some(found)) if !presence.is_own(seen(found).value.as_deref()) => Err(Trouble::Absent),
+        match (self.replica_key.get(), rest.get(others)) {
+            (Some(key), Some(found)) if !key.is_own(seen(found).value.as_deref()) => Err(Trouble::Absent),
             _ => Ok(()),
         }
     }
@@ -244,51 +242,4 @@ impl Says for Opened {
 /// Why this says another store than the one that was opened.
 pub(super) fn gone(identity: Option<&str>) -> Trouble {
     identity.and_then(identity::moved).map_or(Trouble::Replaced, Trouble::Moved)
-}
-
-pub(super) fn get(key: &str) -> TxnOp {
-    TxnOp::get(key, Some(GetOptions::new()))
-}
-
-/// A key of the store, and its value. What is no text nobody has written who writes a store.
-pub(super) fn pair(keys: &Keys, found: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
-    let Ok(key) = std::str::from_utf8(found.key()) else {
-        return Err(StoreError::Key {
-            key: String::from_utf8_lossy(found.key()).into_owned(),
-        });
-    };
-    let key = keys.without(key).to_owned();
-    match std::str::from_utf8(found.value()) {
-        Ok(value) => Ok(KeyValue {
-            key,
-            value: value.to_owned(),
-        }),
-        Err(error) => Err(StoreError::Document {
-            key,
-            source: serde::de::Error::custom(error),
-        }),
-    }
-}
-
-/// What an answer to a get of one key says.
-pub(super) fn seen(answer: &TxnOpResponse) -> Seen {
-    let found = match answer {
-        TxnOpResponse::Get(found) => found.kvs().first(),
-        _ => None,
-    };
-    Seen {
-        value: found.map(|found| String::from_utf8_lossy(found.value()).into_owned()),
-        mod_revision: found.map_or(0, etcd_client::KeyValue::mod_revision),
-    }
-}
-
-pub(super) fn version(answer: &TxnOpResponse) -> i64 {
-    match answer {
-        TxnOpResponse::Get(found) => found.kvs().first().map_or(0, etcd_client::KeyValue::version),
-        _ => 0,
-    }
-}
-
-pub(super) fn revision(answer: &TxnResponse) -> i64 {
-    answer.header().map_or(0, etcd_client::ResponseHeader::revision)
 }

@@ -7,8 +7,9 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::time::{Instant, sleep};
 
 use super::members::{Failure, FailureKind};
-use super::opened::{Opened, get, revision, seen, version};
+use super::opened::Opened;
 use super::overlay::Seen;
+use super::requests::{get, revision, seen, version};
 
 /// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
 const LEASE_SECONDS: i64 = 86_400;

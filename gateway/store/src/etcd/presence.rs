@@ -4,31 +4,26 @@
 //! by etcd, whatever it believes, until it has a lease again. One that was killed here begins again at once; anywhere else the lease's end is waited for.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
 use super::super::remote::serving::{LEASE, LOOK_EVERY, Serving, WAIT_LIMIT, host};
 use super::identity;
 use super::leader::keep_alive;
-use super::opened::{Opened, get};
+use super::opened::{Opened, gone};
+use super::replica_key::ReplicaKey;
+use super::requests::{get, seen};
 
-/// The key of a gateway that serves.
+/// The lease of a gateway that serves, and the key under it.
 #[derive(Debug)]
 pub(super) struct Presence {
-    key: String,
-    value: String,
+    key: Arc<ReplicaKey>,
     serving: Serving,
     replica: String,
-    /// 0: there is none.
-    lease: AtomicI64,
-    over: AtomicBool,
-    /// A request was refused because the key is not there.
-    missed: Notify,
 }
 
 /// What came of putting the key.
@@ -42,32 +37,14 @@ impl Presence {
     pub(super) fn new(opened: &Opened, replica: &str, state: &Path) -> Result<Self, StoreError> {
         let serving = Serving::of(&identity::new_id()?, state);
         Ok(Self {
-            key: opened.keys.replica(replica),
-            value: serving.text(),
+            key: Arc::new(ReplicaKey::new(opened.keys.replica(replica), serving.text())),
             serving,
             replica: replica.to_owned(),
-            lease: AtomicI64::new(0),
-            over: AtomicBool::new(false),
-            missed: Notify::new(),
         })
     }
 
-    /// What each request wants.
-    pub(super) fn is_there(&self) -> Compare {
-        Compare::value(self.key.as_str(), CompareOp::Equal, self.value.as_str())
-    }
-
-    pub(super) fn get(&self) -> TxnOp {
-        get(&self.key)
-    }
-
-    /// Whether this is what stands there; it is put again if not.
-    pub(super) fn is_own(&self, found: Option<&str>) -> bool {
-        let own = found == Some(self.value.as_str());
-        if !own {
-            self.missed.notify_one();
-        }
-        own
+    pub(super) fn key(&self) -> Arc<ReplicaKey> {
+        Arc::clone(&self.key)
     }
 
     /// Puts the key. Another's is waited for: its lease may be over soon, if it was killed.
@@ -117,22 +94,22 @@ impl Presence {
         let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
         let lease = opened.members.ask(until, grant).await.map_err(explain)?.id();
         let free = match instead_of {
-            Some(value) => Compare::value(self.key.as_str(), CompareOp::Equal, value),
-            None => Compare::create_revision(self.key.as_str(), CompareOp::Equal, 0),
+            Some(value) => Compare::value(self.key.name.as_str(), CompareOp::Equal, value),
+            None => Compare::create_revision(self.key.name.as_str(), CompareOp::Equal, 0),
         };
         let when = [opened.is_the_store(), free];
         let put = PutOptions::new().with_lease(lease);
         let txn = Txn::new()
             .when(when)
-            .and_then([TxnOp::put(self.key.as_str(), self.value.as_str(), Some(put))])
-            .or_else([self.get(), get(&opened.keys.identity())]);
+            .and_then([TxnOp::put(self.key.name.as_str(), self.key.value.as_str(), Some(put))])
+            .or_else([self.key.get(), get(&opened.keys.identity())]);
         let asked = opened.members.ask(until, |mut client| {
             let txn = txn.clone();
             async move { client.txn(txn).await }
         });
         let answer = asked.await.map_err(explain)?;
         if answer.succeeded() {
-            self.lease.store(lease, Ordering::Relaxed);
+            self.key.lease.store(lease, Ordering::Relaxed);
             return Ok(Taken::Own);
         }
         let answers = answer.op_responses();
@@ -143,9 +120,9 @@ impl Presence {
         let (value, of) = found.map_or((String::new(), 0), |found| {
             (String::from_utf8_lossy(found.value()).into_owned(), found.lease())
         });
-        if value == self.value {
+        if value == self.key.value {
             // Asked twice, because an answer was lost, it finds itself.
-            self.lease.store(of, Ordering::Relaxed);
+            self.key.lease.store(of, Ordering::Relaxed);
             if of != lease {
                 give_back(opened, lease).await;
             }
@@ -153,8 +130,8 @@ impl Presence {
         }
         give_back(opened, lease).await;
         if found.is_none() && instead_of.is_none() {
-            let identity = answers.get(1).and_then(|answer| super::opened::seen(answer).value);
-            return Err(opened.error(&super::opened::gone(identity.as_deref())));
+            let identity = answers.get(1).and_then(|answer| seen(answer).value);
+            return Err(opened.error(&gone(identity.as_deref())));
         }
         Ok(Taken::Others(value, of))
     }
@@ -168,14 +145,14 @@ impl Presence {
     }
 
     /// Keeps the lease, or takes a new one, for as long as the store is open.
-    pub(super) async fn keep(self: Arc<Self>, opened: Weak<Opened>) {
+    pub(super) async fn keep(self, opened: Weak<Opened>) {
         loop {
             // The time is over, or somebody has missed it.
-            let missed = timeout(LEASE / 3, self.missed.notified()).await.is_ok();
-            let Some(opened) = opened.upgrade().filter(|_| !self.over.load(Ordering::Relaxed)) else {
+            let missed = timeout(LEASE / 3, self.key.missed.notified()).await.is_ok();
+            let Some(opened) = opened.upgrade().filter(|_| !self.key.over.load(Ordering::Relaxed)) else {
                 return;
             };
-            let (until, lease) = (Instant::now() + LEASE / 3, self.lease.load(Ordering::Relaxed));
+            let (until, lease) = (Instant::now() + LEASE / 3, self.key.lease.load(Ordering::Relaxed));
             let kept = opened.members.ask_one(until, |client| keep_alive(client, lease)).await;
             let is_over = missed || matches!(kept, Ok(0));
             if is_over && let Err(error) = self.take_again(&opened).await {
@@ -191,14 +168,15 @@ impl Presence {
             Taken::Others(value, _) => Err(self.copied(opened, &host(&value))),
         }
     }
+}
 
-    /// Gives the lease back.
-    pub(super) async fn end(&self, opened: &Opened) {
-        self.over.store(true, Ordering::Relaxed);
-        let lease = self.lease.load(Ordering::Relaxed);
-        if lease != 0 {
-            give_back(opened, lease).await;
-        }
+/// Gives the lease back, if this process serves.
+pub(super) async fn end(opened: &Opened) {
+    let Some(key) = opened.replica_key.get() else { return };
+    key.over.store(true, Ordering::Relaxed);
+    let lease = key.lease.load(Ordering::Relaxed);
+    if lease != 0 {
+        give_back(opened, lease).await;
     }
 }
 

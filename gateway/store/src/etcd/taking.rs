@@ -13,14 +13,14 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::migration::{HouseError, Target};
 use super::super::known::{self, Known};
+use super::super::migration::{HouseError, Target};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
 use super::moment::Below;
-use super::opened::get;
 use super::overlay::{BATCH_BYTES, MOST_KEYS};
+use super::requests::{get, seen};
 use crate::settings::EtcdSettings;
 
 /// What is below a prefix, and is no store yet.
@@ -88,7 +88,7 @@ impl Taking {
             let looked = below.send(Txn::new().and_then([get(&below.keys.taking()), get(&below.keys.identity())]))?;
             let answers = looked.op_responses();
             // An answer may have been lost, and the first request done.
-            if answers.iter().any(|answer| super::opened::seen(answer).value.is_some()) {
+            if answers.iter().any(|answer| seen(answer).value.is_some()) {
                 return Err(StoreError::Replaced(below.members.place.clone().into()));
             }
         }
@@ -127,7 +127,7 @@ impl Taking {
 
 /// Whose process takes something, by the first answer.
 fn taken_by(looked: &TxnResponse) -> Option<String> {
-    super::opened::seen(looked.op_responses().first()?).value
+    seen(looked.op_responses().first()?).value
 }
 
 impl Target for Taking {

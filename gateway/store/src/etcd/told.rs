@@ -12,6 +12,7 @@ use super::identity::Found;
 use super::keys::Keys;
 use super::members::Members;
 use super::opened::{Opened, Trouble};
+use super::requests::comes_short;
 
 impl Told for Found {
     fn file(&self) -> StoreFile {
@@ -44,10 +45,6 @@ fn what_it_lacks(known: &Known, keys: &Keys, found: &Found) -> Option<Compare> {
         Lack::Mark(furthest) => comes_short(keys.mark(), furthest.saturating_sub(found.began)),
         Lack::Commits(Wrote { replica, commits }) => comes_short(keys.wrote(&replica), commits),
     })
-}
-
-pub(super) fn comes_short(key: String, known: u64) -> Compare {
-    Compare::version(key, CompareOp::Less, i64::try_from(known).unwrap_or(i64::MAX))
 }
 
 /// Tells all gateways that the store that was found is one from before, if it is: those that do not know better would go on with it.

@@ -139,7 +139,7 @@ fn pages_are_as_large_as_they_may_be() {
         let mut taking = begin(&etcd, &folder).unwrap();
         let revision = |taking: &Taking| {
             let answer = taking.below.send(Txn::new().and_then([get("none")])).unwrap();
-            super::super::opened::revision(&answer)
+            super::super::requests::revision(&answer)
         };
         let before = revision(&taking);
         for pair in &pairs {

@@ -1,0 +1,50 @@
+//! The key by which a gateway serves: every request wants it to be there.
+
+use std::sync::atomic::{AtomicBool, AtomicI64};
+
+use etcd_client::{Compare, CompareOp, TxnOp};
+use tokio::sync::Notify;
+
+use super::requests::get;
+
+/// The key of a gateway that serves.
+#[derive(Debug)]
+pub(super) struct ReplicaKey {
+    pub name: String,
+    pub value: String,
+    /// 0: there is none.
+    pub lease: AtomicI64,
+    pub over: AtomicBool,
+    /// A request was refused because the key is not there.
+    pub missed: Notify,
+}
+
+impl ReplicaKey {
+    pub(super) fn new(name: String, value: String) -> Self {
+        Self {
+            name,
+            value,
+            lease: AtomicI64::new(0),
+            over: AtomicBool::new(false),
+            missed: Notify::new(),
+        }
+    }
+
+    /// What each request wants.
+    pub(super) fn is_there(&self) -> Compare {
+        Compare::value(self.name.as_str(), CompareOp::Equal, self.value.as_str())
+    }
+
+    pub(super) fn get(&self) -> TxnOp {
+        get(&self.name)
+    }
+
+    /// Whether this is what stands there; it is put again if not.
+    pub(super) fn is_own(&self, found: Option<&str>) -> bool {
+        let own = found == Some(self.value.as_str());
+        if !own {
+            self.missed.notify_one();
+        }
+        own
+    }
+}

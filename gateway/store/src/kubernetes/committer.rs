@@ -14,7 +14,7 @@
 //!
 //! **A process that is killed** between any two requests leaves a state that one commit has made, and leaves that no state names.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers
 use super::head::Head;
 use super::opened::{Opened, Trouble};
 use super::plan::{Asked, Job, MOST_CONFLICTS, Plan, pause, plan};
-use super::swap::{Doubt, Fate};
-use super::view::{MOST_WORK_BYTES, Missing, View};
+use super::swap::{Fate, HeadWriter};
+use super::view::MOST_WORK_BYTES;
 
 /// What is not in leaves is put there from so much on. Each commit writes all of it once more.
 const FOLD_BYTES: usize = 48 * 1024;
@@ -37,45 +37,26 @@ const MOST_CHANGES_BYTES: usize = 384 * 1024;
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
 
 pub(super) struct Committer {
-    pub(super) opened: Arc<Opened>,
-    pub(super) view: View,
-    /// The last number that was put there, or tried.
-    pub(super) number: u64,
-    /// A commit on this state, with this number, that may have happened, or may do so still.
-    pub(super) doubt: Option<Doubt>,
-    /// Since when the number of each session is what it is, as far as was seen.
-    pub(super) observed: BTreeMap<String, (u64, Instant)>,
-    /// When this process was heard of last.
-    pub(super) heard: Instant,
-    pub(super) apart: Apart<Asked>,
+    opened: Arc<Opened>,
+    writer: HeadWriter,
+    apart: Apart<Asked>,
     fold_again: Instant,
-    pub(super) folds: u32,
     /// Whether the last commits met conflicts with those of other processes.
     is_contended: bool,
     /// The kind of failure that was logged last, while transactions fail.
     failing: Option<(&'static str, u16)>,
-    /// The same for the beats by which other processes know that this one lives.
-    pub(super) unheard: Option<(&'static str, u16)>,
 }
 
 impl Committer {
     pub(super) fn new(opened: Arc<Opened>, head: Head) -> Self {
-        let mut committer = Self {
+        Self {
+            writer: HeadWriter::new(Arc::clone(&opened), head),
             opened,
-            view: View::new(head),
-            number: 0,
-            doubt: None,
-            observed: BTreeMap::new(),
-            heard: Instant::now(),
             apart: Apart::default(),
             fold_again: Instant::now(),
-            folds: 0,
             is_contended: false,
             failing: None,
-            unheard: None,
-        };
-        committer.observe();
-        committer
+        }
     }
 
     /// Until nobody can ask any more; what nobody waits for is done then.
@@ -87,7 +68,7 @@ impl Committer {
             let mut due = self.apart.due();
             self.round(&mut due).await;
             self.apart.go_on_with(due);
-            self.beat().await;
+            self.writer.beat().await;
             self.fold_if_due().await;
         }
         waiting.extend(self.apart.all());
@@ -100,11 +81,15 @@ impl Committer {
                 break;
             }
         }
-        self.leave().await;
+        self.writer.leave().await;
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.writer.beat_due().into_iter().chain(self.apart.again).min()
     }
 
     async fn fold_if_due(&mut self) {
-        let changes = &self.view.head.changes;
+        let changes = &self.writer.view.head.changes;
         // Where there are too many leaves, what was removed makes room only by this; it is not waited for that others write more.
         let makes_room = self.opened.is_crowded() && !changes.is_empty();
         if !(changes.bytes() >= FOLD_BYTES || makes_room) || Instant::now() < self.fold_again {
@@ -113,7 +98,7 @@ impl Committer {
         if makes_room {
             self.fold_again = Instant::now() + FOLD_AGAIN;
         }
-        if let Err(trouble) = self.fold().await {
+        if let Err(trouble) = self.writer.fold().await {
             self.fold_again = Instant::now() + FOLD_AGAIN;
             let error = self.opened.error(&trouble);
             tracing::warn!("what was written lately cannot be put away, and each commit writes it again: {error}");
@@ -123,9 +108,9 @@ impl Committer {
     /// One commit, or an error for those who wait.
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {
         // Not in between: what was fetched for those who wait would be fetched for them again and again.
-        let kept: usize = self.view.leaves.values().map(|pairs| bytes(pairs)).sum();
+        let kept: usize = self.writer.view.leaves.values().map(|pairs| bytes(pairs)).sum();
         if kept > self.opened.limits.cache_bytes {
-            self.view.leaves.clear();
+            self.writer.view.leaves.clear();
         }
         // What is known by then is not older than what was asked for.
         let mut is_fresh = false;
@@ -152,7 +137,7 @@ impl Committer {
                 // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
                 Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.is_contended) = (true, true),
                 Err(trouble) => {
-                    let trouble = self.told(trouble).await;
+                    let trouble = self.writer.told(trouble).await;
                     // Each of those who asked is told. The log says it once, and again when the cause is another.
                     if self.failing.replace(trouble.kind()) != Some(trouble.kind()) {
                         tracing::warn!("{}", self.opened.error(&trouble));
@@ -167,29 +152,30 @@ impl Committer {
     /// Says how many it was about, and whether they were answered; if not, something is known now that was not, and they are to be tried again.
     async fn attempt(&mut self, waiting: &mut VecDeque<Job>, is_fresh: &mut bool, until: Instant) -> (usize, Result<bool, Trouble>) {
         let all = waiting.len();
-        if self.doubt.is_some() {
-            if let Err(trouble) = self.settle(until).await {
+        if self.writer.doubt.is_some() {
+            if let Err(trouble) = self.writer.settle(until).await {
                 return (all, Err(trouble));
             }
             *is_fresh = true;
         }
-        if self.is_absent() {
+        if self.writer.is_absent() {
             // Others may have put it out; or this process knows it only as it was before it served.
             if !*is_fresh {
                 *is_fresh = true;
-                return (all, self.refresh(until).await.map(|()| false));
+                return (all, self.writer.refresh(until).await.map(|()| false));
             }
-            self.heard = self.heard.checked_sub(self.opened.limits.lease / 3).unwrap_or(self.heard);
+            let heard = &mut self.writer.heard;
+            *heard = heard.checked_sub(self.opened.limits.lease / 3).unwrap_or(*heard);
             return (all, Err(Trouble::Absent));
         }
-        let (count, plan) = plan(waiting, &self.view);
+        let (count, plan) = plan(waiting, &self.writer.view);
         let done = match plan {
             Plan::TooLarge => {
                 let problem = format!("a transaction is too large: it writes more than {MOST_WORK_BYTES} bytes; nothing was done");
                 answer(waiting, vec![Err(self.defect(problem))]);
                 Ok(waiting.is_empty())
             }
-            Plan::Fetch(missing) => self.fetch(&missing, until).await.map(|found| {
+            Plan::Fetch(missing) => self.writer.fetch(&missing, until).await.map(|found| {
                 *is_fresh |= !found;
                 false
             }),
@@ -201,7 +187,7 @@ impl Committer {
                 else {
                     return (count, Ok(false));
                 };
-                match self.change(until, change).await {
+                match self.writer.change(until, change).await {
                     Ok(()) => {
                         answer(waiting, vec![Ok(())]);
                         Ok(true)
@@ -210,7 +196,7 @@ impl Committer {
                 }
             }
             Plan::Commit(batch, answers, _) if batch.changes.is_empty() => {
-                let known = if *is_fresh { Ok(true) } else { self.confirm(until).await };
+                let known = if *is_fresh { Ok(true) } else { self.writer.confirm(until).await };
                 *is_fresh = true;
                 if matches!(known, Ok(true)) {
                     answer(waiting, answers);
@@ -218,13 +204,13 @@ impl Committer {
                 known
             }
             Plan::Commit(batch, answers, writers) => {
-                if self.view.head.changes.bytes() > MOST_CHANGES_BYTES {
-                    let folded = match self.fold().await {
+                if self.writer.view.head.changes.bytes() > MOST_CHANGES_BYTES {
+                    let folded = match self.writer.fold().await {
                         Ok(true) => Ok(false),
                         // Another does.
                         Ok(false) => {
                             pause(MOST_CONFLICTS).await;
-                            self.refresh(until).await.map(|()| false)
+                            self.writer.refresh(until).await.map(|()| false)
                         }
                         Err(trouble) => {
                             tracing::warn!("{}", self.opened.error(&trouble));
@@ -240,12 +226,12 @@ impl Committer {
                     *is_fresh = true;
                     return (count, self.let_others_commit(until).await.map(|()| false));
                 }
-                let next = self.next(|head| {
+                let next = self.writer.next(|head| {
                     head.count(&self.opened.replica);
                     head.changes.then(batch.changes);
                 });
                 match next {
-                    Ok(next) => self.swap(next, until).await.and_then(|fate| match fate {
+                    Ok(next) => self.writer.swap(next, until).await.and_then(|fate| match fate {
                         Fate::Happened => {
                             answer(waiting, answers);
                             Ok(true)
@@ -262,7 +248,7 @@ impl Committer {
     /// Lets processes commit first that have lost a conflict with this one: they fetch the state and change it, which takes two requests.
     async fn let_others_commit(&mut self, until: Instant) -> Result<(), Trouble> {
         for _ in 0..2 {
-            if !self.confirm(until).await? {
+            if !self.writer.confirm(until).await? {
                 return Ok(());
             }
         }
@@ -277,25 +263,6 @@ impl Committer {
             problem,
             advice: "a change of that size is a defect of the gateway".to_owned(),
         }
-    }
-
-    /// Fetches leaves of the state that is known. `false`: it is another one by now.
-    pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, Trouble> {
-        let wanted = self.view.head.leaves.iter().filter(|leaf| missing.contains(&leaf.name)).cloned();
-        let fetched = super::leaves::fetch(&self.opened.place, wanted.collect(), until).await?;
-        let mut gone = None;
-        for (name, pairs) in fetched {
-            match pairs {
-                Some(pairs) => drop(self.view.leaves.insert(name, Arc::new(pairs))),
-                None => gone = Some(name),
-            }
-        }
-        let Some(name) = gone else { return Ok(true) };
-        // It was put into another one meanwhile.
-        if !self.confirm(until).await? {
-            return Ok(false);
-        }
-        Err(super::leaves::lost(&name).into())
     }
 }
 

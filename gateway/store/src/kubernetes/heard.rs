@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep};
 
 use super::super::remote::locked;
 use super::super::remote::queue::LATER_PAUSE;
-use super::committer::Committer;
 use super::head::Head;
 use super::plan::Context;
+use super::swap::HeadWriter;
 
-impl Committer {
+impl HeadWriter {
     /// Whether this process serves, and its key is not there.
     pub(super) fn is_absent(&self) -> bool {
         let serving = self.opened.serving.get();
@@ -41,9 +41,9 @@ impl Committer {
         self.opened.serving.get().is_some() || !locked(&self.opened.leads).is_empty()
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
-        let beat = self.holds().then(|| self.heard + self.opened.limits.lease / 3);
-        beat.into_iter().chain(self.apart.again).min()
+    /// Returns when the next beat is due, if this process holds something.
+    pub(super) fn beat_due(&self) -> Option<Instant> {
+        self.holds().then(|| self.heard + self.opened.limits.lease / 3)
     }
 
     /// Has this process heard of, if it holds something; and others that are not heard of hold nothing any more.

@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use super::super::schema;
 use super::api::{Failure, Place};
 use super::changes::Changes;
-use super::committer::Committer;
 use super::head::{Folding, Head, Leaf};
 use super::opened::Trouble;
 use super::plan::Context;
+use super::swap::HeadWriter;
 use super::view::{Missing, Pairs};
 
 /// How much one leaf holds, unpacked, unless it is one key's: to change one key all of it is written.
@@ -30,7 +30,26 @@ const AT_ONCE: usize = 8;
 /// How often leaves that nobody names are looked for: after so many folds.
 const SWEEP_EVERY: u32 = 64;
 
-impl Committer {
+impl HeadWriter {
+    /// Fetches leaves of the state that is known. `false`: it is another one by now.
+    pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, Trouble> {
+        let wanted = self.view.head.leaves.iter().filter(|leaf| missing.contains(&leaf.name)).cloned();
+        let fetched = fetch(&self.opened.place, wanted.collect(), until).await?;
+        let mut gone = None;
+        for (name, pairs) in fetched {
+            match pairs {
+                Some(pairs) => drop(self.view.leaves.insert(name, Arc::new(pairs))),
+                None => gone = Some(name),
+            }
+        }
+        let Some(name) = gone else { return Ok(true) };
+        // It was put into another one meanwhile.
+        if !self.confirm(until).await? {
+            return Ok(false);
+        }
+        Err(lost(&name).into())
+    }
+
     /// Puts what was written lately into leaves. `false`: another does.
     pub(super) async fn fold(&mut self) -> Result<bool, Trouble> {
         let id = schema::new_id()?;

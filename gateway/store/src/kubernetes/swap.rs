@@ -1,17 +1,17 @@
 //! One state in the place of another, and what became of that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::super::StoreError;
 use super::api::{Failure, MOST_HEAD_BYTES, Swapped};
-use super::committer::Committer;
 use super::head::Head;
-use super::opened::Trouble;
+use super::opened::{Opened, Trouble};
 use super::opening::tell_set_back;
 use super::plan::{Context, MOST_CONFLICTS, pause};
+use super::view::View;
 
 /// So often a state that stands may refuse to be changed: others may change what is no part of it, and a conflict with each of them is refused, too.
 const MOST_REFUSALS: u32 = 8;
@@ -33,7 +33,39 @@ pub(super) enum Fate {
     Unknown,
 }
 
-impl Committer {
+/// The part of the process that changes the head: the state that it knows, and how far it has come itself.
+pub(super) struct HeadWriter {
+    pub(super) opened: Arc<Opened>,
+    pub(super) view: View,
+    /// The last number that was put there, or tried.
+    number: u64,
+    /// A commit on this state, with this number, that may have happened, or may do so still.
+    pub(super) doubt: Option<Doubt>,
+    /// Since when the number of each session is what it is, as far as was seen.
+    pub(super) observed: BTreeMap<String, (u64, Instant)>,
+    /// When this process was heard of last.
+    pub(super) heard: Instant,
+    /// The kind of failure that was logged last, while the beats fail by which other processes know that this one lives.
+    pub(super) unheard: Option<(&'static str, u16)>,
+    pub(super) folds: u32,
+}
+
+impl HeadWriter {
+    pub(super) fn new(opened: Arc<Opened>, head: Head) -> Self {
+        let mut writer = Self {
+            opened,
+            view: View::new(head),
+            number: 0,
+            doubt: None,
+            observed: BTreeMap::new(),
+            heard: Instant::now(),
+            unheard: None,
+            folds: 0,
+        };
+        writer.observe();
+        writer
+    }
+
     pub(super) fn next(&self, change: impl FnOnce(&mut Head)) -> Result<Head, StoreError> {
         let mut next = self.view.head.next(&self.opened.session, self.number + 1)?;
         change(&mut next);

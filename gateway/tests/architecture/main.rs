@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod dependencies;
+mod folders;
 mod load;
 mod modules;
 mod proofs;

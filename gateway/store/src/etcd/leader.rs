@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::StoreError;
 use super::super::fence::Fence;
-use super::super::lead::Held;
+use super::super::remote::leadership::Leadership;
 use super::super::remote::locked;
 use super::keys::LEADER;
 use super::opened::Opened;
@@ -18,51 +18,6 @@ use super::{Etcd, identity};
 
 /// The least that etcd gives a lease: its election takes as long.
 const LEAST_LEASE: Duration = Duration::from_secs(2);
-
-/// To be the one who does a work, until the lease is over. Whoever drops it lets others do it.
-#[derive(Debug)]
-pub struct Leadership {
-    fence: Fence,
-    lost: watch::Receiver<bool>,
-    given_up: Arc<AtomicBool>,
-    opened: Arc<Opened>,
-    lease: i64,
-    runtime: tokio::runtime::Handle,
-}
-
-impl Leadership {
-    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        self.fence.clone()
-    }
-
-    /// Whether it is known here that another may lead by now.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        *self.lost.borrow() || self.fence.has_refused()
-    }
-
-    /// When it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
-    pub async fn lost(&mut self) {
-        // An error says that nobody keeps the lease any more.
-        drop(self.lost.wait_for(|lost| *lost).await);
-    }
-}
-
-impl Held for Leadership {
-    fn is_lost(&self) -> bool {
-        Self::is_lost(self)
-    }
-}
-
-impl Drop for Leadership {
-    fn drop(&mut self) {
-        self.given_up.store(true, Ordering::Relaxed);
-        let (opened, lease) = (Arc::clone(&self.opened), self.lease);
-        self.runtime.spawn(async move { opened.leave(lease).await });
-    }
-}
 
 impl Etcd {
     /// Leads a work, if nobody does: for as long as etcd hears of this process every `lease`.
@@ -87,14 +42,11 @@ impl Etcd {
         let (tell, lost) = watch::channel(false);
         let given_up = Arc::new(AtomicBool::new(false));
         runtime.spawn(keep(Arc::clone(&opened), id, lease, tell, Arc::clone(&given_up)));
-        Ok(Some(Leadership {
-            fence,
-            lost,
-            given_up,
-            opened,
-            lease: id,
-            runtime,
-        }))
+        let give_up = move || {
+            given_up.store(true, Ordering::Relaxed);
+            runtime.spawn(async move { opened.leave(id).await });
+        };
+        Ok(Some(Leadership::new(fence, lost, give_up)))
     }
 }
 

@@ -31,7 +31,6 @@ use committer::Committer;
 use etcd_client::{GetOptions, TxnOp, TxnOpResponse};
 use identity::Found;
 use keys::Keys;
-pub use leader::Leadership;
 use members::Members;
 pub(super) use moment::{Moment, served_by, there};
 use opened::Opened;
@@ -42,9 +41,9 @@ pub(super) use taking::Taking;
 use tokio::time::Instant;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::fence::Fenced;
 use super::known::{self, Known};
 use super::remote::desk::Desk;
+pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
@@ -277,10 +276,7 @@ impl Engine for Etcd {
 
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         let leads = Self::lead(self, work, LEASE).await?;
-        Ok(leads.map(|leads| {
-            let fenced = Fenced::new(self.clone(), leads.fence());
-            Lead::of(Arc::new(fenced), Box::new(leads))
-        }))
+        Ok(leads.map(|leads| leads.lead(self.clone())))
     }
 
     fn most_writes(&self) -> usize {

@@ -31,15 +31,14 @@ pub(super) use moment::{Moment, served_by, there};
 use opened::{Opened, Trouble};
 use opening::{look, open, rename};
 use plan::{Asked, Change};
-pub use presence::Leadership;
 pub(super) use taking::Taking;
 use tokio::time::Instant;
 use view::{Missing, View};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::fence::Fenced;
 use super::known::{self, Known};
 use super::remote::desk::Desk;
+pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
@@ -256,10 +255,7 @@ impl Engine for Kubernetes {
 
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         let leads = self.lead_work(work).await?;
-        Ok(leads.map(|leads| {
-            let fenced = Fenced::new(self.clone(), leads.fence());
-            Lead::of(Arc::new(fenced), Box::new(leads))
-        }))
+        Ok(leads.map(|leads| leads.lead(self.clone())))
     }
 
     fn most_writes(&self) -> usize {

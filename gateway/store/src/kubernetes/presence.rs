@@ -7,13 +7,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::super::fence::Fence;
-use super::super::lead::Held;
+use super::super::remote::leadership::Leadership;
 use super::super::remote::locked;
 use super::super::remote::serving::{LOOK_EVERY, Serving, WAIT_LIMIT, host};
 use super::super::{StoreError, keys, schema};
 use super::Kubernetes;
 use super::heard::expire;
-use super::opened::{Leads, Opened};
+use super::opened::Leads;
 use super::plan::Change;
 
 /// Below it stand those who lead.
@@ -120,56 +120,13 @@ impl Kubernetes {
         locked(&self.open.opened.leads).push(leads);
         // The committer hears of it: from here on it is to be kept.
         self.wake();
-        Ok(Some(Leadership {
-            fence,
-            lost,
-            key,
-            value,
-            store: self.clone(),
-        }))
-    }
-}
-
-/// To be the one who does a work. Whoever drops it lets others do it.
-pub struct Leadership {
-    fence: Fence,
-    lost: watch::Receiver<bool>,
-    key: String,
-    value: String,
-    store: Kubernetes,
-}
-
-impl std::fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leadership").field("key", &self.key).finish_non_exhaustive()
-    }
-}
-
-impl Leadership {
-    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        self.fence.clone()
+        let store = self.clone();
+        Ok(Some(Leadership::new(fence, lost, move || store.give_up(key, value))))
     }
 
-    /// Whether it is known here that another may lead by now.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        *self.lost.borrow() || self.fence.has_refused()
-    }
-}
-
-impl Held for Leadership {
-    fn is_lost(&self) -> bool {
-        Self::is_lost(self)
-    }
-}
-
-impl Drop for Leadership {
-    fn drop(&mut self) {
-        let (key, value) = (self.key.clone(), self.value.clone());
-        let opened: &Opened = &self.store.open.opened;
-        locked(&opened.leads).retain(|leads| leads.value != value);
+    /// Leads this no more.
+    fn give_up(&self, key: String, value: String) {
+        locked(&self.open.opened.leads).retain(|leads| leads.value != value);
         let change: Change = Box::new(move |head, context| {
             let is_own = head.holder(&key) == Some((context.session, &value));
             if is_own && let Some(own) = head.sessions.get_mut(context.session) {
@@ -177,6 +134,6 @@ impl Drop for Leadership {
             }
             is_own
         });
-        self.store.change_later(change);
+        self.change_later(change);
     }
 }

@@ -5,6 +5,7 @@
 
 pub(super) mod acceptance;
 pub(super) mod desk;
+pub(super) mod leadership;
 pub(super) mod queue;
 pub(super) mod serving;
 pub(super) mod set_back;

@@ -1,0 +1,71 @@
+//! Leadership of a work that only one of several gateways does at a time.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::engine::Engine;
+use crate::fence::{Fence, Fenced};
+use crate::lead::{Held, Lead};
+
+/// To be the one who does a work. Whoever drops it lets others do it.
+pub struct Leadership {
+    fence: Fence,
+    lost: watch::Receiver<bool>,
+    give_up: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leadership").field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+impl Leadership {
+    /// `lost` says when another may lead; `give_up` lets others lead.
+    pub(crate) fn new(fence: Fence, lost: watch::Receiver<bool>, give_up: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self {
+            fence,
+            lost,
+            give_up: Some(Box::new(give_up)),
+        }
+    }
+
+    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// Whether it is known here that another may lead by now.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        *self.lost.borrow() || self.fence.has_refused()
+    }
+
+    /// When it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
+    pub async fn lost(&mut self) {
+        // An error says that nobody keeps the lease any more.
+        drop(self.lost.wait_for(|lost| *lost).await);
+    }
+
+    /// Returns the store of this engine, behind the fence.
+    pub(crate) fn lead(self, engine: impl Engine + 'static) -> Lead {
+        let fenced = Fenced::new(engine, self.fence());
+        Lead::of(Arc::new(fenced), Box::new(self))
+    }
+}
+
+impl Held for Leadership {
+    fn is_lost(&self) -> bool {
+        Self::is_lost(self)
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        if let Some(give_up) = self.give_up.take() {
+            give_up();
+        }
+    }
+}

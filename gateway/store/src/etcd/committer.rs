@@ -23,12 +23,14 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::engine::Work;
-use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, refuse_late, until};
+use super::super::remote::commit_loop::CommitLoop;
+use super::super::remote::plan::Plan;
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
 use super::members::FailureKind;
 use super::opened::{GUARD_GETS, Opened, Reached, Trouble};
 use super::overlay::{Batch, Fetched, MOST_KEYS};
 use super::own::{Fate, Own};
-use super::plan::{Job, Plan, plan, refuse_first};
+use super::plan::{Job, plan, refuse_first};
 use super::presence;
 use super::requests::{get, revision, seen};
 
@@ -55,25 +57,8 @@ impl Committer {
     }
 
     /// Until nobody can ask any more; what nobody waits for is done then.
-    pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut waiting = VecDeque::new();
-        while gather(&mut waiting, &mut jobs, self.apart.again).await {
-            self.apart.join(&mut waiting);
-            self.round(&mut waiting).await;
-            let mut due = self.apart.due();
-            self.round(&mut due).await;
-            self.apart.go_on_with(due);
-        }
-        waiting.extend(self.apart.all());
-        while !waiting.is_empty() {
-            let before = waiting.len();
-            self.round(&mut waiting).await;
-            waiting.extend(self.apart.all());
-            if waiting.len() == before {
-                tracing::warn!("{before} works that nobody waits for were not done: etcd does not answer");
-                break;
-            }
-        }
+    pub(super) async fn run(mut self, jobs: mpsc::Receiver<Job>) {
+        CommitLoop::run(&mut self, jobs).await;
         self.opened.leave_all().await;
         presence::end(&self.opened).await;
         if let Some(lease) = self.own.lease {
@@ -84,91 +69,6 @@ impl Committer {
                     .ask_one(until, |mut client| async move { client.lease_revoke(lease).await })
                     .await,
             );
-        }
-    }
-
-    /// One commit, or an error for those who wait.
-    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
-        let mut fetched = Fetched::new();
-        let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
-        let begun = Instant::now();
-        loop {
-            refuse_late(waiting, || self.opened.error(&Trouble::Late));
-            let Some(until) = until(waiting, most, begun + self.opened.timeout) else {
-                return;
-            };
-            if self.own.is_in_doubt()
-                && let Err(failure) = self.own.settle(until).await
-            {
-                let trouble = Trouble::Member(failure);
-                tracing::warn!(
-                    "a commit is in doubt, and nothing is answered before that is over: {}",
-                    self.opened.error(&trouble)
-                );
-                self.apart.keep(fail(waiting, most, || self.opened.error(&trouble)));
-                return;
-            }
-            let (count, plan) = plan(waiting, most, &fetched);
-            let trouble = match plan {
-                Plan::TooLarge => {
-                    refuse_first(waiting, &self.opened);
-                    continue;
-                }
-                Plan::Fetch(keys) => {
-                    fetches += 1;
-                    match fetch(&self.opened, &keys, until).await {
-                        Ok(found) => {
-                            fetched.extend(found);
-                            continue;
-                        }
-                        Err(trouble) => trouble,
-                    }
-                }
-                // Read at one moment, and after it was asked for.
-                Plan::Commit(batch, answers, _) if !batch.writes_anything() && fetches < 2 => {
-                    answer(waiting, answers);
-                    return;
-                }
-                Plan::Commit(batch, answers, writers) => match self.commit(&batch, &fetched, until).await {
-                    Ok(Committed::Done) => {
-                        answer(waiting, answers);
-                        return;
-                    }
-                    Ok(Committed::Again) => {
-                        (fetched, fetches) = (Fetched::new(), 0);
-                        continue;
-                    }
-                    // Retried at once, with what the answer has brought: the replica that was faster has to fetch again before its next
-                    // commit, so that this one comes before it. After a pause it would lose to it again and again.
-                    Ok(Committed::Stale(now)) => {
-                        (fetched, fetches) = (now, 1);
-                        if Instant::now() < until {
-                            continue;
-                        }
-                        Trouble::Contended
-                    }
-                    Err(Trouble::Member(failure)) if failure.kind == FailureKind::TooLarge => {
-                        if count > 1 {
-                            most = count / 2;
-                        } else {
-                            refuse_first(waiting, &self.opened);
-                        }
-                        continue;
-                    }
-                    // What only reads needs no room: it is done without the others.
-                    Err(trouble) if trouble.is_want_of_room() && writers.contains(&false) => {
-                        tracing::warn!("{}", self.opened.error(&trouble));
-                        self.apart.keep(fail_writers(waiting, &writers, || self.opened.error(&trouble)));
-                        most = writers.iter().filter(|writes| !**writes).count();
-                        (fetched, fetches) = (Fetched::new(), 0);
-                        continue;
-                    }
-                    Err(trouble) => self.opened.told(trouble).await,
-                },
-            };
-            tracing::warn!("{}", self.opened.error(&trouble));
-            self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
-            return;
         }
     }
 
@@ -259,6 +159,103 @@ impl Committer {
         }
         self.opened.check(known, &answers, batch.reads.len() + 1)?;
         Ok(Committed::Stale(batch.reads.iter().cloned().zip(others).collect()))
+    }
+}
+
+impl CommitLoop for Committer {
+    type Asked = Work;
+    const KEEPER: &'static str = "etcd";
+
+    fn apart(&mut self) -> &mut Apart<Work> {
+        &mut self.apart
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.apart.again
+    }
+
+    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
+        let mut fetched = Fetched::new();
+        let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
+        let begun = Instant::now();
+        loop {
+            refuse_late(waiting, || self.opened.error(&Trouble::Late));
+            let Some(until) = until(waiting, most, begun + self.opened.timeout) else {
+                return;
+            };
+            if self.own.is_in_doubt()
+                && let Err(failure) = self.own.settle(until).await
+            {
+                let trouble = Trouble::Member(failure);
+                tracing::warn!(
+                    "a commit is in doubt, and nothing is answered before that is over: {}",
+                    self.opened.error(&trouble)
+                );
+                self.apart.keep(fail(waiting, most, || self.opened.error(&trouble)));
+                return;
+            }
+            let (count, plan) = plan(waiting, most, &fetched);
+            let trouble = match plan {
+                Plan::TooLarge => {
+                    refuse_first(waiting, &self.opened);
+                    continue;
+                }
+                Plan::Fetch(keys) => {
+                    fetches += 1;
+                    match fetch(&self.opened, &keys, until).await {
+                        Ok(found) => {
+                            fetched.extend(found);
+                            continue;
+                        }
+                        Err(trouble) => trouble,
+                    }
+                }
+                // Read at one moment, and after it was asked for.
+                Plan::Commit(batch, answers, _) if !batch.writes_anything() && fetches < 2 => {
+                    answer(waiting, answers);
+                    return;
+                }
+                Plan::Commit(batch, answers, writers) => match self.commit(&batch, &fetched, until).await {
+                    Ok(Committed::Done) => {
+                        answer(waiting, answers);
+                        return;
+                    }
+                    Ok(Committed::Again) => {
+                        (fetched, fetches) = (Fetched::new(), 0);
+                        continue;
+                    }
+                    // Retried at once, with what the answer has brought: the replica that was faster has to fetch again before its next
+                    // commit, so that this one comes before it. After a pause it would lose to it again and again.
+                    Ok(Committed::Stale(now)) => {
+                        (fetched, fetches) = (now, 1);
+                        if Instant::now() < until {
+                            continue;
+                        }
+                        Trouble::Contended
+                    }
+                    Err(Trouble::Member(failure)) if failure.kind == FailureKind::TooLarge => {
+                        if count > 1 {
+                            most = count / 2;
+                        } else {
+                            refuse_first(waiting, &self.opened);
+                        }
+                        continue;
+                    }
+                    // What only reads needs no room: it is done without the others.
+                    Err(trouble) if trouble.is_want_of_room() && writers.contains(&false) => {
+                        tracing::warn!("{}", self.opened.error(&trouble));
+                        self.apart.keep(fail_writers(waiting, &writers, || self.opened.error(&trouble)));
+                        most = writers.iter().filter(|writes| !**writes).count();
+                        (fetched, fetches) = (Fetched::new(), 0);
+                        continue;
+                    }
+                    Err(trouble) => self.opened.told(trouble).await,
+                },
+            };
+            tracing::warn!("{}", self.opened.error(&trouble));
+            self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
+            return;
+        }
     }
 }
 

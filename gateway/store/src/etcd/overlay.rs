@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::StoreError;
 use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
+use super::super::remote::plan::Ran;
 
 /// Keys of which one commit says what must stand there, and those that it writes, at most each. etcd takes 128 (`--max-txn-ops`), and the
 /// engine's own need some.
@@ -30,19 +31,6 @@ pub(super) struct Batch {
     pub writes: BTreeMap<String, Option<String>>,
     pub removed: Vec<KeyRange>,
     bytes: usize,
-}
-
-/// What came of a work.
-#[derive(Debug)]
-pub(super) enum Ran {
-    /// It is part of the batch, and writes something by it or not.
-    Done { writes: bool },
-    /// It must not be done; that it was found is part of the batch.
-    Refused(StoreError),
-    /// These have to be fetched first.
-    Missing(BTreeSet<String>),
-    /// It fits into the next batch only, or into none if this one is empty.
-    Full,
 }
 
 impl Batch {

@@ -22,10 +22,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, gather, refuse_late, until};
+use super::super::remote::commit_loop::CommitLoop;
+use super::super::remote::plan::Plan;
+use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
 use super::head::Head;
 use super::opened::{Opened, Trouble};
-use super::plan::{Asked, Job, MOST_CONFLICTS, Plan, pause, plan};
+use super::plan::{Asked, Job, MOST_CONFLICTS, pause, plan};
 use super::swap::{Fate, HeadWriter};
 use super::view::MOST_WORK_BYTES;
 
@@ -35,7 +37,6 @@ const FOLD_BYTES: usize = 48 * 1024;
 const MOST_CHANGES_BYTES: usize = 384 * 1024;
 /// How long after a fold that has failed it is tried again, or after one that makes room.
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
-
 pub(super) struct Committer {
     opened: Arc<Opened>,
     writer: HeadWriter,
@@ -60,32 +61,9 @@ impl Committer {
     }
 
     /// Until nobody can ask any more; what nobody waits for is done then.
-    pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut waiting = VecDeque::new();
-        while gather(&mut waiting, &mut jobs, self.due()).await {
-            self.apart.join(&mut waiting);
-            self.round(&mut waiting).await;
-            let mut due = self.apart.due();
-            self.round(&mut due).await;
-            self.apart.go_on_with(due);
-            self.writer.beat().await;
-            self.fold_if_due().await;
-        }
-        waiting.extend(self.apart.all());
-        while !waiting.is_empty() {
-            let before = waiting.len();
-            self.round(&mut waiting).await;
-            waiting.extend(self.apart.all());
-            if waiting.len() == before {
-                tracing::warn!("{before} works that nobody waits for were not done: the cluster's API does not answer");
-                break;
-            }
-        }
+    pub(super) async fn run(mut self, jobs: mpsc::Receiver<Job>) {
+        CommitLoop::run(&mut self, jobs).await;
         self.writer.leave().await;
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.writer.beat_due().into_iter().chain(self.apart.again).min()
     }
 
     async fn fold_if_due(&mut self) {
@@ -102,50 +80,6 @@ impl Committer {
             self.fold_again = Instant::now() + FOLD_AGAIN;
             let error = self.opened.error(&trouble);
             tracing::warn!("what was written lately cannot be put away, and each commit writes it again: {error}");
-        }
-    }
-
-    /// One commit, or an error for those who wait.
-    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
-        // Not in between: what was fetched for those who wait would be fetched for them again and again.
-        let kept: usize = self.writer.view.leaves.values().map(|pairs| bytes(pairs)).sum();
-        if kept > self.opened.limits.cache_bytes {
-            self.writer.view.leaves.clear();
-        }
-        // What is known by then is not older than what was asked for.
-        let mut is_fresh = false;
-        // What nobody waits for has time, but not at others' cost.
-        let begun = Instant::now();
-        loop {
-            refuse_late(waiting, || self.opened.error(&Trouble::Late));
-            let Some(until) = until(waiting, BATCH_LIMIT, begun + self.opened.timeout) else {
-                return;
-            };
-            let (count, tried) = self.attempt(waiting, &mut is_fresh, until).await;
-            let tried = match tried {
-                Ok(false) if Instant::now() >= until => Err(Trouble::Contended),
-                tried => tried,
-            };
-            match tried {
-                Ok(true) => {
-                    if self.failing.take().is_some() {
-                        tracing::info!("{}: transactions succeed again", self.opened.place.place);
-                    }
-                    return;
-                }
-                Ok(false) => {}
-                // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
-                Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.is_contended) = (true, true),
-                Err(trouble) => {
-                    let trouble = self.writer.told(trouble).await;
-                    // Each of those who asked is told. The log says it once, and again when the cause is another.
-                    if self.failing.replace(trouble.kind()) != Some(trouble.kind()) {
-                        tracing::warn!("{}", self.opened.error(&trouble));
-                    }
-                    self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
-                    return;
-                }
-            }
         }
     }
 
@@ -168,6 +102,17 @@ impl Committer {
             *heard = heard.checked_sub(self.opened.limits.lease / 3).unwrap_or(*heard);
             return (all, Err(Trouble::Absent));
         }
+        if let Some(Job {
+            asked: Asked::Change(change),
+            ..
+        }) = waiting.front_mut()
+        {
+            let changed = self.writer.change(until, change).await;
+            if changed.is_ok() {
+                answer(waiting, vec![Ok(())]);
+            }
+            return (1, changed.map(|()| true));
+        }
         let (count, plan) = plan(waiting, &self.writer.view);
         let done = match plan {
             Plan::TooLarge => {
@@ -179,22 +124,6 @@ impl Committer {
                 *is_fresh |= !found;
                 false
             }),
-            Plan::Change => {
-                let Some(Job {
-                    asked: Asked::Change(change),
-                    ..
-                }) = waiting.front_mut()
-                else {
-                    return (count, Ok(false));
-                };
-                match self.writer.change(until, change).await {
-                    Ok(()) => {
-                        answer(waiting, vec![Ok(())]);
-                        Ok(true)
-                    }
-                    Err(trouble) => Err(trouble),
-                }
-            }
             Plan::Commit(batch, answers, _) if batch.changes.is_empty() => {
                 let known = if *is_fresh { Ok(true) } else { self.writer.confirm(until).await };
                 *is_fresh = true;
@@ -263,6 +192,67 @@ impl Committer {
             problem,
             advice: "a change of that size is a defect of the gateway".to_owned(),
         }
+    }
+}
+
+impl CommitLoop for Committer {
+    type Asked = Asked;
+    const KEEPER: &'static str = "the cluster's API";
+
+    fn apart(&mut self) -> &mut Apart<Asked> {
+        &mut self.apart
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.writer.beat_due().into_iter().chain(self.apart.again).min()
+    }
+
+    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
+        // Not in between: what was fetched for those who wait would be fetched for them again and again.
+        let kept: usize = self.writer.view.leaves.values().map(|pairs| bytes(pairs)).sum();
+        if kept > self.opened.limits.cache_bytes {
+            self.writer.view.leaves.clear();
+        }
+        // What is known by then is not older than what was asked for.
+        let mut is_fresh = false;
+        // What nobody waits for has time, but not at others' cost.
+        let begun = Instant::now();
+        loop {
+            refuse_late(waiting, || self.opened.error(&Trouble::Late));
+            let Some(until) = until(waiting, BATCH_LIMIT, begun + self.opened.timeout) else {
+                return;
+            };
+            let (count, tried) = self.attempt(waiting, &mut is_fresh, until).await;
+            let tried = match tried {
+                Ok(false) if Instant::now() >= until => Err(Trouble::Contended),
+                tried => tried,
+            };
+            match tried {
+                Ok(true) => {
+                    if self.failing.take().is_some() {
+                        tracing::info!("{}: transactions succeed again", self.opened.place.place);
+                    }
+                    return;
+                }
+                Ok(false) => {}
+                // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
+                Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.is_contended) = (true, true),
+                Err(trouble) => {
+                    let trouble = self.writer.told(trouble).await;
+                    // Each of those who asked is told. The log says it once, and again when the cause is another.
+                    if self.failing.replace(trouble.kind()) != Some(trouble.kind()) {
+                        tracing::warn!("{}", self.opened.error(&trouble));
+                    }
+                    self.apart.keep(fail(waiting, count, || self.opened.error(&trouble)));
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn after_round(&mut self) {
+        self.writer.beat().await;
+        self.fold_if_due().await;
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use tokio::time::sleep;
 
-use super::super::StoreError;
 use super::super::engine::Work;
+use super::super::remote::plan::{self, Plan, Ran};
 use super::super::remote::queue::{self, BATCH_LIMIT};
 use super::head::Head;
-use super::view::{Batch, Look, Missing, Ran, View};
+use super::view::{Batch, Look, View};
 
 /// After so many conflicts in a row the pauses do not grow any more.
 pub(super) const MOST_CONFLICTS: u32 = 6;
@@ -34,49 +34,16 @@ pub(super) enum Asked {
 /// What is asked, and who waits for it.
 pub(super) type Job = queue::Job<Asked>;
 
-/// What is to be done next.
-pub(super) enum Plan {
-    Fetch(Missing),
-    /// The first one fits into no commit.
-    TooLarge,
-    /// The first one is a change of what is held.
-    Change,
-    /// The first ones, each with its answer, and whether it writes something.
-    Commit(Batch, Vec<Result<(), StoreError>>, Vec<bool>),
-}
-
-/// How many were looked at, and what comes of that.
-pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan) {
-    let (mut batch, mut answers, mut writers, mut missing) = (Batch::default(), Vec::new(), Vec::new(), Missing::new());
-    for (count, job) in waiting.iter_mut().take(BATCH_LIMIT).enumerate() {
-        let ran = match &mut job.asked {
-            Asked::Change(_) if count == 0 => return (1, Plan::Change),
-            Asked::Change(_) => break,
-            Asked::Work(work) => batch.run(view, work),
-            Asked::Look(look) => match look(view) {
-                Ok(()) => Ran::Done { writes: false },
-                Err(missing) => Ran::Missing(missing),
-            },
-        };
-        writers.push(matches!(ran, Ran::Done { writes: true }));
-        match ran {
-            Ran::Done { .. } => answers.push(Ok(())),
-            Ran::Refused(error) => answers.push(Err(error)),
-            // Those behind it may miss something, too: it is fetched at once.
-            Ran::Missing(leaves) => {
-                missing.extend(leaves);
-                answers.push(Ok(()));
-            }
-            Ran::Full if count == 0 => return (1, Plan::TooLarge),
-            Ran::Full => break,
-        }
-    }
-    let count = answers.len();
-    if missing.is_empty() {
-        (count, Plan::Commit(batch, answers, writers))
-    } else {
-        (count, Plan::Fetch(missing))
-    }
+/// Returns how many of the first works were looked at, and what comes of that. A change of what is held is no work: it ends them.
+pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan<Batch>) {
+    plan::plan(waiting, BATCH_LIMIT, usize::MAX, Batch::default(), |batch, asked| match asked {
+        Asked::Change(_) => Ran::Full,
+        Asked::Work(work) => batch.run(view, work),
+        Asked::Look(look) => match look(view) {
+            Ok(()) => Ran::Done { writes: false },
+            Err(missing) => Ran::Missing(missing),
+        },
+    })
 }
 
 /// Pauses after a conflict: up to 2^`conflicts` ms, 64 ms at most, of random length, so that replicas do not retry in step.

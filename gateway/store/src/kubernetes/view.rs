@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::super::StoreError;
 use super::super::engine::{KeyRange, KeyValue, Transaction, Unfinished, Work};
+use super::super::remote::plan::Ran;
 use super::changes::{Changes, Said};
 use super::head::Head;
 
@@ -135,19 +136,6 @@ impl View {
         let unknown = leaves.filter(|leaf| !self.leaves.contains_key(&leaf.name));
         unknown.take(AT_ONCE).map(|leaf| leaf.name.clone()).collect()
     }
-}
-
-/// What came of a work.
-#[derive(Debug)]
-pub(super) enum Ran {
-    /// It is part of the batch, and writes something by it or not.
-    Done { writes: bool },
-    /// It must not be done; that it was found is part of the batch.
-    Refused(StoreError),
-    /// These have to be fetched first.
-    Missing(Missing),
-    /// It fits into the next batch only, or into none if this one is empty.
-    Full,
 }
 
 /// What a commit does.

@@ -4,8 +4,10 @@
 //! How a commit is made, and what becomes of one whose answer was lost, is the engine's own.
 
 pub(super) mod acceptance;
+pub(super) mod commit_loop;
 pub(super) mod desk;
 pub(super) mod leadership;
+pub(super) mod plan;
 pub(super) mod queue;
 pub(super) mod serving;
 pub(super) mod set_back;

@@ -1,0 +1,64 @@
+//! What one commit is made of.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::queue::Job;
+use crate::StoreError;
+
+/// What came of a work.
+#[derive(Debug)]
+pub(crate) enum Ran {
+    /// It is part of the batch, and writes something by it or not.
+    Done { writes: bool },
+    /// It must not be done; that it was found is part of the batch.
+    Refused(StoreError),
+    /// These have to be fetched first.
+    Missing(BTreeSet<String>),
+    /// It fits into the next batch only, or into none if this one is empty.
+    Full,
+}
+
+/// What is to be done next.
+pub(crate) enum Plan<B> {
+    Fetch(BTreeSet<String>),
+    /// The first one fits into no commit.
+    TooLarge,
+    /// These, the first ones, each with its answer, and whether it writes something.
+    Commit(B, Vec<Result<(), StoreError>>, Vec<bool>),
+}
+
+/// Runs the first works that wait, `most` at most, one on top of the other, until so many have to be fetched; returns how many were looked at, and what comes of that.
+pub(crate) fn plan<A, B>(
+    waiting: &mut VecDeque<Job<A>>,
+    most: usize,
+    most_missing: usize,
+    mut batch: B,
+    run: impl Fn(&mut B, &mut A) -> Ran,
+) -> (usize, Plan<B>) {
+    let (mut answers, mut writers, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for job in waiting.iter_mut().take(most) {
+        let ran = run(&mut batch, &mut job.asked);
+        let writes = matches!(ran, Ran::Done { writes: true });
+        match ran {
+            Ran::Done { .. } => answers.push(Ok(())),
+            Ran::Refused(error) => answers.push(Err(error)),
+            // Those behind it may miss something, too: it is fetched at once.
+            Ran::Missing(wanted) => {
+                missing.extend(wanted);
+                answers.push(Ok(()));
+            }
+            Ran::Full if answers.is_empty() => return (1, Plan::TooLarge),
+            Ran::Full => break,
+        }
+        writers.push(writes);
+        if missing.len() >= most_missing {
+            break;
+        }
+    }
+    let count = answers.len();
+    if missing.is_empty() {
+        (count, Plan::Commit(batch, answers, writers))
+    } else {
+        (count, Plan::Fetch(missing))
+    }
+}

@@ -36,6 +36,7 @@ macro_rules! shares {
                 attack_18_of_two_replicas_that_race_for_one_key_exactly_one_wins,
                 attack_18_of_two_replicas_that_race_for_one_ticket_exactly_one_spends_it,
                 a_storm_of_conflicts_ends_and_loses_nothing,
+                replicas_that_contend_for_one_key_commit_in_turn,
                 whoever_comes_into_a_storm_that_does_not_end_is_heard,
                 the_tasks_of_one_process_share_commits_and_do_not_conflict,
                 a_range_is_removed_with_what_others_have_put_into_it,

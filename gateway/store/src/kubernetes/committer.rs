@@ -37,13 +37,20 @@ const FOLD_BYTES: usize = 48 * 1024;
 const MOST_CHANGES_BYTES: usize = 384 * 1024;
 /// How long after a fold that has failed it is tried again, or after one that makes room.
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
+/// Time after a conflict in which this process lets others commit first.
+const CONTENTION: Duration = Duration::from_secs(1);
+/// Requests by which it looks for the commit of a process that has waited longer: that one needs as many to fetch the state and change it.
+const LOOKS: usize = 2;
+
 pub(super) struct Committer {
     opened: Arc<Opened>,
     writer: HeadWriter,
     apart: Apart<Asked>,
     fold_again: Instant,
-    /// Whether the last commits met conflicts with those of other processes.
-    is_contended: bool,
+    /// Time when a commit last met a conflict, or let another come first.
+    contended: Option<Instant>,
+    /// The turn of the state on which this process comes next.
+    yielded: u64,
     /// The kind of failure that was logged last, while transactions fail.
     failing: Option<(&'static str, u16)>,
 }
@@ -55,7 +62,8 @@ impl Committer {
             opened,
             apart: Apart::default(),
             fold_again: Instant::now(),
-            is_contended: false,
+            contended: None,
+            yielded: 0,
             failing: None,
         }
     }
@@ -151,8 +159,7 @@ impl Committer {
                     };
                     return (count, folded);
                 }
-                if self.is_contended && !*is_fresh {
-                    *is_fresh = true;
+                if self.is_contended() && self.yielded != self.writer.view.head.turn {
                     return (count, self.let_others_commit(until).await.map(|()| false));
                 }
                 let next = self.writer.next(|head| {
@@ -174,15 +181,22 @@ impl Committer {
         (count, done)
     }
 
-    /// Lets processes commit first that have lost a conflict with this one: they fetch the state and change it, which takes two requests.
+    /// Lets processes commit first that have waited longer, as long as they seem to be about to.
     async fn let_others_commit(&mut self, until: Instant) -> Result<(), Trouble> {
-        for _ in 0..2 {
-            if !self.writer.confirm(until).await? {
-                return Ok(());
+        let mut unchanged = 0;
+        while self.is_contended() && unchanged < LOOKS * self.writer.view.head.waiting_longer(&self.opened.session) {
+            if self.writer.confirm(until).await? {
+                unchanged += 1;
+            } else {
+                (unchanged, self.contended) = (0, Some(Instant::now()));
             }
         }
-        self.is_contended = false;
+        self.yielded = self.writer.view.head.turn;
         Ok(())
+    }
+
+    fn is_contended(&self) -> bool {
+        self.contended.is_some_and(|last| last.elapsed() < CONTENTION)
     }
 
     fn defect(&self, problem: String) -> StoreError {
@@ -236,7 +250,7 @@ impl CommitLoop for Committer {
                 }
                 Ok(false) => {}
                 // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
-                Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.is_contended) = (true, true),
+                Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.contended) = (true, Some(Instant::now())),
                 Err(trouble) => {
                     let trouble = self.writer.told(trouble).await;
                     // Each of those who asked is told. The log says it once, and again when the cause is another.

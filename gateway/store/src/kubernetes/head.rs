@@ -20,6 +20,8 @@ const MOST_SESSIONS: usize = 64;
 const MOST_REPLICAS: usize = 256;
 /// Stores that one says it is in place of: gateways that knew an earlier one, and were away meanwhile, have to be told about this one once more.
 const MOST_REPLACED: usize = 16;
+/// A process that has changed it in so many turns is taken for one that is about to do so again.
+const RECENT_TURNS: u64 = 16;
 /// No store counts so far: a million commits a second for a hundred thousand years.
 const MOST_COUNT: u64 = 1 << 62;
 /// The store's own time, which it begins anew under another name.
@@ -222,6 +224,13 @@ impl Head {
         if let Some(gone) = self.sessions.remove(session) {
             self.dropped = self.dropped.max(gone.turn);
         }
+    }
+
+    /// Returns how many processes have changed it lately, and did so last before this one.
+    pub(super) fn waiting_longer(&self, session: &str) -> usize {
+        let own = self.sessions.get(session).map_or(0, |own| own.turn);
+        let lately = self.turn.saturating_sub(RECENT_TURNS)..own;
+        self.sessions.values().filter(|other| lately.contains(&other.turn)).count()
     }
 
     /// Who holds something, and by what value.

@@ -1,33 +1,32 @@
 //! The attestation gateway: Verifier and Relying Party (RFC 9334) in front of Ignition configs.
 //!
-//! One request's way through the house:
+//! `docs/architecture.md` says what each module is for. One request's way:
 //!
 //! ```text
 //! server       accept, limits                           TcpStream
-//! admission    a turn for the handshake, and a place    → Handshake, Place
+//! admission    a turn for the handshake, a connection   → Handshake, Place
 //! server       TLS                                      → TlsStream
 //! admission    the body, within memory and time; a turn → Whole → Turn
-//! api          decode, strictly                         → EvidenceRequest
-//! credentials  the seal is ours                         → Opened
+//! api          strict JSON                              → EvidenceRequest
+//! credentials  the seal is this gateway's               → Opened
 //! attest       kinds, secret, form: nothing is spent    → screened
-//! api          what the clouds sign with                → Anchors
+//! api          keys and certificates of clouds          → Anchors
 //! credentials  spent, before the evidence is verified   → Challenge
 //! attest       verify, appraise                         → Claims → AttestationResult
-//! policy       what that earns                          → Grant
-//! machines     whose the instance is, the node's name   → instance → name
-//! api          somebody waits for it still              → given
+//! policy       what the attestation earns               → Grant
+//! machines     the instance and the node's name         → instance → name
+//! api          the client still waits                   → given
 //! attest-log   one line, durable                        → Recorded<Response>
 //! api          only from a Recorded                     → Response
 //! ```
 //!
-//! What the node takes away is a ticket, the grant under the [`credentials`]' seal. With it, a token or a certificate it comes again, and [`pools`] give
-//! a config for a grant only.
+//! The node takes a sealed ticket away ([`credentials`]). Ignition shows it, a token, a certificate, or nothing; [`pools`] give a config for a
+//! [`policy::Grant`] only.
 //!
-//! What there is to serve comes another way: [`attest_ignition`] makes configs of files, or of what another server says;
-//! [`pools`] holds them, and changes one pool at a time, whole.
+//! Configs come another way: [`attest_ignition`] renders them from files, or from the answer of another server. [`pools`] serves them, and
+//! swaps one pool at a time, as a whole.
 //!
-//! What must survive a crash or be seen by other replicas is in the store ([`attest_store`]); everything else a request needs it carries itself, under
-//! the seal ([`credentials`]).
+//! The store ([`attest_store`]) has what must survive a crash and what replicas share. A request carries everything else itself, sealed.
 
 pub mod admission;
 pub mod api;

@@ -134,6 +134,7 @@ fn links_between_documents_lead_somewhere() {
         "README.md",
         "SECURITY.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
         "cloud-fixtures/README.md",
         "docs/architecture.md",
         "docs/control-plane-hosts.md",

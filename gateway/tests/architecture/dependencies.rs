@@ -218,3 +218,15 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
         assert_eq!(files, [root().join(file)], "{library}");
     }
 }
+
+#[test]
+fn only_the_command_line_uses_anyhow() {
+    let (commands, main) = (root().join("gateway/src/commands"), root().join("gateway/src/main.rs"));
+    assert!(code(&main).contains("anyhow"), "this test would see it");
+    let libraries = rust_files("gateway/src")
+        .into_iter()
+        .filter(|path| !path.starts_with(&commands) && *path != main);
+    for path in libraries {
+        assert!(!code(&path).contains("anyhow"), "{} uses anyhow", path.display());
+    }
+}

@@ -6,6 +6,7 @@ mod dependencies;
 mod folders;
 mod load;
 mod modules;
+mod page;
 mod proofs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,19 +184,4 @@ fn one_place_takes_any_certificate_and_it_shows_nothing() {
             assert!(!code.contains(credential), "{credential} in {}", path.display());
         }
     }
-}
-
-/// What a request comes to, one after the other: the words behind the arrows of a text's first block that has them.
-fn way(text: &str) -> Vec<&str> {
-    let block = text.split("```").find(|block| block.contains("TlsStream")).unwrap();
-    let steps = block.split('→').skip(1);
-    steps.filter_map(|step| step.split_whitespace().next()).collect()
-}
-
-#[test]
-fn the_crate_page_tells_the_same_way() {
-    let (page, document) = (text(&root().join("gateway/src/lib.rs")), text(&root().join("docs/architecture.md")));
-    let told = way(&page);
-    assert!(told.len() > 10, "{told:?}");
-    assert_eq!(told, way(&document));
 }

@@ -26,7 +26,7 @@ fn imported(path: &Path) -> BTreeSet<String> {
 }
 
 /// Which of the top modules of a crate imports which, also by what its root passes on.
-fn imports_of(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
+pub fn imports_of(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     let root = root().join(folder);
     let lib = code(&root.join("lib.rs"));
     let modules: BTreeSet<&str> = lib

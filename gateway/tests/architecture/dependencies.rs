@@ -230,3 +230,50 @@ fn only_the_command_line_uses_anyhow() {
         assert!(!code(&path).contains("anyhow"), "{} uses anyhow", path.display());
     }
 }
+
+/// The manifests of all crates of the workspace.
+fn manifests() -> BTreeMap<String, toml::Table> {
+    let workspace: toml::Table = text(&root().join("Cargo.toml")).parse().unwrap();
+    let members = workspace["workspace"]["members"].as_array().unwrap().iter();
+    let manifest = |member: &toml::Value| {
+        let member = member.as_str().unwrap();
+        (member.to_owned(), text(&root().join(member).join("Cargo.toml")).parse().unwrap())
+    };
+    members.map(manifest).collect()
+}
+
+#[test]
+fn each_crate_takes_the_workspaces_lints() {
+    let workspace: toml::Table = text(&root().join("Cargo.toml")).parse().unwrap();
+    let shared = &workspace["workspace"]["lints"];
+    for (member, manifest) in manifests() {
+        let lints = &manifest["lints"];
+        if member == "gateway/alloc" {
+            // The one crate with unsafe code has the same lints but that.
+            assert_eq!(lints["rust"]["unsafe_code"].as_str(), Some("deny"));
+            let own = lints["clippy"].as_table().unwrap();
+            for (lint, level) in shared["clippy"].as_table().unwrap() {
+                assert_eq!(own.get(lint), Some(level), "{member}: {lint}");
+            }
+        } else {
+            assert_eq!(lints["workspace"].as_bool(), Some(true), "{member}");
+        }
+    }
+}
+
+#[test]
+fn each_engine_and_server_library_is_linked_through_one_crate() {
+    for (library, users) in [
+        ("axum", &["cloud-fixtures", "gateway"][..]),
+        ("etcd-client", &["gateway/store"]),
+        ("rusqlite", &["gateway/store"]),
+        ("kube", &["gateway", "gateway/store"]),
+    ] {
+        let dependents = manifests().into_iter().filter(|(_, manifest)| {
+            let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+            dependencies.is_some_and(|dependencies| dependencies.contains_key(library))
+        });
+        let dependents: Vec<String> = dependents.map(|(member, _)| member).collect();
+        assert_eq!(dependents, users, "{library}");
+    }
+}

@@ -15,6 +15,8 @@
 //! Nothing here does I/O, reads a clock or awaits: time is an argument, so that a recorded decision can be made again later.
 //! [`Claims`] and [`AttestationResult`] have no public constructor: to hold one is to have verified.
 
+#![deny(unreachable_pub)]
+
 pub mod advice;
 pub mod appraisal;
 pub mod aws;

@@ -15,6 +15,8 @@
 //! the initramfs has kept for the booted system ([`keep`]). Where it is told to, a node attests the key that its kubelet will have, and gets the
 //! certificate for it before the kubelet asks ([`kubelet`]).
 
+#![deny(unreachable_pub)]
+
 pub mod apply;
 pub mod attestation;
 pub mod boot;

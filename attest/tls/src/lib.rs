@@ -3,6 +3,8 @@
 //! A node's pointer names the CAs of its gateway; a pool's `[upstream]` names the CA of a server, and its keys. Both are verified as webpki does, and
 //! by nobody else's CAs. What is beside that can refuse more, may know a certificate that is trusted itself, and is told of what was refused: [`Beside`].
 
+#![deny(unreachable_pub)]
+
 use std::fmt;
 use std::sync::Arc;
 

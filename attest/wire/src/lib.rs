@@ -3,6 +3,8 @@
 //! It verifies nothing: the library `attest` does, which the node does not link. Each kind of evidence has a room here, with its messages, and one
 //! there. No I/O, no clock, no async.
 
+#![deny(unreachable_pub)]
+
 pub mod aws;
 pub mod azure;
 pub mod der;

@@ -1,5 +1,7 @@
 //! An allocator that overwrites memory with zeros before it is freed: secrets pass through buffers of TLS and HTTP that nobody else overwrites.
 
+#![deny(unreachable_pub)]
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
 use std::{ptr, slice};

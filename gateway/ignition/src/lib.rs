@@ -2,6 +2,8 @@
 //!
 //! Nothing here does I/O or knows of attestation.
 
+#![deny(unreachable_pub)]
+
 mod config;
 pub mod data_url;
 mod express;

@@ -3,6 +3,8 @@
 //! The trait is what the gateway asks for. What is said of it here is done once, over keys and values that an [`engine`] keeps. Which
 //! engine that is, [`AnyStore`] knows, which opens what the settings name.
 
+#![deny(unreachable_pub)]
+
 mod accept;
 mod believed;
 #[cfg(feature = "kubernetes")]

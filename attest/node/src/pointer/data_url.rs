@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 const CONTENT_LIMIT_BYTES: usize = 256 * 1024;
 
 /// The content of a data URL, decompressed as `compression` says: absent, empty or `gzip`.
-pub fn content(url: &str, compression: Option<&str>) -> Result<Vec<u8>, String> {
+pub(crate) fn content(url: &str, compression: Option<&str>) -> Result<Vec<u8>, String> {
     let (media_type, data) = url
         .strip_prefix("data:")
         .and_then(|rest| rest.split_once(','))

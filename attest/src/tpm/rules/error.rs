@@ -46,7 +46,7 @@ pub enum BootRefusal {
 
 advice! {
     /// The codes of a [`BootRefusal`].
-    pub BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "The reason says which event, and what is wrong with it; the advice depends on that. docs/measured-boot.md (The facts) says what each check needs. A check that a machine's firmware cannot satisfy is taken out of `boot` in the pool's pool.toml.";
+    pub(crate) BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "The reason says which event, and what is wrong with it; the advice depends on that. docs/measured-boot.md (The facts) says what each check needs. A check that a machine's firmware cannot satisfy is taken out of `boot` in the pool's pool.toml.";
     SECURE_BOOT_OFF = "secure-boot-off", "Secure Boot is off", "Turn Secure Boot on in the firmware setup.";
     BOOT_NOTHING_MEASURED = "boot-nothing-measured", "Nothing was measured of what the pool checks", "Take the check that the gateway's log names out of `boot` in the pool's pool.toml, if these machines boot otherwise.";
     DBX_TOO_OLD = "dbx-too-old", "The firmware's list of revoked images lacks some that the pool requires", "Update dbx on the machine (fwupdmgr update), or let a generation without these hashes be accepted for a while.";

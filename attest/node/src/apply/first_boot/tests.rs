@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Files of a system that has all of CoreOS's convention.
-pub const CORE_OS: [(&str, &str); 6] = [
+pub(crate) const CORE_OS: [(&str, &str); 6] = [
     (
         "boot/grub2/grub.cfg",
         "if [ -f \"/ignition.firstboot\" ]; then\n  set ignition_network_kcmdline=''\n  source \"/ignition.firstboot\"\n  \
@@ -33,13 +33,13 @@ pub const CORE_OS: [(&str, &str); 6] = [
     ),
 ];
 
-pub fn write_file(root: &Path, path: &str, text: &str) {
+pub(crate) fn write_file(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
 }
 
-pub fn core_os() -> TempDir {
+pub(crate) fn core_os() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     CORE_OS.iter().for_each(|(path, text)| write_file(root.path(), path, text));
     root

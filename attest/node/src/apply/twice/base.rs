@@ -41,7 +41,7 @@ pub fn take_over(config: &mut Value, base: &[BaseConfig]) {
 }
 
 /// What is refused of them, by rules for a config.
-pub fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, rules: impl Fn(&Value, &mut Refusals)) {
+pub(crate) fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, rules: impl Fn(&Value, &mut Refusals)) {
     for base in base {
         let Some(mut merged) = parsed(base) else {
             found.refuse(&base.place, "", "this base config of the initramfs is no JSON");
@@ -59,7 +59,7 @@ pub fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, rules: i
 }
 
 /// What is left of the base configs, but for those that are none.
-pub fn merged(config: &Value, base: &[BaseConfig]) -> impl Iterator<Item = Value> {
+pub(crate) fn merged(config: &Value, base: &[BaseConfig]) -> impl Iterator<Item = Value> {
     base.iter().filter_map(parsed).map(|mut base| {
         merge(&mut base, config);
         base

@@ -12,7 +12,7 @@ const UDEV: &str = "/run/udev/data";
 
 /// A block device that is there.
 #[derive(Debug, Clone)]
-pub struct Device {
+pub(crate) struct Device {
     /// The kernel's name: `vda1`.
     name: String,
     /// Its numbers: `254:1`.
@@ -23,7 +23,7 @@ pub struct Device {
 
 /// What is on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub(crate) enum Content {
     Nothing,
     /// A filesystem, or what is one as far as blkid(8) goes.
     Filesystem {
@@ -41,7 +41,7 @@ pub enum Content {
 
 impl Device {
     /// By its path, which may be a link.
-    pub fn find(system: &System, path: &str) -> Option<Self> {
+    pub(crate) fn find(system: &System, path: &str) -> Option<Self> {
         let real = system.path(path).canonicalize().ok()?;
         let name = real.file_name()?.to_str()?.to_owned();
         let numbers = system.text(&format!("{BLOCK}/{name}/dev"))?.trim().to_owned();
@@ -54,14 +54,14 @@ impl Device {
     }
 
     /// Whether it is what is mounted there. btrfs has numbers of its own, but says the device.
-    pub fn is_mounted_at(&self, system: &System, point: &str) -> bool {
+    pub(crate) fn is_mounted_at(&self, system: &System, point: &str) -> bool {
         let is_it =
             |mount: &Mount| mount.device == self.numbers || Self::find(system, &mount.source).is_some_and(|other| other.name == self.name);
         system.mounts().iter().any(|mount| mount.point == point && is_it(mount))
     }
 
     /// What is on it.
-    pub fn content(&self, system: &System) -> Content {
+    pub(crate) fn content(&self, system: &System) -> Content {
         let Some(properties) = &self.properties else {
             return Content::Unknown;
         };
@@ -87,7 +87,7 @@ impl Device {
     }
 
     /// Its partitions, by number.
-    pub fn partitions(&self, system: &System) -> BTreeMap<u64, Partition> {
+    pub(crate) fn partitions(&self, system: &System) -> BTreeMap<u64, Partition> {
         let folder = format!("{BLOCK}/{}", self.name);
         let entries = fs::read_dir(system.path(&folder)).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -113,7 +113,7 @@ impl Device {
 
 /// A partition that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Partition {
+pub(crate) struct Partition {
     /// Its first sector, of 512 bytes.
     pub start: u64,
     /// Its sectors.

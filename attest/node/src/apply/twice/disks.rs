@@ -14,7 +14,7 @@ const SECTORS_OF_A_MIB: u64 = 2048;
 /// What Ignition does not look at or make.
 const NO_FILESYSTEM: [&str; 2] = ["", "none"];
 
-pub fn check(config: &Value, system: &System, found: &mut Refusals) {
+pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
     for (index, disk) in list(config, "/storage/disks") {
         check_disk(disk, &format!("storage.disks[{index}]"), system, found);
     }

@@ -17,7 +17,7 @@ const VOLATILE: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
 /// Largest file searched for what would be appended to it.
 const APPENDED_TO_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
-pub fn check(config: &Value, system: &System, found: &mut Refusals) {
+pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
     each(config, system, "files", found, file);
     each(config, system, "directories", found, folder);
     each(config, system, "links", found, |link, system, there| {

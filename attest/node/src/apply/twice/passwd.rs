@@ -9,7 +9,7 @@ use crate::apply::system::{Account, System};
 /// The first release that changes a group that exists.
 const CHANGES_GROUPS: (u32, u32) = (2, 25);
 
-pub fn check(config: &Value, system: &System, ignition: (u32, u32), found: &mut Refusals) {
+pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found: &mut Refusals) {
     let (users, groups) = (system.users(), system.groups());
     for (index, user) in list(config, "/passwd/users") {
         let name = text(user, "name").unwrap_or_default();

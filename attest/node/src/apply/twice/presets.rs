@@ -26,10 +26,10 @@ const ONLY_ENABLES: &str = "debian";
 const DEFAULT_TARGET: &str = "default.target";
 
 /// The lines of all presets, in their order: verb, and a unit or a pattern.
-pub struct Presets(Vec<(String, String)>);
+pub(crate) struct Presets(Vec<(String, String)>);
 
 impl Presets {
-    pub fn of(system: &System) -> Self {
+    pub(crate) fn of(system: &System) -> Self {
         let mut files = BTreeMap::new();
         for folder in FOLDERS {
             let presets = names(&system.path(folder)).into_iter().filter(|name| name.ends_with(".preset"));
@@ -43,7 +43,7 @@ impl Presets {
 
     /// Whether presets have this unit disabled: the first line for it counts, and without one it is enabled. They are for units that are files,
     /// and so for an instance its template's counts.
-    pub fn disable(&self, unit: &str) -> bool {
+    pub(crate) fn disable(&self, unit: &str) -> bool {
         let template = unit.split_once('@').and_then(|(before, after)| {
             let (_, ending) = after.rsplit_once('.')?;
             Some(format!("{before}@.{ending}"))
@@ -55,7 +55,7 @@ impl Presets {
 }
 
 /// Whether a first boot may disable what no preset enables. How systemd was built cannot be asked.
-pub fn may_disable(system: &System) -> bool {
+pub(crate) fn may_disable(system: &System) -> bool {
     let says = |name: &str| {
         system
             .os_release(name)
@@ -66,7 +66,7 @@ pub fn may_disable(system: &System) -> bool {
 }
 
 /// The units that are enabled by links in `/etc`, by the names of the links.
-pub fn enabled(system: &System) -> Vec<String> {
+pub(crate) fn enabled(system: &System) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for name in names(&system.path(UNITS)) {
         let path = system.path(&format!("{UNITS}/{name}"));

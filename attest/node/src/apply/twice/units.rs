@@ -16,12 +16,12 @@ const PRESET: &str = "/etc/systemd/system-preset/20-ignition.preset";
 const UNITS: &str = "/etc/systemd/system";
 
 /// Whether a unit is to be enabled and is not.
-pub fn needs_presets(config: &Value, system: &System) -> bool {
+pub(crate) fn needs_presets(config: &Value, system: &System) -> bool {
     list(config, "/systemd/units").any(|(_, unit)| is_true(unit, "enabled") && !is_enabled(system, text(unit, "name").unwrap_or_default()))
 }
 
 /// What presets would disable, where systemd lets them: all that is enabled by links, that no preset enables, and that no config speaks of.
-pub fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Refusals) {
+pub(crate) fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Refusals) {
     let presets = Presets::of(system);
     let base: Vec<Value> = base::merged(config, base).collect();
     let speaks_of = |config: &Value, name: &str| {
@@ -42,7 +42,7 @@ pub fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found
     }
 }
 
-pub fn check(config: &Value, system: &System, heeds_presets: bool, presets_run: bool, found: &mut Refusals) {
+pub(crate) fn check(config: &Value, system: &System, heeds_presets: bool, presets_run: bool, found: &mut Refusals) {
     let preset = system.text(PRESET).unwrap_or_default();
     for (index, unit) in list(config, "/systemd/units") {
         let name = text(unit, "name").unwrap_or_default();

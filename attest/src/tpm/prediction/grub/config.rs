@@ -3,7 +3,7 @@
 /// Largest config that is read: far more than a generated one has.
 pub const CONFIG_LIMIT_BYTES: usize = 256 * 1024;
 /// Most commands, each of which is a digest.
-pub const COMMANDS_LIMIT: usize = 1000;
+pub(super) const COMMANDS_LIMIT: usize = 1000;
 
 /// Commands that read no file, ask nothing of the machine, and go on with the next one; with the variables that may be set.
 const PLAIN: [&str; 5] = ["set", "echo", "serial", "terminal_input", "terminal_output"];

@@ -7,27 +7,15 @@ use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::Quoted;
 use attest::{Claims, Kind};
 use attest_gateway::settings::Settings;
-use attest_log::WouldRefuse;
 use attest_log::reading::{Found, Listed, LogFile, files_beside};
-use serde::Deserialize;
+use attest_log::{Decision, Record, Verdict};
+use serde::de::IgnoredAny;
 
 /// Decisions that are named where several are meant; no more are looked for.
 const NAMED_LIMIT: usize = 4;
 
-/// What is looked at in a line.
-#[derive(Debug, Deserialize)]
-struct Fields {
-    id: String,
-    decision: String,
-    #[serde(default)]
-    verdict: String,
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    identity: Option<String>,
-    #[serde(default)]
-    instance: Option<String>,
-}
+/// A decision without its claims and what it was made from.
+pub type Outline = Record<IgnoredAny, IgnoredAny>;
 
 /// Least digits of an id that name a record.
 pub const ID_LEAST: usize = 8;
@@ -58,12 +46,12 @@ pub fn by_id(settings: &Settings, id: &str) -> anyhow::Result<String> {
     Ok(line)
 }
 
-/// The last decision by which a node was trusted: its id, and its line. A node is known by its name, its identity, or its instance.
-pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(String, String)> {
+/// Returns the last decision by which a node was trusted, and its line. A node is known by its name, its identity, or its instance.
+pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(Outline, String)> {
     let is_it = |known: &Option<String>| known.as_deref() == Some(node);
-    let trusted = |fields: &Fields| {
+    let trusted = |fields: &Outline| {
         let named = is_it(&fields.name) || is_it(&fields.identity) || is_it(&fields.instance);
-        named && fields.decision == "evidence" && fields.verdict == "trusted"
+        named && fields.decision == Decision::Evidence && fields.verdict == Verdict::Trusted
     };
     match last(settings, trusted)? {
         Some(found) => Ok(found),
@@ -72,27 +60,6 @@ pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(String, Strin
             settings.attestation_log().display()
         ),
     }
-}
-
-/// The pool that a line is about.
-pub fn pool(line: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Named {
-        pool: Option<String>,
-    }
-    serde_json::from_str::<Named>(line).ok()?.pool
-}
-
-/// What a pool that observes would have refused in this line, in words.
-pub fn would_refuse(line: &str) -> Vec<String> {
-    #[derive(Deserialize)]
-    struct Observed {
-        #[serde(default)]
-        would_refuse: Vec<WouldRefuse>,
-    }
-    let observed = serde_json::from_str::<Observed>(line).map(|observed| observed.would_refuse);
-    let words = |one: WouldRefuse| format!("{}: {}", one.code, one.reason);
-    observed.unwrap_or_default().into_iter().map(words).collect()
 }
 
 /// The files of the gateway's log, the oldest first: all of them, or what is wrong with one.
@@ -104,24 +71,24 @@ pub fn files(settings: &Settings) -> anyhow::Result<Vec<LogFile>> {
     }
 }
 
-fn last(settings: &Settings, wanted: impl Fn(&Fields) -> bool) -> anyhow::Result<Option<(String, String)>> {
+fn last(settings: &Settings, wanted: impl Fn(&Outline) -> bool) -> anyhow::Result<Option<(Outline, String)>> {
     let mut found = None;
     each(settings, |fields, line| {
         if wanted(&fields) {
-            found = Some((fields.id, String::from_utf8_lossy(line).into_owned()));
+            found = Some((fields, String::from_utf8_lossy(line).into_owned()));
         }
         true
     })?;
     Ok(found)
 }
 
-/// Gives each record of the gateway's log, as long as it is asked to go on.
-fn each(settings: &Settings, mut go_on: impl FnMut(Fields, &[u8]) -> bool) -> anyhow::Result<()> {
+/// Gives each decision of the gateway's log, as long as it is asked to go on.
+fn each(settings: &Settings, mut go_on: impl FnMut(Outline, &[u8]) -> bool) -> anyhow::Result<()> {
     for file in files(settings)? {
         let mut lines = file.lines(0)?;
         while let Some(read) = lines.read()? {
             let Found::Line(line) = read else { continue };
-            let Ok(fields) = serde_json::from_slice::<Fields>(line) else {
+            let Ok(fields) = serde_json::from_slice::<Outline>(line) else {
                 continue;
             };
             if !go_on(fields, line) {

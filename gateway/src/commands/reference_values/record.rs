@@ -11,10 +11,11 @@ use attest::tpm::rules::{Check, Recording, UnknownEvent};
 use attest_gateway::pools::{self, PoolError};
 use attest_gateway::replay::verify;
 use attest_gateway::settings::Settings;
-use attest_log::Blobs;
+use attest_log::{Blobs, WouldRefuse};
 
 use super::{now, read_or_new, time, who, write};
-use crate::commands::{clean, output, recorded};
+use crate::commands::recorded::{self, Outline};
+use crate::commands::{clean, output};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -48,11 +49,16 @@ pub struct Arguments {
 
 pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
-    let (id, line) = recorded::of_node(&settings, &arguments.node)?;
-    for words in recorded::would_refuse(&line) {
+    let (
+        Outline {
+            id, pool, would_refuse, ..
+        },
+        line,
+    ) = recorded::of_node(&settings, &arguments.node)?;
+    for WouldRefuse { code, reason } in would_refuse {
         output::tell(format_args!(
             "the pool observed, and would have refused this machine's boot: {}",
-            clean(&words)
+            clean(&format!("{code}: {reason}"))
         ));
     }
     let again = verify(&line, &Blobs::at(&settings.evidence())).with_context(|| format!("decision {id}"))?;
@@ -73,7 +79,7 @@ pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         expires: arguments.expires,
         values: recording.values.clone(),
     }])?;
-    if let (false, Some(pool)) = (arguments.partial, recorded::pool(&line))
+    if !arguments.partial
         && let Some(problem) = without_value(&settings, &pool, booted.kind, &recording, &set)?
     {
         bail!("nothing was written: pool {pool} would refuse this machine by these values: {problem}; --partial writes them all the same");

@@ -8,7 +8,7 @@ use super::admin::{Act, By, Thing, Verb};
 use super::chain::Chain;
 use super::checkpoint::Signer;
 use super::entry::{Event, What};
-use super::journal::JournalError;
+use super::journal_error::JournalError;
 use super::log_file::LogFile;
 use super::record::{Line, decision_id};
 use super::unsigned::with_unsigned;

@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{self, SHA256, SHA256_OUTPUT_LEN};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::journal::JournalError;
+use super::journal_error::JournalError;
 use super::record::decision_id;
 
 /// SHA-256 of a line's bytes, without its line feed.

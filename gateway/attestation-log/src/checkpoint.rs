@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::chain::{Found, LineHash, Link};
 use super::entry::{Event, What};
-use super::journal::JournalError;
+use super::journal_error::JournalError;
 use super::log_key::{LogKey, LogPublicKey};
 use super::record::decision_id;
 

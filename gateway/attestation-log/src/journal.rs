@@ -4,7 +4,7 @@ mod company;
 mod console;
 mod writer;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -18,10 +18,11 @@ use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
 
-use super::blobs::{BlobError, Blobs};
+use super::blobs::Blobs;
 use super::chain::Point;
 use super::checkpoint::Signer;
 use super::entry::Event;
+use super::journal_error::JournalError;
 use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::log_key::LogPublicKey;
@@ -37,28 +38,6 @@ pub type LargeParts = Vec<(String, Arc<[u8]>)>;
 
 /// Records that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
-
-/// The attestation log cannot be written: nothing may be answered that it should hold.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: std::io::Error },
-    /// Another process has the file open.
-    #[error("another gateway is writing {0}")]
-    InUse(PathBuf),
-    /// A record could not be made durable; the log says why.
-    #[error("the attestation log cannot be written")]
-    Failed,
-    /// What decisions have used up cannot be made durable.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A record could not be put into JSON.
-    #[error("the record cannot be written: {0}")]
-    Record(#[from] serde_json::Error),
-    /// The folder of large parts.
-    #[error(transparent)]
-    Blobs(#[from] BlobError),
-}
 
 /// What is told whether the log can be written.
 pub trait Observer: std::fmt::Debug + Send + Sync {

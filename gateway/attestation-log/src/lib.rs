@@ -11,6 +11,7 @@ mod digests;
 mod entry;
 mod grants;
 mod journal;
+mod journal_error;
 mod kept;
 mod likeness;
 mod log_end;
@@ -38,7 +39,8 @@ pub use checkpoint::{Checkpoint, CheckpointLine, Signer, is_replica_name, replic
 pub use digests::{Digests, Part};
 pub use entry::{Entry, Event, LineKind, What};
 pub use grants::{ConfigSet, Earns, Grants};
-pub use journal::{Durable, Journal, JournalError, LargeParts, LogState, Observer, Prepared, Recorded, word};
+pub use journal::{Durable, Journal, LargeParts, LogState, Observer, Prepared, Recorded, word};
+pub use journal_error::JournalError;
 pub use kept::{GivenUp, GivingUp, Keeping, Kept, Signs, give_up, keep, kept, last_chain, missing, of_other_keys, standing};
 pub use likeness::{Difference, Likened, LikenessError, Likenesses, event_log};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};

@@ -11,7 +11,7 @@ use aws_lc_rs::digest;
 
 use super::chain::{Before, Begins, Chain, LineHash, Why};
 use super::checkpoint::CheckpointLine;
-use super::journal::JournalError;
+use super::journal_error::JournalError;
 use super::log_end::{end_of_last_line, last_line};
 use super::log_key::LogPublicKey;
 use super::reading;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use attest_system::files;
 
-use super::journal::JournalError;
+use super::journal_error::JournalError;
 
 /// For how long those are waited for who only look whether somebody writes: each does so for less than a millisecond.
 const LOOKS_AT_MOST: Duration = Duration::from_secs(5);

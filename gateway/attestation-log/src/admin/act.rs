@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::entry::{Event, What};
-use super::super::journal::JournalError;
+use super::super::journal_error::JournalError;
 use super::super::kept::is_of_key;
 use super::super::log_key::LogPublicKey;
 use super::super::record::decision_id;

@@ -10,12 +10,13 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::super::blobs::Blobs;
 use super::super::chain::{Begins, Chain, Found, Point, Why};
 use super::super::checkpoint::Signer;
+use super::super::journal_error::JournalError;
 use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::writer_lock::WriterLock;
+use super::LargeParts;
 use super::company::Company;
-use super::{JournalError, LargeParts};
 
 /// Records that go into one fsync.
 const BATCH_LIMIT: usize = 512;

@@ -26,7 +26,7 @@ pub use pass::{Held, Retention, Tended};
 pub use removal::{KeptLines, Past, Removal, Span};
 
 use super::blobs::BlobError;
-use super::journal::JournalError;
+use super::journal_error::JournalError;
 
 /// Where checkpoints of segments stand that were removed, beside the log.
 pub const KEPT_NAME: &str = "checkpoints.jsonl";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::chain::LineHash;
 use super::super::entry::{Event, What};
-use super::super::journal::JournalError;
+use super::super::journal_error::JournalError;
 use super::super::record::decision_id;
 
 /// A segment that is removed.

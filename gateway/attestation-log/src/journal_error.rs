@@ -1,0 +1,29 @@
+//! Errors of writing the attestation log.
+
+use std::path::PathBuf;
+
+use attest_store::StoreError;
+
+use super::blobs::BlobError;
+
+/// The attestation log cannot be written: nothing may be answered that it should hold.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    /// Another process has the file open.
+    #[error("another gateway is writing {0}")]
+    InUse(PathBuf),
+    /// A record could not be made durable; the log says why.
+    #[error("the attestation log cannot be written")]
+    Failed,
+    /// What decisions have used up cannot be made durable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record could not be put into JSON.
+    #[error("the record cannot be written: {0}")]
+    Record(#[from] serde_json::Error),
+    /// The folder of large parts.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+}

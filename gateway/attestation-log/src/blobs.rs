@@ -17,7 +17,7 @@ use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
-use super::unfinished::is_file;
+use super::file_type::is_file;
 
 /// Largest evidence that is read back: larger was never accepted.
 pub(super) const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;

@@ -9,6 +9,7 @@ mod chain;
 mod checkpoint;
 mod digests;
 mod entry;
+mod file_type;
 mod grants;
 mod journal;
 mod journal_error;

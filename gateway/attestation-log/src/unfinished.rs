@@ -1,7 +1,7 @@
 //! What a kill has left of files that were not whole yet: they have no name that a line could give, and go at the next start.
 
-use std::fs::{self, FileType};
-use std::io::{ErrorKind, Result};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::blobs::Blobs;
@@ -32,9 +32,4 @@ pub(super) fn remove_unfinished(log: &Path, evidence: &Blobs) {
         };
         tracing::info!("{}{others} removed: never whole, left when the gateway was killed", first.display());
     }
-}
-
-/// Whether this is a file: nothing else is made under such a name.
-pub(super) fn is_file(kind: Result<FileType>) -> bool {
-    kind.is_ok_and(|kind| kind.is_file())
 }

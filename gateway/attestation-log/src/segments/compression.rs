@@ -15,8 +15,8 @@ use aws_lc_rs::digest;
 use flate2::GzBuilder;
 use flate2::read::MultiGzDecoder;
 
+use super::super::file_type::is_file;
 use super::super::journal_error::JournalError;
-use super::super::unfinished::is_file;
 use super::super::writer_lock::WriterLock;
 use super::{closed, zipped};
 

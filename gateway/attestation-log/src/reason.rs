@@ -3,16 +3,7 @@
 use attest::AttestationResult;
 
 use super::record::Shown;
-
-/// Which use of a ticket or token a config was served for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Use {
-    pub number: u32,
-    /// Whether its node had made it before.
-    pub again: bool,
-    /// How long after the ticket had expired, seconds, if it had.
-    pub late_seconds: Option<u64>,
-}
+use super::ticket_use::Use;
 
 /// For what a config was served that was asked for without a client certificate. `audit` compares it.
 #[must_use]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::basis::Basis;
 use super::grants::{ConfigSet, Grants};
-use super::reason::Use;
+use super::ticket_use::Use;
 use super::would_refuse::WouldRefuse;
 
 /// The schema's version.

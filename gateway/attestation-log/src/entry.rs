@@ -10,7 +10,7 @@ use super::admin::Act;
 use super::basis::Basis;
 use super::checkpoint::Checkpoint;
 use super::record::{Record, VERSION};
-use super::retention::Removal;
+use super::removal::Removal;
 
 /// A line that was read. `C` and `B` are what is wanted of claims and basis: [`serde::de::IgnoredAny`] where they are not looked at.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::log_key::LogPublicKey;
 use super::record::{Decision, Line, Record};
-use super::retention::Removal;
+use super::removal::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
 use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;

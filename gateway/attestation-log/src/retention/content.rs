@@ -12,9 +12,9 @@ use serde::de::IgnoredAny;
 
 use super::super::chain::{LineHash, Link};
 use super::super::reading::{Found, lines_of};
+use super::super::removal::{KeptLines, Past, Removal, Span};
 use super::RetentionError;
 use super::named::Names;
-use super::removal::{KeptLines, Past, Removal, Span};
 
 /// What a segment holds.
 #[derive(Debug, Default)]

@@ -8,7 +8,6 @@ mod content;
 mod kept_lines;
 mod named;
 mod pass;
-mod removal;
 mod survey;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -23,7 +22,6 @@ use attest_store::StoreError;
 use attest_system::files::FileError;
 
 pub use pass::{Held, Retention, Tended};
-pub use removal::{KeptLines, Past, Removal, Span};
 
 use super::blobs::BlobError;
 use super::journal_error::JournalError;

@@ -12,9 +12,10 @@ use attest_system::files;
 use super::super::blobs::{Blobs, Sweep};
 use super::super::journal::Journal;
 use super::super::pending::{Recorded, resolve_recorded};
+use super::super::removal::{Past, Removal};
 use super::content::Content;
 use super::survey::{Due, Survey};
-use super::{Past, Removal, RetentionError, Rule, kept_lines, named, unnamed};
+use super::{RetentionError, Rule, kept_lines, named, unnamed};
 
 /// Segments that are past the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

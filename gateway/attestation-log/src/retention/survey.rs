@@ -6,8 +6,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::super::reading::records_beside;
+use super::super::removal::Past;
 use super::super::segments::{SegmentName, beginning, named, written_at};
-use super::{Past, RetentionError, Rule};
+use super::{RetentionError, Rule};
 
 /// A closed segment of this gateway's.
 #[derive(Debug, Clone, PartialEq, Eq)]

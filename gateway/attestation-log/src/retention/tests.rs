@@ -17,6 +17,7 @@ use super::super::journal::{Journal, LargeParts};
 use super::super::log_key::LogKey;
 use super::super::reading::{Bytes, Found, Lines, lines_of};
 use super::super::record::{Decision, Record, Verdict};
+use super::super::removal::Past;
 use super::super::segments::{SegmentLimits, closed_segments};
 use super::super::verification::{Finding, Note, Report, Trust, Verifier};
 use super::pass::{Going, Retention};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::chain::{Found, LineHash, Point};
 use super::super::log_key::LogPublicKey;
-use super::super::retention::{KeptLines, Removal, Span};
+use super::super::removal::{KeptLines, Removal, Span};
 use super::{Finding, Note, Place, Run, Signed};
 
 /// That a segment is removed, and which line says so.

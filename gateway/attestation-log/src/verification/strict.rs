@@ -8,7 +8,7 @@ use serde::{Deserialize, de};
 
 use super::super::chain::Link;
 use super::super::checkpoint::Checkpoint;
-use super::super::retention::Removal;
+use super::super::removal::Removal;
 
 /// What stands before a line's place.
 const PLACE: &[u8] = b",\"chain\":";

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use super::super::super::log_key::LogKey;
-use super::super::super::retention::Past;
+use super::super::super::removal::Past;
 use super::*;
 
 fn key() -> LogPublicKey {

@@ -5,10 +5,10 @@ use std::fmt;
 use aws_lc_rs::digest::{self, SHA256};
 use serde::{Deserialize, Serialize};
 
-use super::super::chain::LineHash;
-use super::super::entry::{Event, What};
-use super::super::journal_error::JournalError;
-use super::super::record::decision_id;
+use super::chain::LineHash;
+use super::entry::{Event, What};
+use super::journal_error::JournalError;
+use super::record::decision_id;
 
 /// A segment that is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct KeptLines {
 
 impl KeptLines {
     /// Of lines with these hashes.
-    pub(in super::super) fn of(hashes: impl IntoIterator<Item = LineHash>) -> Self {
+    pub(super) fn of(hashes: impl IntoIterator<Item = LineHash>) -> Self {
         let (mut lines, mut digest) = (0, digest::Context::new(&SHA256));
         for hash in hashes {
             lines += 1;

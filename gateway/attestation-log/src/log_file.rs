@@ -15,6 +15,7 @@ use super::journal_error::JournalError;
 use super::log_end::{end_of_last_line, last_line};
 use super::log_key::LogPublicKey;
 use super::reading;
+use super::segment_name::written_at;
 use super::segments::{self, SegmentLimits};
 use super::writer_lock::lock;
 
@@ -159,7 +160,7 @@ impl LogFile {
         };
         let length = self.file.metadata()?.len();
         let is_one = u64::try_from(first.len()).is_ok_and(|line| length <= line.saturating_add(1));
-        let began = segments::written_at(&first).unwrap_or(now);
+        let began = written_at(&first).unwrap_or(now);
         Ok((!is_one && limits.are_reached(length, began, now)).then_some(first))
     }
 
@@ -315,6 +316,7 @@ impl LogFile {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use super::super::segment_name::SegmentName;
     use super::*;
 
     struct Site {
@@ -361,7 +363,7 @@ mod tests {
         assert_eq!(site.files(), ["", "a\n"]);
         // The log is closed in the place of a segment: that is not written over, and nothing of the next one stays.
         site.log.append(b"c\n").unwrap();
-        let name = format!("attestation.jsonl.{}", segments::SegmentName::of(b"c"));
+        let name = format!("attestation.jsonl.{}", SegmentName::of(b"c"));
         fs::write(site.folder.path().join(name), "d\n").unwrap();
         site.log.close(b"c", b"e\n").unwrap_err();
         site.log.append(b"f\n").unwrap();

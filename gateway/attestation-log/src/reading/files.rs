@@ -12,7 +12,7 @@ use super::ReadError;
 use super::begins::{Begins, Place};
 use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened, is_zipped};
-use crate::segments::SegmentName;
+use crate::segment_name::SegmentName;
 
 /// What the name of a log's file begins with, also after it was rotated.
 const NAME: &str = "attestation.jsonl";

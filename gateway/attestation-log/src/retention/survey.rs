@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::super::reading::records_beside;
 use super::super::removal::Past;
-use super::super::segments::{SegmentName, beginning, named, written_at};
+use super::super::segment_name::{SegmentName, written_at};
+use super::super::segments::{beginning, named};
 use super::{RetentionError, Rule};
 
 /// A closed segment of this gateway's.

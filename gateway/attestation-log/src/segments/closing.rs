@@ -12,7 +12,7 @@ use attest_system::files::folder;
 
 use super::super::chain::{LineHash, link_of};
 use super::super::reading::{Found, Lines, rotated};
-use super::name::SegmentName;
+use super::super::segment_name::SegmentName;
 
 /// Where the next one is written.
 #[must_use]

@@ -2,7 +2,6 @@
 
 mod closing;
 mod compression;
-mod name;
 
 use std::fs;
 use std::io;
@@ -12,8 +11,8 @@ use std::time::Duration;
 pub use closing::next_file;
 pub(super) use closing::{begin_next, beginning, close, discard_next, finish_closing};
 pub(super) use compression::{Aside, Compression, unfinished};
-pub use name::SegmentName;
-pub(super) use name::written_at;
+
+use super::segment_name::SegmentName;
 
 /// Limits at which a segment is closed, and its age when it is compressed. They are looked at whenever a checkpoint is due, so a segment may come to be
 /// larger, and older.

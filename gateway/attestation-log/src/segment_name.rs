@@ -6,7 +6,7 @@ use std::str::FromStr;
 use attest_system::clock::rfc3339;
 use serde::Deserialize;
 
-use super::super::chain::link_of;
+use super::chain::link_of;
 
 /// Digits of a chain's id.
 const CHAIN_CHARACTERS: usize = 8;
@@ -32,7 +32,7 @@ struct When {
 }
 
 /// When a line was written, seconds since 1970.
-pub(in super::super) fn written_at(line: &[u8]) -> Option<u64> {
+pub(super) fn written_at(line: &[u8]) -> Option<u64> {
     serde_json::from_slice::<When>(line).ok().map(|when| when.at)
 }
 
@@ -45,7 +45,7 @@ impl SegmentName {
     }
 
     /// By a segment's first line.
-    pub(in super::super) fn of(first: &[u8]) -> Self {
+    pub(super) fn of(first: &[u8]) -> Self {
         let at = written_at(first).unwrap_or(0);
         let link = link_of(first).ok().flatten();
         Self {

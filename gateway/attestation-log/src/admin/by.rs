@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
-use super::super::checkpoint;
+use super::super::replica_name::host;
 
 /// What `/proc/self/loginuid` has of a process that nobody has logged in for.
 const NOBODY: u32 = u32::MAX;
@@ -79,7 +79,7 @@ impl By {
             login_uid: fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| logged_in(&text)),
             sudo_uid: variable("SUDO_UID").and_then(|uid| uid.parse().ok()),
             sudo_user: variable("SUDO_USER").map(|name| bounded(&name)).filter(|name| !name.is_empty()),
-            host: checkpoint::host(),
+            host: host(),
             pid: std::process::id(),
             gateway: None,
             object: None,

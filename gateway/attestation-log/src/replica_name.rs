@@ -1,0 +1,50 @@
+//! Names of replicas.
+
+/// Longest name of a replica, in characters: as long as a host's name can be.
+const REPLICA_LIMIT_CHARACTERS: usize = 64;
+
+/// Returns whether a gateway can be called so: one word of a line.
+#[must_use]
+pub fn is_replica_name(name: &str) -> bool {
+    let takes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
+}
+
+/// What a gateway is called: as it is configured, or as the host.
+#[must_use]
+pub fn replica_name(configured: Option<&str>) -> String {
+    configured.map_or_else(host, str::to_owned)
+}
+
+/// The host's name.
+pub(super) fn host() -> String {
+    let system = rustix::system::uname();
+    let name = system.nodename().to_str().unwrap_or_default();
+    if is_replica_name(name) { name } else { "gateway" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_a_name() {
+        assert!(is_replica_name(&host()));
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_line() {
+        for (name, good) in [
+            ("gw-1.example.com", true),
+            ("A_b", true),
+            ("", false),
+            ("a b", false),
+            ("a\n", false),
+            ("ä", false),
+            (&"a".repeat(64), true),
+            (&"a".repeat(65), false),
+        ] {
+            assert_eq!(is_replica_name(name), good, "{name:?}");
+        }
+    }
+}

@@ -6,11 +6,11 @@ use attest_store::{Replacement, StoreMark};
 
 use super::admin::{Act, By, Thing, Verb};
 use super::chain::Chain;
-use super::checkpoint::Signer;
 use super::entry::{Event, What};
 use super::journal_error::JournalError;
 use super::log_file::LogFile;
 use super::record::{Line, decision_id};
+use super::signer::Signer;
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 

@@ -20,7 +20,6 @@ use writer::{Append, Moment, Unsigned, Work, Writer};
 
 use super::blobs::Blobs;
 use super::chain::Point;
-use super::checkpoint::Signer;
 use super::entry::Event;
 use super::journal_error::JournalError;
 use super::kept::{Keeping, keep};
@@ -29,6 +28,7 @@ use super::log_key::LogPublicKey;
 use super::record::{Decision, Line, Record};
 use super::removal::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
+use super::signer::Signer;
 use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;

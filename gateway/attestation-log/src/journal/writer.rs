@@ -9,11 +9,11 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::super::blobs::Blobs;
 use super::super::chain::{Begins, Chain, Found, Point, Why};
-use super::super::checkpoint::Signer;
 use super::super::journal_error::JournalError;
 use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
+use super::super::signer::Signer;
 use super::super::writer_lock::WriterLock;
 use super::LargeParts;
 use super::company::Company;

@@ -3,8 +3,8 @@ use std::fs;
 use attest_store::Embedded;
 
 use super::super::chain::{Begins, Chain, Why};
-use super::super::checkpoint::Signer;
 use super::super::log_key::LogKey;
+use super::super::signer::Signer;
 use super::*;
 
 struct Site {

@@ -4,7 +4,6 @@ use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::chain::{Found, LineHash, Link};
-use super::entry::{Event, What};
 use super::log_key::LogPublicKey;
 
 /// What is signed begins with this line: no signature over anything else is one over a checkpoint.
@@ -61,16 +60,6 @@ impl Checkpoint {
             signature,
         } = self;
         key.has_signed(text(replica, chain, *count, *head, at, *found).as_bytes(), &signature.0)
-    }
-
-    /// Returns the event that holds it: nothing else is in there, so that a line that is signed says no more than was signed.
-    #[must_use]
-    pub fn event(self, id: String, at: u64) -> Event {
-        let mut reason = format!("the log's chain had {} lines before this one", self.count);
-        if let Some(Found { first, last }) = self.found {
-            reason += &format!("; {first} to {last} stood there at a start, unsigned");
-        }
-        Event::new(id, at, What::Checkpoint { checkpoint: self }, reason)
     }
 }
 

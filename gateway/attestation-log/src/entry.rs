@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use super::admin::Act;
 use super::basis::Basis;
+use super::chain::Found;
 use super::checkpoint::Checkpoint;
-use super::record::{Record, VERSION};
+use super::journal_error::JournalError;
+use super::record::{Record, VERSION, decision_id};
 use super::removal::Removal;
 
 /// A line that was read. `C` and `B` are what is wanted of claims and basis: [`serde::de::IgnoredAny`] where they are not looked at.
@@ -131,6 +133,39 @@ impl Event {
         }
         differences.extend(expected.keys().map(|name| format!("{name} is missing")));
         differences
+    }
+}
+
+impl Act {
+    /// Returns its event, recorded at this time, seconds since 1970.
+    pub(super) fn event(self, at: u64) -> Result<Event, JournalError> {
+        let id = decision_id().ok_or(JournalError::Failed)?;
+        let reason = self.to_string();
+        Ok(Event::new(id, at, What::Admin { admin: self }, reason))
+    }
+}
+
+impl Checkpoint {
+    /// Returns the event that holds it: nothing else is in there, so that a line that is signed says no more than was signed.
+    #[must_use]
+    pub fn event(self, id: String, at: u64) -> Event {
+        let mut reason = format!("the log's chain had {} lines before this one", self.count);
+        if let Some(Found { first, last }) = self.found {
+            reason += &format!("; {first} to {last} stood there at a start, unsigned");
+        }
+        Event::new(id, at, What::Checkpoint { checkpoint: self }, reason)
+    }
+}
+
+impl Removal {
+    /// Returns the event that says so, at this time, seconds since 1970.
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] without random bytes.
+    pub fn event(self, at: u64) -> Result<Event, JournalError> {
+        let id = decision_id().ok_or(JournalError::Failed)?;
+        let reason = self.to_string();
+        Ok(Event::new(id, at, What::Removed { removed: self }, reason))
     }
 }
 

@@ -6,9 +6,6 @@ use aws_lc_rs::digest::{self, SHA256};
 use serde::{Deserialize, Serialize};
 
 use super::chain::LineHash;
-use super::entry::{Event, What};
-use super::journal_error::JournalError;
-use super::record::decision_id;
 
 /// A segment that is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,18 +68,6 @@ impl KeptLines {
         }
         let sha256 = LineHash::from_digest(digest.finish());
         Self { lines, sha256 }
-    }
-}
-
-impl Removal {
-    /// Returns the event that says so, at this time, seconds since 1970.
-    ///
-    /// # Errors
-    /// [`JournalError::Failed`] without random bytes.
-    pub fn event(self, at: u64) -> Result<Event, JournalError> {
-        let id = decision_id().ok_or(JournalError::Failed)?;
-        let reason = self.to_string();
-        Ok(Event::new(id, at, What::Removed { removed: self }, reason))
     }
 }
 

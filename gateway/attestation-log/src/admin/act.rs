@@ -5,11 +5,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::entry::{Event, What};
-use super::super::journal_error::JournalError;
 use super::super::kept::is_of_key;
 use super::super::log_key::LogPublicKey;
-use super::super::record::decision_id;
 use super::by::By;
 use super::verb::Verb;
 
@@ -123,13 +120,6 @@ impl Act {
     /// Returns whether it gives up a chain that this key has signed.
     pub(super) fn gives_up_a_chain_of(&self, key: LogPublicKey) -> bool {
         self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
-    }
-
-    /// Returns its event, recorded at this time, seconds since 1970.
-    pub(super) fn event(self, at: u64) -> Result<Event, JournalError> {
-        let id = decision_id().ok_or(JournalError::Failed)?;
-        let reason = self.to_string();
-        Ok(Event::new(id, at, What::Admin { admin: self }, reason))
     }
 }
 

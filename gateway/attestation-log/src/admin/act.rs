@@ -5,8 +5,6 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::kept::is_of_key;
-use super::super::log_key::LogPublicKey;
 use super::by::By;
 use super::verb::Verb;
 
@@ -115,11 +113,6 @@ impl Act {
             outbox: Some(id.to_owned()),
             ..act
         })
-    }
-
-    /// Returns whether it gives up a chain that this key has signed.
-    pub(super) fn gives_up_a_chain_of(&self, key: LogPublicKey) -> bool {
-        self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
     }
 }
 

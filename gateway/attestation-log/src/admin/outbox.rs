@@ -4,7 +4,9 @@ use attest_store::{Entry, Store, StoreError};
 use futures_util::future::try_join_all;
 
 use super::act::Act;
-use crate::{Journal, JournalError};
+use super::verb::Verb;
+use crate::kept::is_of_key;
+use crate::{Journal, JournalError, LogPublicKey};
 
 /// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
 const PAGE: usize = 250;
@@ -16,6 +18,13 @@ pub enum TakeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Journal(#[from] JournalError),
+}
+
+impl Act {
+    /// Returns whether it gives up a chain that this key has signed.
+    fn gives_up_a_chain_of(&self, key: LogPublicKey) -> bool {
+        self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
+    }
 }
 
 /// Records an act at once, durably.

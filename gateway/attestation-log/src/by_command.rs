@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use attest_store::{Replacement, StoreMark};
 
-use super::admin::{Act, By, Thing, Verb};
+use super::act::{Act, By, Thing, Verb};
 use super::chain::Chain;
 use super::entry::{Event, What};
 use super::journal_error::JournalError;

@@ -6,7 +6,7 @@ use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::admin::Act;
+use super::act::Act;
 use super::basis::Basis;
 use super::chain::Found;
 use super::checkpoint::Checkpoint;
@@ -175,7 +175,7 @@ mod tests {
     use serde::de::IgnoredAny;
     use serde_json::json;
 
-    use super::super::admin::{By, Verb};
+    use super::super::act::{By, Verb};
     use super::super::record::{Decision, Line};
     use super::*;
 

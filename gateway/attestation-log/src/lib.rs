@@ -1,6 +1,7 @@
 //! The attestation log: for each decision one line of JSON, durable before the answer leaves, from which the decision can be made
 //! again.
 
+mod act;
 pub mod admin;
 mod basis;
 mod blobs;

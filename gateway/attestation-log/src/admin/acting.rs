@@ -5,10 +5,8 @@ use std::sync::Arc;
 use attest_store::{Change, EntryKind, Store, StoreError, Witness};
 use attest_system::clock::Clock;
 
-use super::act::{Act, Thing};
-use super::by::By;
 use super::shown;
-use super::verb::Verb;
+use crate::act::{Act, By, Thing, Verb};
 
 /// Where what is told of stands, for errors.
 const PLACE: &str = "outbox";

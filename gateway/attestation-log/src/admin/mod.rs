@@ -3,17 +3,13 @@
 //! What changes the store is told of in the same transaction ([`Acting`]), and waits there until a gateway has it in its log
 //! ([`take`]).
 
-mod act;
 mod acting;
-mod by;
 mod outbox;
 mod recorded;
 mod shown;
-mod verb;
 
-pub use act::{Act, Thing};
 pub use acting::Acting;
-pub use by::{By, ByObject};
 pub use outbox::{TakeError, Taken, record, take};
 pub use recorded::{last_standing, standing};
-pub use verb::Verb;
+
+pub use super::act::{Act, By, ByObject, Thing, Verb};

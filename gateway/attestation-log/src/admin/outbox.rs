@@ -3,8 +3,7 @@
 use attest_store::{Entry, Store, StoreError};
 use futures_util::future::try_join_all;
 
-use super::act::Act;
-use super::verb::Verb;
+use crate::act::{Act, Verb};
 use crate::kept::is_of_key;
 use crate::{Journal, JournalError, LogPublicKey};
 

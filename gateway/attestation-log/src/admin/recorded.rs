@@ -7,8 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::act::{Act, Thing};
-use super::verb::Verb;
+use crate::act::{Act, Thing, Verb};
 use crate::chain::{Found, Link};
 use crate::checkpoint::CheckpointLine;
 use crate::log_end::lines_from_end;

@@ -8,7 +8,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value, json};
 
-use super::act::Thing;
+use crate::act::Thing;
 
 /// What digests are made over begins with this line, so that they are those of nothing else.
 const DOMAIN: &str = "attest-gateway/v1/admin-record\n";

@@ -1,12 +1,14 @@
 //! What was done, by whom: as it waits in the store's outbox, and as its record has it.
 
+mod by;
+mod verb;
+
 use std::path::Path;
 
+pub use by::{By, ByObject};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use super::by::By;
-use super::verb::Verb;
+pub use verb::Verb;
 
 /// The document's version. A release leaves those that it does not know to one that does.
 const VERSION: u32 = 1;

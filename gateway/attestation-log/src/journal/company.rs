@@ -11,8 +11,6 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::writer::Work;
-
 /// How long the first waits at most. A boot has two records.
 const LONGEST: Duration = Duration::from_millis(200);
 /// So few that have not come yet are not waited for; nor is anybody, unless so many have come within as long as is waited: whoever opens connections
@@ -48,7 +46,7 @@ impl Company {
     }
 
     /// Takes what comes while it is worth waiting for, so many at most.
-    pub(super) fn gather(&mut self, here: &mut Vec<Work>, work: &Receiver<Work>, most: usize) {
+    pub(super) fn gather<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize) {
         self.have_come(here.len(), Instant::now());
         let pause = self.last.map_or(Duration::ZERO, |(written, took)| {
             pause((self.under_way)(), here.len(), took).saturating_sub(written.elapsed())
@@ -64,7 +62,7 @@ impl Company {
         }
     }
 
-    fn take(&mut self, here: &mut Vec<Work>, work: &Receiver<Work>, most: usize) {
+    fn take<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize) {
         let before = here.len();
         here.extend(work.try_iter().take(most.saturating_sub(before)));
         self.have_come(here.len() - before, Instant::now());
@@ -104,16 +102,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 
-    use tokio::sync::oneshot;
-
     use super::*;
 
-    fn probe() -> Work {
-        Work::Probe(oneshot::channel().0)
-    }
-
-    fn many() -> Vec<Work> {
-        (0..FEW).map(|_| probe()).collect()
+    fn many() -> Vec<()> {
+        vec![(); FEW]
     }
 
     /// Whether others are waited for, so many of them coming, when so many are here who came so long after the first of them.
@@ -164,7 +156,7 @@ mod tests {
         let mut company = Company::new(move || {
             // Each look finds another one; with the last nobody is under way any longer who has not come.
             let more = left.fetch_sub(1, Ordering::Relaxed);
-            let sent = sender.send(probe()).is_ok();
+            let sent = sender.send(()).is_ok();
             if sent && more > 1 { 100 } else { 0 }
         });
         let mut here = many();
@@ -172,7 +164,7 @@ mod tests {
         assert_eq!((here.len(), work.try_iter().count()), (FEW + 4, 1));
         // Of more than there is room for, the others come next.
         let (sender, work) = mpsc::channel();
-        let mut company = Company::new(move || (0..3).filter(|_| sender.send(probe()).is_ok()).count() * 100);
+        let mut company = Company::new(move || (0..3).filter(|_| sender.send(()).is_ok()).count() * 100);
         let mut here = many();
         company.gather(&mut here, &work, FEW + 5);
         assert_eq!((here.len(), work.try_iter().count()), (FEW + 5, 1));
@@ -193,12 +185,12 @@ mod tests {
         let here_when = |last: Option<(Instant, Duration)>| {
             let (sender, work) = mpsc::channel();
             // Whoever looks finds another one, and that more than it are under way.
-            let under_way = move || OTHERS + usize::from(sender.send(probe()).is_ok());
+            let under_way = move || OTHERS + usize::from(sender.send(()).is_ok());
             let mut company = Company {
                 last,
                 ..Company::new(under_way)
             };
-            let mut here = vec![probe()];
+            let mut here = vec![()];
             company.gather(&mut here, &work, 100);
             here.len()
         };

@@ -1,4 +1,4 @@
-//! One line of the log, without its place in the chain: a decision about a node, or an event that is about none.
+//! The schema of a line, without its place in the chain: a line is a decision about a node, or an event that is about none.
 
 use attest::Claims;
 use attest_store::Replacement;
@@ -14,21 +14,21 @@ use super::journal_error::JournalError;
 use super::record::{Record, VERSION, decision_id};
 use super::removal::Removal;
 
-/// A line that was read. `C` and `B` are what is wanted of claims and basis: [`serde::de::IgnoredAny`] where they are not looked at.
+/// A line that was read. Readers choose the types of claims (`C`) and basis (`B`): [`serde::de::IgnoredAny`] for what they do not look at.
 #[derive(Debug)]
 pub enum Entry<C = Claims, B = Basis> {
     Decision(Box<Record<C, B>>),
     Event(Box<Event>),
 }
 
-/// Something that is about no node: nobody is trusted, served or refused by it, so that it has no verdict.
+/// An event that is about no node: it has no verdict, because nobody is trusted, served or refused by it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The schema's version: 1.
     pub v: u32,
-    /// When, RFC 3339.
+    /// The time of the event, RFC 3339.
     pub time: String,
-    /// When, seconds since 1970.
+    /// The same time in seconds since 1970.
     pub at: u64,
     pub id: String,
     #[serde(flatten)]
@@ -37,7 +37,7 @@ pub struct Event {
     pub reason: String,
 }
 
-/// What has happened.
+/// The kinds of events, each with its own members.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "decision", rename_all = "snake_case")]
 pub enum What {
@@ -45,7 +45,7 @@ pub enum What {
     Counted { peer: String, counted: u64 },
     /// An administrator has accepted a store that is not the one that is known.
     StoreAccepted { accepted_store: Replacement, admin: Act },
-    /// How far the log has come, signed.
+    /// The gateway has signed how far the log has come.
     Checkpoint { checkpoint: Checkpoint },
     /// Somebody, or the gateway of itself, has changed something.
     Admin { admin: Act },
@@ -53,7 +53,7 @@ pub enum What {
     Removed { removed: Removal },
 }
 
-/// What a line is about, as its member `decision` has it.
+/// The kind of a line: its member `decision`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LineKind {

@@ -1,20 +1,20 @@
-//! What each kind of proof earns in a pool: a part of `pool.toml`, and of records.
+//! Grants of a pool: each kind of proof earns a config or nothing. They are a part of `pool.toml` and of records.
 
 use serde::{Deserialize, Serialize};
 
-/// What a kind of proof earns.
+/// The config that a kind of proof earns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Earns {
-    /// The full config.
+    /// The full config, with all that the pool has.
     Full,
     /// The pre-approved config: what a node needs to submit its CSR.
     PreApproved,
-    /// Nothing.
+    /// A refusal: neither config.
     Refuse,
 }
 
-/// What each kind of proof earns in one pool.
+/// The grants of one pool, for each kind of proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Grants {
@@ -28,13 +28,13 @@ pub struct Grants {
     pub nothing: Earns,
 }
 
-/// Which of a pool's two configs.
+/// One of a pool's two configs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfigSet {
-    /// What a node needs to submit its CSR; no secrets.
+    /// The config that a node needs to submit its CSR; it has no secrets.
     PreApproved,
-    /// Everything.
+    /// The config with all that the pool has.
     Full,
 }
 
@@ -60,7 +60,7 @@ impl Earns {
 }
 
 impl Grants {
-    /// Whether any kind of proof earns this.
+    /// Returns whether any kind of proof earns this.
     #[must_use]
     pub fn earn(&self, earns: Earns) -> bool {
         [self.attested, self.token, self.kubelet, self.nothing].contains(&earns)

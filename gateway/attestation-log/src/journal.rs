@@ -39,18 +39,18 @@ pub type LargeParts = Vec<(String, Arc<[u8]>)>;
 /// Records that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
-/// What is told whether the log can be written.
+/// An observer of whether the log can be written.
 pub trait Observer: std::fmt::Debug + Send + Sync {
-    /// Is called after each write and each look.
+    /// Takes the state, after each write and each look.
     fn log_state(&self, state: LogState);
 }
 
-/// Tells nobody.
+/// The observer that tells nobody.
 impl Observer for () {
     fn log_state(&self, _: LogState) {}
 }
 
-/// Whether the log can be written, as far as was looked last.
+/// The state of the log, as it was found last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogState {
     /// No record can be written.

@@ -1,6 +1,8 @@
 //! The attestation log: for each decision one line of JSON, durable before the answer leaves, from which the decision can be made
 //! again.
 
+#![deny(unreachable_pub)]
+
 mod act;
 pub mod admin;
 mod basis;

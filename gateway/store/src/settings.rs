@@ -22,7 +22,7 @@ pub enum EngineSettings {
     Kubernetes(KubernetesSettings),
 }
 
-/// Which objects.
+/// The objects of a cluster that are the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubernetesSettings {
     /// How the API is reached, and the namespace.

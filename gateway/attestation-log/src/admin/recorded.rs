@@ -15,7 +15,7 @@ use crate::log_key::LogPublicKey;
 use crate::reading::{Found as Read, rotated};
 
 /// The kind of the thing that is all others, by digest.
-pub const STANDING: &str = "standing";
+pub(crate) const STANDING: &str = "standing";
 /// How much of the log is looked through at a start; beyond that, what is gone by is recorded anew.
 const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 

@@ -3,50 +3,50 @@
 use super::*;
 
 /// Records are of the first thousand seconds.
-pub const NOW: u64 = 10_000;
+pub(crate) const NOW: u64 = 10_000;
 /// What is of the first hundred seconds may go.
-pub const RULE: Rule = Rule {
+pub(crate) const RULE: Rule = Rule {
     age: Some(Duration::from_secs(NOW - 100)),
     bytes: None,
 };
-pub const LIMITS: SegmentLimits = SegmentLimits {
+pub(crate) const LIMITS: SegmentLimits = SegmentLimits {
     bytes: 1,
     age: Duration::MAX,
     compress_after: Duration::ZERO,
 };
 
-pub struct Site {
+pub(crate) struct Site {
     pub folder: tempfile::TempDir,
     pub store: Embedded,
 }
 
 /// A journal, and who keeps its rule: what is gone with a process.
-pub struct Process {
+pub(crate) struct Process {
     pub journal: Journal,
     pub blobs: Blobs,
     pub retention: Retention,
 }
 
 impl Site {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         Self { folder, store }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.path("attestation.jsonl")
     }
 
-    pub fn key(&self) -> LogKey {
+    pub(crate) fn key(&self) -> LogKey {
         LogKey::open(&self.path("log.key")).unwrap()
     }
 
-    pub fn open(&self, rule: Rule) -> Process {
+    pub(crate) fn open(&self, rule: Rule) -> Process {
         let blobs = Blobs::open(&self.path("evidence")).unwrap();
         let journal = loop {
             let signer = Signer::new(self.key(), Some("gw"), 1000);
@@ -61,7 +61,7 @@ impl Site {
     }
 
     /// Segments of the seconds up to 50, up to 150 and up to 250, and a log. Of the first, blob `a` goes with it, and `b` is the second's, too.
-    pub async fn written(&self) -> Process {
+    pub(crate) async fn written(&self) -> Process {
         let process = self.open(RULE);
         process.journal.checkpoint(1).await.unwrap();
         for (at, blobs) in [(40, &["a", "b"][..]), (150, &["b"]), (250, &["c"])] {
@@ -74,7 +74,7 @@ impl Site {
     }
 
     /// How many closed segments there are of those that were written first: others are closed where the log says that one goes.
-    pub fn segments(&self) -> usize {
+    pub(crate) fn segments(&self) -> usize {
         let first = |path: &PathBuf| {
             let name = path.file_name().unwrap().to_str().unwrap();
             let number = name.trim_end_matches(".gz").rsplit('-').next().unwrap();
@@ -84,14 +84,14 @@ impl Site {
     }
 
     /// Which blobs are there, of these.
-    pub fn blobs<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
+    pub(crate) fn blobs<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
         let blobs = Blobs::open(&self.path("evidence")).unwrap();
         let there = |name: &&&str| blobs.has(&Blobs::name(name.as_bytes()));
         names.iter().filter(there).copied().collect()
     }
 
     /// Every file of the log, opened. Meanwhile another thread compresses closed ones, and whoever lists them then may list none of the two names.
-    pub fn opened(&self) -> Vec<(PathBuf, Lines<Bytes>)> {
+    pub(crate) fn opened(&self) -> Vec<(PathBuf, Lines<Bytes>)> {
         loop {
             let listed = closed_segments(&self.log()).unwrap();
             let files = listed.iter().cloned().chain([self.log()]);
@@ -105,7 +105,7 @@ impl Site {
     }
 
     /// What an auditor says.
-    pub fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> Report {
         let mut verifier = Verifier::new(Trust {
             keys: [self.key().public()].into(),
             ..Trust::default()
@@ -123,7 +123,7 @@ impl Site {
     }
 
     /// That nothing is wrong, and which lines were removed.
-    pub fn removed(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn removed(&self) -> Vec<(u64, u64)> {
         let report = self.report();
         assert_eq!(report.findings, []);
         let removed = |note: &Note| match note {
@@ -135,7 +135,7 @@ impl Site {
 }
 
 impl Process {
-    pub async fn record(&self, at: u64, blobs: &[&str]) {
+    pub(crate) async fn record(&self, at: u64, blobs: &[&str]) {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let id = format!("{:032x}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut record = Record::new(id, Decision::Config, at, "peer".to_owned(), "worker".to_owned());
@@ -150,7 +150,7 @@ impl Process {
         self.journal.record(&record, named, ()).await.unwrap().into_inner();
     }
 
-    pub async fn tend(&self, site: &Site) -> Result<Option<Held>, RetentionError> {
+    pub(crate) async fn tend(&self, site: &Site) -> Result<Option<Held>, RetentionError> {
         self.retention
             .tend(&self.journal, &site.store, Clock::Fixed(NOW))
             .await
@@ -158,18 +158,18 @@ impl Process {
     }
 }
 
-pub fn each_line(path: &Path, with: impl FnMut(&[u8])) {
+pub(crate) fn each_line(path: &Path, with: impl FnMut(&[u8])) {
     each(&mut lines_of(path).unwrap(), with);
 }
 
-pub fn each(lines: &mut Lines<Bytes>, mut with: impl FnMut(&[u8])) {
+pub(crate) fn each(lines: &mut Lines<Bytes>, mut with: impl FnMut(&[u8])) {
     while let Some(Found::Line(line)) = lines.read().unwrap() {
         with(line);
     }
 }
 
 /// How often each line says of which segment that it is removed.
-pub fn said(site: &Site) -> BTreeMap<String, usize> {
+pub(crate) fn said(site: &Site) -> BTreeMap<String, usize> {
     let mut said = BTreeMap::new();
     let mut say = |line: &[u8]| {
         let line: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();

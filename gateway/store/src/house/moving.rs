@@ -5,7 +5,8 @@
 //! store, by the name that the one has said. Broken off before that transaction, the one is the store; broken off after it, this goes on where
 //! it was when it is done again, or is taken back, as long as there is no store there.
 
-#[cfg(test)]
+// They move to etcd and back.
+#[cfg(all(test, feature = "etcd"))]
 mod tests;
 
 use super::super::accept::{Accepted, Replacement};

@@ -9,6 +9,7 @@ mod diff;
 mod file;
 mod rules;
 mod seen;
+mod thing;
 mod values;
 
 use std::collections::BTreeMap;

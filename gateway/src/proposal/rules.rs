@@ -8,7 +8,8 @@ use attest::tpm::door::DOOR_PCR;
 use attest::tpm::reference_values::{Accepted, EventLogRule};
 use attest::tpm::rules::Check;
 
-use super::seen::{Machines, OfSection, Section, Seen, Thing, Variants};
+use super::seen::{Machines, OfSection, Section, Seen, Variants};
+use super::thing::Thing;
 use super::values::{self, Value};
 
 /// As many variants as this are few, however many machines there are, if there are more of these.

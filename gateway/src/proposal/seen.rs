@@ -9,6 +9,7 @@ use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, UnixTime, appraise}
 use attest_log::Blobs;
 use attest_log::past::Past;
 
+use super::thing::Thing;
 use super::values::{self, Value};
 use crate::replay::verify;
 
@@ -69,13 +70,6 @@ impl Section {
         let mut quotes = claims.quotes().into_iter();
         quotes.find(|(kind, _)| *kind == self.kind()).map(|(_, quoted)| quoted)
     }
-}
-
-/// What a rule could be about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Thing {
-    Pcr(u8),
-    Boot(Check),
 }
 
 /// Which machines, by their numbers.

@@ -7,7 +7,7 @@ use attest::protocol::HexDigest;
 use attest::reference_sets::{EventValue, Is, NewValue, Values, Wanted};
 use attest::tpm::rules::Check;
 
-use super::seen::Thing;
+use super::thing::Thing;
 
 /// One value that a rule would accept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

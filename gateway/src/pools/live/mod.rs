@@ -1,5 +1,6 @@
 //! What is served at the moment. A pool changes as a whole, or not at all: one that cannot be read stays as it was.
 
+mod occasion;
 mod reload;
 mod servers;
 
@@ -9,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use attest_system::clock::{Clock, rfc3339};
-pub use reload::Occasion;
+pub use occasion::Occasion;
 pub use servers::News;
 use servers::Server;
 use tokio::sync::{Mutex, Notify};

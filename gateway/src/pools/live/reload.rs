@@ -13,21 +13,11 @@ use super::super::folder::{Folder, Reader};
 use super::super::inventory::{self, Twice};
 use super::super::needed::NeededState;
 use super::super::{Folders, Pool, PoolError, PoolInventory, folders};
+use super::occasion::Occasion;
 use super::servers::{UPSTREAM_RETRY, blocking};
 use super::{Broken, Known, Live, LivePools, NOT_SERVED};
 use crate::metrics::Metrics;
 use crate::watch::Quiet;
-
-/// Why pools are read again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Occasion {
-    /// Files have changed.
-    Change,
-    /// The administrator says so.
-    Signal,
-    /// Other servers may have something new.
-    Revalidation,
-}
 
 /// What the log says of a reload.
 enum Said {

@@ -10,7 +10,7 @@ use super::super::needed::NeededState;
 use super::super::upstream::{Fetched, Upstream, UpstreamSettings};
 use super::super::{Pool, PoolError};
 use super::LivePools;
-use super::reload::Occasion;
+use super::occasion::Occasion;
 
 /// How soon a server that did not answer is asked again.
 pub(super) const UPSTREAM_RETRY: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use attest::SpkiSha256;
 
-use super::install::InstallError;
+use super::error::InstallError;
 use super::issue::SigningKey;
 use crate::certificates::Certificate;
 use crate::certificates::source::{self, SourceError};

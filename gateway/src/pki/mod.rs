@@ -2,6 +2,7 @@
 //! at the moment.
 
 pub mod authority_keys;
+mod error;
 mod expiry;
 pub mod install;
 pub mod issue;
@@ -12,8 +13,9 @@ pub mod watch;
 
 use attest::UnixTime;
 use attest_system::files;
+pub use error::InstallError;
 pub use expiry::EXPIRY_WARNING_SECONDS;
-pub use install::{InstallError, Installation};
+pub use install::Installation;
 pub use issue::{Algorithm, CreateError, Names, Wanted};
 pub use live::{Current, LiveTls, TlsError};
 pub use serving::{Serving, ServingError};

@@ -12,53 +12,12 @@ use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
 use super::authority_keys::{authority_key, beside, find_authority_key, holds, next_authority_key, old_authority_key, signing_keys};
+use super::error::InstallError;
 use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
 use super::{Serving, ServingError};
 use crate::certificates::Certificate;
-use crate::certificates::source::{self, SourceError};
+use crate::certificates::source;
 use crate::settings::TlsSettings;
-
-/// Why the files stay as they are.
-#[derive(Debug, thiserror::Error)]
-pub enum InstallError {
-    /// A file cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A file cannot be read.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// A certificate cannot be made.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// What would be there could not be served.
-    #[error(transparent)]
-    Serving(#[from] ServingError),
-    /// Somebody else writes the file.
-    #[error("{0} is a manifest: it is not changed here; who put it there rotates it, and the gateway reads it again when it changes")]
-    Manifest(PathBuf),
-    /// The cluster's operator is the one who does.
-    #[error(
-        "cluster.mcs_certificate says that CA and certificate are the cluster's: its operator replaces them, the gateway follows, and nothing is changed here"
-    )]
-    OfCluster,
-    /// Certificate and key are in one file.
-    #[error("{0} holds certificate and key: they are replaced one after the other, which needs two files")]
-    OneFile(PathBuf),
-    /// The key that is needed is not here.
-    #[error("the private key of the CA {subject} is in none of {}: bring it (--ca-key FILE), or a certificate that was signed elsewhere", .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
-    NoAuthorityKey {
-        /// The CA.
-        subject: String,
-        /// Where it was looked for.
-        looked: Vec<PathBuf>,
-    },
-    /// There is nothing where a CA or a certificate should be.
-    #[error("{path}: {problem}")]
-    Unfit { path: PathBuf, problem: String },
-    /// Another command is changing the files.
-    #[error("another command is changing the files in {0}")]
-    Busy(PathBuf),
-}
 
 /// The files, for one command at a time.
 #[derive(Debug)]

@@ -1,0 +1,51 @@
+//! Errors of a change to the CA's and the certificate's files.
+
+use std::path::PathBuf;
+
+use attest_system::files::FileError;
+
+use super::ServingError;
+use super::issue::CreateError;
+use crate::certificates::source::SourceError;
+
+/// Why the files stay as they are.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A certificate cannot be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// What would be there could not be served.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// Somebody else writes the file.
+    #[error("{0} is a manifest: it is not changed here; who put it there rotates it, and the gateway reads it again when it changes")]
+    Manifest(PathBuf),
+    /// The cluster's operator is the one who does.
+    #[error(
+        "cluster.mcs_certificate says that CA and certificate are the cluster's: its operator replaces them, the gateway follows, and nothing is changed here"
+    )]
+    OfCluster,
+    /// Certificate and key are in one file.
+    #[error("{0} holds certificate and key: they are replaced one after the other, which needs two files")]
+    OneFile(PathBuf),
+    /// The key that is needed is not here.
+    #[error("the private key of the CA {subject} is in none of {}: bring it (--ca-key FILE), or a certificate that was signed elsewhere", .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
+    NoAuthorityKey {
+        /// The CA.
+        subject: String,
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// There is nothing where a CA or a certificate should be.
+    #[error("{path}: {problem}")]
+    Unfit { path: PathBuf, problem: String },
+    /// Another command is changing the files.
+    #[error("another command is changing the files in {0}")]
+    Busy(PathBuf),
+}

@@ -7,11 +7,11 @@ use attest::tpm::measured_boot::SAID_FORM;
 use attest::tpm::requirements::Quoted;
 use attest::tpm::rules::{self, Check, Place};
 use attest_store::{Entry, EntryKind, StoreError};
-use attest_system::clock::rfc3339;
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::{Deserialize, Serialize};
 
 use super::Finding;
+use super::date::date;
 
 /// Most values that are kept of one machine, over all checks: a boot has three images, as many certificates, a handful of sections. GRUB's texts are
 /// more, and then a PCR's value says whether they were the same.
@@ -79,15 +79,6 @@ pub(super) struct TrustedBoot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     firmware: Option<u64>,
     boot: Boot,
-}
-
-/// The day, in UTC.
-pub(super) fn date(at: u64) -> String {
-    let mut text = rfc3339(at);
-    if let Some(end) = text.find('T') {
-        text.truncate(end);
-    }
-    text
 }
 
 /// A value of a check as it is kept: of a digest its first digits. The firmware's version is none.

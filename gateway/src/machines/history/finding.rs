@@ -1,6 +1,6 @@
 //! What is not as it should be with a TPM that is known.
 
-use super::boot::date;
+use super::date::date;
 
 /// One thing. Each has honest causes, too, which docs/evidence/tpm.md names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,6 +7,7 @@
 mod attested;
 mod boot;
 mod counters;
+mod date;
 mod finding;
 mod rules;
 

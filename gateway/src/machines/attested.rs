@@ -4,11 +4,12 @@
 
 use attest::tpm::vtpm::VerifiedInstance;
 use attest::{Claims, EkDigest, NodeIdentity, SpkiSha256};
-use attest_store::{Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
-use serde::de::DeserializeOwned;
+use attest_store::{Claim, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
+pub use super::approvals::{Approval, Bound, approval, approvals};
 use super::enrolment;
+use super::json_entry::{read, write};
 use super::revocations::{self, RevocationError};
 
 /// How the identity of a TPM begins.
@@ -109,44 +110,6 @@ impl Provider {
     }
 }
 
-/// By what a machine is taken for the node of a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Bound {
-    /// The administrator has given it the name, with its EK.
-    Given,
-    /// A Machine object names the instance that it has proven to be.
-    Machine,
-    /// It has asked for the name when it attested, and nobody else has it.
-    Asked,
-}
-
-/// That a gateway has approved a client certificate for a node's name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Approval {
-    /// Whose name it is from then on.
-    pub identity: String,
-    /// Which instance of a cloud that is, if that is not the identity.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<String>,
-    pub pool: String,
-    /// When, seconds since 1970.
-    pub at: u64,
-    /// Id of the record of the attestation that it was for.
-    pub attestation: String,
-    /// By what the machine is taken for this node.
-    pub bound: Bound,
-    /// The Machine object, if there had to be one: `NAMESPACE/NAME`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<String>,
-    /// The CertificateSigningRequest: its name and uid.
-    pub csr: String,
-    pub uid: String,
-    /// SHA-256 of the key's SubjectPublicKeyInfo.
-    pub key_sha256: String,
-}
-
 /// Says for a decision that is under way that a machine has attested: its last attestation counts, if it is recorded. So a gateway that is killed
 /// between the two finds it among what is pending, and neither is there without the other.
 ///
@@ -229,26 +192,6 @@ pub async fn forget_before(store: &dyn Store, at: u64) -> Result<(), StoreError>
         }
     }
     Ok(())
-}
-
-/// What was approved of this name.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn approval(reading: &mut Reading<'_>, name: &str) -> Result<Option<Approval>, StoreError> {
-    let entry = reading.get(EntryKind::Approval, name).await?;
-    entry.map(|entry| read(EntryKind::Approval, &entry)).transpose()
-}
-
-/// All approvals, by name.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn approvals(store: &dyn Store) -> Result<Vec<(String, Approval)>, StoreError> {
-    let entries = store.list(EntryKind::Approval).await?.into_iter();
-    entries
-        .map(|entry| Ok((entry.id.clone(), read(EntryKind::Approval, &entry)?)))
-        .collect()
 }
 
 /// What the store has in the way of a name's approval, or for it.
@@ -347,25 +290,6 @@ fn gone(kind: EntryKind, id: &str) -> Rewrite {
         kind,
         id: id.to_owned(),
         value: None,
-    }
-}
-
-fn read<T: DeserializeOwned>(kind: EntryKind, entry: &Entry) -> Result<T, StoreError> {
-    serde_json::from_str(&entry.value).map_err(|source| unreadable(kind, &entry.id, source))
-}
-
-fn write<T: Serialize>(kind: EntryKind, id: &str, value: &T) -> Result<Entry, StoreError> {
-    match serde_json::to_string(value) {
-        Ok(value) => Ok(Entry { id: id.to_owned(), value }),
-        Err(source) => Err(unreadable(kind, id, source)),
-    }
-}
-
-fn unreadable(kind: EntryKind, id: &str, source: serde_json::Error) -> StoreError {
-    StoreError::Entry {
-        kind: kind.as_str(),
-        id: id.to_owned(),
-        source,
     }
 }
 

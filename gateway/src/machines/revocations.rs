@@ -11,7 +11,7 @@ use attest_store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
-use super::attested;
+use super::approvals::approvals;
 use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
@@ -89,7 +89,7 @@ pub struct Machine {
 /// [`StoreError`].
 pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError> {
     let (instances, tpms) = (instances::list(store).await?, instances::tpms(store).await?);
-    let approvals = attested::approvals(store).await?;
+    let approvals = approvals(store).await?;
     let mut all = BTreeSet::new();
     let mut seen = false;
     let mut next = vec![who.to_owned()];

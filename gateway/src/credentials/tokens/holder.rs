@@ -2,12 +2,9 @@
 
 use attest::NodeIdentity;
 use attest::protocol::CLAIMANT_BYTES;
-use attest_store::{Holder, Occasion};
 use aws_lc_rs::digest;
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
-
-use super::redeem::Presented;
 
 /// How long after it has used a token a node can show it again without using it once more, seconds. A first boot takes minutes; one that hangs
 /// overnight, and is switched off and on, is the same first boot still. What a node keeps its claimant in is a secret for no longer.
@@ -18,7 +15,7 @@ pub const REPEATS_LIMIT: u32 = 5;
 
 /// What a node is known by that keeps a secret over the boots of its first boot: its SHA-256.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claimant(String);
+pub struct Claimant(pub(super) String);
 
 impl Claimant {
     /// Reads the header's value. `None` if it is no claimant.
@@ -39,26 +36,6 @@ pub enum Node<'n> {
     Attested(&'n NodeIdentity),
     /// A node of which nothing is known but its address.
     Unknown,
-}
-
-impl Presented {
-    /// On which occasion the token is used: one that has no limit is used each time. A node that can be told from others by more than its address
-    /// is not taken for another one at the same address.
-    pub(super) fn occasion(&self, node: Node<'_>) -> Occasion {
-        let again = |who: &str, of: &str, seconds| {
-            Occasion::By(Holder {
-                id: format!("{who} {of} {}", self.pool),
-                seconds,
-                repeats: REPEATS_LIMIT,
-            })
-        };
-        match (node, self.record.uses, self.record.again) {
-            (_, None, _) | (Node::Unknown, _, None) => Occasion::Any,
-            (Node::Claimant(Claimant(digest)), ..) => again("claimant", digest, AGAIN_SECONDS),
-            (Node::Attested(identity), ..) => again("identity", identity.as_str(), AGAIN_SECONDS),
-            (Node::Unknown, _, Some(seconds)) => again("address", &self.peer.to_string(), seconds),
-        }
-    }
 }
 
 #[cfg(test)]

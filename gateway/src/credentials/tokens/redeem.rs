@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use attest::UnixTime;
-use attest_store::{Anew, Deciding, Entry, EntryKind, Spend, Spendable, Store, StoreError};
+use attest_store::{Anew, Deciding, Entry, EntryKind, Holder, Occasion, Spend, Spendable, Store, StoreError};
 use attest_system::clock::rfc3339;
 
-use super::holder::Node;
+use super::holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
 use super::record::TokenRecord;
 use super::secret;
 
@@ -231,6 +231,24 @@ impl Presented {
             peer,
             now,
         })
+    }
+
+    /// On which occasion the token is used: one that has no limit is used each time. A node that can be told from others by more than its address
+    /// is not taken for another one at the same address.
+    fn occasion(&self, node: Node<'_>) -> Occasion {
+        let again = |who: &str, of: &str, seconds| {
+            Occasion::By(Holder {
+                id: format!("{who} {of} {}", self.pool),
+                seconds,
+                repeats: REPEATS_LIMIT,
+            })
+        };
+        match (node, self.record.uses, self.record.again) {
+            (_, None, _) | (Node::Unknown, _, None) => Occasion::Any,
+            (Node::Claimant(Claimant(digest)), ..) => again("claimant", digest, AGAIN_SECONDS),
+            (Node::Attested(identity), ..) => again("identity", identity.as_str(), AGAIN_SECONDS),
+            (Node::Unknown, _, Some(seconds)) => again("address", &self.peer.to_string(), seconds),
+        }
     }
 
     fn thing(&self) -> Spendable {

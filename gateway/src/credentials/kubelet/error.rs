@@ -5,6 +5,7 @@ use attest::x509::PathProblem;
 use attest_system::clock::rfc3339;
 use rustls_pki_types::CertificateDer;
 
+use super::subject::{SubjectError, issuer_of};
 use super::{CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES};
 
 /// Why a certificate is not taken for a kubelet's.
@@ -113,9 +114,7 @@ impl KubeletError {
     fn of_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
         use webpki::Error;
         match error {
-            Error::UnknownIssuer => Self::UnknownIssuer {
-                issuer: super::subject::issuer_of(leaf),
-            },
+            Error::UnknownIssuer => Self::UnknownIssuer { issuer: issuer_of(leaf) },
             Error::CertNotValidYet { time, not_before } => Self::NotYetValid {
                 not_before: not_before.as_secs(),
                 now: time.as_secs(),
@@ -135,39 +134,4 @@ impl KubeletError {
             other => Self::Path(other),
         }
     }
-}
-
-/// Why a subject is not a node's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SubjectError {
-    /// Not exactly one common name.
-    #[error("it has {found} common names, a node has one")]
-    CommonNames { found: usize },
-    /// A common name of another kind.
-    #[error("its common name is {found:?}, a node's begins with \"system:node:\"")]
-    Prefix {
-        /// The common name.
-        found: String,
-    },
-    /// A common name of no node that a cluster could have.
-    #[error("its node name is {found:?}, a node's is a DNS name in lower case of at most 253 characters")]
-    Name {
-        /// The name, without its prefix.
-        found: String,
-    },
-    /// Not exactly the group of nodes.
-    #[error("its organisations are {found:?}, a node's are [\"system:nodes\"]")]
-    Organisations { found: Vec<String> },
-    /// Something else in the subject.
-    #[error("its subject has an attribute {oid}, a node's has CN and O only")]
-    Attribute {
-        /// Object identifier.
-        oid: String,
-    },
-    /// A value that is no text.
-    #[error("the value of attribute {oid} in its subject is no text")]
-    NoText {
-        /// Object identifier.
-        oid: String,
-    },
 }

@@ -1,6 +1,6 @@
-use attest_store::{Anew, Reading, Store, StoreError};
+use attest_store::{Anew, Reading, Store};
 
-use super::{NamePatterns, Verified};
+use super::{MemberError, NamePatterns, Verified};
 use crate::machines::revocations::{self, RevocationError};
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
@@ -22,26 +22,6 @@ impl Member {
     pub fn pool(&self) -> &str {
         &self.pool
     }
-}
-
-/// Why a node with a good certificate is no member.
-#[derive(Debug, thiserror::Error)]
-pub enum MemberError {
-    /// Its name is none of the pool's.
-    #[error("node {name} is none of pool {pool}, whose kubelet.names are {}", names.join(", "))]
-    WrongPool {
-        /// The node's name.
-        name: String,
-        pool: String,
-        /// Its patterns.
-        names: Vec<String>,
-    },
-    /// It is revoked, or the store cannot tell.
-    #[error(transparent)]
-    Revocation(#[from] RevocationError),
-    /// The store cannot tell.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 /// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked. Nothing is used up, in whose transaction that

@@ -12,6 +12,7 @@ mod authorities;
 mod error;
 mod handshake;
 mod member;
+mod member_error;
 mod names;
 mod subject;
 mod verify;
@@ -20,10 +21,12 @@ mod verify;
 mod tests;
 
 pub use authorities::{Authorities, AuthoritiesError};
-pub use error::{KubeletError, SubjectError};
+pub use error::KubeletError;
 pub use handshake::PossessionVerifier;
-pub use member::{Member, MemberError, admit};
+pub use member::{Member, admit};
+pub use member_error::MemberError;
 pub use names::{NamePatterns, PatternError};
+pub use subject::SubjectError;
 #[cfg(feature = "cluster")]
 pub(crate) use subject::node_name;
 pub use verify::{Verified, verify};

@@ -2,7 +2,6 @@
 
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
-use super::error::SubjectError;
 use super::names::is_subdomain;
 
 /// How the common names of nodes begin, in every cluster.
@@ -13,6 +12,41 @@ const COMMON_NAME_OID: &str = "2.5.4.3";
 const ORGANISATION_OID: &str = "2.5.4.10";
 /// Longest name that is put into an error or a record, in characters: a node's name and what is around it.
 const SHOWN_LIMIT_CHARACTERS: usize = 320;
+
+/// Why a subject is not a node's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SubjectError {
+    /// Not exactly one common name.
+    #[error("it has {found} common names, a node has one")]
+    CommonNames { found: usize },
+    /// A common name of another kind.
+    #[error("its common name is {found:?}, a node's begins with \"system:node:\"")]
+    Prefix {
+        /// The common name.
+        found: String,
+    },
+    /// A common name of no node that a cluster could have.
+    #[error("its node name is {found:?}, a node's is a DNS name in lower case of at most 253 characters")]
+    Name {
+        /// The name, without its prefix.
+        found: String,
+    },
+    /// Not exactly the group of nodes.
+    #[error("its organisations are {found:?}, a node's are [\"system:nodes\"]")]
+    Organisations { found: Vec<String> },
+    /// Something else in the subject.
+    #[error("its subject has an attribute {oid}, a node's has CN and O only")]
+    Attribute {
+        /// Object identifier.
+        oid: String,
+    },
+    /// A value that is no text.
+    #[error("the value of attribute {oid} in its subject is no text")]
+    NoText {
+        /// Object identifier.
+        oid: String,
+    },
+}
 
 /// The name of the node that a subject is for.
 pub(crate) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {

@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use super::client::answered;
+use super::answer_limit::answered;
 use super::{ClusterError, Health};
 
 /// Objects of one page of a list. An object has 1.5 MB at most (etcd's limit of a request), and a page is in memory as text until it is read.

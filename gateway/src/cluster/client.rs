@@ -1,7 +1,6 @@
 //! Who is asked, and as whom.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use attest_store::cluster_api;
 use attest_system::clock::Clock;
@@ -9,12 +8,11 @@ use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
+use super::answer_limit::answered;
 use super::{ClusterError, Health, api_watch};
 use crate::metrics::Metrics;
 use crate::settings::ClusterSettings;
 
-/// Time limit for one answer: a page of a list, the beginning of a watch.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// Most objects that a list may have: more nodes than a cluster can have.
 const LIST_LIMIT_OBJECTS: usize = 50_000;
 
@@ -120,20 +118,6 @@ impl Cluster {
     /// [`ClusterError`], about `what`.
     pub async fn ask<T>(&self, what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
         answered(what, answer).await
-    }
-}
-
-/// Returns an answer of the API, within the time that one may take.
-///
-/// # Errors
-/// [`ClusterError`], about `what`.
-pub(super) async fn answered<T>(what: &'static str, answer: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
-    match tokio::time::timeout(ANSWER_LIMIT, answer).await {
-        Ok(answer) => answer.map_err(|error| ClusterError::Api { what, error }),
-        Err(_) => Err(ClusterError::Silent {
-            what,
-            seconds: ANSWER_LIMIT.as_secs(),
-        }),
     }
 }
 

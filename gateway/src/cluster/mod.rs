@@ -3,6 +3,7 @@
 //! What is told is kept by watches ([`Kept`]): who decides by it asks nobody, and knows how old it may be. An API that is away takes nothing from what was known
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
+mod answer_limit;
 mod api_watch;
 pub mod approval;
 pub mod attested_nodes;

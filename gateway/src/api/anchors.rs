@@ -11,7 +11,7 @@ use attest_log::{Basis, Blobs, CloudBasis, LargeParts, RecordedAnswer};
 
 use super::effort;
 use super::endorsers::Endorsers;
-use super::evidence::EvidenceAsked;
+use super::evidence_context::EvidenceAsked;
 use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
 use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};

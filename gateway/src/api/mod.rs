@@ -11,6 +11,7 @@ mod discovery;
 mod effort;
 mod endorsers;
 mod evidence;
+mod evidence_context;
 mod gateway;
 mod guesses;
 mod health;

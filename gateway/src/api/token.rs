@@ -3,7 +3,7 @@
 use attest::protocol::Evidence;
 use attest_store::Store;
 
-use super::evidence::EvidenceAsked;
+use super::evidence_context::EvidenceAsked;
 use super::problem::Refusal;
 use crate::credentials::tokens;
 

@@ -4,12 +4,8 @@ mod kept;
 mod membership;
 mod new_values;
 
-use std::net::IpAddr;
-use std::sync::Arc;
-
-use attest::protocol::Evidence;
 use attest::reference_sets::NewValue;
-use attest::{AttestationResult, Challenge, Claims, NodeIdentity, Reject, UnixTime};
+use attest::{AttestationResult, Claims, NodeIdentity, Reject};
 use attest_log::{Basis, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
 use attest_store::{EntryKind, Reading};
 use axum::response::Response;
@@ -18,10 +14,10 @@ use super::super::anchors::{Anchors, ask_sts};
 use super::super::awaited::Awaited;
 use super::super::decisions::refuse;
 use super::super::endorsers::Vouched;
+use super::super::evidence_context::EvidenceAsked;
 use super::super::problem::Refusal;
 use super::super::token;
 use super::{Earned, EvidenceEndpoint};
-use crate::admission::Source;
 use crate::credentials::tokens::{self, TokenError};
 use crate::machines::attested::{self, Attested};
 use crate::machines::history::History;
@@ -31,18 +27,6 @@ use crate::policy::Grant;
 use crate::pools::Pool;
 
 pub(super) use kept::by_digest;
-
-/// What a decision is about, and by which pool and at which time it is made.
-#[derive(Clone)]
-pub(in super::super) struct EvidenceAsked<'r> {
-    pub pool: Arc<Pool>,
-    pub challenge: &'r Challenge,
-    pub evidence: &'r Evidence,
-    pub peer: IpAddr,
-    /// The source that its turns at the processor are counted for.
-    pub source: Source,
-    pub now: UnixTime,
-}
 
 /// What a decision was made from, beside what was sent.
 struct Made {

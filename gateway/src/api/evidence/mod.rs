@@ -23,6 +23,7 @@ use super::Peer;
 use super::awaited::Awaited;
 use super::decisions::Decisions;
 use super::endorsers::Endorsers;
+use super::evidence_context::EvidenceAsked;
 use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::overload;
@@ -39,7 +40,6 @@ use crate::pki::LiveTls;
 use crate::policy::Grant;
 use crate::pools::live::LivePools;
 use crate::settings::TicketSettings;
-pub(super) use case::EvidenceAsked;
 use case::{EvidenceCase, by_digest};
 
 /// What this endpoint can touch.

@@ -1,0 +1,22 @@
+//! The evidence of one request, with the pool and the time of its decision.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use attest::protocol::Evidence;
+use attest::{Challenge, UnixTime};
+
+use crate::admission::Source;
+use crate::pools::Pool;
+
+/// What a decision is about, and by which pool and at which time it is made.
+#[derive(Clone)]
+pub(super) struct EvidenceAsked<'r> {
+    pub pool: Arc<Pool>,
+    pub challenge: &'r Challenge,
+    pub evidence: &'r Evidence,
+    pub peer: IpAddr,
+    /// The source that its turns at the processor are counted for.
+    pub source: Source,
+    pub now: UnixTime,
+}

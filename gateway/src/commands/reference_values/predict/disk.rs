@@ -4,19 +4,20 @@
 //! what is known are the digests of what it can start.
 
 use anyhow::{Context, bail};
+use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{BESIDE_PCR, EXTENSIONS_PCR, IMAGES_PCR, SecureBoot, UkiBoot};
 use attest::tpm::prediction::bytes::Bytes;
 use attest::tpm::prediction::grub::{COMMANDS_PCR, FILES_PCR, GrubBoot, GrubConfig, predict_config};
 use attest::tpm::prediction::linux::Kernel;
 use attest::tpm::prediction::loader::is_systemd_boot;
 use attest::tpm::prediction::parts::{Parts, predict_images};
-use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
+use attest::tpm::prediction::pe::PeImage;
 use attest::tpm::prediction::uki::Uki;
-use attest::tpm::prediction::{Digests, Prediction};
 
 use super::Files;
+use super::disk_file::{Found, FoundKernel, image, wanted};
 use super::grub_files::{GrubFiles, grub_files};
-use super::volume::{Disk, Volume, VolumeFile};
+use super::volume::{Disk, Volume};
 
 /// The folder and the files that firmware starts by itself (UEFI 2.10, 3.5.1.1), with what shim starts next to it, and what it starts in the place of that if it
 /// is there: a program that makes boot options, and starts another shim.
@@ -42,20 +43,6 @@ const KERNELS_LIMIT: usize = 16;
 const SBAT_LIMIT_BYTES: usize = 64 * 1024;
 /// Largest entry of a boot loader.
 const ENTRY_LIMIT_BYTES: usize = 64 * 1024;
-
-/// A file on the disk.
-pub struct Found<'d> {
-    path: String,
-    file: VolumeFile<'d>,
-    /// SHA-256 of the file.
-    digest: Digests,
-}
-
-/// A kernel, with the initrds that an entry names beside it.
-pub struct FoundKernel<'d> {
-    pub kernel: Found<'d>,
-    pub initrds: Vec<Found<'d>>,
-}
 
 /// What kind of image it is, by what it says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -397,33 +384,9 @@ impl BootDisk<'_> {
     }
 }
 
-impl<'d> Found<'d> {
-    /// Nothing, if there is no such file.
-    fn at(volume: &'d Volume, path: String) -> anyhow::Result<Option<Self>> {
-        let Some(file) = volume.open(&path, IMAGE_LIMIT_BYTES)? else {
-            return Ok(None);
-        };
-        let digest = file.bytes().sha256()?;
-        Ok(Some(Self { path, file, digest }))
-    }
-
-    fn bytes(&self) -> Bytes<'_> {
-        self.file.bytes()
-    }
-}
-
-pub fn image<'f>(found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
-    PeImage::parse(found.bytes()).with_context(|| found.path.clone())
-}
-
 fn noted<'f>(files: &Files, found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
     files.read_on_disk(&found.path, &found.digest);
     image(found)
-}
-
-pub fn wanted<'d>(volume: &'d Volume, path: &str) -> anyhow::Result<Found<'d>> {
-    let found = Found::at(volume, path.trim_start_matches('/').to_owned()).with_context(|| path.to_owned())?;
-    found.with_context(|| format!("{path} is not on this file system"))
 }
 
 fn find<'d>(volume: &'d Volume, folder: &str, name: &str) -> anyhow::Result<Option<Found<'d>>> {

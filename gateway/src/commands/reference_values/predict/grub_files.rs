@@ -3,7 +3,7 @@
 use attest::tpm::prediction::grub::image::GrubImage;
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubConfig};
 
-use super::disk::{Found, FoundKernel, image, wanted};
+use super::disk_file::{Found, FoundKernel, image, wanted};
 use super::volume::Disk;
 
 /// Folders that may have GRUB's config, besides a distribution's folder.

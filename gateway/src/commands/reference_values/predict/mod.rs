@@ -1,6 +1,7 @@
 //! `attest-gateway reference-values predict`: reads the files; what follows from them is computed by `attest::tpm::prediction`.
 
 mod disk;
+mod disk_file;
 mod grub_files;
 mod volume;
 

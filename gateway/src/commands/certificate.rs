@@ -11,7 +11,7 @@ use attest_log::admin::Verb;
 use attest_system::clock::{Clock, rfc3339};
 
 use super::acting::change_files;
-use super::ca::thing;
+use super::certificate_thing::thing;
 use super::output;
 
 #[derive(Debug, clap::Subcommand)]

@@ -4,6 +4,7 @@ mod acting;
 pub mod audit;
 pub mod ca;
 pub mod certificate;
+mod certificate_thing;
 pub mod certificates;
 pub mod check;
 pub mod diff;

@@ -22,6 +22,7 @@ use status::{foreign, refuse_unless_safe, stage, status};
 
 use super::acting::change_files;
 use super::certificate::{Kind, made_line};
+use super::certificate_thing::thing;
 use super::durations::seconds;
 use super::output;
 
@@ -199,17 +200,6 @@ type Done = (String, Vec<Thing>);
 /// A step: what it says is said when it is recorded.
 fn recorded(config: &Path, verb: Verb, step: impl FnOnce() -> anyhow::Result<Done>) -> anyhow::Result<()> {
     output::done(change_files(&Settings::load(config)?, verb, step)?)
-}
-
-/// A certificate in its role: before and after.
-pub(super) fn thing(role: &str, before: Option<&Certificate>, after: Option<&Certificate>) -> Thing {
-    let told = |certificate: Option<&Certificate>| certificate.map(Certificate::told);
-    Thing {
-        kind: "certificate".to_owned(),
-        id: role.to_owned(),
-        before: told(before),
-        after: told(after),
-    }
 }
 
 fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, name: &Name, kind: &Kind) -> anyhow::Result<Done> {

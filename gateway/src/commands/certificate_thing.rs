@@ -1,0 +1,15 @@
+//! Certificates in the records of administrators' acts.
+
+use attest_gateway::certificates::Certificate;
+use attest_log::admin::Thing;
+
+/// A certificate in its role: before and after.
+pub(super) fn thing(role: &str, before: Option<&Certificate>, after: Option<&Certificate>) -> Thing {
+    let told = |certificate: Option<&Certificate>| certificate.map(Certificate::told);
+    Thing {
+        kind: "certificate".to_owned(),
+        id: role.to_owned(),
+        before: told(before),
+        after: told(after),
+    }
+}

@@ -168,13 +168,14 @@ impl Module {
 }
 
 impl Modules {
-    /// Reads the crate whose root is this folder's `lib.rs`.
-    fn of(folder: &Path) -> Self {
+    /// Reads the crate with this root file, a `lib.rs` or a `main.rs`.
+    fn of(root: &Path) -> Self {
+        let folder = root.parent().unwrap();
         let mut modules = Self {
             folder: folder.to_owned(),
             all: BTreeMap::new(),
         };
-        modules.read_file(Location::new(), folder.join("lib.rs"), folder);
+        modules.read_file(Location::new(), root.to_owned(), folder);
         modules
     }
 
@@ -354,21 +355,32 @@ fn cycles(modules: &Modules) -> Vec<String> {
 #[test]
 fn the_modules_of_a_folder_have_no_import_cycle() {
     let mut found = Vec::new();
-    for folder in [
-        "attest/wire/src",
-        "gateway/attestation-log/src",
-        "gateway/store/src",
-        "gateway/system/src",
+    for file in [
+        "attest/wire/src/lib.rs",
+        "gateway/attestation-log/src/lib.rs",
+        "gateway/src/lib.rs",
+        "gateway/src/main.rs",
+        "gateway/store/src/lib.rs",
+        "gateway/system/src/lib.rs",
     ] {
-        let cycles = cycles(&Modules::of(&root().join(folder)));
-        found.extend(cycles.into_iter().map(|cycle| format!("{folder}: {cycle}")));
+        let cycles = cycles(&Modules::of(&root().join(file)));
+        found.extend(cycles.into_iter().map(|cycle| format!("{file}: {cycle}")));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
+fn finds_imports_of_the_program() {
+    let imports = Modules::of(&root().join("gateway/src/main.rs")).imports();
+    for (from, to) in [("ca", "certificate"), ("pointer", "output")] {
+        let commands = &imports[&vec!["commands".to_owned()]];
+        assert!(commands.contains_key(&(from.to_owned(), to.to_owned())), "{commands:?}");
+    }
+}
+
+#[test]
 fn finds_imports_of_the_store() {
-    let imports = Modules::of(&root().join("gateway/store/src")).imports();
+    let imports = Modules::of(&root().join("gateway/store/src/lib.rs")).imports();
     for (parent, from, to) in [
         (&[][..], "transactions", "uses"),
         (&["etcd"], "committer", "own"),
@@ -387,7 +399,7 @@ fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, code).unwrap();
     }
-    cycles(&Modules::of(folder.path()))
+    cycles(&Modules::of(&folder.path().join("lib.rs")))
 }
 
 #[test]

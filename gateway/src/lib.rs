@@ -28,6 +28,8 @@
 //!
 //! The store ([`attest_store`]) has what must survive a crash and what replicas share. A request carries everything else itself, sealed.
 
+#![deny(unreachable_pub)]
+
 pub mod admission;
 pub mod api;
 pub mod certificates;

@@ -1,5 +1,6 @@
 //! `attest-gateway`: the program. Arguments, settings, run.
 
+#![deny(unreachable_pub)]
 #![deny(
     clippy::print_stdout,
     clippy::print_stderr,

@@ -10,12 +10,13 @@ use attest_log::DecidedBy;
 use attest_store::StoreError;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+pub(crate) use codes::is_code;
 use codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
     KUBELET_CA_UNTOLD, KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
     TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED, VALUE_AWAITED,
 };
-pub use codes::{CODES, decided_by, is_code};
+pub use codes::{CODES, decided_by};
 
 /// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
 const REASON_LIMIT_CHARACTERS: usize = 4096;

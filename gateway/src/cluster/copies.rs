@@ -35,7 +35,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    pub const fn new(what: &'static str, path: PathBuf, mode: u32) -> Self {
+    pub(crate) const fn new(what: &'static str, path: PathBuf, mode: u32) -> Self {
         Self {
             what,
             path,
@@ -45,7 +45,7 @@ impl Copied {
     }
 
     /// Has the file say this, if it can be used: what is wrong is said once, and the file stays what it is.
-    pub async fn take(&mut self, made: Result<Zeroizing<String>, String>) {
+    pub(crate) async fn take(&mut self, made: Result<Zeroizing<String>, String>) {
         let written = match made {
             Ok(text) => self.write(text).await,
             Err(problem) => Err(problem),
@@ -69,7 +69,7 @@ impl Copied {
     ///
     /// # Errors
     /// Why it cannot be written.
-    pub async fn write(&self, text: Zeroizing<String>) -> Result<bool, String> {
+    pub(crate) async fn write(&self, text: Zeroizing<String>) -> Result<bool, String> {
         let (path, mode) = (self.path.clone(), self.mode);
         let write = move || {
             let there = std::fs::read_to_string(&path).map(Zeroizing::new);

@@ -111,7 +111,7 @@ impl Named {
     }
 
     /// Asks whether it would be told.
-    pub async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+    pub(crate) async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))
@@ -121,7 +121,7 @@ impl Named {
     ///
     /// # Errors
     /// [`ClusterError`].
-    pub async fn ask<C: Content + fmt::Debug>(self, cluster: &Cluster) -> Result<Option<C>, ClusterError> {
+    pub(crate) async fn ask<C: Content + fmt::Debug>(self, cluster: &Cluster) -> Result<Option<C>, ClusterError> {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         let list = cluster.ask(self.what, api.list(&one)).await?;
@@ -130,7 +130,7 @@ impl Named {
     }
 
     /// It, and what keeps it as it changes for as long as it runs.
-    pub fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
+    pub(crate) fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
         let (kept, keeping) = keep_by_fields(&self.api(cluster), (), &self.fields(), self.what, cluster.health());
         (One { kept, name: self.name }, keeping)
     }
@@ -144,14 +144,14 @@ pub(super) struct One<C: Content> {
 
 impl<C: Content> One<C> {
     /// As it was told last: nothing until that, and `Some(None)` if there is no such object.
-    pub fn now(&self) -> Option<Option<C>> {
+    pub(crate) fn now(&self) -> Option<Option<C>> {
         let all = self.kept.all()?;
         let one = all.iter().find(|object| object.metadata.name.as_deref() == Some(self.name));
         Some(one.map(|object| object.content.clone()))
     }
 
     /// Completes when it has changed since this was asked last.
-    pub async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         self.kept.changed().await;
     }
 }

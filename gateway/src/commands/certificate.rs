@@ -15,7 +15,7 @@ use super::certificate_thing::thing;
 use super::output;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Replace the MCS certificate and its key by new ones of the same CA.
     #[command(
         after_help = "Example: the same names, another ten years, by a CA key that is kept elsewhere\n  attest-gateway certificate renew --ca-key /media/safe/mcs-ca.key\n\nA gateway that serves takes the new certificate within a second, and drops no connection. Pointers stay as they are."
@@ -43,7 +43,7 @@ pub enum Command {
 
 /// What kind of certificate, for every command that makes one.
 #[derive(Debug, clap::Args)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Its key: ecdsa-p256, rsa-2048, rsa-3072 or rsa-4096 [default: as before; at first ecdsa-p256].
     #[arg(long, value_name = "KIND")]
     pub algorithm: Option<Algorithm>,
@@ -54,7 +54,7 @@ pub struct Kind {
 
 impl Kind {
     /// What that means where there was nothing before, or something else.
-    pub fn wanted(&self, before: Option<&Certificate>) -> Wanted {
+    pub(crate) fn wanted(&self, before: Option<&Certificate>) -> Wanted {
         let before = before.and_then(install::algorithm_of);
         Wanted {
             algorithm: self.algorithm.or(before).unwrap_or_default(),
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let Command::Renew {
         ca_key,
         host,

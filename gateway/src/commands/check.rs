@@ -14,7 +14,7 @@ use super::output;
 #[command(
     after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed, but with cluster.mcs_certificate and cluster.bootstrap_kubeconfig the first copies in state/cluster."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Fail for warnings, and for what is broken while the rest is served, too.
     #[arg(long)]
     strict: bool,
@@ -36,7 +36,7 @@ fn pool_and_file(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !arguments.probe.is_empty() {
         return super::probe::run(config, &arguments.probe, &arguments.pre_approved);
     }

@@ -10,13 +10,13 @@ use super::{output, table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway diff --pool worker")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool.
     #[arg(long)]
     pool: String,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let pool = super::pool(&settings, &arguments.pool)?;
     let rows: Vec<[String; 4]> = pool

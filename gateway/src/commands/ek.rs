@@ -18,7 +18,7 @@ use super::acting::{change_store, found};
 use super::{now, output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Endorse a TPM by its EK. Takes effect at once, on a running gateway too.
     #[command(
         after_help = "Example:\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7\n\nThe digest is the SHA-256 of the EK's public key (DER SubjectPublicKeyInfo). Where to get it:\n  - the gateway's log, where it refused the TPM (code ek-not-endorsed)\n  - `attest-node ek` on the machine\n  - from an EK certificate: --certificate FILE, or\n      openssl x509 -in ek.crt -noout -pubkey | openssl pkey -pubin -outform der | sha256sum\n  - from tpm2-tools: --public FILE (tpm2_createek -u FILE)"
@@ -59,7 +59,7 @@ pub enum Command {
     },
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Add {
             digest,

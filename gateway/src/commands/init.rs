@@ -32,7 +32,7 @@ const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, 
 #[command(
     after_help = "Example:\n  attest-gateway init /etc/attestation-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\nWith a CA of yours:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.mycluster.example.com\nWith a certificate of yours:\n  attest-gateway init gw --ca ca.crt --certificate mcs.crt --key mcs.key\n\nNothing that exists is overwritten. The CA's private key is needed only to sign further certificates: keep it elsewhere if you can (--ca-key-out)."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The folder to make.
     dir: PathBuf,
     /// A DNS name that nodes use for this gateway (repeatable).
@@ -63,7 +63,7 @@ pub struct Arguments {
     key: Option<PathBuf>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let dir = &arguments.dir;
     let file = dir.join("gateway.toml");
     if file.exists() {

@@ -15,7 +15,7 @@ use super::output;
 #[command(
     after_help = "Examples:\n  attest-gateway manifests --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests --platform baremetal --only machine-config | kubectl apply -f -\n  attest-gateway manifests --platform none --only nft > door.nft && nft --check -f door.nft\n\nIn this order: each control-plane host must have a gateway before the MachineConfig is applied. From then on strangers get what that one gives, and nothing where there is none.\ndocs/install.md says how to install, upgrade and remove it all, and what a booting node gets at each step."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where the cluster's control plane runs.
     #[arg(long, value_enum)]
     platform: Platform,
@@ -117,7 +117,7 @@ impl Arguments {
     }
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let objects = match arguments.only {
         Some(Only::Nft) => {
             output::print(table(&arguments.door()?))?;

@@ -17,7 +17,7 @@ use super::acting::{change_store, found};
 use super::{output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// List the machines that have attested, with their nodes' names, and who is revoked; and instances of clouds, with who has claimed each.
     #[command(
         after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that has attested beside it (tpm:..., nitro-tpm), or, where there was none, to who made up the\nsecret that came with the evidence (claimant:...)."
@@ -80,7 +80,7 @@ pub enum Command {
 /// Longest reason, in characters: it stands in every record of a refusal.
 const REASON_LIMIT_CHARACTERS: usize = 200;
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::List => {
             let (names, tpms, revoked, instances) = with_store(config, |store| async move {

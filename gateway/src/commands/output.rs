@@ -13,14 +13,14 @@ const STDOUT: &str = "standard output";
 
 /// Whether there is still somebody who reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reader {
+pub(crate) enum Reader {
     There,
     /// `| head` has seen enough.
     Gone,
 }
 
 /// Lines on their way. What is written is whole lines.
-pub struct Output<W> {
+pub(crate) struct Output<W> {
     to: W,
     name: String,
     held: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct Output<W> {
 ///
 /// # Errors
 /// If it cannot be written at all.
-pub fn stdout() -> anyhow::Result<(Output<File>, bool)> {
+pub(crate) fn stdout() -> anyhow::Result<(Output<File>, bool)> {
     let stdout = std::io::stdout();
     // Not by std's own handle: it takes one that is not open for writing for a success.
     let to = File::from(stdout.as_fd().try_clone_to_owned().context(STDOUT)?);
@@ -41,7 +41,7 @@ pub fn stdout() -> anyhow::Result<(Output<File>, bool)> {
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn print(text: impl Display) -> anyhow::Result<()> {
+pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
     write(text.to_string().as_bytes()).map(drop)
 }
 
@@ -49,7 +49,7 @@ pub fn print(text: impl Display) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn line(text: impl Display) -> anyhow::Result<()> {
+pub(crate) fn line(text: impl Display) -> anyhow::Result<()> {
     print(format_args!("{text}\n"))
 }
 
@@ -57,7 +57,7 @@ pub fn line(text: impl Display) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If it cannot be written; it was done all the same, which the error says.
-pub fn done(text: impl Display) -> anyhow::Result<()> {
+pub(crate) fn done(text: impl Display) -> anyhow::Result<()> {
     line(text).context("this was done, and what there is to say of it could not be written")
 }
 
@@ -65,7 +65,7 @@ pub fn done(text: impl Display) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn write(bytes: &[u8]) -> anyhow::Result<Reader> {
+pub(crate) fn write(bytes: &[u8]) -> anyhow::Result<Reader> {
     let (mut output, _) = stdout()?;
     match output.put(bytes)? {
         Reader::There => output.flush(),
@@ -74,12 +74,12 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<Reader> {
 }
 
 /// A line on standard error, as far as anybody can be told.
-pub fn tell(text: impl Display) {
+pub(crate) fn tell(text: impl Display) {
     drop(std::io::stderr().write_all(format!("{text}\n").as_bytes()));
 }
 
 impl<W: Write> Output<W> {
-    pub fn new(to: W, name: String) -> Self {
+    pub(crate) fn new(to: W, name: String) -> Self {
         Self {
             to,
             name,
@@ -88,7 +88,7 @@ impl<W: Write> Output<W> {
     }
 
     /// A text that ends with a line's end.
-    pub fn put(&mut self, text: &[u8]) -> anyhow::Result<Reader> {
+    pub(crate) fn put(&mut self, text: &[u8]) -> anyhow::Result<Reader> {
         self.held.extend_from_slice(text);
         if self.held.len() < BUFFER_BYTES {
             return Ok(Reader::There);
@@ -97,7 +97,7 @@ impl<W: Write> Output<W> {
     }
 
     /// Writes what is held.
-    pub fn flush(&mut self) -> anyhow::Result<Reader> {
+    pub(crate) fn flush(&mut self) -> anyhow::Result<Reader> {
         let held = std::mem::take(&mut self.held);
         match self.to.write_all(&held).and_then(|()| self.to.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
@@ -105,7 +105,7 @@ impl<W: Write> Output<W> {
         }
     }
 
-    pub fn into_inner(self) -> W {
+    pub(crate) fn into_inner(self) -> W {
         self.to
     }
 }

@@ -14,7 +14,7 @@ use super::{output, table};
 /// More than a config can have.
 const CONFIG_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
-pub fn run(config: &Path, addresses: &[String], pre_approved: &[(String, PathBuf)]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, PathBuf)]) -> anyhow::Result<ExitCode> {
     let targets = addresses
         .iter()
         .map(|address| Target::parse(address))

@@ -15,13 +15,13 @@ use serde::de::IgnoredAny;
 const NAMED_LIMIT: usize = 4;
 
 /// A decision without its claims and what it was made from.
-pub type Outline = Record<IgnoredAny, IgnoredAny>;
+pub(crate) type Outline = Record<IgnoredAny, IgnoredAny>;
 
 /// Least digits of an id that name a record.
-pub const ID_LEAST: usize = 8;
+pub(crate) const ID_LEAST: usize = 8;
 
 /// The line of the one decision whose id begins so.
-pub fn by_id(settings: &Settings, id: &str) -> anyhow::Result<String> {
+pub(crate) fn by_id(settings: &Settings, id: &str) -> anyhow::Result<String> {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if id.len() < ID_LEAST || !id.bytes().all(hex) {
         bail!("{id:?} names no decision: an id has 32 hexadecimal digits, of which the first {ID_LEAST} or more name it");
@@ -47,7 +47,7 @@ pub fn by_id(settings: &Settings, id: &str) -> anyhow::Result<String> {
 }
 
 /// Returns the last decision by which a node was trusted, and its line. A node is known by its name, its identity, or its instance.
-pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(Outline, String)> {
+pub(crate) fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(Outline, String)> {
     let is_it = |known: &Option<String>| known.as_deref() == Some(node);
     let trusted = |fields: &Outline| {
         let named = is_it(&fields.name) || is_it(&fields.identity) || is_it(&fields.instance);
@@ -63,7 +63,7 @@ pub fn of_node(settings: &Settings, node: &str) -> anyhow::Result<(Outline, Stri
 }
 
 /// The files of the gateway's log, the oldest first: all of them, or what is wrong with one.
-pub fn files(settings: &Settings) -> anyhow::Result<Vec<LogFile>> {
+pub(crate) fn files(settings: &Settings) -> anyhow::Result<Vec<LogFile>> {
     let Listed { files, unreadable } = files_beside(&settings.attestation_log())?;
     match unreadable.into_iter().next() {
         Some(error) => Err(error.into()),
@@ -100,7 +100,7 @@ fn each(settings: &Settings, mut go_on: impl FnMut(Outline, &[u8]) -> bool) -> a
 }
 
 /// A boot, by the quote that proves it.
-pub struct Booted<'c> {
+pub(crate) struct Booted<'c> {
     /// Whose quote it is.
     pub kind: Kind,
     pub boot: &'c MeasuredBoot,
@@ -108,7 +108,7 @@ pub struct Booted<'c> {
 }
 
 /// What was booted, and what was quoted with it: by evidence of this kind, or by the one quote that proves a boot. Where several prove others, nobody guesses.
-pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
+pub(crate) fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
     let quotes = claims.quotes().into_iter();
     let asked = quotes.filter(|(kind, _)| by.is_none_or(|by| by == *kind));
     let booted: Vec<_> = asked.filter_map(|(kind, quoted)| Some((kind, quoted.boot()?, quoted))).collect();
@@ -130,7 +130,7 @@ pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
 }
 
 /// A kind of evidence, by its word.
-pub fn kind(word: &str) -> Result<Kind, String> {
+pub(crate) fn kind(word: &str) -> Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == word);
     kind.ok_or_else(|| "no kind of evidence, such as tpm or azure-vtpm".to_owned())
 }

@@ -13,7 +13,7 @@ use super::output;
 #[command(
     after_help = "Example: what a node of pool worker gets before it is approved\n  attest-gateway render --pool worker --set pre-approved --spec 3.4.0\n\nIt is printed as it would be served, without spaces; `| jq` makes it readable. The full config may hold secrets."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool.
     #[arg(long)]
     pool: String,
@@ -34,7 +34,7 @@ enum Set {
     PreApproved,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let pool = super::pool(&settings, &arguments.pool)?;
     let set = match arguments.set {

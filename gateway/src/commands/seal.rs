@@ -13,7 +13,7 @@ use super::acting::{change_files, change_store};
 use super::output;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Give the seal of challenges and tickets a new key now; a gateway does so by itself each month.
     #[command(
         after_help = "Example:\n  attest-gateway seal rotate\n\nA running gateway seals with it within a minute; with store.key_file in an hour, when every replica has it. The key before opens\nuntil the longest-lived challenge and ticket that it sealed have expired, so no node notices. If a key was stolen, that is too long:\n--drop, and restart the gateways, which would go on with it for five minutes otherwise."
@@ -28,7 +28,7 @@ pub enum Command {
     },
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let Command::Rotate { drop, key_lost } = *command;
     let verb = if drop { Verb::SealDrop } else { Verb::SealRotate };

@@ -13,13 +13,13 @@ use super::output;
 #[command(
     after_help = "Example:\n  attest-gateway second-stage | oc apply --server-side -f -\n\nOf each pool with second_stage.machine_config_daemon, the MachineConfig that its pre-approved config names. It must be in the cluster before a node boots with that config, and stay while one may: those that\nwere applied before are not taken away. --server-side, because what oc apply else notes on an object has no room for a MachineConfig.\ndocs/second-stage.md says what a node goes through."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Of these pools (repeatable); of all without it.
     #[arg(long, value_name = "POOL")]
     pool: Vec<String>,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let named = !arguments.pool.is_empty();
     let pools = if named {

@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 #[command(
     after_help = "The console shows one line for each decision; the attestation log in the state folder has all of it, one JSON line each.\nSIGTERM or Ctrl-C: no new connections, requests under way finish."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// How the console's lines look, whatever gateway.toml says.
     #[arg(long, value_enum)]
     log_format: Option<Format>,
@@ -31,7 +31,7 @@ fn keep_from_dumps() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = super::owner::settings(config)?;
     keep_from_dumps();
     let format = match arguments.log_format {

@@ -20,7 +20,7 @@ const CONTEXT_LIMIT_BYTES: usize = 8192;
 #[command(
     after_help = "Run as root, before the gateway runs as its user: what the init container of `attest-gateway manifests` does. A folder that is that user's already is left as it is."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The folder; what it is in has to be there.
     folder: PathBuf,
     /// The gateway's user, and group, by number.
@@ -31,7 +31,7 @@ pub struct Arguments {
     selinux_type: Option<String>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let folder = &arguments.folder;
     give(folder, arguments).with_context(|| folder.display().to_string())?;
     Ok(ExitCode::SUCCESS)

@@ -19,7 +19,7 @@ use super::acting::{change_files, change_store};
 use super::output;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Take the store that is there for the right one, or begin an empty one, after the gateway has refused to start.
     #[command(
         after_help = "Example:\n  attest-gateway store accept\n\nThe gateway refuses a store that is not the one it knows: lost, emptied, another one, or restored from before. Bring the right one\nback if there is any. What is lost with it: nodes and EKs revoked or restricted since, names, and which tokens were used. Challenges\nand tickets under way become worthless: the seal gets a new key. The attestation log\nhas a line about it. Stop the gateway first; then look through `node list`, `ek list` and\n`token list`, and revoke again what has to be."
@@ -63,7 +63,7 @@ pub enum Command {
     },
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
         Command::Accept => accept(&settings),

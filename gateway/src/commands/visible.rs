@@ -1,12 +1,12 @@
 //! What others have written, as it is shown.
 
 /// A foreign text, with nothing in it that a terminal takes for a command, or that turns what stands beside it around.
-pub fn visible(text: &str) -> String {
+pub(crate) fn visible(text: &str) -> String {
     escaped(text, |c| c.escape_unicode().collect())
 }
 
 /// The same of a text in JSON, which stays what it says.
-pub fn visible_json(text: &str) -> String {
+pub(crate) fn visible_json(text: &str) -> String {
     let mut units = [0; 2];
     escaped(text, |c| {
         c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")).collect()
@@ -27,7 +27,7 @@ fn escaped(text: &str, mut escape: impl FnMut(char) -> String) -> String {
 
 /// Control characters of C0 and C1, and those that change the direction of text, end lines or cannot be seen: Unicode's general categories Cf, Zl and Zp,
 /// what it says is to be ignored by default, and the blank of braille.
-pub fn is_command(c: char) -> bool {
+pub(crate) fn is_command(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'

@@ -11,7 +11,7 @@ const NAMED_LIMIT: usize = 5;
 
 /// What keeps it from that, as far as the configs say: Ignition stops at a file that is there, unless it is told to overwrite it.
 #[must_use]
-pub fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
+pub(crate) fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
     let before: BTreeSet<&str> = files(pre_approved).filter_map(path).collect();
     let again = files(full).filter(|file| {
         let has_contents = file.pointer("/contents/source").is_some_and(|source| !source.is_null());

@@ -71,7 +71,7 @@ fn entries(config: &Config) -> Entries<'_> {
 
 /// What is different between two configs, by kind and name.
 #[must_use]
-pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
+pub(crate) fn differences(first: &Config, second: &Config) -> Vec<Difference> {
     let (first, second) = (entries(first), entries(second));
     let mut differences = Vec::new();
     let mut add = |(kind, name): &(&'static str, &str), change, entry| {
@@ -98,7 +98,7 @@ pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
 
 /// What is different between two MachineConfigs beside their Ignition configs.
 #[must_use]
-pub fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
+pub(crate) fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
     let said = |spec: &Spec| -> BTreeSet<(&'static str, String)> {
         let named = |kind, name: &str| Some((kind, name.to_owned())).filter(|_| !name.is_empty());
         let arguments = spec.kernel_arguments.iter().map(|name| ("kernel argument", name.clone()));
@@ -126,7 +126,7 @@ pub fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
 
 /// What the first config has and the second has not, nor anything at that path: it is no subset then.
 #[must_use]
-pub fn missing(first: &Config, second: &Config) -> Option<Difference> {
+pub(crate) fn missing(first: &Config, second: &Config) -> Option<Difference> {
     let nodes = ["file", "directory", "link"];
     let arguments = ["kernel argument", "kernel argument removed"];
     let there = entries(second);

@@ -183,7 +183,7 @@ pub(super) struct PoolFile {
 
 impl PoolFile {
     /// Whether machine-config-daemon takes over nodes that have the pre-approved config, and there are such nodes.
-    pub fn takes_over(&self) -> bool {
+    pub(crate) fn takes_over(&self) -> bool {
         self.second_stage && self.grants.earn(Earns::PreApproved)
     }
 }

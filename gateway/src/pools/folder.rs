@@ -55,7 +55,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// `now` is the time.
-    pub fn at(now: UnixTime) -> Self {
+    pub(crate) fn at(now: UnixTime) -> Self {
         Self {
             seen: Seen::from(now),
             ..Self::default()
@@ -63,7 +63,7 @@ impl Reader {
     }
 
     /// Reads a pool's folder.
-    pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
+    pub(crate) fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
         let mut file = self.settings(folder)?;
         self.reference_sets(&mut file, Vec::new())?;
         if file.upstream.is_some() {
@@ -95,20 +95,20 @@ impl Reader {
     }
 
     /// Reads `pool.toml`.
-    pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
+    pub(crate) fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
         let path = folder.join("pool.toml");
         file::parse(&self.text(&path)?, &path, folder)
     }
 
     /// What a pool would accept by this file, with these files of reference values besides.
-    pub fn policy(&mut self, folder: &Path, path: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
+    pub(crate) fn policy(&mut self, folder: &Path, path: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
         let text = self.text(path)?;
         let more = more.iter().map(|path| self.text(path)).collect::<Result<_, _>>()?;
         self.policy_of(folder, path, &text, more)
     }
 
     /// The same of a file that is none yet.
-    pub fn policy_of(&mut self, folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
+    pub(crate) fn policy_of(&mut self, folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
         let mut file = file::parse(text, path, folder)?;
         self.reference_sets(&mut file, more)?;
         Ok(file.policy)

@@ -47,7 +47,7 @@ pub(super) struct Known {
 
 impl Outlines {
     /// `sizes` is about how many bytes they have.
-    pub fn of(pre_approved: (Config, &Kind), full: (Config, &Kind), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
+    pub(crate) fn of(pre_approved: (Config, &Kind), full: (Config, &Kind), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
         let [size, size_of_full] = sizes;
         let left_out = [
             pre_approved.1.left_out(&pre_approved.0, size)?,
@@ -66,7 +66,7 @@ impl Outlines {
     }
 
     /// The SHA-256 of both configs, with everything, in the newest version.
-    pub fn digests(self) -> [Result<String, Inexpressible>; 2] {
+    pub(crate) fn digests(self) -> [Result<String, Inexpressible>; 2] {
         let [of_pre_approved, of_full] = self.left_out;
         [(self.pre_approved, of_pre_approved), (self.full, of_full)].map(|(mut config, left_out)| {
             let Some(content) = left_out else { return digest(&config) };
@@ -79,14 +79,14 @@ impl Outlines {
     }
 
     /// What the pre-approved config has and the full one has not.
-    pub fn missing(&self) -> Option<Difference> {
+    pub(crate) fn missing(&self) -> Option<Difference> {
         difference::missing(&self.pre_approved, &self.full)
     }
 
     /// Returns whether the pre-approved config has a credential by which a kubelet asks for its certificate. It may be a kubeconfig with a
     /// credential, the file where OpenShift has it, or a token among the files of Kubernetes. `found` is what looks like secrets in the
     /// config.
-    pub fn has_bootstrap_credential(&self, found: &BTreeSet<Finding>) -> bool {
+    pub(crate) fn has_bootstrap_credential(&self, found: &BTreeSet<Finding>) -> bool {
         let files = self.pre_approved.list(FILES);
         let is_kubeconfig = |file: &Value| file.get("path").and_then(Value::as_str) == Some(appended::KUBECONFIG);
         let is_credential = |finding: &Finding| match finding.kind {
@@ -98,14 +98,14 @@ impl Outlines {
     }
 
     /// How many bytes the MachineConfig of the pre-approved one has, as an API is given it; `None` if it is of none.
-    pub fn object_size(&self) -> Option<usize> {
+    pub(crate) fn object_size(&self) -> Option<usize> {
         let [content, _] = &self.left_out;
         let content: serde_json::Value = serde_json::from_slice(content.as_ref()?).ok()?;
         Some(content.to_string().len())
     }
 
     /// `spec` is what the MachineConfig of the pre-approved one says, if machine-config-daemon is to take over by it.
-    pub fn known(&self, spec: Option<&Spec>) -> Known {
+    pub(crate) fn known(&self, spec: Option<&Spec>) -> Known {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
         Known {
             same: self.same_kind && self.pre_approved == self.full,

@@ -44,7 +44,7 @@ const ROOM_LIMIT_BYTES: usize = 1024 * 1024;
 
 impl Packing {
     /// Room for about so many bytes: what grows is copied, and what it was in before wiped.
-    pub fn for_about(bytes: usize) -> Self {
+    pub(crate) fn for_about(bytes: usize) -> Self {
         Self {
             texts: Vec::with_capacity(bytes.min(ROOM_LIMIT_BYTES)),
             ..Self::default()
@@ -52,7 +52,7 @@ impl Packing {
     }
 
     /// Packs a config.
-    pub fn add(&mut self, config: &Config) -> Result<Places, serde_json::Error> {
+    pub(crate) fn add(&mut self, config: &Config) -> Result<Places, serde_json::Error> {
         let (mut rest, mut lists) = (Map::new(), Vec::new());
         for (section, value) in config.value() {
             let Value::Object(fields) = value else {
@@ -96,7 +96,7 @@ impl Packing {
     }
 
     /// All that was packed: what is at a config's places is the config.
-    pub fn texts(self) -> Arc<[u8]> {
+    pub(crate) fn texts(self) -> Arc<[u8]> {
         self.texts.into()
     }
 }
@@ -108,7 +108,7 @@ fn text_at<'t>(texts: &'t [u8], place: &Range<usize>) -> &'t [u8] {
 
 impl Places {
     /// How many bytes the config has.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let entries = self.lists.iter().flat_map(|list| &list.entries);
         self.rest.len() + entries.map(|entry| entry.len() + 1).sum::<usize>()
     }
@@ -116,17 +116,17 @@ impl Places {
 
 impl Packed {
     /// `places` are of a config that was packed with all the others of `texts`.
-    pub const fn new(texts: Arc<[u8]>, places: Places) -> Self {
+    pub(crate) const fn new(texts: Arc<[u8]>, places: Places) -> Self {
         Self { texts, places }
     }
 
     /// How many bytes it has.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.places.size()
     }
 
     /// The config again.
-    pub fn config(&self) -> Result<Config, serde_json::Error> {
+    pub(crate) fn config(&self) -> Result<Config, serde_json::Error> {
         let text = |place| text_at(&self.texts, place);
         let mut config: Map<String, Value> = serde_json::from_slice(text(&self.places.rest))?;
         for List { section, name, entries } in &self.places.lists {

@@ -15,7 +15,7 @@ const PACE: Pace = Pace {
 };
 
 /// Keeps `live` up to date for as long as it is polled; `hangup` is the administrator's signal.
-pub async fn watch(live: &LivePools, hangup: Signal) {
+pub(crate) async fn watch(live: &LivePools, hangup: Signal) {
     let files = Watched::open(live.watched()).inspect_err(|error| {
         tracing::warn!("files cannot be watched for changes: {error}; SIGHUP has them read again");
     });

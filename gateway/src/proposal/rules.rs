@@ -65,7 +65,7 @@ pub struct Rare {
 
 /// What is proposed of one section.
 #[derive(Debug, Default)]
-pub struct OfRules {
+pub(crate) struct OfRules {
     pub rules: Rules,
     pub not_generalised: Vec<NotGeneralised>,
     pub rare: Vec<Rare>,
@@ -85,7 +85,7 @@ pub(super) struct Proposer<'p> {
 }
 
 impl Proposer<'_> {
-    pub fn propose(mut self) -> OfRules {
+    pub(crate) fn propose(mut self) -> OfRules {
         if self.section.has_events() {
             self.event_log();
             self.boot();

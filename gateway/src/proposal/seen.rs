@@ -14,9 +14,9 @@ use super::values::{self, Value};
 use crate::replay::verify;
 
 /// Most variants of one thing that are told apart: what has more is different on each machine, or no rule could list it.
-pub const VARIANTS_LIMIT: usize = 256;
+pub(crate) const VARIANTS_LIMIT: usize = 256;
 /// Machines that are named where several share something.
-pub const NAMED_LIMIT: usize = 3;
+pub(crate) const NAMED_LIMIT: usize = 3;
 /// Longest reason why a check cannot hold, in characters.
 const REASON_LIMIT_CHARACTERS: usize = 200;
 
@@ -73,7 +73,7 @@ impl Section {
 }
 
 /// Which machines, by their numbers.
-pub type Machines = BTreeSet<u32>;
+pub(crate) type Machines = BTreeSet<u32>;
 
 /// What was seen of one thing.
 #[derive(Debug, Default)]

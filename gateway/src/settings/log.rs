@@ -24,7 +24,7 @@ pub enum LogFormat {
 
 /// How the attestation log is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSettings {
+pub(crate) struct LogSettings {
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
     pub keep: KeepSettings,

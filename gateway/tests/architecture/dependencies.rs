@@ -262,6 +262,15 @@ fn each_crate_takes_the_workspaces_lints() {
 }
 
 #[test]
+fn libraries_show_what_others_can_reach_and_nothing_else() {
+    let tests_only = ["cloud-fixtures", "swtpm-tests"];
+    for member in manifests().into_keys().filter(|member| !tests_only.contains(&member.as_str())) {
+        let library = code(&root().join(&member).join("src/lib.rs"));
+        assert!(library.contains("#![deny(unreachable_pub)]"), "{member}");
+    }
+}
+
+#[test]
 fn each_engine_and_server_library_is_linked_through_one_crate() {
     for (library, users) in [
         ("axum", &["cloud-fixtures", "gateway"][..]),

@@ -77,7 +77,7 @@ pub(super) const BY_REQUEST: [Advice; 2] = [CHALLENGE_EXPIRED, MALFORMED_REQUEST
 
 /// Whether a refusal can have this code.
 #[must_use]
-pub fn is_code(code: &str) -> bool {
+pub(crate) fn is_code(code: &str) -> bool {
     CODES.iter().chain(attest::reject::advices()).any(|advice| advice.code == code)
 }
 

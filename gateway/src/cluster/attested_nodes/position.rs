@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 
 /// It cannot be read, or written.
 #[derive(Debug, thiserror::Error)]
-pub enum PositionError {
+pub(crate) enum PositionError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -25,7 +25,7 @@ pub enum PositionError {
 /// The last line that was handled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReadPosition {
+pub(crate) struct ReadPosition {
     /// The line's chain and its number there; `None` for a line without a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
@@ -44,12 +44,12 @@ struct Document {
 
 /// The file that holds it.
 #[derive(Debug, Clone)]
-pub struct PositionFile(PathBuf);
+pub(crate) struct PositionFile(PathBuf);
 
 impl PositionFile {
     /// The file of a reader, in the folder of the files of all readers.
     #[must_use]
-    pub fn of(folder: &Path, name: &str) -> Self {
+    pub(crate) fn of(folder: &Path, name: &str) -> Self {
         Self(folder.join(format!("{name}.json")))
     }
 
@@ -57,7 +57,7 @@ impl PositionFile {
     ///
     /// # Errors
     /// [`PositionError`].
-    pub fn read(&self) -> Result<Option<ReadPosition>, PositionError> {
+    pub(crate) fn read(&self) -> Result<Option<ReadPosition>, PositionError> {
         let path = || self.0.clone();
         let malformed = |problem: String| PositionError::Malformed { path: path(), problem };
         let text = match files::read_text(&self.0, SMALL_FILE_LIMIT_BYTES) {
@@ -77,7 +77,7 @@ impl PositionFile {
     ///
     /// # Errors
     /// [`PositionError`]: then it is read again after a restart.
-    pub fn write(&self, last: &ReadPosition) -> Result<(), PositionError> {
+    pub(crate) fn write(&self, last: &ReadPosition) -> Result<(), PositionError> {
         let document = Document {
             v: VERSION,
             last: last.clone(),

@@ -1,9 +1,9 @@
 //! Output of an audit, within limits. The writer of a log decides how many lines there are to report, and how long they are.
 
 /// Rows of a table: more than anybody reads, and some tens of megabytes.
-pub const ROWS_LIMIT: usize = 200_000;
+pub(crate) const ROWS_LIMIT: usize = 200_000;
 /// Lines about what is wrong: a log of which more is to be said is not read line by line.
-pub const NOTES_LIMIT: usize = 10_000;
+pub(crate) const NOTES_LIMIT: usize = 10_000;
 /// Bytes of their texts.
 const TEXT_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// Characters of one text: a line may have sixteen million.
@@ -11,7 +11,7 @@ const CELL_LIMIT_CHARACTERS: usize = 4096;
 
 /// Rows of `N` texts. The first are held; what comes after the limits is counted.
 #[derive(Debug)]
-pub struct Bounded<const N: usize> {
+pub(crate) struct Bounded<const N: usize> {
     limit: usize,
     rows: Vec<[String; N]>,
     bytes: usize,
@@ -20,7 +20,7 @@ pub struct Bounded<const N: usize> {
 
 impl<const N: usize> Bounded<N> {
     /// Holds so many rows at most.
-    pub const fn of(limit: usize) -> Self {
+    pub(crate) const fn of(limit: usize) -> Self {
         Self {
             limit,
             rows: Vec::new(),
@@ -29,7 +29,7 @@ impl<const N: usize> Bounded<N> {
         }
     }
 
-    pub fn push(&mut self, row: [String; N]) {
+    pub(crate) fn push(&mut self, row: [String; N]) {
         let row = row.map(shortened);
         let bytes = row.iter().map(String::len).sum::<usize>();
         if self.more > 0 || self.rows.len() >= self.limit || self.bytes.saturating_add(bytes) > TEXT_LIMIT_BYTES {
@@ -40,12 +40,12 @@ impl<const N: usize> Bounded<N> {
         self.rows.push(row);
     }
 
-    pub fn rows(&self) -> &[[String; N]] {
+    pub(crate) fn rows(&self) -> &[[String; N]] {
         &self.rows
     }
 
     /// Returns the number of rows that came after these.
-    pub const fn more(&self) -> u64 {
+    pub(crate) const fn more(&self) -> u64 {
         self.more
     }
 }

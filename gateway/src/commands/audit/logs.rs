@@ -13,13 +13,13 @@ use serde::Deserialize;
 const LINE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A line, and where it stands.
-pub struct Line {
+pub(crate) struct Line {
     pub at: String,
     pub text: Vec<u8>,
 }
 
 /// The files of these paths; of a folder all that are a log's, and of a log that is written also its closed segments.
-pub fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
+pub(crate) fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
     let (mut listed, mut known) = (Listed::default(), BTreeSet::new());
     // What was kept is no log.
     for path in paths.iter().filter(|path| !is_kept(path)) {
@@ -43,7 +43,7 @@ pub fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
 const AGAIN_LIMIT: u32 = 10;
 
 /// Reads logs that may be written: once more if segments were removed by the rule before all of them, and the blobs that go with them, were read.
-pub fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut again = 0;
     loop {
         let listed = open(paths)?;
@@ -116,7 +116,7 @@ impl Lines {
 }
 
 /// Verifies all of them, with what was kept beside these paths. What cannot be read is said, and the rest is read.
-pub fn verify(listed: &Listed, paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
+pub(crate) fn verify(listed: &Listed, paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
     for file in &listed.files {
         verifier.file(&name(file));
         let read = each_line(file, |line, whole| {
@@ -166,7 +166,7 @@ struct Stream<'f> {
 }
 
 /// All lines, in the order in which they were written; of several gateways' by their time.
-pub struct Ordered<'f>(Vec<Stream<'f>>);
+pub(crate) struct Ordered<'f>(Vec<Stream<'f>>);
 
 /// When a line was written.
 #[derive(Deserialize)]
@@ -175,7 +175,7 @@ struct When {
 }
 
 impl<'f> Ordered<'f> {
-    pub fn of(files: &'f [LogFile], report: &Report) -> Self {
+    pub(crate) fn of(files: &'f [LogFile], report: &Report) -> Self {
         let began: BTreeMap<&str, u64> = report.chains.iter().map(|chain| (chain.chain.as_str(), chain.first_at)).collect();
         let mut groups: Vec<(BTreeSet<&str>, Vec<usize>)> = vec![(BTreeSet::new(), Vec::new())];
         for (index, file) in report.files.iter().enumerate() {
@@ -217,11 +217,11 @@ impl<'f> Ordered<'f> {
     }
 
     /// Whether they are of several gateways.
-    pub fn are_several(&self) -> bool {
+    pub(crate) fn are_several(&self) -> bool {
         self.0.iter().filter(|stream| stream.next.is_some()).count() > 1
     }
 
-    pub fn next(&mut self) -> Option<Line> {
+    pub(crate) fn next(&mut self) -> Option<Line> {
         let waiting = self.0.iter_mut().filter(|stream| stream.next.is_some());
         let first = waiting.min_by_key(|stream| stream.next.as_ref().map(|(at, _)| *at))?;
         let (at, line) = first.next.take()?;

@@ -30,7 +30,7 @@ use super::{output, table};
 #[command(
     after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what the store says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
     #[arg(long, value_name = "ID", value_parser = decision_id)]
     decision: Option<String>,
@@ -98,7 +98,7 @@ impl std::fmt::Display for Counts {
     }
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let mut notes = Vec::new();
     let Keys { believed, names } = keys(&settings, &arguments.log_key, &mut notes)?;

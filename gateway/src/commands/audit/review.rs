@@ -19,7 +19,7 @@ use differences::Differences;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
-pub use tickets::Elsewhere;
+pub(crate) use tickets::Elsewhere;
 use tickets::Tickets;
 
 /// The schema's version.
@@ -53,7 +53,7 @@ struct OfEvents {
 
 /// How far a line could be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judged {
+pub(crate) enum Judged {
     /// Everything that follows from what it holds was compared.
     Whole,
     /// It was refused before anything was proven: there are digests and nothing to judge.
@@ -68,7 +68,7 @@ pub enum Judged {
 
 /// What was found about a line.
 #[derive(Debug)]
-pub struct Review {
+pub(crate) struct Review {
     pub id: String,
     pub time: String,
     pub identity: String,
@@ -87,7 +87,7 @@ pub struct Review {
 
 /// Reads a log from its beginning.
 #[derive(Debug)]
-pub struct Reviewer<'b> {
+pub(crate) struct Reviewer<'b> {
     blobs: &'b Blobs,
     ids: BTreeSet<String>,
     tickets: Tickets,
@@ -99,7 +99,7 @@ pub struct Reviewer<'b> {
 }
 
 impl<'b> Reviewer<'b> {
-    pub const fn new(blobs: &'b Blobs, elsewhere: Elsewhere) -> Self {
+    pub(crate) const fn new(blobs: &'b Blobs, elsewhere: Elsewhere) -> Self {
         Self {
             blobs,
             ids: BTreeSet::new(),
@@ -112,7 +112,7 @@ impl<'b> Reviewer<'b> {
     }
 
     /// Remembers what a line has earned, and when that was used first, whenever that comes.
-    pub fn foresee(&mut self, text: &str) {
+    pub(crate) fn foresee(&mut self, text: &str) {
         let Ok(record) = serde_json::from_str(text) else { return };
         let line = Line(record);
         match (line.decision, line.verdict) {
@@ -126,7 +126,7 @@ impl<'b> Reviewer<'b> {
     ///
     /// # Errors
     /// A line that is none of an attestation log's.
-    pub fn review(&mut self, text: &str) -> Result<Review, serde_json::Error> {
+    pub(crate) fn review(&mut self, text: &str) -> Result<Review, serde_json::Error> {
         match Entry::read(text.as_bytes())? {
             Entry::Decision(record) => self.decision(Line(*record), text),
             Entry::Event(event) => Ok(self.event(*event, text)),

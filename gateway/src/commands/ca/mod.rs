@@ -27,7 +27,7 @@ use super::durations::seconds;
 use super::output;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Make a CA by itself: two files, and nothing else. No gateway needs to be here.
     #[command(
         after_help = "Example: on a machine that is kept offline\n  attest-gateway ca create --out ca.crt --key-out ca.key\nThen, where the gateway is:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.example.com\n  attest-gateway ca introduce --certificate ca.crt      (in a gateway that is there already)"
@@ -97,21 +97,21 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Name {
+pub(crate) struct Name {
     /// What the CA is called [default: machine-config-server-ca@ and the time]. Two CAs of one gateway must differ in it.
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     name: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Within {
+pub(crate) struct Within {
     /// How far back pointers that were seen count: a number with s, m, h or d.
     #[arg(long, value_name = "TIME", default_value_t = format!("{WITHIN_DAYS}d"), value_parser = checked)]
     within: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Caution {
+pub(crate) struct Caution {
     /// Go on although pointers are in the way.
     #[arg(long)]
     force: bool,
@@ -132,7 +132,7 @@ pub(super) fn common_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("a CA's name has 1 to {NAME_LIMIT_CHARACTERS} printable characters"))
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create { out, key_out, name, kind } => create(out, key_out, name, kind)?,
         Command::Introduce {

@@ -26,7 +26,7 @@ const MODE_BITS: u32 = 0o777;
 #[command(
     after_help = "Example:\n  attest-gateway certificates\n  attest-gateway certificates --output json | jq '.[] | select(.state != \"good\")'\n\nExit code 1 if one of them is broken, expired or not yet valid. docs/certificates.md says the same at length."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// A table and a paragraph for each, or JSON.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -124,7 +124,7 @@ impl Item {
     }
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let now = Clock::System.now();
     let mut items = own::items(&settings, now);

@@ -28,7 +28,7 @@ const FILE_PCRS: std::ops::Range<u8> = 0..16;
 #[command(
     after_help = "Example: what has changed between two boots of a machine, by their records\n  attest-gateway log boot-diff 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-gateway log boot-diff ./before.bin ./after.bin --html > boots.html\n\nWhat stands in “quotation marks” is the log's own word: no digest covers it. Of a file nobody has quoted anything: all of it is the log's word.\nA record is one of evidence that was verified, whether the pool accepted what it proves or not. Exit code 1 if the boots differ."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// A record, by its id, the beginning of it, or its number; or an event log's file, by a path with a / or a dot in it.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
     first: What,
@@ -77,7 +77,7 @@ impl What {
     }
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Arguments {
         first,
         second,

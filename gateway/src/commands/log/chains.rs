@@ -8,7 +8,7 @@ const NAMED_LIMIT: usize = 20;
 
 /// The chains of lines as they are written.
 #[derive(Debug, Default)]
-pub struct Chains {
+pub(crate) struct Chains {
     lines: u64,
     /// Which of the lines the present file begins with.
     file: u64,
@@ -18,7 +18,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    pub fn line(&mut self, read: &Read<'_>) {
+    pub(crate) fn line(&mut self, read: &Read<'_>) {
         let place = read.fields.as_ref().and_then(|fields| fields.chain.as_ref());
         self.next(read.begins_file, place.map(|place| (place.id.as_str(), place.begins.is_some())));
     }
@@ -39,7 +39,7 @@ impl Chains {
     }
 
     /// Says where the lines have to be cut apart, if they have to be.
-    pub fn say(&self) {
+    pub(crate) fn say(&self) {
         if self.cuts.is_empty() {
             return;
         }

@@ -17,13 +17,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// See the module.
-pub struct Changes {
+pub(crate) struct Changes {
     folder: PathBuf,
     told: Option<Inotify>,
 }
 
 impl Changes {
-    pub fn of(folder: &Path) -> Self {
+    pub(crate) fn of(folder: &Path) -> Self {
         let mut changes = Self {
             folder: folder.to_owned(),
             told: Inotify::init().ok(),
@@ -43,7 +43,7 @@ impl Changes {
 
     /// Waits until something has changed, or for as long as it may go unseen; but so long at least, unless nobody reads any more what is written to
     /// `output`.
-    pub fn wait(&mut self, output: &impl AsFd, at_least: Duration) -> Reader {
+    pub(crate) fn wait(&mut self, output: &impl AsFd, at_least: Duration) -> Reader {
         if !at_least.is_zero() && is_gone(output, None, at_least) {
             return Reader::Gone;
         }

@@ -25,7 +25,7 @@ const NAMED_LIMIT: usize = 4;
 #[command(
     after_help = "Example: the config that a node got, from pools that are kept in git\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-gateway log config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record says the pool, which of its configs was served, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\nWhat pool.toml names outside FOLDER is read as it is now; so is the server of [upstream].\nExit code 1 if the rendered config has another SHA-256 than the record. `audit` verifies the record itself."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The record of the served config: its id, the beginning of it (at least 8 digits), or its number in its chain.
     #[arg(value_name = "ID|N", value_parser = record)]
     record: Record,
@@ -86,7 +86,7 @@ impl Served {
     }
 }
 
-pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { record, folder, out, log } = arguments;
     let served = Served::of(find(settings, log, record)?)?;
     let pool = pool_of_folder(settings, &served.pool, folder)?;

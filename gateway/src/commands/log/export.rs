@@ -19,7 +19,7 @@ use crate::commands::output::{Output, Reader, stdout};
 #[command(
     after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, as a table\n  attest-gateway log export --verdict refused | jq -r '[.time, .pool, .name // .identity // .peer, .code, .reason] | @csv' > refused.csv\n\nThe lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: without a filter it is written all the same, unless it is cut off or longer than 16 MiB."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     source: Source,
     /// Into a new file, which is there when it is whole; standard output otherwise.
@@ -27,7 +27,7 @@ pub struct Arguments {
     output: Option<PathBuf>,
 }
 
-pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let source = arguments.source.clone().with_identities(settings)?;
     let opened = source.open(settings, source.last)?;
     let unread = match &arguments.output {
@@ -58,7 +58,7 @@ fn write<W: Write>(opened: &Opened, source: &Source, output: &mut Output<W>, ter
 }
 
 /// A line of the log; for a terminal without what it takes for a command.
-pub fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
+pub(crate) fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
     let mut bytes = match terminal {
         true => visible_json(&String::from_utf8_lossy(line)).into_bytes(),
         false => line.to_owned(),
@@ -68,7 +68,7 @@ pub fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: boo
 }
 
 /// A new file, durable and whole, or none.
-pub fn into_file<T>(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn into_file<T>(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
     if path.symlink_metadata().is_ok() {
         bail!("{} exists, and is left as it is", path.display());
     }

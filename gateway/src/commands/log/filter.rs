@@ -21,7 +21,7 @@ const PART_LEAST: usize = 8;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Filters")]
-pub struct Filter {
+pub(crate) struct Filter {
     /// A node: by its name, with what the store and these files know it by; its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
     #[arg(long, value_parser = some_text)]
     node: Option<String>,
@@ -50,7 +50,7 @@ pub struct Filter {
 
 /// What of a record is looked at; of another release it may say more.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct Fields {
+pub(crate) struct Fields {
     pub time: String,
     pub at: u64,
     pub id: String,
@@ -86,7 +86,7 @@ pub struct Fields {
 
 /// What would have been refused.
 #[derive(Debug, Clone, Deserialize)]
-pub struct WouldRefuse {
+pub(crate) struct WouldRefuse {
     pub code: String,
     #[serde(default)]
     pub reason: String,
@@ -94,13 +94,13 @@ pub struct WouldRefuse {
 
 /// Why a node says that it shows nothing.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Said {
+pub(crate) struct Said {
     pub code: String,
 }
 
 /// Which line of which chain.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Place {
+pub(crate) struct Place {
     pub id: String,
     pub number: u64,
     /// Of a chain's first line: how it begins.
@@ -143,12 +143,12 @@ struct Basis {
 
 impl Fields {
     /// What a line says; `None` if it is no record.
-    pub fn of(line: &[u8]) -> Option<Self> {
+    pub(crate) fn of(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
     /// The identities that a record says are this node's: proven, or given by an administrator.
-    pub fn identities_of(&self, node: &str, line: &[u8]) -> Vec<String> {
+    pub(crate) fn identities_of(&self, node: &str, line: &[u8]) -> Vec<String> {
         if self.name.as_deref() == Some(node) && self.claims.is_some() {
             return [&self.identity, &self.instance].into_iter().flatten().cloned().collect();
         }
@@ -167,13 +167,13 @@ impl Fields {
     }
 
     /// Whether something was decided about a node: then it has a verdict.
-    pub fn decides(&self) -> bool {
+    pub(crate) fn decides(&self) -> bool {
         matches!(self.decision.as_str(), "challenge" | "evidence" | "config")
     }
 }
 
 impl Filter {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let Self {
             node,
             pool,
@@ -189,12 +189,12 @@ impl Filter {
     }
 
     /// Whether it says from when on.
-    pub const fn has_beginning(&self) -> bool {
+    pub(crate) const fn has_beginning(&self) -> bool {
         self.since.is_some()
     }
 
     /// Leaves out files that end before what is asked for.
-    pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
+    pub(crate) fn leave_out_older(&self, files: &mut Vec<LogFile>) {
         let Some(since) = self.since else { return };
         let mut next = files.iter().skip(1);
         let is_over = |file: &LogFile| next.next().is_some_and(|next| file.is_over_before(since, next));
@@ -204,7 +204,7 @@ impl Filter {
     }
 
     /// Whether a record is one of those that are asked for.
-    pub fn takes(&self, fields: &Fields, line: &[u8]) -> bool {
+    pub(crate) fn takes(&self, fields: &Fields, line: &[u8]) -> bool {
         let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
         let said = fields.not_attested.as_ref().map(|said| said.code.as_str());
         let codes = [fields.code.as_deref(), said];
@@ -224,12 +224,12 @@ impl Filter {
     }
 
     /// The node that is asked for.
-    pub fn node(&self) -> Option<&str> {
+    pub(crate) fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
     /// Has records found by these identities, too.
-    pub fn know_by(&mut self, identities: impl IntoIterator<Item = String>) {
+    pub(crate) fn know_by(&mut self, identities: impl IntoIterator<Item = String>) {
         self.known_by.extend(identities);
     }
 
@@ -247,7 +247,7 @@ impl Filter {
     }
 
     /// The record as it is shown: one that was found by what it claims is not shown as the node's.
-    pub fn labelled<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
+    pub(crate) fn labelled<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
         match &self.node {
             Some(node) if self.is_claimed(fields) => Cow::Owned(Fields {
                 name: Some(format!("{node} (claimed)")),
@@ -262,13 +262,13 @@ impl Filter {
     }
 
     /// How many decisions a record stands for that were counted only, if it is not asked for itself: some of them may be what is asked for.
-    pub fn passes_over(&self, fields: &Fields, line: &[u8]) -> u64 {
+    pub(crate) fn passes_over(&self, fields: &Fields, line: &[u8]) -> u64 {
         let counted = fields.counted.filter(|_| self.is_in_time(fields.at)).unwrap_or(0);
         if counted > 0 && self.takes(fields, line) { 0 } else { counted }
     }
 
     /// What may be a mistake, and is none for certain.
-    pub fn doubts(&self) -> Option<String> {
+    pub(crate) fn doubts(&self) -> Option<String> {
         let known = |code: &str| {
             let refused = [attest::reject::ADVICE, attest::tpm::ADVICE, CODES];
             refused.iter().any(|codes| codes.iter().any(|advice| advice.code == code)) || attest_log::WAITED.contains(&code)

@@ -23,12 +23,12 @@ const DIGITS: usize = 8;
 #[command(
     after_help = "Example: gw-2 was set up anew, and its old log is nowhere any more\n  attest-gateway log give-up 6f0c51d2\n\nUntil then `audit` says that the chain is missing: the store knows that it was signed. Afterwards it is not required. The store keeps its last checkpoint\nfor ever, with who gave it up, and `audit` and `log status` show that; the log of another gateway has it, too (log.give-up). A gateway that serves, or was\nkilled less than 15 s ago, is refused. A chain that is signed on after it was given up is required again.\n\nExample: log.key of this gateway was lost, and it has started with a new one\n  attest-gateway log give-up 6f0c51d2\n\nThat gives up the checkpoint by the old key only. Lines that are there have to be the ones that were signed all the same."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The chain's id, or its first 8 digits or more, as `audit` and `log status` show them.
     chain: String,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let wanted = arguments.chain.as_str();
     let own = own_key(&settings)?;

@@ -22,10 +22,10 @@ use attest_gateway::settings::Settings;
 use attest_log::LogKey;
 
 use super::output;
-pub use show::{Record, record};
+pub(crate) use show::{Record, record};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Print the public half of the key that signs the attestation log's checkpoints, PEM: for auditors.
     #[command(
         after_help = "Example:\n  attest-gateway log key > gateway-1.pub\n\nKeep it where nobody who can write the log can: with it, `audit --log-key` tells the log that this gateway has written from any other.\nThe key is made at the first start, state/log.key, and is this gateway's own."
@@ -47,7 +47,7 @@ pub enum Command {
     GiveUp(give_up::Arguments),
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     // Files of event logs are compared without a gateway.
     if let Command::BootDiff(arguments) = command {
         return boot_diff::run(config, arguments);

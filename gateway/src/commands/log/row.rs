@@ -1,6 +1,6 @@
 //! A record in one line, for whoever is awake at 3 a.m.
 
-pub use super::super::visible::{visible, visible_json};
+pub(crate) use super::super::visible::{visible, visible_json};
 use attest_log::NEXT_STEP;
 
 use super::filter::Fields;
@@ -15,13 +15,13 @@ const NEXT: usize = 80;
 const ID: usize = 12;
 
 /// What the columns are called.
-pub fn head() -> String {
+pub(crate) fn head() -> String {
     let [time, record, node, pool, decision, code] = ["TIME", "RECORD", "NODE", "POOL", "DECISION", "CODE"];
     format!("{time:<20}  {record:<ID$}  {node:<NODE$}  {pool:<POOL$}  {decision:<DECISION$}  {code:<CODE$}  NEXT STEP\n")
 }
 
 /// A record; nothing of it is cut if it is `wide`.
-pub fn row(fields: &Fields, wide: bool) -> String {
+pub(crate) fn row(fields: &Fields, wide: bool) -> String {
     let limit = |limit: usize| if wide { usize::MAX } else { limit };
     let id: String = visible(&fields.id).chars().take(ID).collect();
     let node = cut(&node(fields), limit(NODE));

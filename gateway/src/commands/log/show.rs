@@ -20,7 +20,7 @@ const LAST: usize = 50;
 #[command(
     after_help = "Example: who was refused in the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: what became of a node, all of it\n  attest-gateway log show --node worker-7 --all\n\nExample: one record, whole\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all, the last 50. Columns are cut; --wide cuts nothing. With --node NAME, what only claimed the\nidentity of that node, and proved nothing, is NAME (claimed). A code in brackets is what the node says it was refused by. Times are UTC.\nExit code 1 if a line cannot be read as a record."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     source: Source,
     /// All of them, however many there are.
@@ -36,12 +36,12 @@ pub struct Arguments {
 
 /// Which record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Record {
+pub(crate) enum Record {
     Id(String),
     Number(u64),
 }
 
-pub fn record(text: &str) -> Result<Record, String> {
+pub(crate) fn record(text: &str) -> Result<Record, String> {
     if text.len() < ID_LEAST
         && let Ok(number) = text.parse()
     {
@@ -63,7 +63,7 @@ impl Record {
     }
 }
 
-pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let source = arguments.source.clone().with_identities(settings)?;
     match &arguments.record {
         Some(record) => show_record(settings, &source, record),

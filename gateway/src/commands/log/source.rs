@@ -22,7 +22,7 @@ const IDENTITIES_LIMIT: usize = 1000;
 const NAMED_LIMIT: usize = 5;
 
 #[derive(Debug, Clone, clap::Args)]
-pub struct Source {
+pub(crate) struct Source {
     /// These files, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
@@ -34,7 +34,7 @@ pub struct Source {
 }
 
 /// Files, and where in them to begin.
-pub struct Opened {
+pub(crate) struct Opened {
     files: Vec<LogFile>,
     begin: (usize, u64),
     unreadable: Vec<ReadError>,
@@ -43,7 +43,7 @@ pub struct Opened {
 
 /// What could not be read.
 #[derive(Debug, Default)]
-pub struct Unread {
+pub(crate) struct Unread {
     count: u64,
     places: Vec<String>,
     files: Vec<String>,
@@ -53,13 +53,13 @@ pub struct Unread {
 
 impl Source {
     /// The same, with [`with_identities`] in its filter.
-    pub fn with_identities(self, settings: &Settings) -> anyhow::Result<Self> {
+    pub(crate) fn with_identities(self, settings: &Settings) -> anyhow::Result<Self> {
         let filter = with_identities(settings, self.filter, &self.log)?;
         Ok(Self { filter, ..self })
     }
 
     /// All of these, or of the gateway's own log.
-    pub fn all_of(log: &[PathBuf]) -> Self {
+    pub(crate) fn all_of(log: &[PathBuf]) -> Self {
         Self {
             log: log.to_vec(),
             filter: Filter::default(),
@@ -68,7 +68,7 @@ impl Source {
     }
 
     /// Finds the files. Of the last that are asked for it is known where they begin.
-    pub fn open(&self, settings: &Settings, last: Option<usize>) -> anyhow::Result<Opened> {
+    pub(crate) fn open(&self, settings: &Settings, last: Option<usize>) -> anyhow::Result<Opened> {
         let own = settings.attestation_log();
         let Listed { mut files, unreadable } = match self.log.as_slice() {
             [] => files_beside(&own)?,
@@ -107,7 +107,7 @@ impl Source {
 
 /// Has a filter find the records of a node by what that is known by, besides its name: by the store, or by what these files say if they are not the
 /// gateway's own, or there is no store here.
-pub fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf]) -> anyhow::Result<Filter> {
+pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf]) -> anyhow::Result<Filter> {
     let Some(node) = filter.node().filter(|node| is_node_name(node)).map(str::to_owned) else {
         return Ok(filter);
     };
@@ -158,7 +158,7 @@ fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String
 }
 
 /// A line, and what it says if it is a record.
-pub struct Read<'l> {
+pub(crate) struct Read<'l> {
     pub line: &'l [u8],
     /// Whether its file begins with it.
     pub begins_file: bool,
@@ -167,7 +167,7 @@ pub struct Read<'l> {
 
 impl Opened {
     /// Gives each whole line, until nobody reads on. What is no record is noted, and what cannot be read.
-    pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
+    pub(crate) fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
         let mut unread = Unread::default();
         for ReadError { path, source } in &self.unreadable {
             unread.files.push(visible(&format!("{}: {source}", path.display())));
@@ -251,7 +251,7 @@ impl Unread {
     }
 
     /// Says what it was; whether there was something.
-    pub fn say(&self) -> bool {
+    pub(crate) fn say(&self) -> bool {
         let Self {
             count,
             places,
@@ -274,7 +274,7 @@ impl Unread {
 }
 
 /// That decisions may be asked for which have no line of their own.
-pub fn say_counted(decisions: u64) {
+pub(crate) fn say_counted(decisions: u64) {
     output::tell(format_args!(
         "attest-gateway: {decisions} decisions were only counted, refusals among them: no filter can choose from them; `log show --decision counted` says whose they were"
     ));

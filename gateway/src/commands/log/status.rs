@@ -9,7 +9,7 @@ use attest_system::clock::rfc3339;
 use super::super::{table, with_store};
 use super::output;
 
-pub fn run(config: &Path) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path) -> anyhow::Result<ExitCode> {
     let mut all = with_store(config, async |store| Ok(kept(&store).await?))?;
     all.sort_by_key(|kept| kept.line.at);
     let rows: Vec<[String; 6]> = all.iter().map(|kept| row(kept, &all)).collect();

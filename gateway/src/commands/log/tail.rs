@@ -25,7 +25,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 #[command(
     after_help = "Example: refusals of one pool, as they come\n  attest-gateway log tail --pool worker --verdict refused\n\nExample: for a program, each record as it is\n  attest-gateway log tail --last 0 --json | jq -c .code\n\nIt goes on over rotated logs and restarts of the gateway, until Ctrl-C."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     filter: Filter,
     /// Begin with the last N of them.
@@ -39,7 +39,7 @@ pub struct Arguments {
     json: bool,
 }
 
-pub fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let log = settings.attestation_log();
     let filter = &with_identities(settings, arguments.filter.clone(), &[])?;
     if let Some(doubts) = filter.doubts() {

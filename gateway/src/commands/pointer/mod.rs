@@ -34,7 +34,7 @@ const SECRET_NAME_LIMIT_BYTES: usize = 253;
     subcommand_negates_reqs = true,
     after_help = "Examples:\n  attest-gateway pointer --pool worker --url https://api-int.mycluster.example.com:22623 > worker.ign\n  attest-gateway pointer --pool worker --format secret | oc apply -f -\n  attest-gateway pointer --pool worker --token-file rack7.token > worker.ign\n  attest-gateway pointer inspect worker.ign\n\nThe pointer config names the gateway and the CAs of tls.ca, and nothing secret unless it carries a token. It says in its URL which CAs\nthose are (?ca=), so that `attest-gateway ca status` can tell which pointers are in use."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// The pool that nodes with this pointer join.
@@ -82,7 +82,7 @@ enum Format {
     Secret,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if let Some(Command::Inspect { file }) = &arguments.command {
         // clap's own way to forbid this would forbid --config, too.
         let Arguments {

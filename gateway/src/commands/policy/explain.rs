@@ -12,12 +12,12 @@ use crate::commands::{output, pool};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway policy explain worker")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool.
     pool: String,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
     let (history, new_values) = (
         of_history(pool.history),

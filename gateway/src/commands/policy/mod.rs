@@ -18,7 +18,7 @@ const TOLD_EACH: Duration = Duration::from_secs(2);
 const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Say in words what a pool requires of a node that attests.
     Explain(explain::Arguments),
     /// Hold recorded evidence against a pool's rules as they are now: each rule, and what comes of it.
@@ -29,7 +29,7 @@ pub enum Command {
     Propose(propose::Arguments),
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Explain(arguments) => explain::run(config, arguments),
         Command::Test(arguments) => test::run(config, arguments),

@@ -24,7 +24,7 @@ const MODE: u32 = 0o644;
 #[command(
     after_help = "Example: rules that fit what the pool's machines have booted in two weeks, to review and try\n  attest-gateway policy propose worker --days 14 --out proposed\n  attest-gateway policy simulate worker proposed/pool.toml --with proposed/*.json\n\nPrinted is what was left out and why, which values few machines have, and a diff of pool.toml and of a new file of reference values, as `patch -p0` reads\nit. Nothing else is changed. Counted is evidence that was trusted, the last 16 pieces of each machine: also what a pool that observes would have refused."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool.
     pool: String,
     /// Only what was shown in the last N days.
@@ -44,7 +44,7 @@ pub struct Arguments {
     out: Option<PathBuf>,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let folder = pool_folder(&settings, &arguments.pool)?;
     let now = Clock::System.now();

@@ -17,7 +17,7 @@ use crate::commands::{output, pool_folder, recorded, table};
 #[command(
     after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-gateway policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. Of a file with observe = true, what it would record is refused here. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool whose machines are looked at.
     pool: String,
     /// A file in the place of its pool.toml; paths in it are relative to the pool's folder [default: the pool's own].
@@ -30,7 +30,7 @@ pub struct Arguments {
     days: Option<u64>,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let folder = pool_folder(&settings, &arguments.pool)?;
     let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));

@@ -17,7 +17,7 @@ use crate::commands::{output, pool, recorded, table};
 #[command(
     after_help = "Example: whether a machine that was accepted would still be\n  attest-gateway policy test worker --record 0123456789abcdef0123456789abcdef\n\nThe evidence is verified as it was recorded, at the time of its record, and held against the pool's rules as they are now: with the reference values\nthat are accepted now, or at the time of the record with --then. Exit code 1 if a rule refuses."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool whose rules it is held against.
     pool: String,
     /// The id of a decision in the gateway's log, or its first 8 digits or more.
@@ -34,7 +34,7 @@ pub struct Arguments {
     then: bool,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let pool = pool(&settings, &arguments.pool)?;
     let line = match (&arguments.evidence, &arguments.record) {

@@ -15,7 +15,7 @@ use crate::commands::{output, pool_folder, with_store};
 #[command(
     after_help = "Example: a question of `attest-gateway reference-values pending`, after what it names was looked at\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n\nA generation with exactly these values is added to the file, which a serving gateway reads by itself; machines that wait are trusted when they come again. Other\ngateways have files of their own: bring the file there. A question that was denied can be accepted, too."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool.
     pool: String,
     /// Questions, by their ids.
@@ -32,7 +32,7 @@ pub struct Arguments {
     until: Option<Time>,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let by = By::this_process();
     let settings = Settings::load(config)?;
     let Arguments { pool, ids, .. } = arguments;

@@ -11,7 +11,7 @@ use crate::commands::{now, output};
 #[command(
     after_help = "Example: nobody has rolled this out\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'unknown kernel on rack 7'\n\nMachines whose boots have all of it are refused at once from now on, with the refusal that there is without any question; the log says that it was denied, by whom\nand why. With less of it, or with another value in its place, a boot is another question."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The pool.
     pool: String,
     /// The question, by its id.
@@ -24,7 +24,7 @@ pub struct Arguments {
     take_back: bool,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { pool, id, reason, .. } = arguments;
     let (by, now) = (who(), now());
     change_store(config, Verb::ReferenceValuesDeny, |store| async move {

@@ -10,7 +10,7 @@ use crate::commands::output;
 #[command(
     after_help = "Example:\n  attest-gateway reference-values export pools/worker/reference-values/*.json > accepted.json\n  attest-gateway reference-values export recorded.json --corim 'kernel 6.12.43' > kernel.corim"
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The files.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -19,7 +19,7 @@ pub struct Arguments {
     corim: Option<String>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut generations = Vec::new();
     for path in &arguments.files {
         generations.extend(read(path)?.generations);

@@ -10,7 +10,7 @@ use crate::commands::output;
 #[command(
     after_help = "Example:\n  attest-gateway reference-values import vendor.json --to pools/worker/reference-values/vendor.json\n\nEach generation is added that has not lapsed is added as imported from that file, by whoever runs this, now; until when it is accepted stays as it is there.\nA file *.corim or *.cbor is an unsigned CoRIM; what was signed you verify yourself."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The file whose generations are added.
     from: PathBuf,
     /// The file that they are added to; it is made if it is not there.
@@ -18,7 +18,7 @@ pub struct Arguments {
     to: PathBuf,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut generations = read_or_new(&arguments.to)?.generations;
     let file = arguments.from.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let is_corim = arguments

@@ -9,7 +9,7 @@ use crate::commands::output;
 #[command(
     after_help = "Example: when the nodes have rolled\n  attest-gateway reference-values lapse pools/worker/reference-values/recorded.json 'kernel 6.12.41' --at 2026-06-03T10:00:00Z"
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The file.
     file: PathBuf,
     /// The generation.
@@ -19,7 +19,7 @@ pub struct Arguments {
     at: Option<Time>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments {
         file,
         generation: name,

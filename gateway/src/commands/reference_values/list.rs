@@ -7,13 +7,13 @@ use crate::commands::{output, table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway reference-values list pools/worker/reference-values/*.json")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The files.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for path in &arguments.files {
         for generation in read(path)?.generations {

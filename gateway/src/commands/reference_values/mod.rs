@@ -26,7 +26,7 @@ use attest_system::files;
 const MODE: u32 = 0o644;
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// List the generations of files: since when, by whom, from what, until when.
     List(list::Arguments),
     /// Print the values of a generation.
@@ -51,7 +51,7 @@ pub enum Command {
     Remove(remove::Arguments),
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Predict(arguments) => return predict::run(arguments),
         Command::List(arguments) => list::run(arguments)?,

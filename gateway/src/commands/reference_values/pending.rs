@@ -16,7 +16,7 @@ const NAMED_LIMIT: usize = 3;
 #[command(
     after_help = "Example: what machines have booted that no reference value has\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'nobody has rolled this out'\n\nAll that a boot has beyond the pool's reference values is one question, with a row for each value. MACHINES is how many have shown all of it, and how many the\npool wants before it asks. Names are the node's own words, unless they stand in quotation marks alone. Below stands who waits for each answer, until when, and\nwhich machines have booted something else besides, for which a yes is not enough."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Only this pool's.
     pool: Option<String>,
     /// Also those that were answered.
@@ -24,7 +24,7 @@ pub struct Arguments {
     all: bool,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let mut wanted = BTreeMap::new();
     for (pool, folder) in pools::folders(&settings.pools)?.pools {

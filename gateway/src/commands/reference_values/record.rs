@@ -21,7 +21,7 @@ use crate::commands::{clean, output};
 #[command(
     after_help = "Example: after the first node was updated\n  attest-gateway reference-values record worker-0 --name 'kernel 6.12.43' --to pools/worker/reference-values/recorded.json\n\nThe evidence by which the node was trusted last is verified again, and what its event log proves is what is written: whoever reviews the file decides\nwhether that is what should be booted. Names of events are the node's own words.\nChecks that no such values could satisfy are said (left out). If one of them is a rule of the node's pool, nothing is written, and the exit code is 1."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The node: its name, its identity or its instance, as the log has it.
     node: String,
     /// What the generation is called.
@@ -47,7 +47,7 @@ pub struct Arguments {
     by: Option<Kind>,
 }
 
-pub fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let (
         Outline {

@@ -5,14 +5,14 @@ use crate::commands::output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway reference-values remove pools/worker/reference-values/recorded.json 'kernel 6.12.41'")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The file.
     file: PathBuf,
     /// The generation.
     generation: String,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { file, generation: name } = arguments;
     let mut generations = read(file)?.generations;
     generation(&mut generations, file, name)?;

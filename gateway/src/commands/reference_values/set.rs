@@ -15,7 +15,13 @@ const NAME_LIMIT_CHARACTERS: usize = 64;
 ///
 /// # Errors
 /// [`ReferenceSetError`], if it is none that could be read again.
-pub fn set(prediction: &Prediction, name: &str, added: Time, by: String, files: Vec<String>) -> Result<ReferenceSet, ReferenceSetError> {
+pub(crate) fn set(
+    prediction: &Prediction,
+    name: &str,
+    added: Time,
+    by: String,
+    files: Vec<String>,
+) -> Result<ReferenceSet, ReferenceSetError> {
     let banks = prediction.banks();
     let mut values = Values::default();
     for value in prediction.pcrs().iter().filter(|value| !value.is_behind_the_initrd()) {

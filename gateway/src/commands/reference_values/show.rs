@@ -5,14 +5,14 @@ use crate::commands::{output, visible};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway reference-values show pools/worker/reference-values/recorded.json 'kernel 6.12.43'")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The file.
     file: PathBuf,
     /// The generation.
     generation: String,
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut set = read(&arguments.file)?;
     let generation = generation(&mut set.generations, &arguments.file, &arguments.generation)?;
     // Names may be a node's own words.

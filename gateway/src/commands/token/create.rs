@@ -24,7 +24,7 @@ const LIFETIME_SECONDS: u64 = 24 * 3600;
 const IMPORT_LIMIT_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
-pub struct Create {
+pub(crate) struct Create {
     /// The pool it is for; may be repeated.
     #[arg(long, required = true)]
     pool: Vec<String>,

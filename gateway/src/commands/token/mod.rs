@@ -19,7 +19,7 @@ use super::acting::{change_store, found};
 use super::{output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Make a provisioning token and print it. It is shown this once; only its hash is kept.
     #[command(
         after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attestation-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
@@ -44,7 +44,7 @@ pub enum Command {
     },
 }
 
-pub fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create(arguments) => create::create(config, arguments)?,
         Command::Rotate(arguments) => rotate::rotate(config, arguments)?,

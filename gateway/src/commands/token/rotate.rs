@@ -14,7 +14,7 @@ use crate::commands::durations::{seconds, seconds_or_none};
 use crate::commands::output;
 
 #[derive(Debug, clap::Args)]
-pub struct Rotate {
+pub(crate) struct Rotate {
     /// What the token is called.
     name: String,
     /// How long the one before is good still: a number with s, m, h or d. 0s makes it worthless at once [default: as it was created, or 24h].

@@ -21,7 +21,7 @@ pub(super) const SHOWN: &str = "it is shown this once:";
 
 /// What is printed.
 #[derive(Debug, clap::Args)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// The token; the Secret machineconfig-auth for the namespace openshift-config; or a pointer config with the token.
     #[arg(long, value_enum, default_value = "token")]
     pub(super) output: Output,

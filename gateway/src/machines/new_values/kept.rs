@@ -143,7 +143,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub async fn list(store: &dyn Store) -> Result<Self, StoreError> {
+    pub(crate) async fn list(store: &dyn Store) -> Result<Self, StoreError> {
         let mut kept = Self::default();
         for entry in store.list(KIND).await? {
             let mut parts = entry.id.splitn(3, ':');
@@ -168,7 +168,7 @@ impl Kept {
     }
 
     /// The machines of a pool that count still.
-    pub fn counting<'k>(&'k self, pool: &'k str, now: u64) -> impl Iterator<Item = (&'k str, &'k Waiting)> {
+    pub(crate) fn counting<'k>(&'k self, pool: &'k str, now: u64) -> impl Iterator<Item = (&'k str, &'k Waiting)> {
         let machines = self
             .machines
             .iter()
@@ -177,7 +177,7 @@ impl Kept {
     }
 
     /// How many machines have shown each of these values, be it with others: the value that the fewest have.
-    pub fn seen_on(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
+    pub(crate) fn seen_on(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
         let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, waiting) in self.counting(pool, now) {
             *machines.entry(&waiting.question).or_default() += 1;
@@ -193,13 +193,13 @@ impl Kept {
     }
 
     /// The questions of a pool that nobody has answered.
-    pub fn open(&self, pool: &str) -> usize {
+    pub(crate) fn open(&self, pool: &str) -> usize {
         let open = self.questions.keys().filter(|of| of.0 == pool && !self.answers.contains_key(of));
         open.count()
     }
 
     /// A question of this pool that was denied, all of whose values these have: its id, and the answer.
-    pub fn denial(&self, pool: &str, values: &[NewValue]) -> Option<(&str, &Answered)> {
+    pub(crate) fn denial(&self, pool: &str, values: &[NewValue]) -> Option<(&str, &Answered)> {
         let all = keys(values);
         let mut denied = self.answers.iter().filter(|((of, _), answered)| of == pool && answered.is_no());
         let (of, answered) = denied.find(|(of, _)| self.keys.get(of).is_some_and(|denied| denied.is_subset(&all)))?;
@@ -208,7 +208,7 @@ impl Kept {
 
     /// What nothing hangs on any more, by the ids of its entries: machines that have not come for a window, and questions that none of them waits for. What was denied
     /// stays: somebody has said so.
-    pub fn lapsed(&self, now: u64, unclaimed_seconds: u64) -> Vec<String> {
+    pub(crate) fn lapsed(&self, now: u64, unclaimed_seconds: u64) -> Vec<String> {
         let machines = self.machines.iter().filter(|(_, waiting)| waiting.until <= now);
         let machines = machines.map(|((pool, machine), _)| of_machine(pool, machine));
         let claimed: BTreeSet<(&str, &str)> = self
@@ -248,7 +248,7 @@ impl Kept {
 
 impl Waiting {
     /// One that waits from now on, unless the pool observes.
-    pub fn begun(question: &str, now: u64, window_seconds: u64, observed: bool) -> Self {
+    pub(crate) fn begun(question: &str, now: u64, window_seconds: u64, observed: bool) -> Self {
         Self {
             question: question.to_owned(),
             since: now,

@@ -3,19 +3,19 @@
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
 
 /// Object identifiers, DER.
-pub const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-pub const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
-pub const COUNTRY: &[u8] = &[0x55, 0x04, 0x06];
-pub const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
-pub const CHALLENGE_PASSWORD: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x07];
-pub const ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
-pub const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
+pub(crate) const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+pub(crate) const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
+pub(crate) const COUNTRY: &[u8] = &[0x55, 0x04, 0x06];
+pub(crate) const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+pub(crate) const CHALLENGE_PASSWORD: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x07];
+pub(crate) const ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+pub(crate) const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
 const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 const ECDSA_WITH_SHA384: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 const RSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b];
 
-pub fn der(tag: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let mut whole = match u8::try_from(length) {
         Ok(short @ 0..=0x7f) => vec![tag, short],
@@ -26,17 +26,17 @@ pub fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     whole
 }
 
-pub fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     der(0x30, &parts.concat())
 }
 
 /// An attribute of a name: PrintableString, as Go writes it.
-pub fn named(oid: &[u8], text: &str) -> Vec<u8> {
+pub(crate) fn named(oid: &[u8], text: &str) -> Vec<u8> {
     der(0x31, &sequence(&[der(0x06, oid), der(0x13, text.as_bytes())]))
 }
 
 /// An extension; critical ones say so.
-pub fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
+pub(crate) fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
     let mut parts = vec![der(0x06, oid)];
     if critical {
         parts.push(der(0x01, &[0xff]));
@@ -46,30 +46,30 @@ pub fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
 }
 
 /// An attribute with these values.
-pub fn attribute(oid: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn attribute(oid: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
     sequence(&[der(0x06, oid), der(0x31, &values.concat())])
 }
 
 /// The attribute that asks for these extensions.
-pub fn asking(extensions: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn asking(extensions: &[Vec<u8>]) -> Vec<u8> {
     attribute(EXTENSION_REQUEST, &[sequence(extensions)])
 }
 
 /// The attribute that asks for these general names.
-pub fn alternatives(names: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn alternatives(names: &[Vec<u8>]) -> Vec<u8> {
     asking(&[extension(ALTERNATIVE_NAME, false, &sequence(names))])
 }
 
-pub fn dns(name: &str) -> Vec<u8> {
+pub(crate) fn dns(name: &str) -> Vec<u8> {
     der(0x82, name.as_bytes())
 }
 
-pub fn ip(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn ip(bytes: &[u8]) -> Vec<u8> {
     der(0x87, bytes)
 }
 
 /// What a request is made of.
-pub struct Made {
+pub(crate) struct Made {
     pub key: KeyPair,
     pub version: Vec<u8>,
     pub subject: Vec<Vec<u8>>,
@@ -84,11 +84,11 @@ pub struct Made {
 
 impl Made {
     /// A kubelet's for its client certificate.
-    pub fn of(node: &str) -> Self {
+    pub(crate) fn of(node: &str) -> Self {
         Self::by(KeyPair::generate().unwrap(), node)
     }
 
-    pub fn by(key: KeyPair, node: &str) -> Self {
+    pub(crate) fn by(key: KeyPair, node: &str) -> Self {
         let sha = |oid: &[u8]| sequence(&[der(0x06, oid)]);
         let algorithm = if key.algorithm() == &rcgen::PKCS_ECDSA_P256_SHA256 {
             sha(ECDSA_WITH_SHA256)
@@ -114,35 +114,35 @@ impl Made {
         }
     }
 
-    pub fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
+    pub(crate) fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    pub fn info(&self) -> Vec<u8> {
+    pub(crate) fn info(&self) -> Vec<u8> {
         let subject = sequence(&self.subject);
         let attributes = der(0xa0, &self.attributes.concat());
         sequence(&[self.version.clone(), subject, self.spki.clone(), attributes, self.behind.clone()])
     }
 
-    pub fn der(&self) -> Vec<u8> {
+    pub(crate) fn der(&self) -> Vec<u8> {
         let info = self.info();
         let signature = self.key.sign(&info).unwrap();
         self.signed(&info, &signature)
     }
 
-    pub fn signed(&self, info: &[u8], signature: &[u8]) -> Vec<u8> {
+    pub(crate) fn signed(&self, info: &[u8], signature: &[u8]) -> Vec<u8> {
         let signature = der(0x03, &[&[0], signature].concat());
         sequence(&[info.to_vec(), self.algorithm.clone(), signature, self.after.clone()])
     }
 
-    pub fn pem(&self) -> Vec<u8> {
+    pub(crate) fn pem(&self) -> Vec<u8> {
         pem(&self.der())
     }
 }
 
 /// In lines of 64, as Go writes it.
-pub fn pem(der: &[u8]) -> Vec<u8> {
+pub(crate) fn pem(der: &[u8]) -> Vec<u8> {
     let base64 = data_encoding::BASE64.encode(der);
     let lines: Vec<&str> = base64
         .as_bytes()

@@ -32,7 +32,7 @@ pub(super) struct Tickets {
 
 /// What else there is that is not read.
 #[derive(Debug, Clone, Copy)]
-pub struct Elsewhere {
+pub(crate) struct Elsewhere {
     /// The log begins where another ended.
     pub continued: bool,
     /// Lines of several gateways are read, each with the time of its own clock.

@@ -57,7 +57,7 @@ enum Stage {
 }
 
 /// What a disk boots.
-pub struct BootDisk<'d> {
+pub(crate) struct BootDisk<'d> {
     /// From what firmware starts on.
     loaders: Vec<(Stage, Found<'d>)>,
     unified: Vec<Found<'d>>,
@@ -71,7 +71,7 @@ pub struct BootDisk<'d> {
 }
 
 /// Finds what the disk boots.
-pub fn read(disk: &Disk) -> anyhow::Result<BootDisk<'_>> {
+pub(crate) fn read(disk: &Disk) -> anyhow::Result<BootDisk<'_>> {
     let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
     let beside = beside(&disk.system, &loaders)?;
@@ -238,12 +238,12 @@ impl Stage {
 }
 
 impl BootDisk<'_> {
-    pub fn has_shim(&self) -> bool {
+    pub(crate) fn has_shim(&self) -> bool {
         self.loaders.iter().any(|(stage, _)| *stage == Stage::Shim)
     }
 
     /// What it measures.
-    pub fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
+    pub(crate) fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
         if !self.beside.is_empty() {
             let named = self.beside.join(", ");
             prediction.leave_out(

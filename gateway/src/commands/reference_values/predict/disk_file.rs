@@ -8,7 +8,7 @@ use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 use super::volume::{Volume, VolumeFile};
 
 /// A file on the disk.
-pub struct Found<'d> {
+pub(crate) struct Found<'d> {
     pub path: String,
     file: VolumeFile<'d>,
     /// SHA-256 of the file.
@@ -16,14 +16,14 @@ pub struct Found<'d> {
 }
 
 /// A kernel, with the initrds that an entry names beside it.
-pub struct FoundKernel<'d> {
+pub(crate) struct FoundKernel<'d> {
     pub kernel: Found<'d>,
     pub initrds: Vec<Found<'d>>,
 }
 
 impl<'d> Found<'d> {
     /// Nothing, if there is no such file.
-    pub fn at(volume: &'d Volume, path: String) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn at(volume: &'d Volume, path: String) -> anyhow::Result<Option<Self>> {
         let Some(file) = volume.open(&path, IMAGE_LIMIT_BYTES)? else {
             return Ok(None);
         };
@@ -31,16 +31,16 @@ impl<'d> Found<'d> {
         Ok(Some(Self { path, file, digest }))
     }
 
-    pub fn bytes(&self) -> Bytes<'_> {
+    pub(crate) fn bytes(&self) -> Bytes<'_> {
         self.file.bytes()
     }
 }
 
-pub fn image<'f>(found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
+pub(crate) fn image<'f>(found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
     PeImage::parse(found.bytes()).with_context(|| found.path.clone())
 }
 
-pub fn wanted<'d>(volume: &'d Volume, path: &str) -> anyhow::Result<Found<'d>> {
+pub(crate) fn wanted<'d>(volume: &'d Volume, path: &str) -> anyhow::Result<Found<'d>> {
     let found = Found::at(volume, path.trim_start_matches('/').to_owned()).with_context(|| path.to_owned())?;
     found.with_context(|| format!("{path} is not on this file system"))
 }

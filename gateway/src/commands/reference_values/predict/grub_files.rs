@@ -14,13 +14,13 @@ const CONFIGS_LIMIT: usize = 16;
 const GRUB_LISTS: &str = "x86_64-efi";
 
 /// A config on the disk.
-pub struct Config {
+pub(crate) struct Config {
     pub path: String,
     pub bytes: Vec<u8>,
 }
 
 /// The files that GRUB reads.
-pub enum GrubFiles<'d> {
+pub(crate) enum GrubFiles<'d> {
     /// The files that follow from the image and its config.
     Known { config: Config, kernel: FoundKernel<'d> },
     /// The configs that it may read, and why it is not known what it reads.
@@ -28,7 +28,7 @@ pub enum GrubFiles<'d> {
 }
 
 /// Finds the files that GRUB reads, by its image and by the config that is where the image looks for it.
-pub fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result<GrubFiles<'d>> {
+pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result<GrubFiles<'d>> {
     let system = &disk.system;
     let known = match GrubImage::recognise(&image(grub)?) {
         Ok(known) => known,

@@ -46,7 +46,7 @@ const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the
 #[command(
     after_help = "Examples: a unified kernel image, on machines with Secure Boot by keys of one's own\n  attest-gateway reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\nshim, GRUB, and what its config loads\n  attest-gateway reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\nwhat the image of a disk boots\n  attest-gateway reference-values predict --secure-boot on --disk disk.raw\nthe digests of a kernel, an initrd and a command line, whatever starts them\n  attest-gateway reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nWhat is printed is JSON: each digest with what it is of, the values of those PCRs of which all digests are known, and which are not, with the reason."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Whether the machines' firmware starts only what is signed: other things are measured then.
     #[arg(long, value_enum)]
     secure_boot: OnOff,
@@ -218,7 +218,7 @@ impl From<OnOff> for SecureBoot {
     }
 }
 
-pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let banks: BTreeSet<HashAlg> = match arguments.bank.as_slice() {
         [] => [HashAlg::Sha256, HashAlg::Sha384].into(),
         some => some.iter().copied().collect(),

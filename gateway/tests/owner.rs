@@ -22,7 +22,9 @@ fn others() -> Option<(Gateway, PathBuf)> {
     }
     let gateway = Gateway::init();
     let (folder, copy) = (gateway.path(""), gateway.path("../attest-gateway"));
-    fs::copy(program().get_program(), &copy).unwrap();
+    // By another process: one that another test forks meanwhile would have the copy open for writing, and nobody can run it then.
+    let copied = Command::new("cp").arg(program().get_program()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     fs::set_permissions(folder.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     give(&folder);
     Some((gateway, copy))

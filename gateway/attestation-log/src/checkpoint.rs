@@ -6,16 +6,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::chain::{Found, LineHash, Link};
 use super::log_key::LogPublicKey;
 
-/// What is signed begins with this line: no signature over anything else is one over a checkpoint.
+/// The first line of the signed text: no signature over anything else is one over a checkpoint.
 const DOMAIN: &str = "attest-gateway/v1/log-checkpoint";
 
-/// How far a chain had come when its gateway signed that.
+/// A gateway's signed statement of how far a chain has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    /// The gateway's name.
+    /// The name of the gateway that signed.
     pub replica: String,
-    /// How many lines the chain had, before this one.
+    /// The number of lines of the chain before this one.
     pub count: u64,
     /// The hash of the last of them.
     pub head: LineHash,
@@ -27,7 +27,7 @@ pub struct Checkpoint {
     pub signature: Signature,
 }
 
-/// Bytes, Base64.
+/// A signature's bytes, in Base64 where they are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature(pub(super) Vec<u8>);
 
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Signature {
 }
 
 impl Checkpoint {
-    /// Whether its key has signed that this chain had come so far at this time.
+    /// Returns whether its key has signed that this chain had come so far at this time.
     #[must_use]
     pub fn is_signed(&self, chain: &str, at: u64) -> bool {
         let Self {
@@ -63,7 +63,7 @@ impl Checkpoint {
     }
 }
 
-/// What is signed: six lines, and a seventh if something was found.
+/// Returns the text that is signed: six lines, and a seventh if unsigned lines were found.
 pub(super) fn text(replica: &str, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> String {
     let found = found.map(|Found { first, last }| format!("{first} {last}\n")).unwrap_or_default();
     format!("{DOMAIN}\n{replica}\n{chain}\n{count}\n{head}\n{at}\n{found}")

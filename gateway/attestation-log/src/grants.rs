@@ -28,7 +28,7 @@ pub struct Grants {
     pub nothing: Earns,
 }
 
-/// One of a pool's two configs.
+/// The two configs of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfigSet {

@@ -99,7 +99,7 @@ impl<T> Recorded<T> {
 pub struct Journal {
     work: mpsc::SyncSender<Work>,
     observer: Arc<dyn Observer>,
-    /// Whether the last write, or look, has failed.
+    /// Set while the last write, or look, has failed.
     broken: AtomicBool,
     store: Option<Arc<dyn Store>>,
     /// Whether the file that is written had lost the log's name when that was looked at last.

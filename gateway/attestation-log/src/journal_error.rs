@@ -17,7 +17,7 @@ pub enum JournalError {
     /// A record could not be made durable; the log says why.
     #[error("the attestation log cannot be written")]
     Failed,
-    /// What decisions have used up cannot be made durable.
+    /// The store cannot make durable what decisions have used up.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A record could not be put into JSON.

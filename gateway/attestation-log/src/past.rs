@@ -45,7 +45,7 @@ pub struct Past {
     pub line: Vec<u8>,
 }
 
-/// What is looked at in a line: a decision. Events have no verdict and are passed over.
+/// A decision without claims and basis. Events have no verdict and are passed over.
 type Fields = Record<IgnoredAny, IgnoredAny>;
 
 /// Reads evidence that is sought; returns whose it is.

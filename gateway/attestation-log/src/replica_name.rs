@@ -1,4 +1,4 @@
-//! Names of replicas.
+//! Names of gateways: configured, or the host's.
 
 /// Longest name of a replica, in characters: as long as a host's name can be.
 const REPLICA_LIMIT_CHARACTERS: usize = 64;
@@ -10,13 +10,13 @@ pub fn is_replica_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= REPLICA_LIMIT_CHARACTERS && name.chars().all(takes)
 }
 
-/// What a gateway is called: as it is configured, or as the host.
+/// Returns the name of a gateway: the configured one, or the host's.
 #[must_use]
 pub fn replica_name(configured: Option<&str>) -> String {
     configured.map_or_else(host, str::to_owned)
 }
 
-/// The host's name.
+/// Returns the host's name, or "gateway" if a line cannot hold that.
 pub(super) fn host() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Signing of checkpoints.
+//! The signer of a gateway's checkpoints.
 
 use super::chain::{Found, LineHash};
 use super::checkpoint::{Checkpoint, Signature, text};
@@ -8,12 +8,12 @@ use super::log_key::{LogKey, LogPublicKey};
 use super::record::decision_id;
 use super::replica_name::replica_name;
 
-/// Who signs checkpoints of a log: its gateway.
+/// A gateway as the signer of its log's checkpoints.
 #[derive(Debug)]
 pub struct Signer {
     key: LogKey,
     replica: String,
-    /// How many lines there may be after a checkpoint before another is due.
+    /// The number of lines after a checkpoint at which another is due.
     every: u64,
 }
 
@@ -29,7 +29,7 @@ impl Signer {
         self.every
     }
 
-    /// What the gateway is called.
+    /// Returns the name of the gateway.
     pub(super) fn replica(&self) -> &str {
         &self.replica
     }

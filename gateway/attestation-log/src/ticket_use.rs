@@ -1,11 +1,11 @@
 //! Uses of tickets and provisioning tokens.
 
-/// Which use of a ticket or token a config was served for.
+/// The use of a ticket or token that a config was served for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Use {
     pub number: u32,
-    /// Whether its node had made it before.
+    /// Set if its node had made it before.
     pub again: bool,
-    /// How long after the ticket had expired, seconds, if it had.
+    /// Seconds since the ticket had expired, if it had.
     pub late_seconds: Option<u64>,
 }

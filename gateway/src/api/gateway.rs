@@ -33,7 +33,7 @@ pub struct Gateway {
     pub store: Arc<dyn Store>,
     /// The attestation log.
     pub journal: Arc<Journal>,
-    /// What records decisions in it.
+    /// The recorder of decisions, with its budgets.
     pub recorder: Arc<Recorder>,
     /// Who vouches for EKs, and what the clouds sign with.
     pub endorsers: Arc<Endorsers>,

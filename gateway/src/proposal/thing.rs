@@ -2,7 +2,7 @@
 
 use attest::tpm::rules::Check;
 
-/// What a rule could be about.
+/// The subject of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Thing {
     Pcr(u8),

@@ -1,4 +1,4 @@
-//! What recorded evidence was held against, read back.
+//! The trust anchors of recorded evidence, read back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub fn keep(clouds: &Clouds, blobs: &Blobs) -> Result<CloudBasis, BlobError> {
     Ok(basis)
 }
 
-/// What the clouds signed with, as it was then.
+/// Returns the keys and certificates of the clouds as they were then.
 pub(super) fn endorsements(basis: &CloudBasis, blobs: &Blobs) -> Result<CloudEndorsements, ReplayError> {
     let wrong = |what: &'static str| move |problem: String| ReplayError::Anchor { what, problem };
     let google_keys = match &basis.google_keys {

@@ -9,10 +9,10 @@ use super::known::Known;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
 
-/// Why a store was not written down, or taken from a file or another store.
+/// The reason why a store was not exported, imported or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum HouseError {
-    /// The store failed.
+    /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The file cannot be written or read.
@@ -52,7 +52,7 @@ pub enum HouseError {
 pub struct Contents {
     /// The number of its keys.
     pub count: u64,
-    /// Hexadecimal.
+    /// SHA-256 of the contents, in hexadecimal.
     pub sha256: String,
 }
 

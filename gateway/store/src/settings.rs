@@ -1,4 +1,4 @@
-//! Which engine keeps the store, and how it is reached.
+//! Settings of the store: its engine, and how that is reached.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub struct StoreSettings {
     pub file: PathBuf,
 }
 
-/// Which engine keeps the store.
+/// The engine that keeps the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineSettings {
     /// A file below `state`: for one gateway.
@@ -25,16 +25,16 @@ pub enum EngineSettings {
 /// The objects of a cluster that are the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubernetesSettings {
-    /// How the API is reached, and the namespace.
+    /// The access to the API, with the namespace.
     pub cluster: ClusterAccess,
-    /// What all names begin with.
+    /// The prefix of all names.
     pub name: String,
-    /// How long whoever asks waits for an answer.
+    /// The time within which a request is answered, or fails.
     pub timeout: Duration,
 }
 
 impl KubernetesSettings {
-    /// Where the store is, for messages: the same text for whoever asks from wherever, as far as the settings say it.
+    /// Returns where the store is, for messages: the same text from any host, as far as the settings say it.
     #[must_use]
     pub fn place(&self) -> String {
         let namespace = self.cluster.namespace.as_deref().unwrap_or("of the service account");
@@ -51,15 +51,15 @@ impl KubernetesSettings {
 pub struct EtcdSettings {
     /// `https://HOST:PORT` of each member; or `http://`, all of them.
     pub endpoints: Vec<String>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
     /// The CAs of etcd's certificates.
     pub ca: Option<PathBuf>,
     /// The client certificate, and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Who the gateway is to etcd, and the file with the password, where it wants one.
+    /// The gateway's user in etcd, and the file with its password.
     pub user: Option<(String, PathBuf)>,
-    /// How long whoever asks waits for an answer.
+    /// The time within which a request is answered, or fails.
     pub timeout: Duration,
 }
 
@@ -70,22 +70,22 @@ impl EtcdSettings {
         self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
     }
 
-    /// Where the store is, for messages.
+    /// Returns where the store is, for messages.
     #[must_use]
     pub fn place(&self) -> String {
         format!("{} below {}", self.endpoints.join(","), self.prefix)
     }
 }
 
-/// How a cluster's API is reached.
+/// The access to a cluster's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterAccess {
     pub api: ClusterApi,
-    /// Where the gateway's own objects are. None: where the service account is, or what the kubeconfig says.
+    /// The namespace of the gateway's own objects. `None`: that of the service account, or of the kubeconfig.
     pub namespace: Option<String>,
 }
 
-/// Which API, and as whom.
+/// The API and the identity of the gateway there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterApi {
     /// By the service account of the pod that this is.

@@ -1,4 +1,4 @@
-//! What several crates need of the operating system: files that are written whole, the clock; and errors with their causes as one line.
+//! Services of the operating system that several crates need: files that are written whole, and the clock; and errors with their causes as one line.
 
 #![deny(unreachable_pub)]
 

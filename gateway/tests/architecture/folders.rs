@@ -5,7 +5,7 @@ use super::*;
 /// A module, by its path below the crate's root.
 type Location = Vec<String>;
 
-/// How many `use` declarations one path may lead through.
+/// The limit of `use` declarations that one path may lead through.
 const MOST_REEXPORTS: usize = 16;
 
 /// The production code of a module, without that of its child modules.

@@ -116,3 +116,14 @@ fn no_endpoint_has_the_whole_gateway() {
         }
     }
 }
+
+#[test]
+fn decisions_reach_the_log_through_the_recorder_alone() {
+    // Its budgets count: whoever proves nothing would fill the disk by another way, or be answered without a line.
+    for path in rust_files("gateway/src") {
+        let whole: String = code(&path).split_whitespace().collect();
+        let past_the_recorder = ["journal.count(", "journal.record(", "journal.write("];
+        let found = past_the_recorder.iter().any(|call| whole.contains(call));
+        assert_eq!(found, path.ends_with("gateway/src/recording/mod.rs"), "{}", path.display());
+    }
+}

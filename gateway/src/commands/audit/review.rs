@@ -156,7 +156,7 @@ impl<'b> Reviewer<'b> {
         }
     }
 
-    /// What each line has; gives when the log began.
+    /// Checks what each line has; returns when the log began.
     fn head(&mut self, (v, time, at, id): (u32, &str, u64, &str), differences: &mut Differences) -> u64 {
         let began = *self.began.get_or_insert(at);
         differences.same("v", &v, &VERSION);

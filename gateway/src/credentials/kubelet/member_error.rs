@@ -2,16 +2,16 @@ use attest_store::StoreError;
 
 use crate::machines::revocations::RevocationError;
 
-/// Why a node with a good certificate is no member.
+/// The reason why a node with a good certificate is not of the pool.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     /// Its name is none of the pool's.
     #[error("node {name} is none of pool {pool}, whose kubelet.names are {}", names.join(", "))]
     WrongPool {
-        /// The node's name.
+        /// The name in the node's certificate.
         name: String,
         pool: String,
-        /// Its patterns.
+        /// The patterns of the pool's names.
         names: Vec<String>,
     },
     /// It is revoked, or the store cannot tell.

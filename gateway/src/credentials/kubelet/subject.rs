@@ -13,7 +13,7 @@ const ORGANISATION_OID: &str = "2.5.4.10";
 /// Longest name that is put into an error or a record, in characters: a node's name and what is around it.
 const SHOWN_LIMIT_CHARACTERS: usize = 320;
 
-/// Why a subject is not a node's.
+/// The reason why a subject is not a node's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
     /// Not exactly one common name.
@@ -22,7 +22,7 @@ pub enum SubjectError {
     /// A common name of another kind.
     #[error("its common name is {found:?}, a node's begins with \"system:node:\"")]
     Prefix {
-        /// The common name.
+        /// The common name as it was found.
         found: String,
     },
     /// A common name of no node that a cluster could have.
@@ -37,13 +37,13 @@ pub enum SubjectError {
     /// Something else in the subject.
     #[error("its subject has an attribute {oid}, a node's has CN and O only")]
     Attribute {
-        /// Object identifier.
+        /// The attribute's object identifier.
         oid: String,
     },
-    /// A value that is no text.
+    /// A value that is not text.
     #[error("the value of attribute {oid} in its subject is no text")]
     NoText {
-        /// Object identifier.
+        /// The attribute's object identifier.
         oid: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Dates in messages.
+//! Dates as messages show them.
 
 use attest_system::clock::rfc3339;
 

@@ -1,9 +1,9 @@
 //! The occasions of a reload.
 
-/// Why pools are read again.
+/// The reason for reading pools again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occasion {
-    /// Files have changed.
+    /// Files of the pool have changed.
     Change,
     /// The administrator says so.
     Signal,

@@ -1,4 +1,4 @@
-//! What a commit is made of.
+//! The plan of a commit on etcd.
 
 use std::collections::VecDeque;
 

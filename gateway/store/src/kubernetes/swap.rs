@@ -43,7 +43,7 @@ pub(super) struct HeadWriter {
     pub(super) doubt: Option<Doubt>,
     /// Since when the number of each session is what it is, as far as was seen.
     pub(super) observed: BTreeMap<String, (u64, Instant)>,
-    /// When this process was heard of last.
+    /// The time when this process was heard of last.
     pub(super) heard: Instant,
     /// The kind of failure that was logged last, while the beats fail by which other processes know that this one lives.
     pub(super) unheard: Option<(&'static str, u16)>,

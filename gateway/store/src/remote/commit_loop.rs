@@ -10,13 +10,13 @@ use super::queue::{Apart, Job, gather};
 /// A task that commits what is asked of a store.
 pub(crate) trait CommitLoop: Send {
     type Asked: Send;
-    /// What keeps the store, in messages.
+    /// The engine's name in messages.
     const KEEPER: &'static str;
 
     /// The works that nobody waits for, and that could not be done.
     fn apart(&mut self) -> &mut Apart<Self::Asked>;
 
-    /// When something is due that nobody asks for.
+    /// Returns when something is due that nobody asks for.
     fn due(&self) -> Option<Instant>;
 
     /// Makes one commit, or answers an error to those who wait.

@@ -1,11 +1,11 @@
-//! What one commit is made of.
+//! The plan of one commit.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::queue::Job;
 use crate::StoreError;
 
-/// What came of a work.
+/// The result of a transaction's work.
 #[derive(Debug)]
 pub(crate) enum Ran {
     /// It is part of the batch, and writes something by it or not.
@@ -18,7 +18,7 @@ pub(crate) enum Ran {
     Full,
 }
 
-/// What is to be done next.
+/// The next step of whoever commits.
 pub(crate) enum Plan<B> {
     Fetch(BTreeSet<String>),
     /// The first one fits into no commit.

@@ -35,7 +35,7 @@ pub(super) fn review(event: &Event, differences: &mut Differences) -> (&'static 
     }
 }
 
-/// What was done is not made again; it is shown.
+/// Checks an act against itself: it is not repeated, it is shown.
 fn done(act: &Act, reason: &str, differences: &mut Differences) {
     differences.same("admin.v", &act.v, &VERSION);
     differences.same("reason", &reason, &act.to_string().as_str());

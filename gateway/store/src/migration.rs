@@ -30,7 +30,7 @@ pub enum HouseError {
     #[error("{place}: a gateway on {hosts} serves: stop it first; one that was killed counts for 15 s more")]
     Served { place: String, hosts: String },
     /// The store has gone on while it was read.
-    #[error("the store was written to meanwhile: nothing was taken. Stop whoever uses it, and do it again")]
+    #[error("the store was written to meanwhile, so that nothing was taken: stop the gateways that use it, then run the command again")]
     WentOn,
     /// There is nothing to take back.
     #[error("{0} was not moved: there is nothing to take back")]

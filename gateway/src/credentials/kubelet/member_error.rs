@@ -6,7 +6,7 @@ use crate::machines::revocations::RevocationError;
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     /// Its name is none of the pool's.
-    #[error("node {name} is none of pool {pool}, whose kubelet.names are {}", names.join(", "))]
+    #[error("node {name} does not belong to pool {pool}, whose kubelet.names are {}", names.join(", "))]
     WrongPool {
         /// The name in the node's certificate.
         name: String,

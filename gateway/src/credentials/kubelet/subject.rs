@@ -41,7 +41,7 @@ pub enum SubjectError {
         oid: String,
     },
     /// A value that is not text.
-    #[error("the value of attribute {oid} in its subject is no text")]
+    #[error("the value of attribute {oid} in its subject is not text")]
     NoText {
         /// The attribute's object identifier.
         oid: String,

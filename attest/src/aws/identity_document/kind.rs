@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::rules::appraise_beside_fresh;
+use super::appraisal::appraise_beside_fresh;
 use super::{
     ClaimedDocument, IdentityDocument, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules, RegionCertificates,
 };

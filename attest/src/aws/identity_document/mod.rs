@@ -12,6 +12,7 @@
 //! at, and the document's own region has to be that of the certificate. RSA-1024, whose key many regions share, and DSA are refused
 //! when certificates are loaded.
 
+mod appraisal;
 mod certificates;
 mod document;
 mod error;
@@ -20,6 +21,7 @@ mod partition;
 mod rules;
 mod verifier;
 
+pub use appraisal::appraise;
 pub use attest_wire::aws::identity_document::{IMDS_PATH, IdentityDocument, IdentityDocumentEvidence};
 pub use certificates::{
     CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, RegionCertificatesError,
@@ -27,5 +29,5 @@ pub use certificates::{
 pub use document::{ClaimedDocument, InstanceIdentity, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
 pub use partition::Partition;
-pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule, appraise};
+pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule};
 pub use verifier::verify;

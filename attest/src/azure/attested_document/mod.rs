@@ -14,6 +14,7 @@
 //! at. It has to be for TLS servers, with a name under a configured cloud's domain, and valid at the time of verification.
 
 mod aia;
+mod appraisal;
 mod cloud;
 mod document;
 mod error;
@@ -24,6 +25,7 @@ mod trust;
 mod verifier;
 
 pub use aia::{AllowedUrl, IssuerUrls, URLS_LIMIT};
+pub use appraisal::appraise;
 pub use attest_wire::azure::attested_document::{
     AttestedDocument, AzureEvidence, ENCODING, IMDS_HEADER, IMDS_NONCE_LIMIT_CHARACTERS, ImdsAnswer, ImdsNonce, MalformedNonce, NonceForm,
     imds_path,
@@ -31,7 +33,7 @@ pub use attest_wire::azure::attested_document::{
 pub use cloud::AzureCloud;
 pub use document::{AttestedData, Plan, VerifiedAttestedDocument};
 pub use error::{ADVICE, AttestedDocumentError, ChainError};
-pub use rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule, appraise};
+pub use rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule};
 pub use subject::AzureSubject;
 pub use trust::{AzureTrust, AzureTrustError, CaProblem, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 pub use verifier::{issuer_urls, verify};

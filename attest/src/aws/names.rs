@@ -1,9 +1,14 @@
 //! AWS's names: regions, accounts, instances. Their form only; which of them are accepted is a pool's rule.
 
+use x509_parser::x509::X509Name;
+
 use crate::values::{self, is_lower_hex};
 
 /// Longest name of a region, in characters: twice the longest of today, `ap-southeast-7`, and some.
 const REGION_LIMIT_CHARS: usize = 32;
+
+/// Longest name of a role, in characters: IAM's limit.
+const ROLE_LIMIT_CHARS: usize = 64;
 
 /// Whether a text has the form of a region: `eu-central-1`, `us-gov-west-1`, `eusc-de-east-1`.
 pub(super) fn is_region(text: &str) -> bool {
@@ -30,10 +35,20 @@ pub(super) fn is_any_instance(text: &str) -> bool {
     text.strip_prefix("i-").is_some_and(|id| !id.is_empty() && is_lower_hex(id))
 }
 
+/// Whether a text has the form of a role's name.
+pub(super) fn is_role(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
+    (1..=ROLE_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(allowed)
+}
+
 /// A text from outside, fit for a log: bounded, without control characters.
 pub(super) fn printable(text: &str) -> String {
     const TEXT_LIMIT_CHARS: usize = 200;
     values::printable(text, TEXT_LIMIT_CHARS)
+}
+
+pub(super) fn name_text(name: &X509Name<'_>) -> String {
+    printable(&name.to_string())
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use webpki::{EndEntityCert, KeyUsage, VerifiedPath, aws_lc_rs as algorithms};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
-use x509_parser::x509::X509Name;
 
 use super::cose::{LeafKey, Unverified};
 use super::error::NitroTpmError;
-use crate::aws::names::printable;
+use crate::aws::names::name_text;
 use crate::values::HexDigest;
 use crate::x509::canonical::CanonicalName;
 use crate::x509::{Anchors, Budget, Ca, NoCa, Terms, Unusable};
@@ -185,8 +184,4 @@ fn is_p384(certificate: &X509Certificate<'_>) -> bool {
     let key = certificate.public_key();
     let uncompressed = key.subject_public_key.data.len() == POINT_BYTES && key.subject_public_key.data.first() == Some(&4);
     uncompressed && matches!(key.parsed(), Ok(PublicKey::EC(point)) if point.key_size() == 384)
-}
-
-pub(super) fn name_text(name: &X509Name<'_>) -> String {
-    printable(&name.to_string())
 }

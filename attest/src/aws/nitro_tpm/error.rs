@@ -4,9 +4,8 @@ use rustls_pki_types::UnixTime;
 use x509_parser::certificate::X509Certificate;
 
 use super::cbor::CborError;
-use super::chain::name_text;
 use crate::advice::{Advice, advice};
-use crate::aws::names::printable;
+use crate::aws::names::{name_text, printable};
 use crate::tpm::door::DoorError;
 use crate::values::HexDigest;
 use crate::withheld::Withheld;

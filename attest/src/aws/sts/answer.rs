@@ -6,14 +6,12 @@ use super::document::{Caller, VerifiedSts};
 use super::error::StsError;
 use super::request::CheckedRequest;
 use super::rules::partition_of;
-use crate::aws::names::{is_account, is_instance, printable};
+use crate::aws::names::{is_account, is_instance, is_role, printable};
 use crate::verified::Verified;
 
 /// Largest answer that is read, in bytes. Real ones have about 400.
 pub const ANSWER_LIMIT_BYTES: usize = 4 * 1024;
 
-/// Longest name of a role, in characters: IAM's limit.
-const ROLE_LIMIT_CHARS: usize = 64;
 /// Longest unique id of a role, in characters: IAM's limit for ids.
 const ROLE_ID_LIMIT_CHARS: usize = 128;
 
@@ -111,10 +109,4 @@ pub fn verify_answer(request: CheckedRequest, answer: &StsResponse<'_>) -> Resul
         arn,
         user_id,
     }))
-}
-
-/// Whether a text has the form of a role's name.
-pub(super) fn is_role(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
-    (1..=ROLE_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(allowed)
 }

@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::is_role;
 use super::document::VerifiedSts;
 use super::error::StsError;
-use crate::aws::names::{is_account, is_instance, is_region};
+use crate::aws::names::{is_account, is_instance, is_region, is_role};
 use crate::withheld::Withheld;
 
 /// The rules. Accounts, roles and regions must be given; an empty list accepts nothing.

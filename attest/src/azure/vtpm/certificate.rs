@@ -17,15 +17,9 @@ use x509_parser::x509::X509Name;
 
 use super::AzureVtpmError;
 use crate::tpm::ak::AkPublic;
-use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError, TcgUsage};
+use crate::tpm::ek_certificate::{self, AK_CERTIFICATE, EkCertificateError, EkKey, EkRoots, EkRootsError};
 use crate::values::HexDigest;
 use crate::x509::names;
-
-/// tcg-kp-AIKCertificate.
-pub(super) const AK_CERTIFICATE: TcgUsage = TcgUsage {
-    oid: "2.23.133.8.3",
-    der: &[0x67, 0x81, 0x05, 0x08, 0x03],
-};
 
 /// What the names of vTPMs end with, behind which kind of machine it is.
 const DOMAIN: &str = ".azure.windows.net";

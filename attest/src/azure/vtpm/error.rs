@@ -4,7 +4,7 @@ use super::{VM_ID_PCR, VmId};
 use crate::advice::{Advice, advice};
 use crate::azure::attested_document::AttestedDocumentError;
 use crate::tpm::TpmEvidenceError;
-use crate::tpm::ek_certificate::EkCertificateError;
+use crate::tpm::ek_certificate::{AK_CERTIFICATE, EkCertificateError};
 use crate::withheld::Withheld;
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum AzureVtpmError {
     #[error("the certificate of the vTPM's AK is refused: {0}")]
     Certificate(#[from] EkCertificateError),
     /// It is not an AK's.
-    #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = super::certificate::AK_CERTIFICATE.oid)]
+    #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = AK_CERTIFICATE.oid)]
     Usage { found: String },
     /// Its name is none of a vTPM.
     #[error("the certificate of the vTPM's AK names {found:?}, which is no vTPM of Azure's (CN=….TrustedVM.Azure.windows.net)")]

@@ -60,6 +60,11 @@ const EK_CERTIFICATE: TcgUsage = TcgUsage {
     oid: "2.23.133.8.1",
     der: &[0x67, 0x81, 0x05, 0x08, 0x01],
 };
+/// tcg-kp-AIKCertificate.
+pub(crate) const AK_CERTIFICATE: TcgUsage = TcgUsage {
+    oid: "2.23.133.8.3",
+    der: &[0x67, 0x81, 0x05, 0x08, 0x03],
+};
 /// For EKs, where the certificate, or a CA's, says what it is for.
 pub(crate) const USAGE: KeyUsage = KeyUsage::required_if_present(EK_CERTIFICATE.der);
 /// tcg-at-tpmManufacturer, tcg-at-tpmModel, tcg-at-tpmVersion (EK Credential Profile, 3.1.2).

@@ -10,7 +10,6 @@ use super::ek::EkDigest;
 use super::error::TpmEvidenceError;
 use super::event_log::{EventLogError, Phase};
 use super::measured_boot::MeasuredBoot;
-use super::requirements::Quoted;
 use super::vtpm::VerifiedInstance;
 use super::wire::HashAlg;
 use crate::values::HexDigest;
@@ -41,16 +40,6 @@ pub struct TpmClaims {
 }
 
 impl TpmClaims {
-    /// What reference values are compared with.
-    #[must_use]
-    pub fn quoted(&self) -> Quoted<'_> {
-        Quoted {
-            bank: self.pcr_bank,
-            pcrs: &self.pcrs,
-            event_log: self.event_log.as_ref(),
-        }
-    }
-
     /// The instance that Google has certified the EK for.
     #[must_use]
     pub fn instance(&self) -> Option<&VerifiedInstance> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustls_pki_types::UnixTime;
 
-use super::claims::EventLogClaims;
+use super::claims::{EventLogClaims, TpmClaims};
 use super::door::{self, DOOR_PCR};
 use super::error::TpmEvidenceError;
 use super::measured_boot::MeasuredBoot;
@@ -53,6 +53,18 @@ impl<'q> Quoted<'q> {
     #[must_use]
     pub fn boot(&self) -> Option<&'q MeasuredBoot> {
         self.event_log.and_then(|log| log.boot.as_deref())
+    }
+}
+
+impl TpmClaims {
+    /// What reference values are compared with.
+    #[must_use]
+    pub fn quoted(&self) -> Quoted<'_> {
+        Quoted {
+            bank: self.pcr_bank,
+            pcrs: &self.pcrs,
+            event_log: self.event_log.as_ref(),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Device paths (UEFI 2.10, 10), as far as a reader of a log wants them: files, and the parts of firmware volumes. For people only.
 
-use super::event::Guid;
+use super::guid::Guid;
 use super::reader::Fields;
 use super::text::LogText;
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::event::Guid;
+use super::guid::Guid;
 use super::reader::Fields;
 use super::text::LogText;
 

@@ -1,6 +1,7 @@
 //! SP 800-155: where the firmware's reference values are said to be.
 
-use super::event::{Guid, SaidManifest};
+use super::event::SaidManifest;
+use super::guid::Guid;
 use super::reader::Fields;
 use super::text::LogText;
 use crate::tpm::event_log::Event;

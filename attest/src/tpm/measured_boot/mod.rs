@@ -21,6 +21,7 @@ mod difference;
 mod event;
 mod facts;
 mod gpt;
+mod guid;
 mod manifest;
 mod part;
 mod read;
@@ -39,11 +40,12 @@ use serde::Serialize;
 
 pub use difference::{BootDifference, PcrDifference, Row};
 pub use event::{
-    Action, BootEvent, BootValue, DatabaseName, GrubKind, Guid, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
+    Action, BootEvent, BootValue, DatabaseName, GrubKind, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
     VariableValue,
 };
 pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven, Pcr7};
 pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
+pub use guid::Guid;
 pub use part::{NoPart, Part};
 pub use said::SAID_FORM;
 pub use signatures::{

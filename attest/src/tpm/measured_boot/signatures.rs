@@ -6,7 +6,7 @@ use attest_wire::der::lengths;
 use aws_lc_rs::digest;
 use serde::{Serialize, Serializer};
 
-use super::event::Guid;
+use super::guid::Guid;
 use super::reader::Fields;
 use super::subject::subject;
 use crate::values::HexDigest;

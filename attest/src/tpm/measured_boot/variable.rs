@@ -1,6 +1,6 @@
 //! UEFI_VARIABLE_DATA (PFP 1.06, 10.2.6): how firmware measures a variable.
 
-use super::event::Guid;
+use super::guid::Guid;
 use super::reader::Fields;
 
 /// EFI_GLOBAL_VARIABLE, 8be4df61-93ca-11d2-aa0d-00e098032b8c.

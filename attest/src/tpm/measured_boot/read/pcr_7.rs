@@ -2,7 +2,8 @@
 
 use super::{Reading, covered_data, other_variable, printable, unknown};
 use crate::tpm::event_log::TrustedEvent;
-use crate::tpm::measured_boot::event::{DatabaseName, Guid, Meaning, Proof, SecureBootVariable};
+use crate::tpm::measured_boot::event::{DatabaseName, Meaning, Proof, SecureBootVariable};
+use crate::tpm::measured_boot::guid::Guid;
 use crate::tpm::measured_boot::signatures::{AuthorisedBy, Authority, SignatureDatabase};
 use crate::tpm::measured_boot::text::LogText;
 use crate::tpm::measured_boot::variable::{GLOBAL, IMAGE_SECURITY, SHIM, VariableData};

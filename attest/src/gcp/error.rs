@@ -1,6 +1,6 @@
 use crate::advice::{Advice, advice};
 use crate::gcp::IDENTITY_TOKEN_LIMIT_BYTES;
-use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, ISSUER, LIFETIME_LIMIT_SECONDS};
+use crate::gcp::profile::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, ISSUER, LIFETIME_LIMIT_SECONDS};
 use crate::withheld::Withheld;
 
 /// Longest text of others that is taken over into an error, in characters.

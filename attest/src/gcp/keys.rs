@@ -5,7 +5,7 @@ use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
 use crate::gcp::error::printable;
-use crate::gcp::openid::Issuer;
+use crate::gcp::openid::{Issuer, Signed};
 use crate::nonce::sha256;
 
 /// Where Google publishes the keys that it signs identity tokens with (`jwks_uri` of `https://accounts.google.com`'s discovery
@@ -131,14 +131,6 @@ pub(super) struct RsaKey {
     /// Made once, since that costs a good part of a verification.
     parsed: ParsedPublicKey,
     issuer: Issuer,
-}
-
-/// A token that a key of Google's has signed. Only [`RsaKey::verify`] makes one.
-pub(super) struct Signed<'t> {
-    pub(super) text: &'t str,
-    pub(super) kid: &'t str,
-    pub(super) issuer: &'t Issuer,
-    pub(super) signature: Vec<u8>,
 }
 
 impl PartialEq for RsaKey {

@@ -20,6 +20,7 @@ mod instance;
 mod keys;
 mod kind;
 mod openid;
+mod profile;
 mod rules;
 mod verifier;
 
@@ -30,6 +31,7 @@ pub(crate) use error::printable;
 pub use error::{ADVICE, GcpError};
 pub use instance::Instance;
 pub use keys::{GoogleKeys, JWKS_LIMIT_BYTES, JWKS_URL, KEYS_LIMIT, KeysError};
+pub use profile::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, ISSUER, LIFETIME_LIMIT_SECONDS};
 pub(crate) use rules::matches;
 pub use rules::{NamePattern, Project, Rules, appraise, appraise_vtpm};
-pub use verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, ISSUER, LIFETIME_LIMIT_SECONDS, verify};
+pub use verifier::verify;

@@ -13,8 +13,7 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::gcp::error::printable;
-use crate::gcp::keys::Signed;
-use crate::gcp::verifier::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, LIFETIME_LIMIT_SECONDS};
+use crate::gcp::profile::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, LIFETIME_LIMIT_SECONDS};
 use crate::gcp::{Audience, GcpError, ISSUER, Identity, Instance, ServiceAccount, VerifiedIdentity};
 use crate::nonce::sha256;
 
@@ -75,6 +74,14 @@ impl Issuer {
     pub(super) fn google() -> Result<Self, String> {
         IssuerUrl::new(ISSUER.to_owned()).map(Self).map_err(|error| error.to_string())
     }
+}
+
+/// A token that a key of Google's has signed. Only [`crate::gcp::keys::RsaKey::verify`] makes one.
+pub(super) struct Signed<'t> {
+    pub(super) text: &'t str,
+    pub(super) kid: &'t str,
+    pub(super) issuer: &'t Issuer,
+    pub(super) signature: Vec<u8>,
 }
 
 /// A token as openidconnect verifies it.

@@ -7,18 +7,6 @@ use serde_json::Value;
 use crate::gcp::error::printable;
 use crate::gcp::{Audience, GcpError, GoogleKeys, IDENTITY_TOKEN_LIMIT_BYTES, VerifiedIdentity, openid};
 
-/// Who signs identity tokens: the `iss` claim, exactly.
-pub const ISSUER: &str = "https://accounts.google.com";
-
-/// How far Google's clock and the gateway's may differ, in seconds.
-pub const CLOCK_SKEW_SECONDS: u64 = 60;
-
-/// Longest time for which a token may be valid, in seconds: Google's are for one hour.
-pub const LIFETIME_LIMIT_SECONDS: u64 = 3600;
-
-/// Oldest token that is accepted, in seconds. A node asks for it after it was given the challenge, and sends it at once.
-pub const AGE_LIMIT_SECONDS: u64 = 600;
-
 /// The only algorithm.
 const RS256: &str = "RS256";
 

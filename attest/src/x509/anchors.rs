@@ -3,14 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::ca::malformed;
 use super::canonical::CanonicalName;
+use super::der::{content, lengths};
 use super::names::{name_text, organisation};
-use super::{Ca, Led, NoCa, path};
+use super::{Ca, Led, NoCa, path, signatures};
 use crate::nonce::sha256;
 
 /// CAs at which a path may end: roots, which are trusted because they were configured, whoever has signed them; and CAs below them, of which
@@ -204,6 +205,21 @@ impl Anchor {
     }
 }
 
+impl Ca<'_> {
+    /// Whether the key of `issuer` has signed it, by one of these algorithms.
+    #[must_use]
+    pub fn is_signed_by(&self, issuer: &Anchor, accepted: &[&dyn SignatureVerificationAlgorithm]) -> bool {
+        let (Ok(signature), Some((key_algorithm, key))) = (self.signature_algorithm(), split_spki(issuer.key())) else {
+            return false;
+        };
+        let (signed, bits) = (self.parsed().tbs_certificate.as_ref(), &self.parsed().signature_value.data);
+        accepted
+            .iter()
+            .filter(|accepted| signatures::is_named(**accepted, signature) && accepted.public_key_alg_id().as_ref() == key_algorithm)
+            .any(|accepted| accepted.verify_signature(key, signed, bits).is_ok())
+    }
+}
+
 impl<P: fmt::Display> Unusable<P> {
     /// Names a certificate that has this problem.
     #[must_use]
@@ -216,4 +232,13 @@ impl<P: fmt::Display> Unusable<P> {
             problem,
         }
     }
+}
+
+/// The content of a SubjectPublicKeyInfo in DER, split into the AlgorithmIdentifier's content and the key's bits.
+fn split_spki(spki: &[u8]) -> Option<(&[u8], &[u8])> {
+    let inside = content(spki)?;
+    let (header, length) = lengths(inside)?;
+    let (algorithm, key) = inside.split_at_checked(header + length)?;
+    let (_no_unused_bits, key) = content(key)?.split_first()?;
+    Some((content(algorithm)?, key))
 }

@@ -2,14 +2,11 @@
 
 use std::fmt;
 
-use rustls_pki_types::SignatureVerificationAlgorithm;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 
-use super::Anchor;
-use super::der::{content, lengths};
-use super::signatures;
+use super::der::content;
 
 /// A certificate whose basicConstraints make it a CA's. Nothing says yet that it is trusted.
 #[derive(Debug, Clone)]
@@ -113,19 +110,6 @@ impl<'a> Ca<'a> {
             .and_then(content)
             .ok_or_else(|| NoCa::Malformed("its signature algorithm".to_owned()))
     }
-
-    /// Whether the key of `issuer` has signed it, by one of these algorithms.
-    #[must_use]
-    pub fn is_signed_by(&self, issuer: &Anchor, accepted: &[&dyn SignatureVerificationAlgorithm]) -> bool {
-        let (Ok(signature), Some((key_algorithm, key))) = (self.signature_algorithm(), split_spki(issuer.key())) else {
-            return false;
-        };
-        let (signed, bits) = (self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data);
-        accepted
-            .iter()
-            .filter(|accepted| signatures::is_named(**accepted, signature) && accepted.public_key_alg_id().as_ref() == key_algorithm)
-            .any(|accepted| accepted.verify_signature(key, signed, bits).is_ok())
-    }
 }
 
 impl fmt::Display for CaKey {
@@ -140,13 +124,4 @@ impl fmt::Display for CaKey {
 
 pub(super) fn malformed(problem: impl ToString) -> NoCa {
     NoCa::Malformed(problem.to_string())
-}
-
-/// The content of a SubjectPublicKeyInfo in DER, split into the AlgorithmIdentifier's content and the key's bits.
-fn split_spki(spki: &[u8]) -> Option<(&[u8], &[u8])> {
-    let inside = content(spki)?;
-    let (header, length) = lengths(inside)?;
-    let (algorithm, key) = inside.split_at_checked(header + length)?;
-    let (_no_unused_bits, key) = content(key)?.split_first()?;
-    Some((content(algorithm)?, key))
 }

@@ -1,10 +1,6 @@
 //! Signature algorithms as certificates name them.
 
-use std::fmt;
-
-use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
-
-use super::spelling::Respelled;
+use rustls_pki_types::SignatureVerificationAlgorithm;
 
 /// AlgorithmIdentifiers (their contents) that mean the same: without parameters, and with NULL.
 ///
@@ -41,7 +37,7 @@ static FORMS: [(&[u8], &[u8]); 6] = [
 ];
 
 /// The other form of the content of an AlgorithmIdentifier, if it has one.
-fn other_form(content: &[u8]) -> Option<&'static [u8]> {
+pub(super) fn other_form(content: &[u8]) -> Option<&'static [u8]> {
     FORMS.iter().find_map(|&(absent, null)| match content {
         _ if content == absent => Some(null),
         _ if content == null => Some(absent),
@@ -53,53 +49,6 @@ fn other_form(content: &[u8]) -> Option<&'static [u8]> {
 pub(crate) fn is_named(algorithm: &dyn SignatureVerificationAlgorithm, named: &[u8]) -> bool {
     let own = algorithm.signature_alg_id();
     own.as_ref() == named || other_form(own.as_ref()) == Some(named)
-}
-
-/// An algorithm under one of the names that certificates give it, verifying what the CA has signed: the bytes of a certificate before its subject
-/// was respelled.
-pub(super) struct Received<'r> {
-    algorithm: &'r dyn SignatureVerificationAlgorithm,
-    id: AlgorithmIdentifier,
-    respelled: &'r Respelled<'r>,
-}
-
-impl<'r> Received<'r> {
-    /// All names of these algorithms.
-    pub(super) fn all(algorithms: &[&'r dyn SignatureVerificationAlgorithm], respelled: &'r Respelled<'r>) -> Vec<Self> {
-        let names = |algorithm: &'r dyn SignatureVerificationAlgorithm| {
-            let own = algorithm.signature_alg_id();
-            let other = other_form(own.as_ref()).map(AlgorithmIdentifier::from_slice);
-            let named = move |id| Self { algorithm, id, respelled };
-            std::iter::once(own).chain(other).map(named)
-        };
-        algorithms.iter().flat_map(|algorithm| names(*algorithm)).collect()
-    }
-
-    /// The form in which webpki takes algorithms.
-    pub(super) fn as_algorithms(all: &'r [Self]) -> Vec<&'r dyn SignatureVerificationAlgorithm> {
-        all.iter().map(|one| -> &dyn SignatureVerificationAlgorithm { one }).collect()
-    }
-}
-
-impl fmt::Debug for Received<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.algorithm.fmt(f)
-    }
-}
-
-impl SignatureVerificationAlgorithm for Received<'_> {
-    fn verify_signature(&self, public_key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
-        let holds = |signed| self.algorithm.verify_signature(public_key, signed, signature).is_ok();
-        self.respelled.signed(message).any(holds).then_some(()).ok_or(InvalidSignature)
-    }
-
-    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
-        self.algorithm.public_key_alg_id()
-    }
-
-    fn signature_alg_id(&self) -> AlgorithmIdentifier {
-        self.id
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::fmt;
 
-use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
+use rustls_pki_types::{AlgorithmIdentifier, CertificateDer, InvalidSignature, SignatureVerificationAlgorithm, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, VerifiedPath};
 
-use super::signatures::Received;
+use super::signatures::other_form;
 use super::spelling::{Presented, Respelled, Spellings};
 use super::{Anchor, Anchors, Budget, Budgeted};
 
@@ -135,4 +136,51 @@ fn check_anchors<'a, E>(end: &'a Anchor, path: &VerifiedPath<'_>, now: UnixTime)
 /// The anchor at the end of a path. One that ends at none of these ends nowhere.
 fn end_of<'a, E>(anchors: &Presented<'a>, path: &VerifiedPath<'_>) -> Result<&'a Anchor, PathProblem<'a, E>> {
     anchors.anchor(path.anchor()).ok_or(PathProblem::Path(webpki::Error::UnknownIssuer))
+}
+
+/// An algorithm under one of the names that certificates give it, verifying what the CA has signed: the bytes of a certificate before its subject
+/// was respelled.
+struct Received<'r> {
+    algorithm: &'r dyn SignatureVerificationAlgorithm,
+    id: AlgorithmIdentifier,
+    respelled: &'r Respelled<'r>,
+}
+
+impl<'r> Received<'r> {
+    /// All names of these algorithms.
+    fn all(algorithms: &[&'r dyn SignatureVerificationAlgorithm], respelled: &'r Respelled<'r>) -> Vec<Self> {
+        let names = |algorithm: &'r dyn SignatureVerificationAlgorithm| {
+            let own = algorithm.signature_alg_id();
+            let other = other_form(own.as_ref()).map(AlgorithmIdentifier::from_slice);
+            let named = move |id| Self { algorithm, id, respelled };
+            std::iter::once(own).chain(other).map(named)
+        };
+        algorithms.iter().flat_map(|algorithm| names(*algorithm)).collect()
+    }
+
+    /// The form in which webpki takes algorithms.
+    fn as_algorithms(all: &'r [Self]) -> Vec<&'r dyn SignatureVerificationAlgorithm> {
+        all.iter().map(|one| -> &dyn SignatureVerificationAlgorithm { one }).collect()
+    }
+}
+
+impl fmt::Debug for Received<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.algorithm.fmt(f)
+    }
+}
+
+impl SignatureVerificationAlgorithm for Received<'_> {
+    fn verify_signature(&self, public_key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
+        let holds = |signed| self.algorithm.verify_signature(public_key, signed, signature).is_ok();
+        self.respelled.signed(message).any(holds).then_some(()).ok_or(InvalidSignature)
+    }
+
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        self.algorithm.public_key_alg_id()
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.id
+    }
 }

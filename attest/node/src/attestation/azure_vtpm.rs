@@ -6,7 +6,7 @@ use std::thread;
 use attest_wire::azure::vtpm::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask};
 use attest_wire::protocol::Blob;
 
-use super::cloud::Binding;
+use super::binding::Binding;
 use super::{check_quote, digests, event_log};
 use crate::cloud::{Metadata, azure};
 use crate::deadline::{Backoff, Deadline};

@@ -5,14 +5,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use attest_wire::Kind;
 use attest_wire::aws::{nitro_tpm as nitro_tpm_document, sts};
 use attest_wire::azure::attested_document::ImdsNonce;
 use attest_wire::gcp::Audience;
-use attest_wire::nonce::qualifying_data;
 use attest_wire::protocol::{
     Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, StsEvidence, Task, Text,
 };
-use attest_wire::{Kind, SpkiSha256};
 use zeroize::Zeroizing;
 
 use crate::claimant::{Claimants, Purpose, Secret};
@@ -22,6 +21,7 @@ use crate::failure::{Failure, printable};
 use crate::platform::Instance;
 
 use super::azure_vtpm::AzureVtpm;
+use super::binding::Binding;
 use super::{refuse, sha256};
 
 /// The kinds that a cloud gives.
@@ -35,25 +35,6 @@ pub const KINDS: [Kind; 6] = [
 ];
 /// How long it may take to find out what the cloud gives, where it does not come late. The network is up by then: a gateway has answered.
 const FIND_LIMIT: Duration = Duration::from_secs(5);
-
-/// What the evidence is bound to.
-#[derive(Debug, Clone, Copy)]
-pub struct Binding<'a> {
-    /// The challenge's nonce.
-    pub nonce: &'a [u8],
-    pub purpose: &'a str,
-    pub pool: &'a str,
-    /// The key of the server that gave the challenge.
-    pub server_key: &'a SpkiSha256,
-}
-
-impl Binding<'_> {
-    /// As 32 bytes.
-    #[must_use]
-    pub fn qualifying_data(&self) -> [u8; 32] {
-        qualifying_data(self.nonce, self.purpose, self.pool, self.server_key)
-    }
-}
 
 /// What was found of what a cloud gives.
 #[derive(Debug, Default)]

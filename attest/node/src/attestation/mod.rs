@@ -1,6 +1,7 @@
 //! One attestation: what the node can show, the gateway's challenge, evidence of each kind that it asks for, the ticket.
 
 mod azure_vtpm;
+mod binding;
 pub mod cloud;
 pub mod means;
 
@@ -26,7 +27,7 @@ use crate::door;
 use crate::failure::{Failure, printable};
 use crate::gateway::{Gateway, GatewayError};
 
-use self::cloud::Binding;
+use self::binding::Binding;
 use self::means::{Means, TpmMeans};
 
 /// How often to start again with a new challenge when the old one was spent (the answer was lost) or has expired (the TPM is slow).

@@ -9,9 +9,9 @@ use reqwest::{RequestBuilder, StatusCode};
 use zeroize::Zeroizing;
 
 use super::Gateway;
-use super::error::GatewayError;
+use super::error::{GatewayError, TlsProblem};
 use super::http::chain;
-use super::tls::{self, TlsProblem};
+use super::tls;
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-pub use self::error::GatewayError;
+pub use self::error::{GatewayError, TlsProblem};
 use self::exchange::{ANSWER, CONFIG, refused};
 pub use self::http::Http;
 pub(crate) use self::http::{POLLS_BETWEEN_TIMERS, chain};

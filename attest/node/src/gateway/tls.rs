@@ -8,87 +8,11 @@ use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::GatewayError;
 use super::as_go::Presented;
 use super::described::{Described, date};
 use super::identity::Identity;
+use super::{GatewayError, TlsProblem};
 use crate::failure::printable;
-
-/// Why this node refuses a server's certificate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TlsProblem {
-    /// No CA of the pointer's issued it.
-    #[error("the gateway's certificate ({subject}) was issued by {issuer}, and the pointer config trusts only {trusted}")]
-    UnknownCa {
-        subject: String,
-        issuer: String,
-        /// Subjects of the CAs in the pointer.
-        trusted: String,
-    },
-    /// It is for another server.
-    #[error("the gateway's certificate is for {presented}, and the pointer config says {wanted}")]
-    WrongName {
-        /// The host in the pointer's URL.
-        wanted: String,
-        /// The names in the certificate.
-        presented: String,
-    },
-    /// This node's clock is before its notBefore.
-    #[error("this node's clock says {clock}, and the gateway's certificate is valid from {not_before} to {not_after}")]
-    NotYetValid {
-        /// RFC 3339, as the next two.
-        clock: String,
-        /// Start of validity.
-        not_before: String,
-        /// End of validity.
-        not_after: String,
-    },
-    /// This node's clock is after its notAfter.
-    #[error("the gateway's certificate was valid from {not_before} to {not_after}, and this node's clock says {clock}")]
-    Expired {
-        /// RFC 3339, as the next two.
-        clock: String,
-        /// Start of validity.
-        not_before: String,
-        /// End of validity.
-        not_after: String,
-    },
-    #[error("the gateway's certificate is refused: {0}")]
-    Other(String),
-}
-
-impl TlsProblem {
-    /// Stable code.
-    #[must_use]
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::UnknownCa { .. } => "tls-unknown-ca",
-            Self::WrongName { .. } => "tls-wrong-name",
-            Self::NotYetValid { .. } => "tls-not-yet-valid",
-            Self::Expired { .. } => "tls-expired",
-            Self::Other(_) => "tls-failed",
-        }
-    }
-
-    /// What to do.
-    #[must_use]
-    pub fn next_step(&self) -> String {
-        match self {
-            Self::UnknownCa { .. } => {
-                "put the gateway's current CA into the pointer config; if it should be there, somebody else answers at this address"
-                    .to_owned()
-            }
-            Self::WrongName { .. } => {
-                "issue a gateway certificate that has this name or address, or correct the URL in the pointer config".to_owned()
-            }
-            Self::NotYetValid { .. } => "set this node's clock (the RTC, in the firmware setup) to the current time in UTC".to_owned(),
-            Self::Expired { clock, .. } => format!(
-                "if it is not {clock}, set this node's clock (the RTC, in the firmware setup); else renew the gateway's certificate"
-            ),
-            Self::Other(_) => "check the gateway's certificate with `attest-gateway check`".to_owned(),
-        }
-    }
-}
 
 /// The CAs of one pointer.
 #[derive(Debug)]

@@ -14,7 +14,6 @@ use rustls_pki_types::pem::PemObject as _;
 use zeroize::Zeroizing;
 
 use super::csr::pem;
-use super::store::remove;
 use crate::failure::Failure;
 use crate::pointer::write;
 
@@ -157,8 +156,8 @@ impl Places {
     /// # Errors
     /// What the system says.
     pub fn forget(&self) -> io::Result<()> {
-        remove(&self.memory.join(FILE))?;
-        remove(&self.disk.join(FILE))?;
+        write::remove(&self.memory.join(FILE))?;
+        write::remove(&self.disk.join(FILE))?;
         // Somebody else's file in it stays, and with it the folder.
         let _ = fs::remove_dir(&self.disk);
         File::open(self.disk.parent().unwrap_or(&self.disk)).map_or(Ok(()), |folder| folder.sync_all())

@@ -16,6 +16,7 @@ use super::api::Certificate;
 use super::key::Key;
 use crate::failure::Failure;
 use crate::gateway::identity::{Identity, IdentityError};
+use crate::pointer::write::remove;
 
 /// Where the kubelet has it, unless it is told another (`--cert-dir`).
 pub const FOLDER: &str = "/var/lib/kubelet/pki";
@@ -108,14 +109,6 @@ fn there(path: &Path) -> io::Result<Option<fs::Metadata>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         there => there.map(Some),
-    }
-}
-
-/// Removes a file, if it is there.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

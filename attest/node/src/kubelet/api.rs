@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
-use super::csr::{self, NODE_USER, NODES, pem};
+use super::csr::{self, NODE_USER, NODES};
 use super::key::Key;
 use super::kubeconfig::Kubeconfig;
+use super::pem::pem;
 use super::store::is_valid;
 use crate::console::say;
 use crate::deadline::{Backoff, Deadline};

@@ -3,13 +3,12 @@
 use rcgen::{CertificateParams, DistinguishedName, DnType, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey};
 
 use super::key::Key;
+use super::pem::pem;
 
 /// The group of all nodes.
 pub const NODES: &str = "system:nodes";
 /// What a node is called in its certificate, before its name.
 pub const NODE_USER: &str = "system:node:";
-/// Characters of Base64 in a line of PEM (RFC 7468, 2).
-const LINE_CHARACTERS: usize = 64;
 
 /// The request of the node of this name for this key, PEM. `None` does not happen: the key signs.
 #[must_use]
@@ -37,20 +36,6 @@ impl SigningKey for Key {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.signed(message).ok_or(rcgen::Error::RemoteKeyError)
     }
-}
-
-/// A block of PEM.
-pub(super) fn pem(label: &str, der: &[u8]) -> String {
-    let base64 = zeroize::Zeroizing::new(data_encoding::BASE64.encode(der));
-    // Room for all of it at once: it may be a secret, of which no copy is to stay.
-    let mut out = String::with_capacity(base64.len() + base64.len() / LINE_CHARACTERS + 2 * label.len() + 64);
-    out.push_str(&format!("-----BEGIN {label}-----\n"));
-    for line in base64.as_bytes().chunks(LINE_CHARACTERS) {
-        out.push_str(std::str::from_utf8(line).unwrap_or_default());
-        out.push('\n');
-    }
-    out.push_str(&format!("-----END {label}-----\n"));
-    out
 }
 
 #[cfg(test)]
@@ -81,12 +66,5 @@ mod tests {
             );
             public.verify(info.raw, read.signature_value.data.as_ref()).unwrap();
         }
-    }
-
-    #[test]
-    fn pem_has_lines_of_64_characters() {
-        let text = pem("X", &[0; 49]);
-        assert_eq!(text, format!("-----BEGIN X-----\n{}\nAA==\n-----END X-----\n", "A".repeat(64)));
-        assert_eq!(pem("X", &[]), "-----BEGIN X-----\n-----END X-----\n");
     }
 }

@@ -13,7 +13,7 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use zeroize::Zeroizing;
 
-use super::csr::pem;
+use super::pem::pem;
 use crate::failure::Failure;
 use crate::pointer::write;
 

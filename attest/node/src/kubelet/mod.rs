@@ -10,6 +10,7 @@ pub mod api;
 pub mod csr;
 pub mod key;
 pub mod kubeconfig;
+mod pem;
 pub mod store;
 pub mod unit;
 

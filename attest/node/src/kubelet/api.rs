@@ -18,7 +18,7 @@ use super::csr::{self, NODE_USER, NODES};
 use super::key::Key;
 use super::kubeconfig::Kubeconfig;
 use super::pem::pem;
-use super::store::is_valid;
+use super::validity::is_valid;
 use crate::console::say;
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::{Failure, printable};

@@ -13,6 +13,7 @@ pub mod kubeconfig;
 mod pem;
 pub mod store;
 pub mod unit;
+mod validity;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

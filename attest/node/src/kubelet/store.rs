@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
 use time::macros::format_description;
-use x509_parser::prelude::FromDer as _;
 
 use super::api::Certificate;
 use super::key::Key;
+use super::validity::is_valid;
 use crate::failure::Failure;
 use crate::gateway::identity::{Identity, IdentityError};
 use crate::pointer::write::remove;
@@ -114,14 +114,6 @@ fn there(path: &Path) -> io::Result<Option<fs::Metadata>> {
 
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
-/// Whether a certificate (DER) is good at a time since 1970, as the kubelet looks at its own: it is not over.
-pub(super) fn is_valid(certificate: &[u8], now: Duration) -> bool {
-    let Ok((_, certificate)) = x509_parser::certificate::X509Certificate::from_der(certificate) else {
-        return false;
-    };
-    i64::try_from(now.as_secs()).is_ok_and(|now| now < certificate.validity().not_after.timestamp())
 }
 
 fn failure(path: &Path, error: &dyn std::fmt::Display) -> Failure {

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::ek::{EkOrigin, EndorsementKey, marshal};
 use super::ek_policy::EkAuthorization;
 use super::error::Doing as _;
-use super::quote::hashing_algorithm;
+use super::hash::hashing_algorithm;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
 use crate::deadline::Deadline;

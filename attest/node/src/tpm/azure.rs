@@ -6,6 +6,7 @@ use tss_esapi::handles::KeyHandle;
 use tss_esapi::structures::{Public, RsaScheme};
 
 use super::ek::marshal;
+use super::hash::hashing_algorithm;
 use super::retry::UNAUTHORIZED;
 use super::{Quote, Tpm, TpmError};
 
@@ -69,7 +70,7 @@ impl Tpm {
 fn scheme_hash(public: &Public) -> Option<HashAlg> {
     match public {
         Public::Rsa { parameters, .. } => match parameters.rsa_scheme() {
-            RsaScheme::RsaSsa(scheme) if scheme.hashing_algorithm() == super::quote::hashing_algorithm(HASH) => Some(HASH),
+            RsaScheme::RsaSsa(scheme) if scheme.hashing_algorithm() == hashing_algorithm(HASH) => Some(HASH),
             _ => None,
         },
         _ => None,

@@ -12,6 +12,7 @@ pub mod ek;
 mod ek_policy;
 mod ek_template;
 mod error;
+mod hash;
 mod nv;
 mod quote;
 mod retry;

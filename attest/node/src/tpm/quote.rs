@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use attest_wire::tpm::wire::HashAlg;
 use tss_esapi::constants::CapabilityType;
 use tss_esapi::handles::KeyHandle;
-use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::structures::{AttestInfo, CapabilityData, Data, PcrSelectionList, PcrSelectionListBuilder, PcrSlot, SignatureScheme};
 use tss_esapi::traits::Marshall as _;
 
 use super::attester::Attester;
 use super::error::Doing as _;
+use super::hash::hashing_algorithm;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
 
@@ -148,15 +148,6 @@ fn selection(bank: HashAlg, pcrs: &[u8]) -> Result<PcrSelectionList, TpmError> {
                 .build()
         })
         .doing("selecting the PCRs")
-}
-
-/// tss-esapi's name of a hash algorithm.
-pub(super) const fn hashing_algorithm(hash: HashAlg) -> HashingAlgorithm {
-    match hash {
-        HashAlg::Sha256 => HashingAlgorithm::Sha256,
-        HashAlg::Sha384 => HashingAlgorithm::Sha384,
-        HashAlg::Sha512 => HashingAlgorithm::Sha512,
-    }
 }
 
 fn index_of(slot: PcrSlot) -> u8 {

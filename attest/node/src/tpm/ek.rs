@@ -4,7 +4,6 @@
 //! Profile (2.6, annex B). Often the key is also kept at a persistent handle, which saves deriving it.
 
 use std::fmt;
-use std::str::FromStr;
 
 use attest_wire::EkDigest;
 use attest_wire::protocol::HexDigest;
@@ -20,49 +19,12 @@ use super::ek_policy::EkAuthorization;
 use super::ek_template::{TEMPLATES, Template, UNCERTIFIED_TEMPLATES};
 use super::error::Doing as _;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
-use super::{Tpm, TpmError, nv};
+use super::{EkChoice, Tpm, TpmError, nv};
 
 /// Persistent handles of endorsement keys (TCG Registry of Reserved TPM 2.0 Handles and Localities, 2.3.1).
 const PERSISTENT: std::ops::RangeInclusive<u32> = 0x8101_0000..=0x8101_ffff;
 /// Most persistent keys looked at: TPMs keep seven at the least and a few dozen at the most.
 const PERSISTENT_LIMIT: usize = 32;
-
-/// Which kind of EK to attest with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EkChoice {
-    /// The first with a certificate; RSA-2048 if none has one.
-    #[default]
-    Auto,
-    /// An RSA key.
-    Rsa,
-    /// An elliptic-curve key.
-    Ecc,
-}
-
-impl EkChoice {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Rsa => "rsa",
-            Self::Ecc => "ecc",
-        }
-    }
-
-    const fn allows(self, family: EkChoice) -> bool {
-        matches!((self, family), (Self::Auto, _) | (Self::Rsa, Self::Rsa) | (Self::Ecc, Self::Ecc))
-    }
-}
-
-impl FromStr for EkChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Auto, Self::Rsa, Self::Ecc]
-            .into_iter()
-            .find(|choice| choice.name() == text)
-            .ok_or_else(|| format!("{text:?} is none of auto, rsa, ecc"))
-    }
-}
 
 /// Where an EK comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

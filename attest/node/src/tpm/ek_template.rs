@@ -7,7 +7,7 @@ use tss_esapi::interface_types::ecc::EccCurve;
 use tss_esapi::interface_types::key_bits::RsaKeyBits;
 use tss_esapi::structures::{Digest, EccPoint, Public, PublicKeyRsa};
 
-use super::ek::EkChoice;
+use super::ek_choice::EkChoice;
 use super::ek_policy::POLICY_B_SHA256;
 
 /// A template of the EK Credential Profile and the NV index of its key's certificate.

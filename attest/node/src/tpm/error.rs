@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attest_wire::tpm::ek::EkAreaError;
 
-use super::retry::{Lockout, Warning};
+use super::warning::{Lockout, Warning};
 use crate::failure::Failure;
 
 /// A failure of the TPM, or something that it cannot do.

@@ -17,6 +17,7 @@ mod hash;
 mod nv;
 mod quote;
 mod retry;
+mod warning;
 
 use std::str::FromStr;
 use std::thread;
@@ -37,7 +38,7 @@ pub use self::ek_template::Template;
 pub use self::error::TpmError;
 pub use self::quote::Quote;
 use self::retry::UNAUTHORIZED;
-pub use self::retry::{Lockout, Warning};
+pub use self::warning::{Lockout, Warning};
 use crate::deadline::{Backoff, Deadline};
 
 /// Most handles asked for in one TPM2_GetCapability: what fits in the TPM's capability buffer (MAX_CAP_HANDLES, Part 2, 10.3).

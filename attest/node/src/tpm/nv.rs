@@ -8,7 +8,8 @@ use tss_esapi::interface_types::resource_handles::NvAuth;
 use tss_esapi::structures::MaxNvBuffer;
 
 use super::error::Doing as _;
-use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED, Warning};
+use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
+use super::warning::Warning;
 use super::{Tpm, TpmError};
 
 /// Where EK certificates are: low range, high range, and the issuers' certificates after them.

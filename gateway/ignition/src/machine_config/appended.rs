@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::render::Rendered;
-use super::second_stage::OF_ANY_RELEASE;
 use super::{ControllerConfig, WithConfig};
 use crate::{Config, Inexpressible, SpecVersion, data_url};
 
@@ -23,6 +22,15 @@ const CLOUD_CA: &str = "/etc/kubernetes/static-pod-resources/configmaps/cloud-co
 const MODE: u32 = 0o644;
 /// The newest spec version that the operator reads.
 const OPERATOR_NEWEST: SpecVersion = SpecVersion::V3_5;
+/// The spec versions that an object for any release of the operator can be in, the best first: each release reads the older ones, too, and none reads
+/// 3.0. Those of 2026 read up to 3.5.
+pub(super) const OF_ANY_RELEASE: [SpecVersion; 5] = [
+    SpecVersion::V3_1,
+    SpecVersion::V3_2,
+    SpecVersion::V3_3,
+    SpecVersion::V3_4,
+    SpecVersion::V3_5,
+];
 /// Ignition knows kernel arguments since this version.
 pub const KERNEL_ARGUMENTS_SINCE: SpecVersion = SpecVersion::V3_3;
 

@@ -7,23 +7,14 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::appended::{Appended, CONTENT, ENCAPSULATED, KUBECONFIG, Kubeconfig, NODE_ANNOTATIONS};
+use super::appended::{Appended, CONTENT, ENCAPSULATED, KUBECONFIG, Kubeconfig, NODE_ANNOTATIONS, OF_ANY_RELEASE};
 use super::render::{self, Rendered};
 use super::{ControllerConfig, KernelType, Spec};
-use crate::{Config, Inexpressible, SpecVersion, data_url};
+use crate::{Config, Inexpressible, data_url};
 
 /// Largest MachineConfig, in bytes: what etcd takes in a request. machine-config-operator 7ff337a, pkg/controller/common/constants.go,
 /// `MaxMachineConfigSize`.
 pub const OBJECT_LIMIT_BYTES: usize = 1_572_864;
-/// The spec versions that an object for any release of the operator can be in, the best first: each release reads the older ones, too, and none reads
-/// 3.0. Those of 2026 read up to 3.5.
-pub(super) const OF_ANY_RELEASE: [SpecVersion; 5] = [
-    SpecVersion::V3_1,
-    SpecVersion::V3_2,
-    SpecVersion::V3_3,
-    SpecVersion::V3_4,
-    SpecVersion::V3_5,
-];
 /// What a Machine Config Server appends, and a MachineConfig does not have: the daemon changes or removes it, and would take that for drift.
 const APPENDED: [&str; 4] = [NODE_ANNOTATIONS, KUBECONFIG, CONTENT, ENCAPSULATED];
 /// The labels of the object. None is a role, so no pool takes it for an ingredient; and without an annotation of the operator's version, nothing takes it for

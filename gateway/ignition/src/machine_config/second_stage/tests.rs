@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::SpecVersion;
 use crate::machine_config::GENERATED_ANNOTATION;
 
 fn config(mut value: Value) -> Config {

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::manifest::yaml_options;
+use super::yaml::yaml_options;
 
 /// How deep a document is looked into: no object of Kubernetes is half as deep, and each level takes more of the stack than reading it did.
 const DEPTH_LIMIT: usize = 32;

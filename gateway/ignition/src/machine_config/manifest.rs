@@ -6,9 +6,10 @@ use std::path::Path;
 use data_encoding::BASE64;
 use serde::Deserialize;
 use serde_json::Value;
-use serde_saphyr::{Options, Spanned};
+use serde_saphyr::Spanned;
 
 use super::locate::line_of;
+use super::yaml::yaml_options;
 use super::{
     ControllerConfig, GENERATED_ANNOTATION, KernelType, MachineConfig, MachineConfigPool, Manifests, NEEDED_ANNOTATION, Origin,
     PRE_BUILT_IMAGE_ANNOTATION, RENDERED_PREFIX, ROLE_LABEL, Selector, Spec,
@@ -56,15 +57,6 @@ pub enum ManifestError {
         /// Where the second is.
         second: Origin,
     },
-}
-
-/// How YAML is read: as Kubernetes reads it, within bounds, and without the text in errors, which may hold secrets.
-pub(super) fn yaml_options() -> Options {
-    let mut options = Options::default();
-    // `mode: 0644` is what people write, and what Kubernetes takes for 420.
-    options.legacy_octal_numbers = true;
-    options.with_snippet = false;
-    options
 }
 
 impl Manifests {

@@ -8,6 +8,7 @@ mod locate;
 pub mod manifest;
 pub mod render;
 pub mod second_stage;
+mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::SpecVersion;
 use super::validate::{self, Invalid};
-use super::{express, spec2};
+use super::{features, spec2};
 
 /// An Ignition config of any accepted spec version, brought to the newest. What is not set is not there: no nulls, no empty objects or
 /// lists. So two configs that mean the same are the same, but for the order of lists.
@@ -126,7 +126,7 @@ impl Config {
         validate::validate(&config)?;
         if version < SpecVersion::NEWEST {
             // Ignition refuses words of later versions too: formats, URL schemes, hashes.
-            express::known_to(&config, version).map_err(|newer| Invalid {
+            features::known_to(&config, version).map_err(|newer| Invalid {
                 place: newer.place,
                 problem: newer.problem,
             })?;

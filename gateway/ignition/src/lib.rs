@@ -7,6 +7,7 @@
 mod config;
 pub mod data_url;
 mod express;
+mod features;
 mod hashed;
 pub mod lint;
 pub mod machine_config;
@@ -18,7 +19,7 @@ mod version;
 
 pub use config::without_values;
 pub use config::{Config, NotAConfig};
-pub use express::Inexpressible;
+pub use features::Inexpressible;
 pub use hashed::Hashed;
 pub use spec2::NotTranslatable;
 pub use validate::Invalid;

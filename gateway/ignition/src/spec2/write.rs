@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ROOT, VERSION, schema};
 use crate::SpecVersion;
-use crate::express::Inexpressible;
+use crate::features::Inexpressible;
 
 type Fields = Map<String, Value>;
 

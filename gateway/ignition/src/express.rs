@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
-use super::config::{is_pruned, without_values};
+use super::config::is_pruned;
 use super::features::{Inexpressible, known_to};
+use super::parse::without_values;
 use super::{Config, SpecVersion, spec2};
 
 impl Config {

@@ -12,15 +12,16 @@ mod hashed;
 pub mod lint;
 pub mod machine_config;
 mod merge;
+mod parse;
 mod schema;
 mod spec2;
 mod validate;
 mod version;
 
-pub use config::without_values;
-pub use config::{Config, NotAConfig};
+pub use config::Config;
 pub use features::Inexpressible;
 pub use hashed::Hashed;
+pub use parse::{NotAConfig, without_values};
 pub use spec2::NotTranslatable;
 pub use validate::Invalid;
 pub use version::{SpecVersion, UnknownVersion};

@@ -356,6 +356,7 @@ fn cycles(modules: &Modules) -> Vec<String> {
 fn the_modules_of_a_folder_have_no_import_cycle() {
     let mut found = Vec::new();
     for file in [
+        "attest/node/src/lib.rs",
         "attest/src/lib.rs",
         "attest/wire/src/lib.rs",
         "gateway/attestation-log/src/lib.rs",

@@ -1,4 +1,5 @@
-//! AWS's names: regions, accounts, instances. Their form only; which of them are accepted is a pool's rule.
+//! The form of AWS's names: regions, accounts, instances, roles. A pool's rules say which of them are accepted.
+//! Texts from AWS and names in its certificates, fit for a log.
 
 use x509_parser::x509::X509Name;
 
@@ -35,7 +36,7 @@ pub(super) fn is_any_instance(text: &str) -> bool {
     text.strip_prefix("i-").is_some_and(|id| !id.is_empty() && is_lower_hex(id))
 }
 
-/// Whether a text has the form of a role's name.
+/// Returns whether a text has the form of a role's name.
 pub(super) fn is_role(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
     (1..=ROLE_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(allowed)
@@ -47,6 +48,7 @@ pub(super) fn printable(text: &str) -> String {
     values::printable(text, TEXT_LIMIT_CHARS)
 }
 
+/// Formats a name of a certificate, fit for a log.
 pub(super) fn name_text(name: &X509Name<'_>) -> String {
     printable(&name.to_string())
 }

@@ -57,7 +57,7 @@ impl<'q> Quoted<'q> {
 }
 
 impl TpmClaims {
-    /// What reference values are compared with.
+    /// Returns the quoted values, which reference values are compared with.
     #[must_use]
     pub fn quoted(&self) -> Quoted<'_> {
         Quoted {

@@ -206,7 +206,7 @@ impl Anchor {
 }
 
 impl Ca<'_> {
-    /// Whether the key of `issuer` has signed it, by one of these algorithms.
+    /// Returns whether the key of `issuer` has signed this certificate, by one of these algorithms.
     #[must_use]
     pub fn is_signed_by(&self, issuer: &Anchor, accepted: &[&dyn SignatureVerificationAlgorithm]) -> bool {
         let (Ok(signature), Some((key_algorithm, key))) = (self.signature_algorithm(), split_spki(issuer.key())) else {
@@ -234,7 +234,7 @@ impl<P: fmt::Display> Unusable<P> {
     }
 }
 
-/// The content of a SubjectPublicKeyInfo in DER, split into the AlgorithmIdentifier's content and the key's bits.
+/// Splits a SubjectPublicKeyInfo in DER into the AlgorithmIdentifier's content and the key's bits.
 fn split_spki(spki: &[u8]) -> Option<(&[u8], &[u8])> {
     let inside = content(spki)?;
     let (header, length) = lengths(inside)?;

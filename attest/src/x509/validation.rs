@@ -147,7 +147,7 @@ struct Received<'r> {
 }
 
 impl<'r> Received<'r> {
-    /// All names of these algorithms.
+    /// Returns these algorithms, each under all of its names.
     fn all(algorithms: &[&'r dyn SignatureVerificationAlgorithm], respelled: &'r Respelled<'r>) -> Vec<Self> {
         let names = |algorithm: &'r dyn SignatureVerificationAlgorithm| {
             let own = algorithm.signature_alg_id();
@@ -158,7 +158,7 @@ impl<'r> Received<'r> {
         algorithms.iter().flat_map(|algorithm| names(*algorithm)).collect()
     }
 
-    /// The form in which webpki takes algorithms.
+    /// Returns the algorithms in the form in which webpki takes them.
     fn as_algorithms(all: &'r [Self]) -> Vec<&'r dyn SignatureVerificationAlgorithm> {
         all.iter().map(|one| -> &dyn SignatureVerificationAlgorithm { one }).collect()
     }

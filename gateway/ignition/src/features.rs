@@ -6,39 +6,39 @@ use serde_json::{Map, Value};
 
 use super::{Config, SpecVersion};
 
-/// A config that an older spec version has no words for.
+/// A config that an older spec version cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place} cannot be said in spec {version}: {problem}")]
 pub struct Inexpressible {
-    /// The version that was wanted.
+    /// The requested version.
     pub version: SpecVersion,
     pub place: String,
-    /// What it has no words for.
+    /// The feature that the version lacks.
     pub problem: String,
 }
 
-/// What becomes of a value in a version that does not know it.
+/// The judgement of a value for a version that lacks its feature.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// The older version knows it too.
+    /// The older version knows this value too.
     Known,
-    /// It says nothing that its absence does not say.
+    /// The value means the same as its absence.
     Nothing,
-    /// It says something.
+    /// The value means something that the older version cannot express.
     Unsaid,
 }
 
-/// Something that came with a version.
+/// A feature of configs that came with a version.
 struct Feature {
     since: SpecVersion,
-    /// `*` is each entry of a list.
+    /// The path of the field; `*` stands for each entry of a list.
     place: &'static str,
     judge: fn(&Value) -> Verdict,
-    /// What it is, for an [`Inexpressible`].
+    /// The feature's name in an [`Inexpressible`].
     what: &'static str,
 }
 
-/// What came with each version, from Ignition's own list ("Migrating between configuration versions") and its schemas.
+/// The features of each version, from Ignition's own list ("Migrating between configuration versions") and its schemas.
 const FEATURES: &[Feature] = {
     use SpecVersion::{V3_1, V3_2, V3_3, V3_4, V3_5, V3_6};
     &[
@@ -69,7 +69,7 @@ const FEATURES: &[Feature] = {
     ]
 };
 
-/// What came for everything that is fetched; the place is within one of [`RESOURCES`].
+/// The features of fetched resources; each place is within one of [`RESOURCES`].
 const RESOURCE_FEATURES: &[Feature] = &[
     Feature::new(SpecVersion::V3_4, "source", arn, "ARNs"),
     Feature::new(SpecVersion::V3_2, "source", google, "Google Cloud Storage"),
@@ -77,7 +77,7 @@ const RESOURCE_FEATURES: &[Feature] = &[
     Feature::new(SpecVersion::V3_1, "verification.hash", sha256, "SHA-256"),
 ];
 
-/// Everything that is fetched.
+/// The places of fetched resources in a config.
 const RESOURCES: [&str; 6] = [
     "ignition.config.merge.*",
     "ignition.config.replace",
@@ -87,7 +87,7 @@ const RESOURCES: [&str; 6] = [
     "storage.luks.*.keyFile",
 ];
 
-/// The config without what says nothing, if that version knows the rest. Spec 2.2 knows less than 3.0 of each thing.
+/// Returns the config without values that mean the same as their absence, if that version knows all others. Spec 2.2 has no feature that 3.0 lacks.
 pub(super) fn known_to(config: &Config, version: SpecVersion) -> Result<Cow<'_, Map<String, Value>>, Inexpressible> {
     let mut says_nothing = Vec::new();
     for (feature, place) in newer_than(version) {
@@ -114,7 +114,7 @@ pub(super) fn known_to(config: &Config, version: SpecVersion) -> Result<Cow<'_, 
     }
 }
 
-/// What that version does not know, and the steps to each of its places.
+/// Returns the features that came after a version, each with the steps to its place.
 fn newer_than(version: SpecVersion) -> impl Iterator<Item = (&'static Feature, Vec<&'static str>)> {
     let newer = move |feature: &&Feature| feature.since > version;
     let plain = FEATURES.iter().filter(newer);
@@ -132,7 +132,7 @@ impl Feature {
         Self { since, place, judge, what }
     }
 
-    /// Whether something is there that says nothing. The error is the place of what says something.
+    /// Returns whether a value is there that means the same as its absence. The error is the place of a value that means something.
     fn look(&self, fields: &Map<String, Value>, steps: &[&str]) -> Result<bool, String> {
         let [field, rest @ ..] = steps else { return Ok(false) };
         let Some(value) = fields.get(*field) else { return Ok(false) };
@@ -160,7 +160,7 @@ impl Feature {
         }
     }
 
-    /// Takes out what says nothing.
+    /// Removes values that mean the same as their absence.
     fn take_out(&self, value: &mut Value, steps: &[&str]) {
         match (steps, value) {
             (["*", rest @ ..], Value::Array(entries)) => entries.iter_mut().for_each(|entry| self.take_out(entry, rest)),
@@ -213,7 +213,7 @@ fn any_pin(value: &Value) -> Verdict {
     known_unless(!matches!(value.as_str(), Some("" | "tpm2" | "tang" | "sss")))
 }
 
-/// In spec 3.2 a custom pin that is there must be complete.
+/// Judges a custom pin: in spec 3.2 one that is there must be complete.
 fn without_pin(value: &Value) -> Verdict {
     let pinned = value.get("pin").and_then(Value::as_str).is_some_and(|pin| !pin.is_empty());
     if pinned { Verdict::Known } else { Verdict::Nothing }

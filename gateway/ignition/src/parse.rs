@@ -10,33 +10,32 @@ use serde_json::{Map, Value};
 use super::validate::{self, Invalid};
 use super::{Config, SpecVersion, features, spec2};
 
-/// What nodes would refuse to boot from, or would silently boot from without half of it.
+/// A config that Ignition would refuse, or would silently apply in part.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAConfig {
     /// A config without anything: to Ignition an empty file is one, which boots the node unconfigured.
     #[error("the config is empty")]
     Empty,
-    /// Not JSON, or a field of the wrong type.
+    /// A text that is not JSON, or has a field of the wrong type.
     #[error("not an Ignition config: {0}")]
     Parse(String),
     /// A field of the wrong type, by its place.
     #[error("{place}: {problem}")]
     Field {
-        /// Where, as in `storage.files.3.mode`.
+        /// The path of the field, such as `storage.files.3.mode`.
         place: String,
-        /// What is wrong with it.
         problem: String,
     },
-    /// No version, or one that the gateway does not read.
+    /// A config without a version, or with one that the gateway does not read.
     #[error("ignition.version is {found}: 2.2.0 and 3.0.0 to 3.6.0 are read")]
     Version { found: String },
-    /// A key that Ignition does not know in that version: it would drop it without a word.
+    /// A key that Ignition does not know in that version, and would silently drop.
     #[error("Ignition {version} does not know {key}: a node would silently boot without it")]
     UnknownKey { version: SpecVersion, key: String },
     /// A config that Ignition would refuse.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// A config of spec 2 that says what spec 3 cannot.
+    /// A config of spec 2 that spec 3 cannot express.
     #[error("spec 2: {0}")]
     Spec2(#[from] spec2::NotTranslatable),
 }
@@ -63,7 +62,7 @@ impl Config {
         Self::read(bytes, value)
     }
 
-    /// As [`Config::parse`], of something that was read already.
+    /// Reads a config as [`Config::parse`] does, from parsed JSON.
     ///
     /// # Errors
     /// [`NotAConfig`].
@@ -83,7 +82,7 @@ impl Config {
         })
     }
 
-    /// What is right by its schema, as it was read and as the schema has it.
+    /// Takes a config that satisfies its schema: `read` is its JSON, `typed` the same by the schema.
     fn right(read: &Value, typed: Value, version: SpecVersion) -> Result<Self, NotAConfig> {
         if let Some(place) = list_for_object(read, &typed) {
             let problem = "a list, where an object belongs".to_owned();
@@ -105,7 +104,7 @@ impl Config {
         Self::taken(held, version)
     }
 
-    /// A config that is right by the schema of its version.
+    /// Takes a config that satisfies the schema of its version.
     fn taken(mut held: Map<String, Value>, version: SpecVersion) -> Result<Self, NotAConfig> {
         if version < SpecVersion::V3_6 {
             mask_special_mode_bits(&mut held);
@@ -122,7 +121,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what a merge has made: two configs that Ignition takes can make one that it refuses.
+    /// Validates a merged config: two configs that Ignition accepts can make one that it refuses.
     ///
     /// # Errors
     /// [`Invalid`].
@@ -143,7 +142,7 @@ fn version_of(value: &Value) -> Result<SpecVersion, NotAConfig> {
     text.parse().map_err(|_| unknown(text))
 }
 
-/// A config of spec 3 that is right by the schema of its version, in one pass; `None` of what is not, or is of another: why, the long way finds.
+/// Reads a config of spec 3 in one pass; `None` if it does not satisfy the schema of its version, for which [`typed`] finds the reason.
 fn right(bytes: &[u8]) -> Option<(SpecVersion, ignition_config::Config)> {
     use ignition_config::Config::{V3_0, V3_1, V3_2, V3_3, V3_4, V3_5, V3_6};
     let (config, unknown) = ignition_config::Config::parse_slice(bytes).ok()?;
@@ -160,7 +159,7 @@ fn right(bytes: &[u8]) -> Option<(SpecVersion, ignition_config::Config)> {
     unknown.is_empty().then_some((version, config))
 }
 
-/// The config by the schema of its version, without what is not set.
+/// Reads a config by the schema of its version, without fields that are not set.
 fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAConfig> {
     let parse = |problem: &dyn fmt::Display| NotAConfig::Parse(without_values(&problem.to_string()));
     let (config, warnings) = ignition_config::Config::parse_slice(bytes).map_err(|error| parse(&error))?;
@@ -174,7 +173,7 @@ fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAC
     }
 }
 
-/// Where a list stands for an object: serde takes its entries for the fields, in their order; Ignition refuses it.
+/// Returns the place of a list that stands for an object. serde takes its entries for the fields, in their order; Ignition refuses it.
 fn list_for_object(read: &Value, typed: &Value) -> Option<String> {
     let within = |key: &str, read, typed| {
         let place = list_for_object(read, typed)?;
@@ -195,16 +194,16 @@ fn list_for_object(read: &Value, typed: &Value) -> Option<String> {
     }
 }
 
-/// What a version's schema says of something that was read already.
+/// The schema of a spec version, applied to parsed JSON.
 struct Schema {
-    /// It, as the schema has it, if all of it is known, and of the right type.
+    /// Returns the config by the schema, if all fields are known and of the right type.
     typed: fn(&Value) -> Option<Value>,
-    /// The first field of the wrong type.
+    /// Returns the first field of the wrong type.
     wrong_field: fn(&Value) -> Option<NotAConfig>,
 }
 
 impl Schema {
-    /// Of a version of spec 3.
+    /// Returns the schema of a version of spec 3.
     const fn of_version(version: SpecVersion) -> Option<Self> {
         Some(match version {
             SpecVersion::V2_2 => return None,
@@ -238,7 +237,7 @@ impl Schema {
     }
 }
 
-/// Before spec 3.6 Ignition does not set them, whatever the config says; taken over, they would suddenly count.
+/// Removes mode bits that Ignition does not set before spec 3.6. In a config of a newer version they would take effect.
 fn mask_special_mode_bits(config: &mut Map<String, Value>) {
     for list in ["files", "directories"] {
         let entries = config
@@ -255,7 +254,7 @@ fn mask_special_mode_bits(config: &mut Map<String, Value>) {
     }
 }
 
-/// A parser's message without the values that it quotes: they may be secrets.
+/// Returns a parser's message without the values that it quotes: they may be secrets.
 pub fn without_values(message: &str) -> String {
     match Regex::new(r#"(?s)(string|integer|floating point|character) ["`].*["`], expected"#) {
         Ok(quoted) => quoted.replace(message, "$1, expected").into_owned(),

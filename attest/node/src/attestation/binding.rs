@@ -1,12 +1,12 @@
-//! The values of one challenge that evidence is bound to.
+//! Binding of evidence to a challenge.
 
 use attest_wire::SpkiSha256;
 use attest_wire::nonce::qualifying_data;
 
-/// What the evidence is bound to.
+/// The values of a challenge that evidence is bound to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Binding<'a> {
-    /// The challenge's nonce.
+    /// The nonce of the challenge.
     pub(super) nonce: &'a [u8],
     pub(super) purpose: &'a str,
     pub(super) pool: &'a str,
@@ -15,7 +15,7 @@ pub(super) struct Binding<'a> {
 }
 
 impl Binding<'_> {
-    /// As 32 bytes.
+    /// Returns the digest of these values, 32 bytes: the qualifying data of a quote.
     #[must_use]
     pub(super) fn qualifying_data(&self) -> [u8; 32] {
         qualifying_data(self.nonce, self.purpose, self.pool, self.server_key)

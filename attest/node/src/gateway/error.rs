@@ -61,10 +61,10 @@ pub enum GatewayError {
     Client(String),
 }
 
-/// Why this node refuses a server's certificate.
+/// A server's certificate that this node refuses, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsProblem {
-    /// No CA of the pointer's issued it.
+    /// A certificate that no CA of the pointer's issued.
     #[error("the gateway's certificate ({subject}) was issued by {issuer}, and the pointer config trusts only {trusted}")]
     UnknownCa {
         subject: String,
@@ -72,7 +72,7 @@ pub enum TlsProblem {
         /// Subjects of the CAs in the pointer.
         trusted: String,
     },
-    /// It is for another server.
+    /// A certificate for another server.
     #[error("the gateway's certificate is for {presented}, and the pointer config says {wanted}")]
     WrongName {
         /// The host in the pointer's URL.
@@ -80,24 +80,20 @@ pub enum TlsProblem {
         /// The names in the certificate.
         presented: String,
     },
-    /// This node's clock is before its notBefore.
+    /// A certificate that is not valid yet by this node's clock.
     #[error("this node's clock says {clock}, and the gateway's certificate is valid from {not_before} to {not_after}")]
     NotYetValid {
-        /// RFC 3339, as the next two.
+        /// In RFC 3339, like the two dates.
         clock: String,
-        /// Start of validity.
         not_before: String,
-        /// End of validity.
         not_after: String,
     },
-    /// This node's clock is after its notAfter.
+    /// A certificate that has expired by this node's clock.
     #[error("the gateway's certificate was valid from {not_before} to {not_after}, and this node's clock says {clock}")]
     Expired {
-        /// RFC 3339, as the next two.
+        /// In RFC 3339, like the two dates.
         clock: String,
-        /// Start of validity.
         not_before: String,
-        /// End of validity.
         not_after: String,
     },
     #[error("the gateway's certificate is refused: {0}")]
@@ -105,7 +101,7 @@ pub enum TlsProblem {
 }
 
 impl TlsProblem {
-    /// Stable code.
+    /// Returns the stable code.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -117,7 +113,7 @@ impl TlsProblem {
         }
     }
 
-    /// What to do.
+    /// Returns the next step for the administrator.
     #[must_use]
     pub fn next_step(&self) -> String {
         match self {

@@ -1,9 +1,9 @@
-//! PEM (RFC 7468).
+//! The textual encoding of keys and certificates, PEM (RFC 7468).
 
 /// Characters of Base64 in a line of PEM (RFC 7468, 2).
 const LINE_CHARACTERS: usize = 64;
 
-/// A block of PEM.
+/// Encodes DER as a PEM block with this label.
 pub(super) fn pem(label: &str, der: &[u8]) -> String {
     let base64 = zeroize::Zeroizing::new(data_encoding::BASE64.encode(der));
     // Room for all of it at once: it may be a secret, of which no copy is to stay.

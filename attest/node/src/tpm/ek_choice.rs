@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// Which kind of EK to attest with.
+/// The kind of EK to attest with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EkChoice {
     /// The first with a certificate; RSA-2048 if none has one.

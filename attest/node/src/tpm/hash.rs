@@ -3,7 +3,7 @@
 use attest_wire::tpm::wire::HashAlg;
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 
-/// tss-esapi's name of a hash algorithm.
+/// Returns the name of a hash algorithm in tss-esapi.
 pub(super) const fn hashing_algorithm(hash: HashAlg) -> HashingAlgorithm {
     match hash {
         HashAlg::Sha256 => HashingAlgorithm::Sha256,

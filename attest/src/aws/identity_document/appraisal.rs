@@ -9,7 +9,7 @@ use crate::withheld::Withheld;
 /// Compares a verified document with a pool's rules, at `now`.
 ///
 /// # Errors
-/// [`IdentityDocumentError::NotAccepted`] and those about replay and age.
+/// [`IdentityDocumentError::NotAccepted`], [`IdentityDocumentError::Replayable`], and those about age.
 pub fn appraise(
     document: &Replayable<VerifiedIdentityDocument>,
     rules: &IdentityDocumentRules,
@@ -21,7 +21,8 @@ pub fn appraise(
     appraise_beside_fresh(document, rules, now)
 }
 
-/// The same beside evidence that is bound to the challenge and names the same instance: then a copy is worth nothing.
+/// Compares a verified document as [`appraise`] does, next to evidence that is bound to the challenge and names the same instance. A copy of the
+/// document is worth nothing then.
 ///
 /// # Errors
 /// [`IdentityDocumentError::NotAccepted`] and those about age.

@@ -36,7 +36,7 @@ pub fn appraise(document: &VerifiedAttestedDocument, rules: &AttestedDocumentRul
     }
 }
 
-/// Azure's identifiers do not tell upper from lower case.
+/// Compares an identifier of Azure's without regard to case.
 fn one_of(rule: Rule, found: Option<&str>, accepted: &[String]) -> Result<(), AttestedDocumentError> {
     if found.is_some_and(|found| accepted.iter().any(|accepted| accepted.eq_ignore_ascii_case(found))) {
         return Ok(());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_log::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
+use attest_recording::PendingIn;
 use attest_store::Embedded;
 use attest_system::clock::Clock;
 use tokio::task::JoinSet;
@@ -74,7 +75,11 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
     };
     let retention = Retention::new(log, rule, vec![blobs]);
     assert_eq!(
-        retention.tend(&journal, &store, Clock::Fixed(now())).await.into_result().unwrap(),
+        retention
+            .tend(&journal, &PendingIn(&store), Clock::Fixed(now()))
+            .await
+            .into_result()
+            .unwrap(),
         None
     );
     journal.checkpoint(now()).await.unwrap();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use attest_log::{
-    Blobs, CheckpointLine, Decision, Journal, JournalError, Keeping, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, kept,
-    link_of,
+    Blobs, CheckpointLine, Decision, Journal, JournalError, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, link_of,
 };
+use attest_recording::{Keeping, keep_checkpoint, kept};
 use attest_store::{Embedded, EntryKind, Store};
 use serde_json::Value;
 
@@ -211,14 +211,18 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
     };
     let kept = async |store: &Doubting| kept(store).await.unwrap().pop().map(|kept| kept.line.checkpoint.count);
     let journal = journal(folder.path());
-    assert_eq!(journal.keep_checkpoint(&store(true)).await.unwrap(), Keeping::Kept, "there is none");
+    assert_eq!(
+        keep_checkpoint(&journal, &store(true)).await.unwrap(),
+        Keeping::Kept,
+        "there is none"
+    );
     journal.checkpoint(1).await.unwrap();
     let doubting = store(true);
-    journal.keep_checkpoint(&doubting).await.unwrap_err();
-    assert_eq!(journal.keep_checkpoint(&doubting).await.unwrap(), Keeping::Kept);
+    keep_checkpoint(&journal, &doubting).await.unwrap_err();
+    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), Keeping::Kept);
     // What the store has need not be said again.
     doubting.lost.store(true, Ordering::Relaxed);
-    assert_eq!(journal.keep_checkpoint(&doubting).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), Keeping::Kept);
     assert_eq!(kept(&store(false)).await, Some(0));
     // It never got the last one of a gateway that was stopped.
     let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
@@ -226,7 +230,7 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
     journal.checkpoint(2).await.unwrap();
     drop(journal);
     let journal = self::journal(folder.path());
-    assert_eq!(journal.keep_checkpoint(&store(false)).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &store(false)).await.unwrap(), Keeping::Kept);
     assert_eq!(kept(&store(false)).await, Some(2));
 }
 

@@ -11,6 +11,7 @@ use attest_log::{
     Blobs, DecidedBy, Decision, Journal, JournalError, LineHash, LogKey, Record, Retention, Rule, SegmentLimits, Signer, closed_segments,
     kept_file,
 };
+use attest_recording::PendingIn;
 use attest_store::{Embedded, Store, Tick};
 use attest_system::clock::Clock;
 use flate2::read::MultiGzDecoder;
@@ -102,7 +103,11 @@ impl Site {
             store.forget_expired(Tick { now, passed }).await.unwrap();
             let age = Some(Duration::from_secs(seconds));
             let retention = Retention::new(log(&a), Rule { age, bytes: None }, Vec::new());
-            retention.tend(&journal, &store, Clock::Fixed(now)).await.into_result().unwrap();
+            retention
+                .tend(&journal, &PendingIn(&store), Clock::Fixed(now))
+                .await
+                .into_result()
+                .unwrap();
             journal.checkpoint(now).await.unwrap();
         };
         let journal = open(&a, 1);

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use attest_log::{LineHash, LogKey, Point, Removal, Retention, Rule, closed_segments, kept_file};
+use attest_recording::PendingIn;
 use attest_store::{Embedded, Store, Tick};
 use attest_system::clock::Clock;
 use serde_json::{Value, json};
@@ -90,7 +91,11 @@ impl Site {
         let journal = open(&folder, 1);
         journal.compress_closed();
         let retention = Retention::new(log(&folder), Rule { age, bytes: None }, Vec::new());
-        retention.tend(&journal, &store, Clock::Fixed(now)).await.into_result().unwrap();
+        retention
+            .tend(&journal, &PendingIn(&store), Clock::Fixed(now))
+            .await
+            .into_result()
+            .unwrap();
         drop(journal);
         // Opened once more when nothing of it is compressed any longer.
         drop(open(&folder, u64::MAX));

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use attest_store::{Replacement, StoreMark};
-
 use super::act::{Act, By, Thing, Verb};
 use super::chain::Chain;
 use super::entry::{Event, What};
@@ -11,6 +9,7 @@ use super::journal_error::JournalError;
 use super::log_file::LogFile;
 use super::record::{Line, decision_id};
 use super::signer::Signer;
+use super::store_position::{StorePosition, StoreReplacement};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 
@@ -48,7 +47,7 @@ impl CommandLog {
     /// [`JournalError`]: then it must not be taken.
     pub fn store_accepted(
         &mut self,
-        replacement: &Replacement,
+        replacement: &StoreReplacement,
         (verb, by): (Verb, By),
         store: Thing,
         at: u64,
@@ -85,8 +84,8 @@ impl CommandLog {
     }
 }
 
-fn reason(Replacement { known, found }: &Replacement) -> String {
-    let named = |mark: &Option<StoreMark>, otherwise: &str| mark.as_ref().map_or_else(|| otherwise.to_owned(), ToString::to_string);
+fn reason(StoreReplacement { known, found }: &StoreReplacement) -> String {
+    let named = |mark: &Option<StorePosition>, otherwise: &str| mark.as_ref().map_or_else(|| otherwise.to_owned(), ToString::to_string);
     format!(
         "the administrator takes the store that is there for the right one; known was {}, found was {}: what was revoked, named or used up \
          in between is forgotten",

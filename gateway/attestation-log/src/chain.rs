@@ -140,7 +140,7 @@ pub fn link_of(line: &[u8]) -> Result<Option<Link>, serde_json::Error> {
 
 /// How far a chain has come.
 #[derive(Debug, Clone)]
-pub(super) struct Chain {
+pub struct Chain {
     id: String,
     number: u64,
     head: LineHash,
@@ -153,7 +153,10 @@ pub(super) struct Chain {
 
 impl Chain {
     /// One whose first line comes next.
-    pub(super) fn begin(begins: Begins) -> Result<Self, JournalError> {
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] without random bytes.
+    pub fn begin(begins: Begins) -> Result<Self, JournalError> {
         Ok(Self {
             id: decision_id().ok_or(JournalError::Failed)?,
             number: 0,
@@ -165,7 +168,8 @@ impl Chain {
     }
 
     /// The one that `last` is the last line of; `None` if it is of none.
-    pub(super) fn after(last: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn after(last: &[u8]) -> Option<Self> {
         let link = link_of(last).ok()??;
         Some(Self {
             id: link.id,
@@ -194,12 +198,16 @@ impl Chain {
     }
 
     /// Which chain it is, how many lines it has, and the hash of the last of them.
-    pub(super) fn head(&self) -> (&str, u64, LineHash) {
+    #[must_use]
+    pub fn head(&self) -> (&str, u64, LineHash) {
         (&self.id, self.number, self.head)
     }
 
     /// A record, an object of JSON, as the chain's next line, with its line feed.
-    pub(super) fn link(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
+    ///
+    /// # Errors
+    /// [`JournalError`], if that is no object of JSON.
+    pub fn link(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
         let link = Link {
             id: self.id.clone(),
             number: self.number.saturating_add(1),

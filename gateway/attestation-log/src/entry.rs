@@ -1,7 +1,6 @@
 //! The schema of a line, without its place in the chain: a line is a decision about a node, or an event that is about none.
 
 use attest::Claims;
-use attest_store::Replacement;
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,6 +12,7 @@ use super::checkpoint::Checkpoint;
 use super::journal_error::JournalError;
 use super::record::{Record, VERSION, decision_id};
 use super::removal::Removal;
+use super::store_position::StoreReplacement;
 
 /// A line that was read. Readers choose the types of claims (`C`) and basis (`B`): [`serde::de::IgnoredAny`] for what they do not look at.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub enum What {
     /// Decisions about nodes of this network are counted and not recorded one by one; 0 where the counting begins.
     Counted { peer: String, counted: u64 },
     /// An administrator has accepted a store that is not the one that is known.
-    StoreAccepted { accepted_store: Replacement, admin: Act },
+    StoreAccepted { accepted_store: StoreReplacement, admin: Act },
     /// The gateway has signed how far the log has come.
     Checkpoint { checkpoint: Checkpoint },
     /// Somebody, or the gateway of itself, has changed something.
@@ -138,7 +138,10 @@ impl Event {
 
 impl Act {
     /// Returns its event, recorded at this time, seconds since 1970.
-    pub(super) fn event(self, at: u64) -> Result<Event, JournalError> {
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] without random bytes.
+    pub fn event(self, at: u64) -> Result<Event, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let reason = self.to_string();
         Ok(Event::new(id, at, What::Admin { admin: self }, reason))
@@ -183,7 +186,7 @@ mod tests {
 
     fn events() -> Vec<(LineKind, Event)> {
         let act = || Act::done(Verb::EkAdd, 7, By::gateway(None), Vec::new());
-        let replacement = Replacement { known: None, found: None };
+        let replacement = StoreReplacement { known: None, found: None };
         let what = [
             (
                 LineKind::Counted,

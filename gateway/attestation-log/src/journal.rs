@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use attest_store::{Store, StoreError};
 use company::Company;
 pub use console::word;
 use console::{show, show_event};
@@ -22,13 +21,14 @@ use super::blobs::Blobs;
 use super::chain::Point;
 use super::entry::Event;
 use super::journal_error::JournalError;
-use super::kept::{Keeping, keep};
 use super::log_file::LogFile;
 use super::log_key::LogPublicKey;
 use super::record::{Decision, Line, Record};
 use super::removal::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
 use super::signer::Signer;
+use super::store_link::StoreLink;
+use super::store_position::StorePosition;
 use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
@@ -101,14 +101,14 @@ pub struct Journal {
     observer: Arc<dyn Observer>,
     /// Set while the last write, or look, has failed.
     broken: AtomicBool,
-    store: Option<Arc<dyn Store>>,
+    store: Option<StoreLink>,
     /// Whether the file that is written had lost the log's name when that was looked at last.
     moved: Arc<AtomicBool>,
     unsigned: Arc<Unsigned>,
     signed: watch::Receiver<Option<Arc<str>>>,
     durable: watch::Receiver<Durable>,
-    /// The checkpoint that the store has; whoever has it keep another holds this.
-    kept: Mutex<Option<Arc<str>>>,
+    /// The last checkpoint that was passed on; held while another is.
+    passed_on: Mutex<Option<Arc<str>>>,
     compression: mpsc::Sender<Aside>,
     /// What the gateway is called.
     replica: String,
@@ -185,7 +185,7 @@ impl Journal {
             unsigned,
             signed,
             durable,
-            kept: Mutex::default(),
+            passed_on: Mutex::default(),
             compression,
             replica,
             key,
@@ -221,9 +221,9 @@ impl Journal {
 
     /// Has each line say how far this store has come, and be written only when that is durable.
     #[must_use]
-    pub fn with_store(self, store: Arc<dyn Store>) -> Self {
+    pub fn with_store(self, store: StoreLink) -> Self {
         // Before anything is written: whoever writes it ends after this.
-        let _ = self.work.try_send(Work::Stand(Arc::downgrade(&store)));
+        let _ = self.work.try_send(Work::Stand(Arc::clone(&store.sync)));
         Self {
             store: Some(store),
             ..self
@@ -279,19 +279,23 @@ impl Journal {
         self.unsigned.many.notified().await;
     }
 
-    /// Has the store keep the last checkpoint, if it has not got it: one after the other, so that none comes after a later one.
+    /// Passes the last checkpoint on, if it was not passed on before: one after the other, so that none comes after a later one. Gives what `keep`
+    /// has said; `None` if there is no new one.
     ///
     /// # Errors
-    /// [`StoreError`]: it has to be asked again.
-    pub async fn keep_checkpoint(&self, store: &dyn Store) -> Result<Keeping, StoreError> {
-        let mut kept = self.kept.lock().await;
+    /// Those of `keep`: the same checkpoint is passed on the next time.
+    pub async fn pass_on_checkpoint<T, E, F>(&self, keep: impl FnOnce(Arc<str>) -> F) -> Result<Option<T>, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let mut passed_on = self.passed_on.lock().await;
         let last = self.signed.borrow().clone();
-        let Some(text) = last.filter(|last| kept.as_ref() != Some(last)) else {
-            return Ok(Keeping::Kept);
+        let Some(text) = last.filter(|last| passed_on.as_ref() != Some(last)) else {
+            return Ok(None);
         };
-        let keeping = keep(store, &text).await?;
-        *kept = Some(text);
-        Ok(keeping)
+        let kept = keep(Arc::clone(&text)).await?;
+        *passed_on = Some(text);
+        Ok(Some(kept))
     }
 
     /// The log's last checkpoint: one of its lines.
@@ -312,8 +316,12 @@ impl Journal {
         answer.await.map_err(|_| JournalError::Failed)?
     }
 
+    fn position(&self) -> Option<StorePosition> {
+        (self.store.as_ref()?.position)()
+    }
+
     fn moment(&self, at: u64) -> Moment {
-        let store = self.store.as_ref().and_then(|store| store.standing());
+        let store = self.position();
         Moment { at, store }
     }
 
@@ -397,11 +405,12 @@ impl Journal {
     /// Makes durable what a decision has used up that gets no line: nobody is told of it before, either. That is the challenge of refused evidence;
     /// what else is counted has used nothing up.
     async fn sync_spent(&self, record: &Record) -> Result<(), JournalError> {
-        let (Some(store), Decision::Evidence) = (self.store.clone(), record.decision) else {
+        let (Some(store), Decision::Evidence) = (&self.store, record.decision) else {
             return Ok(());
         };
+        let sync = Arc::clone(&store.sync);
         // It waits for the disk.
-        let synced = tokio::task::spawn_blocking(move || store.sync()).await;
+        let synced = tokio::task::spawn_blocking(move || sync()).await;
         match synced.map_err(|_| JournalError::Failed)? {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -412,7 +421,7 @@ impl Journal {
     }
 
     fn line(&self, record: &impl Serialize) -> Result<Vec<u8>, JournalError> {
-        let store = self.store.as_ref().and_then(|store| store.standing());
+        let store = self.position();
         Ok(serde_json::to_vec(&Line { record, store })?)
     }
 

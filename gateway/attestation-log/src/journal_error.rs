@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use attest_store::StoreError;
-
 use super::blobs::BlobError;
+use super::store_link::StoreFailure;
 
 /// The attestation log cannot be written: nothing may be answered that it should hold.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +18,7 @@ pub enum JournalError {
     Failed,
     /// The store cannot make durable what decisions have used up.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreFailure),
     /// A record could not be put into JSON.
     #[error("the record cannot be written: {0}")]
     Record(#[from] serde_json::Error),

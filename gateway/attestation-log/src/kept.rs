@@ -1,13 +1,8 @@
-//! Checkpoints in the store: the last one of each chain by each key. They reveal a log that has lost lines, or was signed again.
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
-mod tests;
+//! Checkpoints kept outside the log: the last one of each chain by each key. They reveal a log that has lost lines, or was signed again.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest_store::{ChangeUnlessServed, Entry, EntryKind, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::chain::{LineHash, Point, link_of};
@@ -16,12 +11,10 @@ use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
 use super::reading::{Found, LogFile, rotated};
 
-/// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
-const SUPERSEDED_LIMIT: usize = 16;
 /// The version of what is kept.
 const VERSION: u32 = 1;
 
-/// An entry of the store: the last checkpoint of a chain by one key.
+/// A kept checkpoint as JSON: the last one of a chain by one key.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Value {
@@ -57,30 +50,39 @@ pub struct Kept {
     pub given_up: Option<GivenUp>,
     /// The id under which its gateway serves, where several share the store.
     pub serves_as: Option<String>,
-    /// The entry's id in the store.
-    id: String,
-    after: BTreeSet<String>,
-}
-
-/// Returns the id of the entry for a chain and a key: a key that replaces another has an entry of its own.
-fn entry_id(line: &CheckpointLine) -> String {
-    format!("{}.{}", line.chain.id, line.checkpoint.key.hex())
-}
-
-/// Returns whether an entry with this id belongs to a chain that this key has signed.
-pub(super) fn is_of_key(id: &str, key: LogPublicKey) -> bool {
-    id.split_once('.').is_some_and(|(_, of)| of == key.hex())
+    /// The chains in whose place it has begun.
+    pub after: BTreeSet<String>,
 }
 
 impl Kept {
-    fn read(entry: &Entry) -> Result<Self, serde_json::Error> {
+    /// Returns a checkpoint that is to be kept: a line of the log.
+    ///
+    /// # Errors
+    /// A line that is no checkpoint.
+    pub fn new(text: &str, serves_as: Option<String>) -> Result<Self, serde_json::Error> {
+        let line: CheckpointLine = serde_json::from_str(text)?;
+        let begins = line.chain.begins.iter().flat_map(|begins| &begins.after);
+        Ok(Self {
+            text: text.to_owned(),
+            after: begins.map(|point| point.chain.clone()).collect(),
+            line,
+            given_up: None,
+            serves_as,
+        })
+    }
+
+    /// Reads a kept checkpoint.
+    ///
+    /// # Errors
+    /// JSON of another form, or of a newer release.
+    pub fn read(value: &str) -> Result<Self, serde_json::Error> {
         let Value {
             v,
             serves_as,
             after,
             given_up,
             checkpoint,
-        } = serde_json::from_str(&entry.value)?;
+        } = serde_json::from_str(value)?;
         if v != VERSION {
             return Err(serde::de::Error::custom(format!(
                 "it has version {v}, and this release knows {VERSION} only"
@@ -92,9 +94,28 @@ impl Kept {
             line,
             given_up,
             serves_as,
-            id: entry.id.clone(),
             after,
         })
+    }
+
+    /// Returns the text that [`Kept::read`] reads: one line of JSON.
+    ///
+    /// # Errors
+    /// Those of serde.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(&Value {
+            v: VERSION,
+            serves_as: self.serves_as.clone(),
+            after: self.after.clone(),
+            given_up: self.given_up.clone(),
+            checkpoint: self.text.clone(),
+        })
+    }
+
+    /// Returns the name of the chain and the key: a key that replaces another has a checkpoint of its own.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}.{}", self.line.chain.id, self.key().hex())
     }
 
     /// The line that it is.
@@ -119,234 +140,32 @@ impl Kept {
         moment(self) > moment(other)
     }
 
-    fn entry(&self) -> Result<Entry, StoreError> {
-        let value = Value {
-            v: VERSION,
-            serves_as: self.serves_as.clone(),
-            after: self.after.clone(),
-            given_up: self.given_up.clone(),
-            checkpoint: self.text.clone(),
-        };
-        let id = self.id.clone();
-        match serde_json::to_string(&value) {
-            Ok(value) => Ok(Entry { id, value }),
-            Err(error) => Err(unreadable(id)(error)),
-        }
+    /// Returns whether this one has begun in the place of another by the same key. A chain of another gateway replaces none.
+    #[must_use]
+    pub fn supersedes(&self, other: &Self) -> bool {
+        let chain = &other.line.chain.id;
+        self.key() == other.key() && self.line.chain.id != *chain && self.after.contains(chain)
     }
-}
 
-/// What became of a checkpoint that was to be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeping {
-    Kept,
-    /// The store has one that comes later, or another one in its place: somebody else writes this chain.
-    Behind,
-}
-
-fn unreadable(id: String) -> impl FnOnce(serde_json::Error) -> StoreError {
-    move |source| StoreError::Entry {
-        kind: EntryKind::Checkpoint.as_str(),
-        id,
-        source,
+    /// Returns whether one of these has begun in the place of this one.
+    #[must_use]
+    pub fn is_superseded(&self, all: &[Self]) -> bool {
+        all.iter().any(|other| other.supersedes(self))
     }
-}
 
-fn read(entry: &Entry) -> Result<Kept, StoreError> {
-    Kept::read(entry).map_err(unreadable(entry.id.clone()))
-}
-
-/// The last checkpoints of all chains that the store knows, by each key.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn kept(store: &dyn Store) -> Result<Vec<Kept>, StoreError> {
-    store.list(EntryKind::Checkpoint).await?.iter().map(read).collect()
-}
-
-/// Keeps a checkpoint, a line of the log, unless the store has a later one of its chain by its key. A chain that was given up and is signed on is
-/// required again.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> {
-    let line: CheckpointLine = serde_json::from_str(text).map_err(unreadable(String::new()))?;
-    let id = entry_id(&line);
-    let begins = line.chain.begins.iter().flat_map(|begins| &begins.after);
-    let mut new = Kept {
-        text: text.to_owned(),
-        after: begins.map(|point| point.chain.clone()).collect(),
-        line,
-        given_up: None,
-        serves_as: store.serves_as().map(str::to_owned),
-        id: id.clone(),
-    };
-    loop {
-        let Some(entry) = store.get(EntryKind::Checkpoint, &id).await? else {
-            // Whether it holds those of before was looked at when it began.
-            let before = own(store, new.key()).await?;
-            new.after.extend(before.into_iter().map(|kept| kept.line.chain.id));
-            if store.insert(EntryKind::Checkpoint, new.entry()?).await?.is_some() {
-                continue;
-            }
-            forget_superseded(store, new.key()).await?;
-            return Ok(Keeping::Kept);
-        };
-        let known = read(&entry)?;
-        let is_same = known.text == new.text;
-        if is_same && known.given_up.is_none() {
-            return Ok(Keeping::Kept);
-        }
-        if !is_same && known.line.chain.number >= new.line.chain.number {
-            return Ok(Keeping::Behind);
-        }
-        new.after.extend(known.after);
-        let written = new.entry()?;
-        if store.change(EntryKind::Checkpoint, vec![entry], vec![written]).await? {
-            return Ok(Keeping::Kept);
-        }
+    /// Returns whether the log holds this checkpoint, also in a file beside it, or begins after it.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn is_in(&self, log: &Path) -> std::io::Result<bool> {
+        holds(log, self)
     }
-}
-
-/// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were given up.
-async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), StoreError> {
-    let all = own(store, key).await?;
-    let mut old: Vec<&Kept> = all
-        .iter()
-        .filter(|kept| kept.given_up.is_none() && is_superseded(kept, &all))
-        .collect();
-    old.sort_by_key(|kept| std::cmp::Reverse(kept.line.at));
-    for kept in old.into_iter().skip(SUPERSEDED_LIMIT) {
-        store.remove(EntryKind::Checkpoint, &kept.id).await?;
-    }
-    Ok(())
-}
-
-async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<Kept>, StoreError> {
-    let all = kept(store).await?.into_iter();
-    Ok(all.filter(|kept| kept.key() == key).collect())
-}
-
-/// Returns whether a chain of the same key has begun in the place of this one. A chain of another gateway replaces none.
-fn is_superseded(kept: &Kept, all: &[Kept]) -> bool {
-    let chain = &kept.line.chain.id;
-    all.iter()
-        .any(|other| other.key() == kept.key() && other.line.chain.id != *chain && other.after.contains(chain))
 }
 
 /// The checkpoints that a log has to hold: of chains in whose place no other has begun, because one that has says itself what it misses of the one
 /// before it, and that nobody has given up.
 pub fn standing(all: &[Kept]) -> impl Iterator<Item = &Kept> {
-    all.iter().filter(|kept| kept.given_up.is_none() && !is_superseded(kept, all))
-}
-
-/// The result of giving up a chain.
-#[derive(Debug)]
-pub enum GivingUp {
-    /// These were given up.
-    Done(Vec<Kept>),
-    /// The gateway of this checkpoint serves.
-    Serves(Box<Kept>),
-    /// The store has changed meanwhile: another checkpoint, or another command.
-    Changed,
-}
-
-/// Gives up chains that are lost for good, by the keys that `is_wanted` chooses, and those that they alone have taken the place of. Their checkpoints
-/// stay in the store. At that moment no gateway may serve that has signed one of them, but `this` one, by its id.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn give_up(
-    store: &dyn Store,
-    is_wanted: impl Fn(&Kept) -> bool,
-    this: Option<&str>,
-    given_up: GivenUp,
-) -> Result<GivingUp, StoreError> {
-    let entries = store.list(EntryKind::Checkpoint).await?;
-    let all: Vec<Kept> = entries.iter().map(read).collect::<Result<_, _>>()?;
-    let mut gone: BTreeSet<&str> = BTreeSet::new();
-    loop {
-        let takes_place = |kept: &Kept, other: &Kept| {
-            other.key() == kept.key() && other.line.chain.id != kept.line.chain.id && other.after.contains(&kept.line.chain.id)
-        };
-        let is_left = |kept: &Kept| {
-            let mut others = all.iter().filter(|other| takes_place(kept, other)).peekable();
-            others.peek().is_some() && others.all(|other| gone.contains(other.id.as_str()))
-        };
-        let next = all
-            .iter()
-            .filter(|kept| kept.given_up.is_none() && !gone.contains(kept.id.as_str()))
-            .find(|kept| is_wanted(kept) || is_left(kept));
-        match next {
-            Some(kept) => gone.insert(kept.id.as_str()),
-            None => break,
-        };
-    }
-    let (mut expected, mut written, mut done) = (Vec::new(), Vec::new(), Vec::new());
-    for (entry, kept) in entries.iter().zip(&all).filter(|(_, kept)| gone.contains(kept.id.as_str())) {
-        let kept = Kept {
-            given_up: Some(given_up.clone()),
-            ..kept.clone()
-        };
-        expected.push(entry.clone());
-        written.push(kept.entry()?);
-        done.push(kept);
-    }
-    let serving = done
-        .iter()
-        .filter_map(|kept| kept.serves_as.clone())
-        .filter(|id| Some(id.as_str()) != this);
-    let serving: BTreeSet<String> = serving.collect();
-    let changed = store
-        .change_unless_served(serving.into_iter().collect(), EntryKind::Checkpoint, expected, written)
-        .await?;
-    Ok(match changed {
-        ChangeUnlessServed::Changed => GivingUp::Done(done),
-        ChangeUnlessServed::Otherwise => GivingUp::Changed,
-        ChangeUnlessServed::Serves(id) => match done.into_iter().find(|kept| kept.serves_as.as_ref() == Some(&id)) {
-            Some(kept) => GivingUp::Serves(Box::new(kept)),
-            None => GivingUp::Changed,
-        },
-    })
-}
-
-/// The chain and the key by which a gateway signs.
-#[derive(Debug, Clone, Copy)]
-pub struct Signs<'g> {
-    pub chain: &'g str,
-    pub key: LogPublicKey,
-}
-
-/// The checkpoints by another key, of chains of gateways with this name, or of this gateway's own chain, that a log has to hold.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<Kept>, StoreError> {
-    let all = kept(store).await?;
-    let is_own = |kept: &Kept| kept.line.checkpoint.replica == replica || kept.line.chain.id == own.chain;
-    let others = standing(&all).filter(|kept| kept.key() != own.key && is_own(kept));
-    Ok(others.cloned().collect())
-}
-
-/// The checkpoints that this gateway has signed, by what the store keeps, and that its log should hold and does not: lines were taken out, or altered.
-/// With its own are those of its chain by a key before it: whoever replaces the key may have signed other lines with it. A chain of its own that was
-/// given up and goes on has to be whole.
-///
-/// # Errors
-/// [`StoreError`], also if the log cannot be read.
-pub async fn missing(store: &dyn Store, log: &Path, own: Signs<'_>) -> Result<Vec<Point>, StoreError> {
-    let all = kept(store).await?;
-    let is_own = |kept: &Kept| kept.key() == own.key || kept.line.chain.id == own.chain && kept.given_up.is_none();
-    let mut missing = Vec::new();
-    for kept in all.iter().filter(|kept| is_own(kept) && !is_superseded(kept, &all)) {
-        let holds = holds(log, kept).map_err(|source| StoreError::Io {
-            path: log.to_owned(),
-            source,
-        })?;
-        if !holds {
-            missing.push(kept.point());
-        }
-    }
-    Ok(missing)
+    all.iter().filter(|kept| kept.given_up.is_none() && !kept.is_superseded(all))
 }
 
 /// The chain that the log ends with, if it ends with one.
@@ -358,7 +177,6 @@ pub fn last_chain(log: &Path) -> std::io::Result<Option<String>> {
     Ok(last.and_then(|line| link_of(&line).ok().flatten()).map(|link| link.id))
 }
 
-/// Whether the log holds this checkpoint, also in a file beside it, or begins after it.
 fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
     let wanted = &kept.line.chain;
     let mut later = false;

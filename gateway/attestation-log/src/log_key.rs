@@ -131,7 +131,8 @@ impl LogPublicKey {
     }
 
     /// Its 32 bytes, hexadecimal: part of an id in the store.
-    pub(super) fn hex(&self) -> String {
+    #[must_use]
+    pub fn hex(&self) -> String {
         HEXLOWER.encode(&self.0)
     }
 

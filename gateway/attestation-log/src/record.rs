@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
 use attest::{Claims, Kind};
 use attest_ignition::SpecVersion;
-use attest_store::{Pending, StoreMark};
 use serde::{Deserialize, Serialize};
 
 use super::basis::Basis;
 use super::grants::{ConfigSet, Grants};
+use super::store_position::StorePosition;
 use super::ticket_use::Use;
 use super::would_refuse::WouldRefuse;
 
@@ -190,15 +190,6 @@ impl<C, B> Record<C, B> {
         self.at = at;
     }
 
-    /// What the store remembers while something is used up for this decision and it is not recorded.
-    #[must_use]
-    pub fn pending(&self) -> Pending {
-        Pending {
-            decision: self.id.clone(),
-            at: self.at,
-        }
-    }
-
     /// Which use of a ticket or token it is, if it is one.
     #[must_use]
     pub fn used(&self) -> Option<Use> {
@@ -258,7 +249,7 @@ pub(super) struct Line<'r, T> {
     pub(super) record: &'r T,
     /// How far the store had come, so that an older one in its place is noticed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) store: Option<StoreMark>,
+    pub(super) store: Option<StorePosition>,
 }
 
 /// What a node says of why it has not attested.

@@ -40,7 +40,10 @@ impl Signer {
     }
 
     /// Returns the event that says how far a chain has come at this time, seconds since 1970.
-    pub(super) fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Event, JournalError> {
+    ///
+    /// # Errors
+    /// [`JournalError::Failed`] without random bytes.
+    pub fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Event, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let checkpoint = Checkpoint {
             replica: self.replica.clone(),

@@ -8,6 +8,7 @@ use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, 
 use attest_ignition::SpecVersion;
 use attest_log::{ConfigSet, Earns};
 use attest_log::{Decision, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use attest_recording::pending;
 use attest_store::Store;
 use attest_system::clock::Clock;
 use axum::Extension;
@@ -254,7 +255,7 @@ impl<'r> ConfigCase<'r> {
             inventory: pool.inventory.as_ref().map(PoolInventory::machines),
             machines: pool.machines.as_ref().map(|rules| (&*endpoint.machines, rules)),
         };
-        let ticket = ticket.redeem(&*endpoint.store, still, record.pending()).await?;
+        let ticket = ticket.redeem(&*endpoint.store, still, pending(record)).await?;
         record.use_number = Some(ticket.use_number());
         record.late_seconds = ticket.late_seconds();
         Grant::for_ticket(&pool.grants, &ticket).ok_or_else(refused)
@@ -278,7 +279,7 @@ impl<'r> ConfigCase<'r> {
         let refused = || Refusal::token_not_accepted(pool.name());
         servable(pool, pool.grants.token, version, refused)?;
         let node = claimant.map_or(tokens::Node::Unknown, tokens::Node::Claimant);
-        let token = token.redeem(&*endpoint.store, node, record.pending().into()).await?;
+        let token = token.redeem(&*endpoint.store, node, pending(record).into()).await?;
         record.use_number = Some(token.use_number());
         record.again = token.again();
         record.alerts.extend(token.stale().map(str::to_owned));

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use attest_gateway::settings::Settings;
-use attest_log::admin::{Act, Acting, By, Thing, Verb};
+use attest_log::admin::{Act, By, Thing, Verb};
+use attest_recording::Acting;
 use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
 

@@ -10,7 +10,8 @@ use anyhow::{Context, ensure};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Thing, Verb};
-use attest_log::{CommandLog, LogKey, Resolved, Signer, Signs, keep};
+use attest_log::{CommandLog, LogKey, Signer};
+use attest_recording::{Resolved, Signs, keep};
 use attest_store::{Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
 use attest_system::files::{self, PRIVATE, make_private_folder};
 use serde_json::json;
@@ -154,7 +155,7 @@ fn begin_anew(
     };
     let signed = &settings.checkpoints;
     let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
-    let checkpoint = log.store_accepted(replacement, who, store, super::now(), &signer)?;
+    let checkpoint = log.store_accepted(&attest_recording::replacement(replacement), who, store, super::now(), &signer)?;
     // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one; a
     // file of before there was a key file would be used again without one.
     match settings.store_key_file {
@@ -303,11 +304,11 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
                     attest_log::last_chain(&log)?.unwrap_or_default(),
                     LogKey::read(&from.log_key())?.public(),
                 );
-                attest_log::missing(&store, &log, Signs { chain: &chain, key }).await?
+                attest_recording::missing(&store, &log, Signs { chain: &chain, key }).await?
             }
             false => Vec::new(),
         };
-        let resolved = attest_log::resolve_pending(&store, &log, &missing).await?;
+        let resolved = attest_recording::resolve_pending(&store, &log, &missing).await?;
         ensure!(
             store.pending().await?.is_empty(),
             "decisions that are not recorded are left in the store: do it again"

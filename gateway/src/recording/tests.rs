@@ -2,6 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use attest_log::{Blobs, Decision, LogKey, SegmentLimits, Signer, Verdict};
+use attest_recording::with_store;
 use attest_store::{Embedded, EntryKind, Spendable, Store};
 
 use super::*;
@@ -29,7 +30,7 @@ async fn what_is_only_counted_is_not_told_either_before_what_it_used_up_is_durab
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
     let journal = open(folder.path());
-    let recorder = Recorder::new(Arc::new(journal.with_store(store.clone())), Arc::default());
+    let recorder = Recorder::new(Arc::new(with_store(journal, store.clone())), Arc::default());
     // Of more bytes than there are for strangers.
     let counted = async |decision: Decision| {
         let mut record = Record::new("d".to_owned(), decision, 0, "127.0.0.1:1".to_owned(), "worker".to_owned());

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use attest::UnixTime;
 use attest_log::JournalError;
-use attest_log::admin::{self, Acting, By, TakeError, Taken, Verb};
+use attest_log::admin::{By, Verb};
+use attest_recording::{Acting, TakeError, Taken, take};
 use attest_store::{Store, Tended, Tending, Turn};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -263,7 +264,7 @@ async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<Taken, TakeE
     match turn.take().await? {
         // Another gateway's log has it.
         None => Ok(Taken::default()),
-        Some(store) => admin::take(&gateway.journal, store, gateway.clock.now().as_secs()).await,
+        Some(store) => take(&gateway.journal, store, gateway.clock.now().as_secs()).await,
     }
 }
 

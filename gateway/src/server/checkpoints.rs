@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_log::{Journal, Keeping, Point, Signs, of_other_keys};
+use attest_log::{Journal, Point};
+use attest_recording::{Keeping, Signs, keep_checkpoint, of_other_keys};
 use attest_store::Store;
 use attest_system::clock::Clock;
 
@@ -120,7 +121,7 @@ pub(super) async fn end(gateway: &Gateway) {
 
 /// Whether the store has the last checkpoint, or another gateway's.
 async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log: &mut TaskLog) -> bool {
-    let keeping = log.note(journal.keep_checkpoint(store).await);
+    let keeping = log.note(keep_checkpoint(journal, store).await);
     if keeping == Some(Keeping::Behind) {
         tracing::error!(
             "the store has a later checkpoint of this attestation log: another gateway writes the same chain, or wrote it once; was state/ copied?"

@@ -19,10 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use attest_log::admin::Verb;
-use attest_log::{
-    BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Resolved, Retention, SegmentLimits, Signer, Signs, missing,
-    resolve_pending,
-};
+use attest_log::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Retention, SegmentLimits, Signer};
+use attest_recording::{Resolved, Signs, missing, resolve_pending, with_store};
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -179,7 +177,7 @@ impl Server {
         #[cfg(not(feature = "cluster"))]
         let machines = MachineObjects::default();
         let handshakes = admission.handshakes.clone();
-        let journal = journal.with_store(Arc::clone(&store)).with_company(move || handshakes.under_way());
+        let journal = with_store(journal, Arc::clone(&store)).with_company(move || handshakes.under_way());
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_log::{Blobs, Held, Retention, RetentionError, Rule, Tended};
-use attest_store::Pending;
+use attest_log::{Blobs, Held, PendingDecision, Retention, RetentionError, Rule, Tended};
+use attest_recording::PendingIn;
 use attest_system::clock::rfc3339;
 use tokio::time::MissedTickBehavior;
 
@@ -31,7 +31,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let (mut said, mut failed) = (None, BTreeSet::new());
     loop {
         every.tick().await;
-        let Tended { held, beside } = retention.tend(&gateway.journal, &*gateway.store, gateway.clock).await;
+        let Tended { held, beside } = retention.tend(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
         let mut errors: Vec<RetentionError> = beside;
         match held {
             Ok(held) => {
@@ -50,9 +50,9 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
 
 /// Why the log is longer than its rule says. A decision that is under way is over before long.
 fn because(Held { undecided, .. }: Held) -> Option<String> {
-    let Pending { decision, at } = undecided?;
+    let PendingDecision { id, at } = undecided?;
     Some(format!(
-        "decision {decision} of {} is neither recorded nor given back; the gateway's next start finds out what became of it",
+        "decision {id} of {} is neither recorded nor given back; the gateway's next start finds out what became of it",
         rfc3339(at)
     ))
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use attest_log::admin;
 use attest_log::{Blobs, Journal, LogKey, SegmentLimits, Signer};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
@@ -96,11 +95,11 @@ async fn what_is_recorded_and_was_not_taken_out_is_recorded_again_and_is_one_act
     };
     let journal = journal(&gateway);
     journal.checkpoint(1).await.unwrap();
-    admin::take(&journal, &store, 10).await.unwrap_err();
+    attest_recording::take(&journal, &store, 10).await.unwrap_err();
     assert_eq!(gateway.acts("token.create").len(), 1, "it is recorded, and waits still");
     store.dead.store(false, Ordering::Relaxed);
-    assert_eq!(admin::take(&journal, &store, 20).await.unwrap().recorded, 1);
-    assert_eq!(admin::take(&journal, &store, 30).await.unwrap().recorded, 0);
+    assert_eq!(attest_recording::take(&journal, &store, 20).await.unwrap().recorded, 1);
+    assert_eq!(attest_recording::take(&journal, &store, 30).await.unwrap().recorded, 0);
     journal.checkpoint(40).await.unwrap();
     drop((journal, store));
     let recorded = gateway.acts("token.create");
@@ -117,14 +116,14 @@ async fn the_same_id_with_something_else_is_named() {
     let act = store.outbox(None, 1).await.unwrap().remove(0);
     let journal = journal(&gateway);
     journal.checkpoint(1).await.unwrap();
-    admin::take(&journal, &store, 10).await.unwrap();
+    attest_recording::take(&journal, &store, 10).await.unwrap();
     // Somebody puts it back, altered.
     let mut other: Value = serde_json::from_str(&act.value).unwrap();
     other["by"]["uid"] = 1234.into();
     let connection = rusqlite::Connection::open(gateway.path("state/gateway.db")).unwrap();
     let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2)";
     connection.execute(put, [format!("outbox/{}", act.id), other.to_string()]).unwrap();
-    admin::take(&journal, &store, 20).await.unwrap();
+    attest_recording::take(&journal, &store, 20).await.unwrap();
     journal.checkpoint(30).await.unwrap();
     drop((journal, store));
     let audit = gateway.try_command(&["audit"]);
@@ -148,7 +147,7 @@ async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
     }
     gateway.token(&["--name", "rack"]);
     let journal = journal(&gateway);
-    assert_eq!(admin::take(&journal, &store, 10).await.unwrap().recorded, 1);
+    assert_eq!(attest_recording::take(&journal, &store, 10).await.unwrap().recorded, 1);
     assert_eq!(gateway.acts("token.create").len(), 1);
     assert_eq!(store.outbox(None, 10).await.unwrap().len(), 3);
     assert!(store.list(EntryKind::Token).await.unwrap().len() == 1);

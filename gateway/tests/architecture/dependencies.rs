@@ -128,6 +128,15 @@ fn the_node_links_no_verifier() {
     }
 }
 
+#[test]
+fn the_log_links_no_store() {
+    let (log, recording) = (compiled(&["--package", "attest-log"]), compiled(&["--package", "attest-recording"]));
+    for absent in ["attest-store", "libsqlite3-sys", "rusqlite"] {
+        assert!(!log.contains(absent), "attest-log is built with {absent}");
+        assert!(recording.contains(absent), "this test would not see {absent}");
+    }
+}
+
 /// The packages that are about cryptography, by what they say of themselves.
 fn cryptographic() -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
@@ -210,6 +219,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
             "gateway/src",
             "gateway/attestation-log/src",
             "gateway/ignition/src",
+            "gateway/recording/src",
             "gateway/store/src",
         ]
         .map(rust_files)

@@ -12,7 +12,7 @@ use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
-use attest_log::admin::{self, Act, By, ByObject, Thing, Verb};
+use attest_log::admin::{Act, By, ByObject, Thing, Verb};
 use attest_log::{Decision, Record};
 use attest_store::Store;
 use cloud_fixtures::aws::Sts;
@@ -231,7 +231,7 @@ async fn administered() -> Vec<Value> {
         store.tell(serde_json::to_string(&act).unwrap()).await.unwrap();
     }
     let running = in_process(&gateway, Arc::new(store)).await;
-    admin::take(&running.journal, &*running.store, 8).await.unwrap();
+    attest_recording::take(&running.journal, &*running.store, 8).await.unwrap();
     gateway.log_lines()
 }
 

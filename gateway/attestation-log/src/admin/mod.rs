@@ -1,15 +1,16 @@
 //! Who did what: each change by a command, or by the gateway of itself, is a record.
-//!
-//! What changes the store is told of in the same transaction ([`Acting`]), and waits there until a gateway has it in its log
-//! ([`take`]).
 
-mod acting;
-mod outbox;
 mod recorded;
-mod shown;
 
-pub use acting::Acting;
-pub use outbox::{TakeError, Taken, record, take};
 pub use recorded::{last_standing, standing};
 
 pub use super::act::{Act, By, ByObject, Thing, Verb};
+use super::{Journal, JournalError};
+
+/// Records an act at once, durably.
+///
+/// # Errors
+/// [`JournalError`].
+pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalError> {
+    journal.tell(&act.event(at)?).await
+}

@@ -1,8 +1,6 @@
 use std::fs;
 use std::sync::atomic::AtomicU64;
 
-use attest_store::{Embedded, EntryKind, Spendable};
-
 use super::super::chain::Chain;
 use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
@@ -195,35 +193,4 @@ async fn the_pause_begins_when_records_were_written() {
     assert_eq!(before, 0);
     journal.record(&record("b"), Vec::new(), ()).await.unwrap();
     assert_eq!(looks.load(Ordering::Relaxed), 1);
-}
-
-async fn spend(store: &dyn Store, id: &str) {
-    let thing = Spendable {
-        kind: EntryKind::Ticket,
-        id: id.to_owned(),
-        limit: 1,
-        remember_until: 10,
-    };
-    store.spend(thing).await.unwrap();
-}
-
-#[tokio::test]
-async fn no_line_is_written_before_what_it_stands_on_is_durable() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
-    let (journal, _) = open(folder.path()).unwrap();
-    let journal = journal.with_store(store.clone());
-    let lines = || fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap().lines().count();
-    spend(&*store, "a").await;
-    journal.record(&record("a"), Vec::new(), ()).await.unwrap();
-    assert_eq!(lines(), 1);
-    assert!(journal.is_writable().await);
-    // The store's log of transactions is not there: what is spent from here on cannot be synced.
-    fs::rename(folder.path().join("gateway.db-wal"), folder.path().join("away")).unwrap();
-    spend(&*store, "b").await;
-    let refused = journal.record(&record("b"), Vec::new(), ()).await.map(drop);
-    assert!(matches!(refused, Err(JournalError::Failed)), "{refused:?}");
-    journal.checkpoint(1).await.unwrap_err();
-    assert!(!journal.is_writable().await);
-    assert_eq!(lines(), 1);
 }

@@ -1,10 +1,9 @@
 //! The thread that has the file: one batch of lines after the other, in the order in which they were asked for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use attest_store::{Store, StoreMark};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::super::blobs::Blobs;
@@ -14,6 +13,8 @@ use super::super::log_file::LogFile;
 use super::super::record::Line;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::signer::Signer;
+use super::super::store_link::SyncStore;
+use super::super::store_position::StorePosition;
 use super::super::writer_lock::WriterLock;
 use super::LargeParts;
 use super::company::Company;
@@ -24,7 +25,7 @@ const BATCH_LIMIT: usize = 512;
 /// What the writer does, in this order.
 pub(super) enum Work {
     /// What is decided stands on this one.
-    Stand(Weak<dyn Store>),
+    Stand(SyncStore),
     /// Records wait for those of requests that are under way.
     Wait(Company),
     Append(Append),
@@ -37,7 +38,7 @@ pub(super) enum Work {
 /// When something is written that nobody has asked for, and how far the store had come.
 pub(super) struct Moment {
     pub(super) at: u64,
-    pub(super) store: Option<StoreMark>,
+    pub(super) store: Option<StorePosition>,
 }
 
 pub(super) struct Append {
@@ -70,8 +71,8 @@ pub(super) struct Writer {
     /// As far as it is on disk.
     pub(super) chain: Chain,
     pub(super) evidence: Blobs,
-    /// What is durable before a line is written that stands on it. Not this thread's to keep open: one that is closed is durable.
-    pub(super) store: Option<Weak<dyn Store>>,
+    /// Makes durable what the next lines depend on.
+    pub(super) store: Option<SyncStore>,
     pub(super) company: Option<Company>,
     pub(super) signer: Signer,
     pub(super) unsigned: Arc<Unsigned>,
@@ -242,8 +243,8 @@ impl Writer {
 
     /// What the next lines stand on is durable: one that is read after a crash says nothing of what the store has forgotten.
     fn sync_store(&self) -> Result<(), JournalError> {
-        let store = self.store.as_ref().and_then(Weak::upgrade);
-        Ok(store.map_or(Ok(()), |store| store.sync())?)
+        let synced = self.store.as_ref().map_or(Ok(()), |sync| sync());
+        synced.map_err(JournalError::Store)
     }
 
     fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {

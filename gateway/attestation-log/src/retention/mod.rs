@@ -14,17 +14,19 @@ mod survey;
 mod tests;
 mod unnamed;
 
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attest_store::StoreError;
 use attest_system::files::FileError;
 
 pub use pass::{Held, Retention, Tended};
 
 use super::blobs::BlobError;
 use super::journal_error::JournalError;
+use super::outcomes::PendingDecision;
+use super::store_link::StoreFailure;
 
 /// Where checkpoints of segments stand that were removed, beside the log.
 pub const KEPT_NAME: &str = "checkpoints.jsonl";
@@ -44,6 +46,21 @@ pub struct Rule {
     pub bytes: Option<u64>,
 }
 
+/// The gateway's pending decisions, and the time that it trusts.
+pub trait PendingDecisions: Sync {
+    /// Returns the trusted time, in seconds since 1970, at this time of the clock: one that jumps ahead makes nothing old at once.
+    fn trusted_time(&self, now: u64) -> impl Future<Output = Result<u64, StoreFailure>> + Send;
+
+    /// Returns the decisions that are neither settled nor given back.
+    fn pending(&self) -> impl Future<Output = Result<Vec<PendingDecision>, StoreFailure>> + Send;
+
+    /// Says that a decision is recorded: what it used up stays used.
+    fn settle(&self, id: &str);
+
+    /// Gives back what a decision has used up for which nobody got anything.
+    fn give_back(&self, id: &str) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+}
+
 /// Nothing more is removed for now.
 #[derive(Debug, thiserror::Error)]
 pub enum RetentionError {
@@ -56,7 +73,7 @@ pub enum RetentionError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreFailure),
     /// A segment is not as it was written.
     #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-gateway audit` says more")]
     Altered { path: PathBuf, problem: String },

@@ -5,24 +5,23 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use attest_store::{Pending, Store};
 use attest_system::clock::Clock;
 use attest_system::files;
 
 use super::super::blobs::{Blobs, Sweep};
 use super::super::journal::Journal;
-use super::super::pending::{Recorded, resolve_recorded};
+use super::super::outcomes::{Outcome, Outcomes, PendingDecision};
 use super::super::removal::{Past, Removal};
 use super::content::Content;
 use super::survey::{Due, Survey};
-use super::{RetentionError, Rule, kept_lines, named, unnamed};
+use super::{PendingDecisions, RetentionError, Rule, kept_lines, named, unnamed};
 
 /// Segments that are past the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub segments: usize,
     /// A decision that should be over, and of which nobody has said what became of it.
-    pub undecided: Option<Pending>,
+    pub undecided: Option<PendingDecision>,
 }
 
 /// What came of a pass.
@@ -46,7 +45,7 @@ impl Tended {
 /// A decision is over by then, however long its request has waited: seconds after it was made.
 const OVERDUE_SECONDS: u64 = 600;
 
-fn is_overdue(pending: &Pending, now: u64) -> bool {
+fn is_overdue(pending: &PendingDecision, now: u64) -> bool {
     now.saturating_sub(pending.at) > OVERDUE_SECONDS
 }
 
@@ -95,13 +94,13 @@ impl Retention {
 
     /// Removes what is past the rule by this clock; gives what is, and stays. What others need is looked for once it is known what may go:
     /// a decision that is made later has its line in a later file.
-    pub async fn tend(&self, journal: &Journal, store: &dyn Store, clock: Clock) -> Tended {
+    pub async fn tend(&self, journal: &Journal, decisions: &impl PendingDecisions, clock: Clock) -> Tended {
         // What cannot be done of it keeps nothing else from being done.
         let before = self.sweep(journal).await;
         let mut beside = Vec::new();
         let held = match self.keeps_all() {
             true => Ok(None),
-            false => self.shorten(journal, store, clock, &mut beside).await,
+            false => self.shorten(journal, decisions, clock, &mut beside).await,
         };
         let swept = match before {
             Ok(()) => self.sweep(journal).await,
@@ -114,13 +113,13 @@ impl Retention {
     async fn shorten(
         &self,
         journal: &Journal,
-        store: &dyn Store,
+        decisions: &impl PendingDecisions,
         clock: Clock,
         odd: &mut Vec<RetentionError>,
     ) -> Result<Option<Held>, RetentionError> {
         let now = clock.now().as_secs();
         // A clock that jumps ahead makes nothing old at once.
-        let trusted = store.time(now).await?.min(now);
+        let trusted = decisions.trusted_time(now).await.map_err(RetentionError::Store)?.min(now);
         let log = self.log.clone();
         let mut survey = journal.aside(move || Survey::of(&log)).await.ok_or(RetentionError::Ends)??;
         odd.append(&mut survey.odd);
@@ -135,7 +134,7 @@ impl Retention {
             let Some(rule) = due.is_past(self.rule, latest, trusted) else {
                 break;
             };
-            if let Some(held) = self.needed(journal, store, latest.max(due.segment.ended), now).await? {
+            if let Some(held) = self.needed(journal, decisions, latest.max(due.segment.ended), now).await? {
                 return Ok(Some(Held { segments: left, ..held }));
             }
             let mut going = Going::new(self, due, rule);
@@ -161,8 +160,14 @@ impl Retention {
     }
 
     /// Returns whether a decision needs a segment that reaches to this second: after a kill, the log has to reach back to the decision.
-    async fn needed(&self, journal: &Journal, store: &dyn Store, reaches_to: u64, now: u64) -> Result<Option<Held>, RetentionError> {
-        let pending = self.pending(journal, store, reaches_to, now).await?;
+    async fn needed(
+        &self,
+        journal: &Journal,
+        decisions: &impl PendingDecisions,
+        reaches_to: u64,
+        now: u64,
+    ) -> Result<Option<Held>, RetentionError> {
+        let pending = self.pending(journal, decisions, reaches_to, now).await?;
         Ok(pending.into_iter().next().map(|first| Held {
             undecided: is_overdue(&first, now).then_some(first),
             ..Held::default()
@@ -171,23 +176,36 @@ impl Retention {
 
     /// The decisions that were made up to this second, the oldest first, and of which it is not known what became of them. Where the log says it, and the
     /// store has not been told, it is told now.
-    async fn pending(&self, journal: &Journal, store: &dyn Store, reaches_to: u64, now: u64) -> Result<Vec<Pending>, RetentionError> {
+    async fn pending(
+        &self,
+        journal: &Journal,
+        decisions: &impl PendingDecisions,
+        reaches_to: u64,
+        now: u64,
+    ) -> Result<Vec<PendingDecision>, RetentionError> {
         let in_reach = async || {
-            let pending = store.pending().await?.into_iter();
+            let pending = decisions.pending().await.map_err(RetentionError::Store)?.into_iter();
             Ok::<_, RetentionError>(pending.filter(|pending| pending.at <= reaches_to).collect::<Vec<_>>())
         };
         let pending = in_reach().await?;
-        let mut overdue: Vec<Pending> = pending.iter().filter(|pending| is_overdue(pending, now)).cloned().collect();
+        let mut overdue: Vec<PendingDecision> = pending.iter().filter(|pending| is_overdue(pending, now)).cloned().collect();
         let looked_for = self.unrecorded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        overdue.retain(|pending| !looked_for.contains(&pending.decision));
+        overdue.retain(|pending| !looked_for.contains(&pending.id));
         if overdue.is_empty() {
             return Ok(pending);
         }
         let (log, wanted) = (self.log.clone(), overdue.clone());
-        let recorded = journal.aside(move || Recorded::of(&log, &wanted).map_err(RetentionError::at(&log)));
-        let recorded = recorded.await.ok_or(RetentionError::Ends)??;
-        let unrecorded = resolve_recorded(store, &recorded, overdue).await?;
-        let unrecorded = unrecorded.into_iter().map(|pending| pending.decision);
+        let outcomes = journal.aside(move || Outcomes::of(&log, &wanted).map_err(RetentionError::at(&log)));
+        let outcomes = outcomes.await.ok_or(RetentionError::Ends)??;
+        let mut unrecorded = Vec::new();
+        for PendingDecision { id, .. } in overdue {
+            match outcomes.get(&id) {
+                Some(Outcome::Given) => decisions.settle(&id),
+                // Its gateway was told so, and could not have the store do it.
+                Some(Outcome::Refused) => decisions.give_back(&id).await.map_err(RetentionError::Store)?,
+                None => unrecorded.push(id),
+            }
+        }
         self.unrecorded.lock().unwrap_or_else(PoisonError::into_inner).extend(unrecorded);
         in_reach().await
     }

@@ -1,4 +1,5 @@
 mod blobs;
+mod decisions;
 mod killed;
 mod odd;
 mod order;
@@ -23,8 +24,8 @@ use super::super::verification::{Finding, Note, Report, Trust, Verifier};
 use super::pass::{Going, Retention};
 use super::survey::Survey;
 use super::*;
-use attest_store::{Embedded, EntryKind, Occasion, Pending, Spendable, Store, Tick};
 use attest_system::clock::Clock;
+use decisions::Decisions;
 use site::{NOW, Process, RULE, Site, each, each_line, said};
 
 #[tokio::test]
@@ -52,13 +53,12 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
         vec![process.blobs.clone()],
     );
     for (now, last) in [(NOW, 9), (NOW + 100, 12), (NOW + 200, 16)] {
-        let passed = Duration::from_secs(100);
-        site.store.forget_expired(Tick { now, passed }).await.unwrap();
+        site.decisions.set_time(now);
         process.record(now - 50, &[]).await;
         process.journal.checkpoint(now - 50).await.unwrap();
         process
             .retention
-            .tend(&process.journal, &site.store, Clock::Fixed(now))
+            .tend(&process.journal, &site.decisions, Clock::Fixed(now))
             .await
             .into_result()
             .unwrap();
@@ -113,24 +113,11 @@ async fn what_a_decision_needs_stays() {
     let site = Site::new();
     drop(site.written().await);
     let process = site.open(RULE);
-    // The store has served: its time is not the first decision's.
-    site.store.time(NOW).await.unwrap();
+    site.decisions.set_time(NOW);
     // A decision that may be in it, or just after it: the next file begins in second 50.
-    let thing = Spendable {
-        kind: EntryKind::Ticket,
-        id: "a".to_owned(),
-        limit: 1,
-        remember_until: 100,
-    };
-    let pending = |at| Pending {
-        decision: format!("d{at}"),
-        at,
-    };
+    let pending = |at| PendingDecision { id: format!("d{at}"), at };
     for at in [7, 50] {
-        site.store
-            .spend_for(thing.clone(), Occasion::Any, pending(at).into())
-            .await
-            .unwrap();
+        site.decisions.decide(&pending(at));
         // It was made long ago, and is not recorded: it is told, and told no less when it is looked for no more.
         let held = Some(Held {
             segments: 1,
@@ -139,10 +126,10 @@ async fn what_a_decision_needs_stays() {
         for _ in 0..2 {
             assert_eq!(process.tend(&site).await.unwrap(), held, "{at}");
         }
-        site.store.give_back(&pending(at).decision).await.unwrap();
+        site.decisions.undo(&pending(at).id);
     }
     assert_eq!((site.segments(), said(&site).len()), (3, 0));
-    site.store.spend_for(thing, Occasion::Any, pending(51).into()).await.unwrap();
+    site.decisions.decide(&pending(51));
     assert_eq!(process.tend(&site).await.unwrap(), None);
     assert_eq!(site.segments(), 2);
 }
@@ -151,20 +138,15 @@ async fn what_a_decision_needs_stays() {
 async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_what_it_wrote() {
     let site = Site::new();
     let process = site.written().await;
-    let tick = |now| Tick {
-        now,
-        passed: Duration::ZERO,
-    };
-    // The store's time begins at second 60, and goes on from there as fast as the gateway runs.
-    site.store.forget_expired(tick(60)).await.unwrap();
+    // The trusted time goes on from second 60 as fast as the gateway runs.
+    site.decisions.set_time(60);
     process.tend(&site).await.unwrap();
     assert_eq!(site.segments(), 3);
-    let passed = Duration::from_secs(NOW);
-    site.store.forget_expired(Tick { now: NOW, passed }).await.unwrap();
+    site.decisions.set_time(NOW);
     // The clock was set back.
     process
         .retention
-        .tend(&process.journal, &site.store, Clock::Fixed(60))
+        .tend(&process.journal, &site.decisions, Clock::Fixed(60))
         .await
         .into_result()
         .unwrap();
@@ -183,7 +165,7 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
     let by_size = Rule { bytes: Some(1), ..RULE };
     let retention = Retention::new(other.log(), by_size, Vec::new());
     retention
-        .tend(&process.journal, &other.store, Clock::Fixed(NOW))
+        .tend(&process.journal, &other.decisions, Clock::Fixed(NOW))
         .await
         .into_result()
         .unwrap();
@@ -215,7 +197,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     let by_size = Rule { bytes: Some(1), ..RULE };
     let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
     retention
-        .tend(&process.journal, &site.store, Clock::Fixed(NOW))
+        .tend(&process.journal, &site.decisions, Clock::Fixed(NOW))
         .await
         .into_result()
         .unwrap();
@@ -230,28 +212,19 @@ async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
         let by_size = Rule { age: None, bytes: Some(1) };
         let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
         let decision = "d".repeat(32);
-        let pending = Pending {
-            decision: decision.clone(),
+        let pending = PendingDecision {
+            id: decision.clone(),
             at: 7,
         };
-        let thing = Spendable {
-            kind: EntryKind::Ticket,
-            id: "a".to_owned(),
-            limit: 1,
-            remember_until: 100,
-        };
-        site.store
-            .spend_for(thing.clone(), Occasion::Any, pending.clone().into())
-            .await
-            .unwrap();
+        site.decisions.decide(&pending);
         if let Some(verdict) = verdict {
-            let mut record = Record::new(decision, Decision::Config, 260, "peer".to_owned(), "worker".to_owned());
+            let mut record = Record::new(decision.clone(), Decision::Config, 260, "peer".to_owned(), "worker".to_owned());
             record.verdict = verdict;
             process.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
         }
         let tend = async |now| {
             retention
-                .tend(&process.journal, &site.store, Clock::Fixed(now))
+                .tend(&process.journal, &site.decisions, Clock::Fixed(now))
                 .await
                 .into_result()
                 .unwrap()
@@ -259,7 +232,7 @@ async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
         // As long as it may be under way, nobody asks.
         let under_way = tend(607).await.unwrap();
         assert_eq!((under_way.undecided, site.segments()), (None, 3), "{verdict:?}");
-        assert_eq!(site.store.pending().await.unwrap(), std::slice::from_ref(&pending));
+        assert_eq!(site.decisions.left(), std::slice::from_ref(&pending));
         let over = tend(608).await;
         if verdict.is_some() {
             assert_eq!((over, site.segments()), (None, 0), "{verdict:?}");
@@ -267,7 +240,6 @@ async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
             // It may be recorded still, by a process that stood still: it is given back by nobody but the next start.
             assert_eq!((over.unwrap().undecided, site.segments()), (Some(pending), 3));
         }
-        let again = site.store.spend(thing).await.unwrap();
-        assert_eq!(matches!(again, attest_store::Spend::Granted { .. }), is_good_again, "{verdict:?}");
+        assert_eq!(site.decisions.is_given_back(&decision), is_good_again, "{verdict:?}");
     }
 }

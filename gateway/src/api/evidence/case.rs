@@ -7,6 +7,7 @@ mod new_values;
 use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Claims, NodeIdentity, Reject};
 use attest_log::{Basis, Record, RecordedAnswer, Verdict, WouldRefuse, trusted_by};
+use attest_recording::pending;
 use attest_store::{EntryKind, Reading};
 use axum::response::Response;
 
@@ -285,7 +286,7 @@ impl<'r> EvidenceCase<'r> {
         let EvidenceAsked { pool, peer, now, .. } = self.asked.clone();
         let node = tokens::Node::Attested(claims.identity());
         let token = token::examine(store, &self.asked, node).await?;
-        let decision = record.pending();
+        let decision = pending(record);
         let claim = InstanceClaim {
             claims,
             decision: &decision,

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, Submission, UnixTime};
-use attest_log::admin::{Acting, By, Verb};
+use attest_log::admin::{By, Verb};
 use attest_log::{Decision, Likenesses, Record, Shown, TicketTerms};
+use attest_recording::Acting;
 use attest_store::Store;
 use attest_system::clock::Clock;
 use axum::body::Bytes;

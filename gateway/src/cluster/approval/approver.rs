@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_log::admin::{Acting, By, Verb};
+use attest_log::admin::{By, Verb};
+use attest_recording::Acting;
 use attest_store::{Reading, Store, StoreError, Turn};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;

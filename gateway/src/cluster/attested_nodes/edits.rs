@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest::challenge::is_node_name;
-use attest_log::admin::{Acting, By, Verb};
+use attest_log::admin::{By, Verb};
+use attest_recording::Acting;
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use aws_lc_rs::digest::{SHA256, digest};

@@ -13,8 +13,9 @@ use attest_gateway::settings::Settings;
 use attest_log::reading::LogFile;
 use attest_log::{
     Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, is_replica_name,
-    kept, standing,
+    standing,
 };
+use attest_recording::kept;
 use attest_store::AnyStore;
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure};
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
-use attest_log::{GivenUp, GivingUp, Kept, LogKey, LogKeyError, LogPublicKey, give_up, kept, last_chain};
+use attest_log::{GivenUp, Kept, LogKey, LogKeyError, LogPublicKey, last_chain};
+use attest_recording::{GivingUp, give_up, kept};
 use attest_system::clock::rfc3339;
 
 use super::super::acting::change_store_as;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_log::{GivenUp, Kept, kept, standing};
+use attest_log::{GivenUp, Kept, standing};
+use attest_recording::kept;
 use attest_system::clock::rfc3339;
 
 use super::super::{table, with_store};

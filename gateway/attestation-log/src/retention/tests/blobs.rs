@@ -121,7 +121,7 @@ async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_writ
     let rule = Rule { age, ..RULE };
     let later = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
     later
-        .tend(&process.journal, &site.store, Clock::Fixed(NOW))
+        .tend(&process.journal, &site.decisions, Clock::Fixed(NOW))
         .await
         .into_result()
         .unwrap();

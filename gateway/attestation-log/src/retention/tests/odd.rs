@@ -26,7 +26,7 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
             bytes: None,
         };
         let retention = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
-        let tended = retention.tend(&process.journal, &site.store, Clock::Fixed(NOW)).await;
+        let tended = retention.tend(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
         let error = tended.into_result().unwrap_err().to_string();
         assert!(error.contains("is not as it was written"), "{error}");
         assert_eq!((site.segments(), said(&site).len()), (3, 0));
@@ -91,7 +91,7 @@ async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_
             odd.put(&path);
             // Whoever compresses is not held up either.
             process.journal.compress_closed();
-            let Tended { held, beside } = process.retention.tend(&process.journal, &site.store, Clock::Fixed(NOW)).await;
+            let Tended { held, beside } = process.retention.tend(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
             assert_eq!((held.unwrap(), site.segments()), (None, 2), "{odd:?}{end}");
             let told: Vec<String> = beside.iter().map(ToString::to_string).collect();
             let is_told = told

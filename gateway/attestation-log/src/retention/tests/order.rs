@@ -15,19 +15,8 @@ fn with(process: &mut Process, site: &Site, rule: Rule) {
     process.retention = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
 }
 
-fn pending(decision: &str, at: u64) -> Pending {
-    let decision = decision.to_owned();
-    Pending { decision, at }
-}
-
-async fn decide(site: &Site, pending: &Pending) {
-    let thing = Spendable {
-        kind: EntryKind::Ticket,
-        id: pending.decision.clone(),
-        limit: 1,
-        remember_until: 100,
-    };
-    site.store.spend_for(thing, Occasion::Any, pending.clone().into()).await.unwrap();
+fn pending(id: &str, at: u64) -> PendingDecision {
+    PendingDecision { id: id.to_owned(), at }
 }
 
 /// The bytes of the log, with its closed segments.
@@ -48,10 +37,9 @@ async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes()
     let site = Site::new();
     let mut process = site.written().await;
     with(&mut process, &site, ALL);
-    // The store has served: its time is not the first decision's.
-    site.store.time(NOW).await.unwrap();
+    site.decisions.set_time(NOW);
     let needs_the_second = pending("second", 155);
-    decide(&site, &needs_the_second).await;
+    site.decisions.decide(&needs_the_second);
     // The first one goes, and two stay.
     let held = Held {
         segments: 2,
@@ -68,7 +56,7 @@ async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes()
     fs::write(&second, &whole).unwrap();
     assert_eq!(process.tend(&site).await.unwrap(), Some(held));
     // It is before it goes.
-    site.store.give_back(&needs_the_second.decision).await.unwrap();
+    site.decisions.undo(&needs_the_second.id);
     process.tend(&site).await.unwrap_err();
     assert!(second.exists() && site.segments() == 2);
 }
@@ -140,15 +128,15 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
     assert_eq!(said(&site).len(), 1);
     with(&mut process, &site, BY_SIZE);
     for pending in [&second, &first] {
-        decide(&site, pending).await;
+        site.decisions.decide(pending);
     }
     let held = process.tend(&site).await.unwrap().unwrap();
     assert_eq!((held.undecided, said(&site).len()), (Some(first.clone()), 1), "the oldest is told");
     for pending in [&second, &first] {
-        site.store.give_back(&pending.decision).await.unwrap();
+        site.decisions.undo(&pending.id);
     }
     // Second 110: a line of the third one is younger than the file after it.
-    decide(&site, &pending("third", 110)).await;
+    site.decisions.decide(&pending("third", 110));
     let held = process.tend(&site).await.unwrap().unwrap();
     assert_eq!((held.undecided, said(&site).len()), (Some(pending("third", 110)), 2));
 }

@@ -17,7 +17,7 @@ pub(crate) const LIMITS: SegmentLimits = SegmentLimits {
 
 pub(crate) struct Site {
     pub folder: tempfile::TempDir,
-    pub store: Embedded,
+    pub decisions: Decisions,
 }
 
 /// A journal, and who keeps its rule: what is gone with a process.
@@ -30,8 +30,8 @@ pub(crate) struct Process {
 impl Site {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
-        Self { folder, store }
+        let decisions = Decisions::default();
+        Self { folder, decisions }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -152,7 +152,7 @@ impl Process {
 
     pub(crate) async fn tend(&self, site: &Site) -> Result<Option<Held>, RetentionError> {
         self.retention
-            .tend(&self.journal, &site.store, Clock::Fixed(NOW))
+            .tend(&self.journal, &site.decisions, Clock::Fixed(NOW))
             .await
             .into_result()
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use attest_log::admin::{Act, By, Thing, Verb};
 use attest_store::{Change, EntryKind, Store, StoreError, Witness};
 use attest_system::clock::Clock;
 
 use super::shown;
-use crate::act::{Act, By, Thing, Verb};
 
 /// Where what is told of stands, for errors.
 const PLACE: &str = "outbox";

@@ -1,11 +1,11 @@
 //! From the store's outbox into the log.
 
+use attest_log::admin::{Act, Verb};
+use attest_log::{Journal, JournalError, LogPublicKey};
 use attest_store::{Entry, Store, StoreError};
 use futures_util::future::try_join_all;
 
-use crate::act::{Act, Verb};
-use crate::kept::is_of_key;
-use crate::{Journal, JournalError, LogPublicKey};
+use super::checkpoints::is_of_key;
 
 /// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
 const PAGE: usize = 250;
@@ -19,19 +19,9 @@ pub enum TakeError {
     Journal(#[from] JournalError),
 }
 
-impl Act {
-    /// Returns whether it gives up a chain that this key has signed.
-    fn gives_up_a_chain_of(&self, key: LogPublicKey) -> bool {
-        self.verb == Verb::LogGiveUp && self.things.iter().any(|thing| is_of_key(&thing.id, key))
-    }
-}
-
-/// Records an act at once, durably.
-///
-/// # Errors
-/// [`JournalError`].
-pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalError> {
-    journal.tell(&act.event(at)?).await
+/// Returns whether an act gives up a chain that this key has signed.
+fn gives_up_a_chain_of(act: &Act, key: LogPublicKey) -> bool {
+    act.verb == Verb::LogGiveUp && act.things.iter().any(|thing| is_of_key(&thing.id, key))
 }
 
 /// The number of acts of the outbox that were recorded, and of those left for another gateway to record.
@@ -57,7 +47,7 @@ pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<Taken
         let mut ids = Vec::new();
         for Entry { id, value } in &page {
             match Act::read(id, value) {
-                Some(act) if act.gives_up_a_chain_of(journal.key()) => taken.left = taken.left.saturating_add(1),
+                Some(act) if gives_up_a_chain_of(&act, journal.key()) => taken.left = taken.left.saturating_add(1),
                 Some(act) => {
                     events.push(act.event(at)?);
                     ids.push(id.clone());

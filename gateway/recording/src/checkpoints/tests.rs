@@ -1,10 +1,8 @@
 use std::fs;
 
+use attest_log::{Begins, Chain, LogKey, Signer, Why};
 use attest_store::Embedded;
 
-use super::super::chain::{Begins, Chain, Why};
-use super::super::log_key::LogKey;
-use super::super::signer::Signer;
 use super::*;
 
 struct Site {
@@ -170,7 +168,7 @@ async fn a_chain_that_is_whole_and_over_is_not_missed_once_its_file_is_gone() {
     another.store = site.store;
     let other = another.checkpoint(&mut Site::chain(Vec::new()), 3);
     another.keep(&other).await;
-    assert_eq!(super::standing(&kept(&another.store).await.unwrap()).count(), 2);
+    assert_eq!(attest_log::standing(&kept(&another.store).await.unwrap()).count(), 2);
 }
 
 #[tokio::test]

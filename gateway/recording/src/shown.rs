@@ -3,12 +3,11 @@
 //! A provisioning token stands in the store under its hash. One that was made elsewhere may be a word that somebody has thought of, so that
 //! no hash of it is in the log, keyed or not: it is named by what the administrator calls it.
 
+use attest_log::admin::Thing;
 use attest_store::{Change, EntryKind};
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value, json};
-
-use crate::act::Thing;
 
 /// What digests are made over begins with this line, so that they are those of nothing else.
 const DOMAIN: &str = "attest-gateway/v1/admin-record\n";

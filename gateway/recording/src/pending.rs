@@ -1,18 +1,9 @@
 //! What was used up and claimed when the gateway was killed: whether anybody got anything for it stands in the log.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io;
 use std::path::Path;
 
+use attest_log::{Outcome, Outcomes, PendingDecision, PendingDecisions, Point, Record, StoreFailure};
 use attest_store::{Pending, Store, StoreError};
-use serde::Deserialize;
-use serde_json::Value;
-
-use super::chain::Link;
-use super::reach::Reach;
-use super::reading::{Found, Lines, LogFile, rotated};
-use super::{Point, Verdict};
 
 /// What came of the decisions that were pending at a start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,28 +12,6 @@ pub struct Resolved {
     pub given_back: usize,
     /// Used up for good, although their decisions are not in the log: it does not reach back to their time without a gap.
     pub kept: usize,
-}
-
-/// Of a line, what says which decision it is, when it was made, and whether anything was given.
-#[derive(Deserialize)]
-struct Head {
-    at: u64,
-    id: String,
-    /// Whatever it is: a line whose verdict cannot be read is there all the same.
-    #[serde(default)]
-    verdict: Value,
-    /// As the verdict.
-    #[serde(default)]
-    chain: Value,
-}
-
-/// What the log says of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// Something was given.
-    Given,
-    /// It came to a refusal after all, and what it had taken could not be given back.
-    Refused,
 }
 
 /// Settles the decisions that are in the log and gave something, and gives back what those took that are not there, or are refused. Called
@@ -58,15 +27,16 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
     if pending.is_empty() {
         return Ok(resolved);
     }
-    let (began, recorded) = read(log, &pending).map_err(|source| StoreError::Io {
+    let wanted: Vec<PendingDecision> = pending.iter().cloned().map(decision).collect();
+    let outcomes = Outcomes::of(log, &wanted).map_err(|source| StoreError::Io {
         path: log.to_owned(),
         source,
     })?;
     for Pending { decision, at } in pending {
-        let outcome = recorded.get(&decision);
-        if outcome == Some(&Outcome::Given) {
+        let outcome = outcomes.get(&decision);
+        if outcome == Some(Outcome::Given) {
             store.settle(&decision);
-        } else if missing.is_empty() && (outcome == Some(&Outcome::Refused) || began.is_some_and(|began| began < at)) {
+        } else if missing.is_empty() && (outcome == Some(Outcome::Refused) || outcomes.reaches_back_before(at)) {
             store.give_back(&decision).await?;
             resolved.given_back += 1;
         } else {
@@ -77,79 +47,39 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
     Ok(resolved)
 }
 
-/// Settles those of these decisions that are in the log and gave something, and gives back what those took that are refused there: their gateway was told
-/// so, and could not have the store do it. Says which are not there.
-pub(super) async fn resolve_recorded(store: &dyn Store, recorded: &Recorded, pending: Vec<Pending>) -> Result<Vec<Pending>, StoreError> {
-    let mut others = Vec::new();
-    for pending in pending {
-        match recorded.0.get(&pending.decision) {
-            Some(Outcome::Given) => store.settle(&pending.decision),
-            Some(Outcome::Refused) => drop(store.give_back(&pending.decision).await?),
-            None => others.push(pending),
-        }
-    }
-    Ok(others)
-}
-
-/// What the log says of some decisions.
-pub(super) struct Recorded(BTreeMap<String, Outcome>);
-
-impl Recorded {
-    pub(super) fn of(log: &Path, pending: &[Pending]) -> std::io::Result<Self> {
-        Ok(Self(read(log, pending)?.1))
+/// Returns what the store remembers while something is used up for the decision of this record and it is not recorded.
+#[must_use]
+pub fn pending<C, B>(record: &Record<C, B>) -> Pending {
+    Pending {
+        decision: record.id.clone(),
+        at: record.at,
     }
 }
 
-/// From when on the log is whole, and what it says of those of the decisions that are in it.
-fn read(log: &Path, pending: &[Pending]) -> std::io::Result<(Option<u64>, BTreeMap<String, Outcome>)> {
-    let mut read = Read {
-        wanted: pending.iter().map(|pending| pending.decision.as_str()).collect(),
-        reach: Reach::default(),
-        recorded: BTreeMap::new(),
-    };
-    let first = pending.iter().map(|pending| pending.at).min().unwrap_or(0);
-    for file in since(&rotated(log)?, first) {
-        // What cannot be read of it leaves a gap.
-        if let Err(error) = file.lines(0).and_then(|lines| read.all_of(lines)) {
-            file.warn(&error);
-        }
+fn decision(Pending { decision: id, at }: Pending) -> PendingDecision {
+    PendingDecision { id, at }
+}
+
+/// The pending decisions of a store, as retention asks for them.
+#[derive(Debug, Clone, Copy)]
+pub struct PendingIn<'s>(pub &'s dyn Store);
+
+impl PendingDecisions for PendingIn<'_> {
+    async fn trusted_time(&self, now: u64) -> Result<u64, StoreFailure> {
+        Ok(self.0.time(now).await?)
     }
-    read.all_of(Lines::new(File::open(log)?, 0))?;
-    Ok((read.reach.began(), read.recorded))
-}
 
-/// The files that were written from this second on: also the one that begins before it, and one more, as clocks are set.
-fn since(files: &[LogFile], at: u64) -> &[LogFile] {
-    let before = files.iter().rposition(|file| file.began() < at);
-    files.get(before.unwrap_or(0).saturating_sub(1)..).unwrap_or_default()
-}
+    async fn pending(&self) -> Result<Vec<PendingDecision>, StoreFailure> {
+        let pending = self.0.pending().await?;
+        Ok(pending.into_iter().map(decision).collect())
+    }
 
-struct Read<'p> {
-    wanted: BTreeSet<&'p str>,
-    reach: Reach,
-    recorded: BTreeMap<String, Outcome>,
-}
+    fn settle(&self, id: &str) {
+        self.0.settle(id);
+    }
 
-impl Read<'_> {
-    /// A line that cannot be read is none of this gateway's.
-    fn all_of(&mut self, mut lines: Lines<impl io::Read>) -> io::Result<()> {
-        self.reach.another_file();
-        while let Some(read) = lines.read()? {
-            let Found::Line(line) = read else { continue };
-            let Ok(Head { at, id, verdict, chain }) = serde_json::from_slice(line) else {
-                continue;
-            };
-            self.reach.line(at, Link::deserialize(&chain).ok().as_ref());
-            if self.wanted.contains(id.as_str()) {
-                let refused = Verdict::deserialize(&verdict).is_ok_and(|verdict| verdict == Verdict::Refused);
-                // If there are two, one that gave something counts.
-                if refused {
-                    self.recorded.entry(id).or_insert(Outcome::Refused);
-                } else {
-                    self.recorded.insert(id, Outcome::Given);
-                }
-            }
-        }
+    async fn give_back(&self, id: &str) -> Result<(), StoreFailure> {
+        self.0.give_back(id).await?;
         Ok(())
     }
 }

@@ -1,0 +1,39 @@
+//! The store that lines depend on, as the log asks it: by functions, so that the log needs no store engine.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::store_position::StorePosition;
+
+/// An error of the store.
+pub type StoreFailure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Makes durable what decisions have used up.
+pub(super) type SyncStore = Arc<dyn Fn() -> Result<(), StoreFailure> + Send + Sync>;
+
+/// The functions by which a journal asks the store.
+pub struct StoreLink {
+    pub(super) position: Box<dyn Fn() -> Option<StorePosition> + Send + Sync>,
+    pub(super) sync: SyncStore,
+}
+
+impl StoreLink {
+    /// Returns a link of these functions. `sync` is called before each line that depends on the store, and waits for a disk; the thread that writes
+    /// holds it for as long as the journal is open.
+    #[must_use]
+    pub fn new(
+        position: impl Fn() -> Option<StorePosition> + Send + Sync + 'static,
+        sync: impl Fn() -> Result<(), StoreFailure> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            position: Box::new(position),
+            sync: Arc::new(sync),
+        }
+    }
+}
+
+impl fmt::Debug for StoreLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreLink").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,17 @@
+//! The attestation log and the store together: lines that wait for the store, checkpoints that the store keeps, acts that wait in its outbox,
+//! and decisions that are not recorded yet.
+
+#![deny(unreachable_pub)]
+
+mod acting;
+mod checkpoints;
+mod journal;
+mod outbox;
+mod pending;
+mod shown;
+
+pub use acting::Acting;
+pub use checkpoints::{GivingUp, Keeping, Signs, give_up, keep, keep_checkpoint, kept, missing, of_other_keys};
+pub use journal::{position, replacement, with_store};
+pub use outbox::{TakeError, Taken, take};
+pub use pending::{PendingIn, Resolved, pending, resolve_pending};

@@ -82,10 +82,9 @@ pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), Cluster
 }
 
 /// Keeps the store's tokens in step with the cluster's, for as long as it is polled. `store` tells of what is changed there.
-pub async fn follow_bootstrap_tokens(cluster: Arc<Cluster>, store: Arc<dyn Store>, clock: Clock) {
+pub async fn follow_bootstrap_tokens(cluster: Arc<Cluster>, pools: BTreeSet<String>, store: Arc<dyn Store>, clock: Clock) {
     let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
     let (kept, keeping) = keep_by_fields(&api, (), FIELDS, TOKENS, cluster.health());
-    let pools = cluster.settings().bootstrap_tokens.clone();
     let follower = Follower {
         pools,
         clock,

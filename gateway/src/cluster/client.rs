@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use attest_store::cluster_api;
+use attest_store::settings::ClusterAccess;
 use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::answer_limit::answered;
-use super::{ClusterError, Health, api_watch};
-use crate::metrics::Metrics;
-use crate::settings::ClusterSettings;
+use super::{ClusterError, Health, WatchObserver, api_watch};
 
 /// Most objects that a list may have: more nodes than a cluster can have.
 const LIST_LIMIT_OBJECTS: usize = 50_000;
@@ -22,7 +21,6 @@ pub struct Cluster {
     client: Client,
     namespace: String,
     health: Arc<Health>,
-    settings: ClusterSettings,
 }
 
 impl Cluster {
@@ -30,21 +28,16 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError`].
-    pub async fn open(settings: &ClusterSettings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Self, ClusterError> {
-        let (api, mut config) = cluster_api::config(&settings.access).await?;
+    pub async fn open(access: &ClusterAccess, clock: Clock, observer: Arc<dyn WatchObserver>) -> Result<Self, ClusterError> {
+        let (api, mut config) = cluster_api::config(access).await?;
         // A server that takes requests and is silent is found out: a watch says something within its own time.
         config.read_timeout = Some(api_watch::SILENCE);
-        let namespace = settings
-            .access
-            .namespace
-            .clone()
-            .unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| ClusterError::Client { api, error })?;
         Ok(Self {
             client,
             namespace,
-            health: Arc::new(Health::new(clock, Arc::clone(metrics))),
-            settings: settings.clone(),
+            health: Arc::new(Health::new(clock, observer)),
         })
     }
 
@@ -62,11 +55,6 @@ impl Cluster {
     #[must_use]
     pub const fn health(&self) -> &Arc<Health> {
         &self.health
-    }
-
-    #[must_use]
-    pub const fn settings(&self) -> &ClusterSettings {
-        &self.settings
     }
 
     /// Lists objects, page by page; without a limit in `params`, in pages that are small enough for whole objects.

@@ -10,7 +10,6 @@ use attest_system::clock::Clock;
 use tokio::sync::watch;
 
 use super::ClusterError;
-use crate::metrics::Metrics;
 
 /// Time after a line about a lost watch in which others that the same outage takes are not logged, in seconds: a silent API is found out by every watch within
 /// 70 s, and 15 s more for the next attempt.
@@ -27,11 +26,22 @@ pub enum Heard {
     Away { since: u64, reason: String },
 }
 
+/// A receiver of changes of the state of watches, for metrics.
+pub trait WatchObserver: std::fmt::Debug + Send + Sync {
+    /// Takes up whether a watch fails.
+    fn watch_broken(&self, what: &'static str, broken: bool);
+}
+
+/// Ignores all changes.
+impl WatchObserver for () {
+    fn watch_broken(&self, _: &'static str, _: bool) {}
+}
+
 /// How all watches are.
 #[derive(Debug)]
 pub struct Health {
     clock: Clock,
-    metrics: Arc<Metrics>,
+    observer: Arc<dyn WatchObserver>,
     watches: watch::Sender<BTreeMap<&'static str, Heard>>,
     log: Mutex<Log>,
 }
@@ -117,10 +127,10 @@ impl Log {
 
 impl Health {
     #[must_use]
-    pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
+    pub fn new(clock: Clock, observer: Arc<dyn WatchObserver>) -> Self {
         Self {
             clock,
-            metrics,
+            observer,
             watches: watch::Sender::default(),
             log: Mutex::default(),
         }
@@ -140,7 +150,7 @@ impl Health {
 
     pub(super) fn begin(&self, what: &'static str) {
         self.set(what, Heard::Beginning);
-        self.metrics.cluster_watch_broken(what, false);
+        self.observer.watch_broken(what, false);
     }
 
     pub(super) fn well(&self, what: &'static str) {
@@ -150,7 +160,7 @@ impl Health {
             return;
         }
         self.set(what, Heard::Well);
-        self.metrics.cluster_watch_broken(what, false);
+        self.observer.watch_broken(what, false);
         if let Some(Heard::Away { since, .. }) = heard
             && let Some(line) = self.log(|log, now| log.restored(what, since, now))
         {
@@ -175,7 +185,7 @@ impl Health {
             reason: reason.clone(),
         };
         self.set(what, away);
-        self.metrics.cluster_watch_broken(what, true);
+        self.observer.watch_broken(what, true);
         for line in self.log(|log, now| log.lost(what, cause.concerns_all(), now)) {
             line.write(state, &reason);
         }

@@ -193,14 +193,13 @@ fn node(status: &Value) -> Option<String> {
     Some(text(node, "/name").unwrap_or("unnamed").to_owned())
 }
 
-fn apis(cluster: &Cluster) -> (Api<Machine>, Api<Node>) {
-    let namespace = &cluster.settings().machine_namespace;
+fn apis(cluster: &Cluster, namespace: &str) -> (Api<Machine>, Api<Node>) {
     (Api::namespaced(cluster.client(), namespace), Api::all(cluster.client()))
 }
 
 /// Asks once for each of both.
-pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), ClusterError>); 2] {
-    let (of_machines, of_nodes) = apis(cluster);
+pub(super) async fn look(cluster: &Cluster, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
+    let (of_machines, of_nodes) = apis(cluster, namespace);
     let one = ListParams::default().limit(1);
     let (machines, nodes) = tokio::join!(
         cluster.ask(MACHINES, of_machines.list_metadata(&one)),
@@ -220,8 +219,8 @@ pub fn away_since(cluster: &Cluster) -> Option<u64> {
 }
 
 /// Keeps what is known of the Machine objects up to date, for as long as it is polled.
-pub async fn keep_machines(cluster: Arc<Cluster>, machines: Arc<MachineObjects>) {
-    let (of_machines, of_nodes) = apis(&cluster);
+pub async fn keep_machines(cluster: Arc<Cluster>, namespace: String, machines: Arc<MachineObjects>) {
+    let (of_machines, of_nodes) = apis(&cluster, &namespace);
     let (kept_machines, keeping_machines) = keep(&of_machines, (), &Selector::default(), MACHINES, cluster.health());
     let (kept_nodes, keeping_nodes) = keep(&of_nodes, (), &Selector::default(), NODES, cluster.health());
     tokio::join!(

@@ -40,7 +40,7 @@ pub use bootstrap_kubeconfig::keep_bootstrap_kubeconfig;
 pub use bootstrap_tokens::follow_bootstrap_tokens;
 pub use client::Cluster;
 pub use client_ca::keep_client_ca;
-pub use health::{Health, Heard};
+pub use health::{Health, Heard, WatchObserver};
 pub use kept::{Keeping, Kept, keep, keep_by_fields};
 pub use machines::{away_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
@@ -49,8 +49,7 @@ use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
-use crate::settings::AttestedNodes;
-use crate::settings::Settings;
+use crate::settings::{AttestedNodes, ClusterSettings, Settings};
 pub use attest_store::cluster_api::{Cause, ClusterError};
 
 /// What of the gateway works with the cluster's API.
@@ -67,15 +66,21 @@ pub(crate) struct Parts<'a> {
     pub durable: watch::Receiver<Durable>,
 }
 
+impl WatchObserver for Metrics {
+    fn watch_broken(&self, what: &'static str, broken: bool) {
+        self.cluster_watch_broken(what, broken);
+    }
+}
+
 /// Begins what the settings want of the cluster's API; it ends with the tasks.
-pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Parts<'_>) {
-    let settings = cluster.settings();
+pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, settings: &ClusterSettings, parts: &Parts<'_>) {
     if settings.configs {
         configs::spawn(tasks, cluster, parts.pools);
     }
     if settings.pointers {
         let keeper = pointers::Keeper {
             cluster: Arc::clone(cluster),
+            namespace: settings.machine_namespace.clone(),
             tls: Arc::clone(parts.tls),
             pools: Arc::clone(parts.pools),
             store: Arc::clone(parts.store),
@@ -85,7 +90,7 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Par
         tasks.spawn(keeper.run());
     }
     if settings.attested_nodes != AttestedNodes::Off {
-        attested_nodes::spawn(tasks, cluster, parts);
+        attested_nodes::spawn(tasks, cluster, settings.attested_nodes, parts);
     }
     tasks.spawn(second_stage::keep(
         Arc::clone(cluster),
@@ -95,62 +100,62 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Par
     ));
 }
 
-impl Cluster {
-    /// Which MachineConfigs nodes need before they are approved, asked for once; nothing, if that is nobody's question.
-    pub async fn needed(&self) -> NeededState {
-        if self.settings().configs {
-            configs::ask(self).await
-        } else {
-            NeededState::Untold
-        }
+/// Asks once which MachineConfigs nodes need before they are approved, if the settings want that to be known.
+pub async fn needed(cluster: &Cluster, settings: &ClusterSettings) -> NeededState {
+    if settings.configs {
+        configs::ask(cluster).await
+    } else {
+        NeededState::Untold
     }
+}
 
-    /// Asks once for each kind of object that is watched, with what came of it.
-    pub async fn look(&self) -> Vec<(&'static str, Result<(), ClusterError>)> {
-        let mut found = Vec::new();
-        if self.settings().configs {
-            found.extend(configs::look(self).await);
-        }
-        if let Some(settings) = &self.settings().approval {
-            found.extend(approval::look(self, settings).await);
-        }
-        if self.settings().machines {
-            found.extend(machines::look(self).await);
-        }
-        if self.settings().pointers {
-            found.extend(pointers::ask(self).await);
-        }
-        if self.settings().client_ca {
-            found.push(client_ca::look(self).await);
-        }
-        if self.settings().attested_nodes != AttestedNodes::Off {
-            found.push(attested_nodes::look(self).await);
-        }
-        if !self.settings().bootstrap_tokens.is_empty() {
-            found.push(bootstrap_tokens::look(self).await);
-        }
-        if self.settings().mcs_certificate {
-            found.extend(mcs_certificate::look(self).await);
-        }
-        if self.settings().bootstrap_kubeconfig {
-            found.extend(bootstrap_kubeconfig::look(self).await);
-        }
-        found
+/// Asks once for each kind of object that the settings want to be watched, and returns the answers.
+pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
+    let mut found = Vec::new();
+    let namespace = &settings.machine_namespace;
+    if settings.configs {
+        found.extend(configs::look(cluster).await);
     }
+    if let Some(settings) = &settings.approval {
+        found.extend(approval::look(cluster, settings, namespace).await);
+    }
+    if settings.machines {
+        found.extend(machines::look(cluster, namespace).await);
+    }
+    if settings.pointers {
+        found.extend(pointers::ask(cluster, namespace).await);
+    }
+    if settings.client_ca {
+        found.push(client_ca::look(cluster).await);
+    }
+    if settings.attested_nodes != AttestedNodes::Off {
+        found.push(attested_nodes::look(cluster).await);
+    }
+    if !settings.bootstrap_tokens.is_empty() {
+        found.push(bootstrap_tokens::look(cluster).await);
+    }
+    if settings.mcs_certificate {
+        found.extend(mcs_certificate::look(cluster).await);
+    }
+    if settings.bootstrap_kubeconfig {
+        found.extend(bootstrap_kubeconfig::look(cluster).await);
+    }
+    found
+}
 
-    /// Asks once for that of which there is no copy that could be used, and makes one: what is wrong, in words.
-    pub async fn first_copies(&self, settings: &Settings, clock: Clock) -> Vec<String> {
-        let mut wrong = Vec::new();
-        let tls = &settings.tls;
-        if tls.serving_of_cluster && Serving::load(tls, clock.now()).is_err() {
-            wrong.extend(mcs_certificate::first(self, &tls.certificate, clock).await.err());
-        }
-        let kubeconfig = settings.bootstrap_kubeconfig();
-        if self.settings().bootstrap_kubeconfig && !kubeconfig.exists() {
-            // Pools that name the file watch its folder, which has to be there before they are read. What keeps it from being made keeps the file from it, too.
-            drop(files::make_private_folder(files::folder(&kubeconfig)));
-            wrong.extend(bootstrap_kubeconfig::first(self, &kubeconfig).await.err());
-        }
-        wrong
+/// Asks once for that of which there is no copy that could be used, and makes one: what is wrong, in words.
+pub async fn first_copies(cluster: &Cluster, settings: &Settings, clock: Clock) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let tls = &settings.tls;
+    if tls.serving_of_cluster && Serving::load(tls, clock.now()).is_err() {
+        wrong.extend(mcs_certificate::first(cluster, &tls.certificate, clock).await.err());
     }
+    let kubeconfig = settings.bootstrap_kubeconfig();
+    let wants_kubeconfig = settings.cluster.as_ref().is_some_and(|settings| settings.bootstrap_kubeconfig);
+    if wants_kubeconfig && !kubeconfig.exists() {
+        // Pools that name the file watch its folder, which has to be there before they are read. What keeps it from being made keeps the file from it, too.
+        drop(files::make_private_folder(files::folder(&kubeconfig)));
+        wrong.extend(bootstrap_kubeconfig::first(cluster, &kubeconfig).await.err());
+    }
+    wrong
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use attest_system::clock::Clock;
 
 use super::{Depth, Finding};
-use crate::cluster::Cluster;
 use crate::cluster::second_stage::{There, there};
+use crate::cluster::{self, Cluster};
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
@@ -27,7 +27,8 @@ pub(super) async fn open(
     depth: Depth,
     findings: &mut Vec<Finding>,
 ) -> Option<Api> {
-    let cluster = match Cluster::open(settings.cluster.as_ref()?, clock, metrics).await {
+    let wanted = settings.cluster.as_ref()?;
+    let cluster = match Cluster::open(&wanted.access, clock, Arc::<Metrics>::clone(metrics)).await {
         Ok(cluster) => cluster,
         Err(error) => {
             findings.push(Finding::Error(format!("cluster: {error}")));
@@ -48,7 +49,7 @@ pub(super) async fn open(
     let cluster = &api.cluster;
     // Who only looks may be another user than who will serve, and makes no state for him.
     if depth == Depth::Thorough && !settings.state.exists() {
-        if cluster.settings().mcs_certificate || cluster.settings().bootstrap_kubeconfig {
+        if wanted.mcs_certificate || wanted.bootstrap_kubeconfig {
             findings.push(Finding::Degraded(format!(
                 "cluster: {} does not exist yet: what the cluster says is asked for when the gateway is started",
                 settings.state.display()
@@ -56,18 +57,18 @@ pub(super) async fn open(
         }
         return Some(api);
     }
-    let wrong = cluster.first_copies(settings, clock).await;
+    let wrong = cluster::first_copies(cluster, settings, clock).await;
     findings.extend(wrong.into_iter().map(|problem| Finding::Degraded(format!("cluster: {problem}"))));
     Some(api)
 }
 
 /// What is asked for once: which MachineConfigs nodes need before they are approved.
-pub(super) async fn inspect(api: Option<&Api>, findings: &mut Vec<Finding>) -> NeededState {
-    let Some(Api { cluster, answers: true }) = api else {
+pub(super) async fn inspect(settings: &Settings, api: Option<&Api>, findings: &mut Vec<Finding>) -> NeededState {
+    let (Some(settings), Some(Api { cluster, answers: true })) = (&settings.cluster, api) else {
         return NeededState::Untold;
     };
     let mut told = Vec::new();
-    for (what, found) in cluster.look().await {
+    for (what, found) in cluster::look(cluster, settings).await {
         match found {
             Ok(()) => told.push(what),
             Err(error) => findings.push(Finding::Degraded(format!(
@@ -80,7 +81,7 @@ pub(super) async fn inspect(api: Option<&Api>, findings: &mut Vec<Finding>) -> N
         return NeededState::Untold;
     }
     findings.push(Finding::Good(format!("cluster: its API tells of {}", told.join(", "))));
-    cluster.needed().await
+    cluster::needed(cluster, settings).await
 }
 
 /// Whether the cluster has what nodes with a pre-approved config go by.
@@ -116,11 +117,11 @@ pub(super) async fn second_stage(cluster: &Cluster, pools: &LivePools, findings:
 
 /// What the cluster says of what nodes need before they are approved, for who looks at a pool.
 pub async fn needed(settings: &Settings, clock: Clock) -> NeededState {
-    let Some(cluster) = &settings.cluster else {
+    let Some(settings) = &settings.cluster else {
         return NeededState::Untold;
     };
-    match Cluster::open(cluster, clock, &Arc::default()).await {
-        Ok(cluster) => cluster.needed().await,
+    match Cluster::open(&settings.access, clock, Arc::new(())).await {
+        Ok(cluster) => cluster::needed(&cluster, settings).await,
         Err(error) => NeededState::Failed(error.to_string()),
     }
 }

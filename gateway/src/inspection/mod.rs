@@ -118,7 +118,7 @@ impl Inspection {
             now: clock.now().as_secs(),
         };
         #[cfg(feature = "cluster")]
-        let needed = cluster::inspect(api.as_ref(), &mut findings).await;
+        let needed = cluster::inspect(settings, api.as_ref(), &mut findings).await;
         #[cfg(not(feature = "cluster"))]
         let needed = NeededState::Untold;
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {

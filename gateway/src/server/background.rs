@@ -20,9 +20,11 @@ use crate::api::Gateway;
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::{Approver, PoolRules};
 #[cfg(feature = "cluster")]
-use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
+use crate::cluster::{Cluster, follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
+#[cfg(feature = "cluster")]
+use crate::settings::ClusterSettings;
 use crate::settings::Settings;
 use crate::{cloud, pki, pools};
 
@@ -93,72 +95,64 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
-    #[cfg(feature = "cluster")]
-    if let Some(approver) = approver(gateway) {
-        tasks.spawn(approver.run());
-    }
     let pools = Arc::clone(&gateway.pools);
     tasks.spawn(async move { pools::watch::watch(&pools, hangup.pools).await });
     let (tls, metrics, clock) = (Arc::clone(&gateway.tls), Arc::clone(&gateway.metrics), gateway.clock);
     tasks.spawn(async move { pki::watch::watch(&tls, clock, &metrics, hangup.certificates).await });
     #[cfg(feature = "cluster")]
-    if let Some(cluster) = &gateway.cluster {
-        let parts = crate::cluster::Parts {
-            clock: gateway.clock,
-            metrics: &gateway.metrics,
-            pools: &gateway.pools,
-            store: &gateway.store,
-            tls: &gateway.tls,
-            by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
-            log: crate::cluster::LogPlaces {
-                log: gateway.settings.attestation_log(),
-                note: gateway.settings.attested_nodes_note(),
-            },
-            durable: gateway.journal.durable(),
-        };
-        crate::cluster::spawn(tasks, cluster, &parts);
-    }
-    #[cfg(feature = "cluster")]
-    if let Some(cluster) = &gateway.cluster
-        && cluster.settings().machines
-    {
-        tasks.spawn(keep_machines(Arc::clone(cluster), Arc::clone(&gateway.machines)));
-    }
-    #[cfg(feature = "cluster")]
-    if let Some(cluster) = &gateway.cluster
-        && !cluster.settings().bootstrap_tokens.is_empty()
-    {
-        let own = own_hands(gateway, Verb::TokenFollow);
-        tasks.spawn(follow_bootstrap_tokens(Arc::clone(cluster), own, gateway.clock));
-    }
-    #[cfg(feature = "cluster")]
-    if let (Some(cluster), Some(path), true) = (
-        &gateway.cluster,
-        &gateway.settings.tls.client_ca,
-        gateway.settings.tls.client_ca_of_cluster,
-    ) {
-        tasks.spawn(keep_client_ca(Arc::clone(cluster), path.clone()));
-    }
-    #[cfg(feature = "cluster")]
-    if let Some(cluster) = &gateway.cluster {
-        let tls = &gateway.settings.tls;
-        if tls.serving_of_cluster {
-            tasks.spawn(keep_mcs_certificate(Arc::clone(cluster), tls.certificate.clone(), gateway.clock));
-        }
-        if cluster.settings().bootstrap_kubeconfig {
-            let path = gateway.settings.bootstrap_kubeconfig();
-            tasks.spawn(keep_bootstrap_kubeconfig(Arc::clone(cluster), path));
-        }
+    if let (Some(cluster), Some(settings)) = (&gateway.cluster, &gateway.settings.cluster) {
+        spawn_cluster(tasks, gateway, cluster, settings);
     }
     let endorsers = Arc::clone(&gateway.endorsers);
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });
 }
 
+/// Begins what the settings want of the cluster's API.
+#[cfg(feature = "cluster")]
+fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<Cluster>, settings: &ClusterSettings) {
+    let parts = crate::cluster::Parts {
+        clock: gateway.clock,
+        metrics: &gateway.metrics,
+        pools: &gateway.pools,
+        store: &gateway.store,
+        tls: &gateway.tls,
+        by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
+        log: crate::cluster::LogPlaces {
+            log: gateway.settings.attestation_log(),
+            note: gateway.settings.attested_nodes_note(),
+        },
+        durable: gateway.journal.durable(),
+    };
+    crate::cluster::spawn(tasks, cluster, settings, &parts);
+    if let Some(approver) = approver(gateway, cluster, settings) {
+        tasks.spawn(approver.run());
+    }
+    if settings.machines {
+        let namespace = settings.machine_namespace.clone();
+        tasks.spawn(keep_machines(Arc::clone(cluster), namespace, Arc::clone(&gateway.machines)));
+    }
+    if !settings.bootstrap_tokens.is_empty() {
+        let own = own_hands(gateway, Verb::TokenFollow);
+        let pools = settings.bootstrap_tokens.clone();
+        tasks.spawn(follow_bootstrap_tokens(Arc::clone(cluster), pools, own, gateway.clock));
+    }
+    let tls = &gateway.settings.tls;
+    if let (Some(path), true) = (&tls.client_ca, tls.client_ca_of_cluster) {
+        tasks.spawn(keep_client_ca(Arc::clone(cluster), path.clone()));
+    }
+    if tls.serving_of_cluster {
+        tasks.spawn(keep_mcs_certificate(Arc::clone(cluster), tls.certificate.clone(), gateway.clock));
+    }
+    if settings.bootstrap_kubeconfig {
+        let path = gateway.settings.bootstrap_kubeconfig();
+        tasks.spawn(keep_bootstrap_kubeconfig(Arc::clone(cluster), path));
+    }
+}
+
 /// Who approves the CSRs of kubelets, if that is to be done.
 #[cfg(feature = "cluster")]
-fn approver(gateway: &Gateway) -> Option<Approver> {
-    let cluster = gateway.cluster.as_ref()?;
-    let settings = cluster.settings().approval.clone()?;
+fn approver(gateway: &Gateway, cluster: &Arc<Cluster>, settings: &ClusterSettings) -> Option<Approver> {
+    let approval = settings.approval.clone()?;
     let pools = Arc::clone(&gateway.pools);
     let rules = move || {
         let pools = pools.all();
@@ -173,7 +167,8 @@ fn approver(gateway: &Gateway) -> Option<Approver> {
     };
     Some(Approver {
         cluster: Arc::clone(cluster),
-        settings,
+        settings: approval,
+        machine_namespace: settings.machine_namespace.clone(),
         store: Arc::clone(&gateway.store),
         clock: gateway.clock,
         by: By::gateway(gateway.settings.checkpoints.name.as_deref()),

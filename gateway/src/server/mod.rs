@@ -168,7 +168,7 @@ impl Server {
         #[cfg(feature = "cluster")]
         let machines = cluster
             .as_ref()
-            .filter(|cluster| cluster.settings().machines)
+            .filter(|_| settings.cluster.as_ref().is_some_and(|settings| settings.machines))
             .map(|cluster| {
                 let cluster = Arc::clone(cluster);
                 MachineObjects::told_by_cluster(move || away_since(&cluster))

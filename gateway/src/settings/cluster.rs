@@ -50,26 +50,6 @@ pub enum AttestedNodes {
     Edit,
 }
 
-impl ClusterSettings {
-    /// An API, of which nothing is wanted yet.
-    #[must_use]
-    pub fn at(api: ClusterApi) -> Self {
-        Self {
-            access: ClusterAccess { api, namespace: None },
-            configs: false,
-            machine_namespace: MACHINES.to_owned(),
-            pointers: false,
-            approval: None,
-            machines: false,
-            bootstrap_tokens: BTreeSet::new(),
-            client_ca: false,
-            mcs_certificate: false,
-            bootstrap_kubeconfig: false,
-            attested_nodes: AttestedNodes::Off,
-        }
-    }
-}
-
 /// Where OpenShift has Machine objects.
 const MACHINES: &str = "openshift-machine-api";
 

@@ -12,8 +12,7 @@ mod pointers;
 mod second_stage;
 
 use attest_gateway::cluster::Cluster;
-use attest_gateway::settings::ClusterSettings;
-use attest_store::settings::ClusterApi;
+use attest_store::settings::{ClusterAccess, ClusterApi};
 use attest_system::clock::Clock;
 use cloud_fixtures::kubernetes::Kubernetes;
 
@@ -39,9 +38,11 @@ impl Asked {
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig(&token)).unwrap();
-        let mut settings = ClusterSettings::at(ClusterApi::Kubeconfig(kubeconfig));
-        settings.access.namespace = Some(NAMESPACE.to_owned());
-        let cluster = Cluster::open(&settings, Clock::System, &std::sync::Arc::default()).await.unwrap();
+        let access = ClusterAccess {
+            api: ClusterApi::Kubeconfig(kubeconfig),
+            namespace: Some(NAMESPACE.to_owned()),
+        };
+        let cluster = Cluster::open(&access, Clock::System, std::sync::Arc::new(())).await.unwrap();
         Self {
             api,
             cluster,

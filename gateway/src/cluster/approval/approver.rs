@@ -48,6 +48,8 @@ pub struct PoolRules {
 pub struct Approver {
     pub cluster: Arc<Cluster>,
     pub settings: ApprovalSettings,
+    /// The namespace of Machine objects.
+    pub machine_namespace: String,
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub by: By,
@@ -120,7 +122,7 @@ fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> A
 impl Approver {
     /// Approves for as long as it is polled.
     pub async fn run(self) {
-        let (watched, keeping) = Watched::begin(&self.cluster, &self.settings);
+        let (watched, keeping) = Watched::begin(&self.cluster, &self.settings, &self.machine_namespace);
         tokio::join!(keeping, self.look(watched));
     }
 

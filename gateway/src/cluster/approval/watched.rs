@@ -36,12 +36,16 @@ pub(super) struct Told {
 }
 
 /// The Machine objects of the one namespace that has them: a right to those of others is not asked for.
-fn machine_api(cluster: &Cluster) -> Api<DynamicObject> {
-    Api::namespaced_with(cluster.client(), &cluster.settings().machine_namespace, &machines())
+fn machine_api(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(cluster.client(), namespace, &machines())
 }
 
 /// Asks once for each kind of object that is watched.
-pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub(in crate::cluster) async fn look(
+    cluster: &Cluster,
+    settings: &ApprovalSettings,
+    machine_namespace: &str,
+) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let one = ListParams::default().limit(1);
     let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
     let nodes: Api<Node> = Api::all(cluster.client());
@@ -58,7 +62,7 @@ pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSetti
     }
     found.push((NODES, cluster.ask(NODES, nodes.list_metadata(&one)).await.map(drop)));
     if settings.machine_objects {
-        let machines = machine_api(cluster);
+        let machines = machine_api(cluster, machine_namespace);
         found.push((MACHINES, cluster.ask(MACHINES, machines.list_metadata(&one)).await.map(drop)));
     }
     if settings.serving {
@@ -69,14 +73,18 @@ pub(in crate::cluster) async fn look(cluster: &Cluster, settings: &ApprovalSetti
 
 impl Watched {
     /// Begins to watch, and what does so for as long as it is polled.
-    pub(super) fn begin(cluster: &Cluster, settings: &ApprovalSettings) -> (Self, impl Future<Output = ()> + use<>) {
+    pub(super) fn begin(
+        cluster: &Cluster,
+        settings: &ApprovalSettings,
+        machine_namespace: &str,
+    ) -> (Self, impl Future<Output = ()> + use<>) {
         let (health, all) = (cluster.health(), Selector::default());
         let requests = Arc::new(RequestCache::new(&settings.requester));
         let client = request_watch::watch(cluster, Purpose::Client, &requests);
         let serving = settings.serving.then(|| request_watch::watch(cluster, Purpose::Serving, &requests));
         let (nodes, keep_nodes) = keep(&Api::all(cluster.client()), (), &all, NODES, health);
         let with_machines = settings.machine_objects.then(|| {
-            let (machines, keeping) = keep(&machine_api(cluster), machines(), &all, MACHINES, health);
+            let (machines, keeping) = keep(&machine_api(cluster, machine_namespace), machines(), &all, MACHINES, health);
             (machines, keeping.without_managed_fields())
         });
         let (machines, keep_machines) = with_machines.unzip();

@@ -53,7 +53,7 @@ pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), Cluster
 }
 
 /// Keeps them; it ends with the tasks.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Parts<'_>) {
+pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, wanted: AttestedNodes, parts: &Parts<'_>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), WHAT, cluster.health());
     tasks.spawn(keeping.trimmed(AttestedNode::trim).run());
@@ -73,7 +73,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, parts: &Par
         pools: Arc::clone(parts.pools),
         clock: parts.clock,
         by: parts.by.clone(),
-        takes_edits: cluster.settings().attested_nodes == AttestedNodes::Edit,
+        takes_edits: wanted == AttestedNodes::Edit,
     };
     tasks.spawn(leading.run());
 }

@@ -82,14 +82,13 @@ struct Judged {
 ///
 /// # Errors
 /// [`ClusterError`].
-pub async fn look(cluster: &Cluster, here: &Here) -> Result<Vec<(MachineSet, State)>, ClusterError> {
-    let namespace = &cluster.settings().machine_namespace;
+pub async fn look(cluster: &Cluster, namespace: &str, here: &Here) -> Result<Vec<(MachineSet, State)>, ClusterError> {
     let sets = machine_sets::all(cluster, namespace).await?;
     let mut states: BTreeMap<SecretName, State> = BTreeMap::new();
     for set in &sets {
         if !states.contains_key(&set.secret) {
             let state = match &set.secret {
-                SecretName::Named(name) => match judged(cluster, name, here).await {
+                SecretName::Named(name) => match judged(cluster, (namespace, name), here).await {
                     Ok(judged) => judged.map_or_else(|| State::Unread("there is no such Secret".to_owned()), |judged| judged.state),
                     Err(error) => State::Unread(unread(&error, name, namespace)),
                 },
@@ -106,16 +105,15 @@ pub async fn look(cluster: &Cluster, here: &Here) -> Result<Vec<(MachineSet, Sta
 }
 
 /// Asks once for the machine sets, and for each Secret that they name.
-pub(super) async fn ask(cluster: &Cluster) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub(super) async fn ask(cluster: &Cluster, namespace: &str) -> Vec<(&'static str, Result<(), ClusterError>)> {
     const WHAT: &str = "pointers of machine sets";
-    let namespace = &cluster.settings().machine_namespace;
     let sets = match machine_sets::all(cluster, namespace).await {
         Ok(sets) => sets,
         Err(error) => return vec![(WHAT, Err(error))],
     };
     let mut found = Vec::new();
     for name in named(&sets) {
-        let asked = cluster.ask(WHAT, secrets(cluster).get_metadata_opt(name)).await;
+        let asked = cluster.ask(WHAT, secrets(cluster, namespace).get_metadata_opt(name)).await;
         found.extend(asked.err().map(|error| (WHAT, Err(error))));
     }
     if found.is_empty() {
@@ -145,8 +143,8 @@ fn unread(error: &ClusterError, name: &str, namespace: &str) -> String {
     }
 }
 
-async fn judged(cluster: &Cluster, name: &str, here: &Here) -> Result<Option<Judged>, ClusterError> {
-    let Some(secret) = cluster.ask("secrets", secrets(cluster).get_opt(name)).await? else {
+async fn judged(cluster: &Cluster, (namespace, name): (&str, &str), here: &Here) -> Result<Option<Judged>, ClusterError> {
+    let Some(secret) = cluster.ask("secrets", secrets(cluster, namespace).get_opt(name)).await? else {
         return Ok(None);
     };
     let user_data = secret.data.as_ref().and_then(|data| data.get(USER_DATA));
@@ -172,13 +170,15 @@ fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (State, Option<Zeroizi
     }
 }
 
-fn secrets(cluster: &Cluster) -> Api<Secret> {
-    Api::namespaced(cluster.client(), &cluster.settings().machine_namespace)
+fn secrets(cluster: &Cluster, namespace: &str) -> Api<Secret> {
+    Api::namespaced(cluster.client(), namespace)
 }
 
 /// What keeps them.
 pub(super) struct Keeper {
     pub(super) cluster: Arc<Cluster>,
+    /// The namespace of machine sets and their Secrets.
+    pub(super) namespace: String,
     pub(super) tls: Arc<LiveTls>,
     pub(super) pools: Arc<LivePools>,
     pub(super) store: Arc<dyn Store>,
@@ -242,7 +242,7 @@ impl Keeper {
             pools: self.pools.names().into_iter().collect(),
             now: self.clock.now(),
         };
-        let namespace = &self.cluster.settings().machine_namespace;
+        let namespace = &self.namespace;
         let sets = machine_sets::all(&self.cluster, namespace).await?;
         // What is left as it is: said once, and again when it is for another reason.
         let mut left = BTreeMap::new();
@@ -279,7 +279,7 @@ impl Keeper {
 
     /// Renews the pointer in one Secret, or says why it is left as it is.
     async fn keep_one(&self, store: &dyn Store, name: &str, here: &Here) -> Result<Option<String>, NotKept> {
-        let Some(judged) = judged(&self.cluster, name, here).await? else {
+        let Some(judged) = judged(&self.cluster, (&self.namespace, name), here).await? else {
             return Ok(Some("there is no such Secret".to_owned()));
         };
         match (&judged.state, &judged.renewed) {
@@ -300,11 +300,11 @@ impl Keeper {
             "metadata": {"resourceVersion": secret.resource_version(), "labels": {LEFT_ALONE: ""}},
             "data": {USER_DATA: user_data.as_str()},
         });
-        let (secrets, parameters) = (secrets(&self.cluster), PatchParams::default());
+        let (secrets, parameters) = (secrets(&self.cluster, &self.namespace), PatchParams::default());
         self.cluster
             .ask("secrets", secrets.patch(name, &parameters, &Patch::Merge(&patch)))
             .await?;
-        let namespace = &self.cluster.settings().machine_namespace;
+        let namespace = &self.namespace;
         tracing::info!("cluster: Secret {namespace}/{name}: its pointer carries the CAs that pointers carry now");
         Ok(())
     }
@@ -314,7 +314,7 @@ impl Keeper {
         let shorts = |all: &mut dyn Iterator<Item = Fingerprint>| json!({"authorities": all.map(|ca| ca.short()).collect::<Vec<_>>()});
         let thing = Thing {
             kind: "pointer".to_owned(),
-            id: format!("{}/{name}", self.cluster.settings().machine_namespace),
+            id: format!("{}/{name}", self.namespace),
             before: Some(shorts(&mut before.iter().copied())),
             after: Some(shorts(&mut here.authorities.iter().map(|ca| ca.fingerprint))),
         };

@@ -18,6 +18,8 @@ pub(super) use asked::{refuse_unless_safe, status};
 
 #[cfg(feature = "cluster")]
 mod asked {
+    use std::sync::Arc;
+
     use anyhow::{Context, bail};
     use attest_gateway::certificates::{Fingerprint, source};
     use attest_gateway::cluster::Cluster;
@@ -32,7 +34,7 @@ mod asked {
 
     /// What each machine set's pointer is; nothing if nobody keeps them.
     fn look(settings: &Settings, today: &Today) -> anyhow::Result<Option<Found>> {
-        let Some(cluster) = settings.cluster.as_ref().filter(|cluster| cluster.pointers) else {
+        let Some(of_cluster) = settings.cluster.as_ref().filter(|cluster| cluster.pointers) else {
             return Ok(None);
         };
         let here = Here {
@@ -43,8 +45,8 @@ mod asked {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let found = runtime.block_on(async {
-            let cluster = Cluster::open(cluster, Clock::System, &std::sync::Arc::default()).await?;
-            pointers::look(&cluster, &here).await
+            let cluster = Cluster::open(&of_cluster.access, Clock::System, Arc::new(())).await?;
+            pointers::look(&cluster, &of_cluster.machine_namespace, &here).await
         });
         found.map(Some).context("the cluster's machine sets")
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(feature = "cluster")]
+use attest_cluster_api::Cluster;
 use attest_log::Journal;
 use attest_store::Store;
 use attest_system::clock::Clock;
 
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
-#[cfg(feature = "cluster")]
-use crate::cluster::Cluster;
 use crate::credentials::seal::Seal;
 use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;

@@ -10,6 +10,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use attest_cluster_api::named::{Bundle, Content, Named, One, secret};
+use attest_cluster_api::{Cluster, ClusterError, Kept, keep_by_fields, resources};
 use attest_system::files::PRIVATE;
 use data_encoding::BASE64;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -18,8 +20,6 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, Text, now_and_then};
-use super::named::{Bundle, Content, Named, One, secret};
-use super::{Cluster, ClusterError, Kept, keep_by_fields, resources};
 use crate::certificates::source;
 
 const NAMESPACE: &str = "openshift-machine-config-operator";

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_cluster_api::named::{Content, Object};
+use attest_cluster_api::{Cluster, ClusterError, Kept, keep_by_fields};
 use attest_store::{Store, Turn};
 use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
@@ -15,8 +17,6 @@ use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
-use super::named::{Content, Object};
-use super::{Cluster, ClusterError, Kept, keep_by_fields};
 use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
 
 /// How the watch is called in messages.
@@ -50,28 +50,26 @@ impl Content for Token {
     }
 }
 
-impl Secret {
-    /// The token that there is to be, if there is; `pools` are those that such tokens may be for.
-    fn followed(&self, pools: &BTreeSet<String>) -> Result<Option<Followed>, String> {
-        if self.metadata.deletion_timestamp.is_some() {
-            return Ok(None);
-        }
-        let token = self.content.0.clone().map_err(|error| error.to_string())?;
-        let said = self.metadata.annotations.as_ref().and_then(|all| all.get(POOLS_ANNOTATION));
-        let pools = match said {
-            None => pools.clone(),
-            Some(said) => {
-                let named: BTreeSet<String> = said.split(',').map(|pool| pool.trim().to_owned()).collect();
-                if !named.is_subset(pools) {
-                    return Err(format!(
-                        "names other pools in {POOLS_ANNOTATION} than cluster.bootstrap_tokens does"
-                    ));
-                }
-                named
-            }
-        };
-        Ok(Some(Followed { token, pools }))
+/// The token that there is to be, if there is; `pools` are those that such tokens may be for.
+fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Followed>, String> {
+    if secret.metadata.deletion_timestamp.is_some() {
+        return Ok(None);
     }
+    let token = secret.content.0.clone().map_err(|error| error.to_string())?;
+    let said = secret.metadata.annotations.as_ref().and_then(|all| all.get(POOLS_ANNOTATION));
+    let pools = match said {
+        None => pools.clone(),
+        Some(said) => {
+            let named: BTreeSet<String> = said.split(',').map(|pool| pool.trim().to_owned()).collect();
+            if !named.is_subset(pools) {
+                return Err(format!(
+                    "names other pools in {POOLS_ANNOTATION} than cluster.bootstrap_tokens does"
+                ));
+            }
+            named
+        }
+    };
+    Ok(Some(Followed { token, pools }))
 }
 
 /// Asks once.
@@ -121,7 +119,7 @@ impl Follower {
     async fn follow(&mut self, secrets: &[Arc<Secret>]) {
         let (mut wanted, mut wrong) = (Vec::new(), BTreeMap::new());
         for secret in secrets {
-            match secret.followed(&self.pools) {
+            match followed(secret, &self.pools) {
                 Ok(followed) => wanted.extend(followed),
                 Err(problem) => {
                     wrong.insert(secret.metadata.name.clone().unwrap_or_default(), problem);
@@ -196,7 +194,7 @@ mod tests {
         let pools = ["infra", "worker"].map(str::to_owned).into();
         let secret: Secret = serde_json::from_value(changed.clone()).unwrap();
         assert!(!format!("{secret:?} {:?}", secret.content.0).contains("k2v9"));
-        match (secret.followed(&pools), expect) {
+        match (followed(&secret, &pools), expect) {
             (Ok(found), Ok(expect)) => {
                 let found = found.map(|followed| followed.pools.into_iter().collect::<Vec<_>>());
                 assert_eq!(

@@ -9,12 +9,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use attest_cluster_api::named::{Bundle, Named, One};
+use attest_cluster_api::{Cluster, ClusterError};
 use attest_system::files::PUBLIC;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, now_and_then};
-use super::named::{Bundle, Named, One};
-use super::{Cluster, ClusterError};
 use crate::credentials::kubelet::Authorities;
 
 const CLIENT_CA: Named = Named {

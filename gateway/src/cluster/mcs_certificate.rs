@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_cluster_api::named::{Bundle, Content, Named, One, secret};
+use attest_cluster_api::{Cluster, ClusterError};
 use attest_system::clock::Clock;
 use attest_system::files::{PRIVATE, PUBLIC};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, Text, now_and_then};
-use super::named::{Bundle, Content, Named, One, secret};
-use super::{Cluster, ClusterError};
 use crate::certificates::{Certificate, source};
 use crate::pki::Serving;
 use crate::secret_manifest;

@@ -3,29 +3,21 @@
 //! What is told is kept by watches ([`Kept`]): who decides by it asks nobody, and knows how old it may be. An API that is away takes nothing from what was known
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
-mod answer_limit;
-mod api_watch;
 pub mod approval;
 pub mod attested_nodes;
 mod bootstrap_kubeconfig;
 mod bootstrap_tokens;
-mod client;
 mod client_ca;
 mod configs;
 mod copies;
-mod events;
-mod failures;
-mod health;
-mod kept;
 mod machines;
 mod mcs_certificate;
-mod named;
 pub mod pointers;
-mod resources;
 pub mod second_stage;
 
 use std::sync::Arc;
 
+use attest_cluster_api::{Cluster, ClusterError, WatchObserver};
 use attest_log::Durable;
 use attest_log::admin::By;
 use attest_store::Store;
@@ -34,14 +26,10 @@ use attest_system::files;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use api_watch::{ApiWatch, Sink};
 pub(crate) use attested_nodes::LogPlaces;
 pub use bootstrap_kubeconfig::keep_bootstrap_kubeconfig;
 pub use bootstrap_tokens::follow_bootstrap_tokens;
-pub use client::Cluster;
 pub use client_ca::keep_client_ca;
-pub use health::{Health, Heard, WatchObserver};
-pub use kept::{Keeping, Kept, keep, keep_by_fields};
 pub use machines::{away_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
 
@@ -50,7 +38,6 @@ use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;
 use crate::settings::{AttestedNodes, ClusterSettings, Settings};
-pub use attest_store::cluster_api::{Cause, ClusterError};
 
 /// What of the gateway works with the cluster's API.
 pub(crate) struct Parts<'a> {

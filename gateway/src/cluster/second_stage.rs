@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_cluster_api::failures::FailureLog;
+use attest_cluster_api::resources::{machine_config_pools, machine_configs};
+use attest_cluster_api::{Cause, Cluster, ClusterError};
 use attest_ignition::machine_config::second_stage::{LABELS, Object};
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::core::v1::Node;
@@ -22,9 +25,6 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;
 
-use super::failures::FailureLog;
-use super::resources::{machine_config_pools, machine_configs};
-use super::{Cause, Cluster, ClusterError};
 use crate::metrics::Metrics;
 use crate::pools::Pool;
 use crate::pools::live::LivePools;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use attest_cluster_api::Cluster;
 use attest_system::clock::Clock;
 
 use super::{Depth, Finding};
+use crate::cluster;
 use crate::cluster::second_stage::{There, there};
-use crate::cluster::{self, Cluster};
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 use crate::pools::needed::NeededState;

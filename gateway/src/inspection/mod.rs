@@ -12,13 +12,13 @@ mod state;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "cluster")]
+use attest_cluster_api::Cluster;
 use attest_system::clock::Clock;
 use tokio::net::TcpListener;
 
 use crate::certificates::ek_roots::{self, EkRootsFolder};
 use crate::cloud::Clouds;
-#[cfg(feature = "cluster")]
-use crate::cluster::Cluster;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;

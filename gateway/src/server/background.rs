@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest::UnixTime;
+#[cfg(feature = "cluster")]
+use attest_cluster_api::Cluster;
 use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
 use attest_recording::{Acting, TakeError, Taken, take};
@@ -20,7 +22,7 @@ use crate::api::Gateway;
 #[cfg(feature = "cluster")]
 use crate::cluster::approval::{Approver, PoolRules};
 #[cfg(feature = "cluster")]
-use crate::cluster::{Cluster, follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
+use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
 #[cfg(feature = "cluster")]

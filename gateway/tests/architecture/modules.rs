@@ -142,6 +142,7 @@ fn every_file_is_part_of_a_target() {
         "cloud-fixtures",
         "gateway",
         "gateway/attestation-log",
+        "gateway/cluster-api",
         "gateway/ignition",
         "gateway/recording",
         "gateway/store",

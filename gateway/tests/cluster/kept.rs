@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_gateway::cluster::{Heard, Kept, keep};
+use attest_cluster_api::{Heard, Kept, keep};
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta};

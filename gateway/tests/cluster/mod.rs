@@ -11,7 +11,7 @@ mod mcs_certificate;
 mod pointers;
 mod second_stage;
 
-use attest_gateway::cluster::Cluster;
+use attest_cluster_api::Cluster;
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use attest_system::clock::Clock;
 use cloud_fixtures::kubernetes::Kubernetes;

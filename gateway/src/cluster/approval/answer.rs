@@ -1,6 +1,8 @@
 //! What the API is told of a request, and asked for at that moment.
 
 use attest::SpkiSha256;
+use attest_cluster_api::events::Events;
+use attest_cluster_api::{Cluster, ClusterError};
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
@@ -13,8 +15,6 @@ use super::csr_object::CsrObject;
 use super::judge::Ground;
 use super::request_watch::CLIENT_REQUESTS;
 use super::watched::NODES;
-use crate::cluster::events::Events;
-use crate::cluster::{Cluster, ClusterError};
 use crate::machines::attested::{Approval, Attested};
 
 /// How the approval is called that is written into a request.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_cluster_api::events::Events;
+use attest_cluster_api::{Cluster, ClusterError};
 use attest_log::admin::{By, Verb};
 use attest_recording::Acting;
 use attest_store::{Reading, Store, StoreError, Turn};
@@ -19,8 +21,6 @@ use super::reason::Reason;
 use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
 use super::watched::{Told, Watched};
 use super::{answer, serving};
-use crate::cluster::events::Events;
-use crate::cluster::{Cluster, ClusterError};
 use crate::credentials::kubelet::NamePatterns;
 use crate::machines::attested::{self, Attested, Held};
 use crate::settings::{ApprovalSettings, Keys};
@@ -82,7 +82,7 @@ impl Memory {
         Self {
             pass: 0,
             first_seen: HashMap::new(),
-            events: Events::new(),
+            events: Events::default(),
             budget: EventBudget::new(Instant::now()),
             egress: Egress::default(),
             forgotten: None,

@@ -1,11 +1,11 @@
 //! A CertificateSigningRequest, as far as it is judged.
 
+use attest_cluster_api::events::{About, Said};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
 use super::csr_object::{CsrObject, List, RequestBytes};
 use super::request::{Request, RequestError};
-use crate::cluster::events::{About, Said};
 
 /// The signer of kubelets' client certificates.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";

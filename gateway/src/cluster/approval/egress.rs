@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use attest_cluster_api::{Cluster, ClusterError};
 use attest_system::causes::with_causes;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::Deserialize;
 
 use super::facts::{EgressAddresses, EgressItem};
-use crate::cluster::{Cluster, ClusterError};
 
 /// The name of these objects in messages.
 pub(super) const EGRESS_IPS: &str = "egress IPs";

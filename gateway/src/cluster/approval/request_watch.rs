@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use attest_cluster_api::{ApiWatch, Cluster, Sink};
 use kube::Resource;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
@@ -9,7 +10,6 @@ use kube::runtime::watcher::Event;
 use super::csr::{CLIENT_SIGNER, Purpose, SERVING_SIGNER};
 use super::csr_object::CsrObject;
 use super::request_cache::RequestCache;
-use crate::cluster::{ApiWatch, Cluster, Sink};
 
 /// Names of the watches in messages and metrics.
 pub(super) const CLIENT_REQUESTS: &str = "certificate signing requests";

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use attest_cluster_api::resources::machines;
+use attest_cluster_api::{Cluster, ClusterError, Heard, Kept, keep};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
@@ -14,8 +16,6 @@ use super::facts::{Machine, NodeFacts};
 use super::reason::Reason;
 use super::request_cache::RequestCache;
 use super::request_watch::{self, CLIENT_REQUESTS, SERVING_REQUESTS};
-use crate::cluster::resources::machines;
-use crate::cluster::{Cluster, ClusterError, Heard, Kept, keep};
 use crate::settings::ApprovalSettings;
 
 /// What is watched, as messages and metrics call it.

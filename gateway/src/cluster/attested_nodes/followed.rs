@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_cluster_api::{Cluster, ClusterError, Kept as KeptNodes};
 use attest_log::Durable;
 use attest_system::clock::Clock;
 use attest_system::files::{folder, make_private_folder};
@@ -17,7 +18,6 @@ use super::position::{PositionFile, ReadPosition};
 use super::status::{Question, Status};
 use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
-use crate::cluster::{Cluster, ClusterError, Kept as KeptNodes};
 use crate::metrics::Metrics;
 
 /// How often it is looked whether there is something new.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_cluster_api::failures::FailureLog;
+use attest_cluster_api::{Cause, Cluster, ClusterError, Kept};
 use attest_log::admin::{By, ByObject};
 use attest_store::{Store, StoreError, Turn};
 use attest_system::clock::Clock;
@@ -15,8 +17,6 @@ use super::object::{AttestedNode, Spec};
 use super::status::{Answer, Question, Status};
 use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
-use crate::cluster::failures::FailureLog;
-use crate::cluster::{Cause, Cluster, ClusterError, Kept};
 use crate::pools::live::LivePools;
 
 /// How often it is looked whether an object is otherwise.

@@ -25,6 +25,7 @@ mod writer;
 
 use std::sync::Arc;
 
+use attest_cluster_api::{Cluster, ClusterError, Heard, Kept, keep};
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use tokio::task::JoinSet;
@@ -34,7 +35,7 @@ pub use object::{AttestedNode, object_name};
 use self::followed::Followed;
 pub(crate) use self::followed::LogPlaces;
 use self::lead::Leading;
-use super::{Cluster, ClusterError, Heard, Kept, Parts, keep};
+use super::Parts;
 use crate::settings::AttestedNodes;
 
 /// What is watched, as messages and metrics call it.

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_cluster_api::events::{About, Events, Said};
+use attest_cluster_api::{Cluster, ClusterError};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -12,8 +14,6 @@ use super::WHAT;
 use super::kind::KIND;
 use super::object::{API_VERSION, AttestedNode};
 use super::status::Status;
-use crate::cluster::events::{About, Events, Said};
-use crate::cluster::{Cluster, ClusterError};
 
 /// Between two writes: 50 in a second, so that 10,000 machines are told within minutes, and others have room at the API meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ impl Writer {
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             cluster,
-            events: Events::new(),
+            events: Events::default(),
             pace,
             past: HashMap::new(),
             failed: HashMap::new(),

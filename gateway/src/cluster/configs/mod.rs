@@ -7,6 +7,8 @@ mod standing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_cluster_api::failures::FailureLog;
+use attest_cluster_api::{Cluster, ClusterError, Kept, keep, resources};
 use attest_ignition::machine_config::ROLE_LABEL;
 use futures_util::future::join_all;
 use kube::Resource;
@@ -18,8 +20,6 @@ use tokio::time::{Instant, timeout_at};
 
 use self::needed::Had;
 use self::standing::Standing;
-use super::failures::FailureLog;
-use super::{Cluster, ClusterError, Kept, keep, resources};
 use crate::pools::live::{LivePools, News};
 use crate::pools::needed::{NeededState, is_looked_at};
 

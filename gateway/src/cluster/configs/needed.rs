@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use attest_cluster_api::{Cause, Cluster, ClusterError, resources};
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use serde_json::{Value, json};
 
 use super::of_a_role;
 use super::standing::Meta;
-use crate::cluster::{Cause, Cluster, ClusterError, resources};
 use crate::pools::needed::{Needed, is_needed};
 
 /// Most MachineConfigs that are taken. A cluster has a dozen that nodes need at first; each may have 1.5 MB.

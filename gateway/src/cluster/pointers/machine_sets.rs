@@ -10,12 +10,11 @@
 //! | `userData: {name, namespace}` | bare metal (openshift/cluster-api-provider-baremetal `pkg/apis/baremetal/v1alpha1/baremetalmachineproviderspec_types.go`) |
 //! | `ignition: {userDataSecret: "…"}` | libvirt (openshift/cluster-api-provider-libvirt `pkg/apis/libvirtproviderconfig/v1beta1/libvirtmachineproviderconfig_types.go`) |
 
+use attest_cluster_api::{Cluster, ClusterError};
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
-
-use crate::cluster::{Cluster, ClusterError};
 
 /// Where a provider's specification is, in a MachineSet and in a ControlPlaneMachineSet.
 const SETS: &str = "/spec/template/spec/providerSpec/value";

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_cluster_api::failures::FailureLog;
+use attest_cluster_api::{Cause, Cluster, ClusterError};
 use attest_log::admin::{Act, By, Thing, Verb};
 use attest_store::{Store, StoreError, Turn};
 use attest_system::clock::Clock;
@@ -19,8 +21,6 @@ use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
 pub use self::machine_sets::{MachineSet, SecretName};
-use super::failures::FailureLog;
-use super::{Cause, Cluster, ClusterError};
 use crate::certificates::{Certificate, Fingerprint};
 use crate::pki::LiveTls;
 use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use attest_cluster_api::resources::machine_configs;
+use attest_cluster_api::{Cluster, ClusterError};
 use kube::api::Api;
 use kube::core::DynamicObject;
 
 use super::objects;
-use crate::cluster::resources::machine_configs;
-use crate::cluster::{Cluster, ClusterError};
 use crate::pools::Pool;
 
 /// How the object of a pool is.

@@ -19,7 +19,7 @@ const VALUE_LIMIT_BYTES: usize = 256 * 1024;
 const OWN_ANNOTATIONS: &str = "attest-gateway.internal/";
 
 /// What is kept of an object: of a Secret nothing that its `Debug` shows.
-pub(super) trait Content: Clone + Send + Sync + 'static {
+pub trait Content: Clone + Send + Sync + 'static {
     const KIND: &'static str;
     const PLURAL: &'static str;
 
@@ -30,7 +30,7 @@ pub(super) trait Content: Clone + Send + Sync + 'static {
 /// An object of which no more is kept than is looked at.
 #[derive(Clone, Deserialize)]
 #[serde(from = "Value", bound(deserialize = "C: Content"))]
-pub(super) struct Object<C> {
+pub struct Object<C> {
     pub metadata: ObjectMeta,
     pub content: C,
 }
@@ -87,7 +87,7 @@ impl<C: Content> k8s_openapi::Metadata for Object<C> {
 
 /// Which object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Named {
+pub struct Named {
     /// How the watch is called in messages.
     pub what: &'static str,
     pub namespace: &'static str,
@@ -111,7 +111,7 @@ impl Named {
     }
 
     /// Asks whether it would be told.
-    pub(crate) async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+    pub async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))
@@ -121,7 +121,7 @@ impl Named {
     ///
     /// # Errors
     /// [`ClusterError`].
-    pub(crate) async fn ask<C: Content + fmt::Debug>(self, cluster: &Cluster) -> Result<Option<C>, ClusterError> {
+    pub async fn ask<C: Content + fmt::Debug>(self, cluster: &Cluster) -> Result<Option<C>, ClusterError> {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         let list = cluster.ask(self.what, api.list(&one)).await?;
@@ -130,35 +130,35 @@ impl Named {
     }
 
     /// It, and what keeps it as it changes for as long as it runs.
-    pub(crate) fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
+    pub fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
         let (kept, keeping) = keep_by_fields(&self.api(cluster), (), &self.fields(), self.what, cluster.health());
         (One { kept, name: self.name }, keeping)
     }
 }
 
 /// What is known of that object.
-pub(super) struct One<C: Content> {
+pub struct One<C: Content> {
     kept: Kept<Object<C>>,
     name: &'static str,
 }
 
 impl<C: Content> One<C> {
     /// As it was told last: nothing until that, and `Some(None)` if there is no such object.
-    pub(crate) fn now(&self) -> Option<Option<C>> {
+    pub fn now(&self) -> Option<Option<C>> {
         let all = self.kept.all()?;
         let one = all.iter().find(|object| object.metadata.name.as_deref() == Some(self.name));
         Some(one.map(|object| object.content.clone()))
     }
 
     /// Completes when it has changed since this was asked last.
-    pub(crate) async fn changed(&mut self) {
+    pub async fn changed(&mut self) {
         self.kept.changed().await;
     }
 }
 
 /// The CAs of a ConfigMap, as their text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bundle(pub Option<String>);
+pub struct Bundle(pub Option<String>);
 
 impl Content for Bundle {
     const KIND: &'static str = "ConfigMap";
@@ -176,7 +176,7 @@ impl Content for Bundle {
 }
 
 /// The text of a value of a Secret, if it has one.
-pub(super) fn secret(object: &Value, key: &str) -> Option<Zeroizing<String>> {
+pub fn secret(object: &Value, key: &str) -> Option<Zeroizing<String>> {
     decoded(object.get("data")?.get(key)?)
 }
 

@@ -4,18 +4,18 @@ use super::Cause;
 
 /// The failure that was logged last, while it lasts.
 #[derive(Debug, Default)]
-pub(super) struct FailureLog {
+pub struct FailureLog {
     logged: Option<Cause>,
 }
 
 impl FailureLog {
     /// Notes a failure, and returns whether it is to be logged: the first, and each with another cause.
-    pub(super) fn is_new(&mut self, cause: Cause) -> bool {
+    pub fn is_new(&mut self, cause: Cause) -> bool {
         self.logged.replace(cause.clone()) != Some(cause)
     }
 
     /// Notes that the task was done, and returns whether it had failed before.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub fn is_over(&mut self) -> bool {
         self.logged.take().is_some()
     }
 }

@@ -24,37 +24,39 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// What an event is about.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct About<'a> {
-    pub(super) api_version: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) name: &'a str,
-    pub(super) uid: &'a str,
+pub struct About<'a> {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub name: &'a str,
+    pub uid: &'a str,
 }
 
 /// What is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Said {
+pub struct Said {
     /// One word.
-    pub(super) reason: &'static str,
+    pub reason: &'static str,
     /// Whether somebody should look into it.
-    pub(super) warning: bool,
+    pub warning: bool,
 }
 
 /// Writes events.
 #[derive(Debug)]
-pub(super) struct Events {
+pub struct Events {
     begun: Instant,
     written: u32,
 }
 
-impl Events {
-    pub(super) fn new() -> Self {
+impl Default for Events {
+    fn default() -> Self {
         Self {
             begun: Instant::now(),
             written: 0,
         }
     }
+}
 
+impl Events {
     /// Whether there is room for one more in this minute.
     fn take(&mut self) -> bool {
         if self.begun.elapsed() > MINUTE {
@@ -67,20 +69,13 @@ impl Events {
 
     /// Says something of an object, at this time, seconds since 1970; says whether it is said now. What was said before is not said again, whichever
     /// gateway has said it: the event's name is that of what it says.
-    pub(super) async fn say(
-        &mut self,
-        cluster: &Cluster,
-        about: About<'_>,
-        said: Said,
-        text: &str,
-        now: u64,
-    ) -> Result<bool, ClusterError> {
+    pub async fn say(&mut self, cluster: &Cluster, about: About<'_>, said: Said, text: &str, now: u64) -> Result<bool, ClusterError> {
         self.say_again(cluster, about, said, text, (now, 0)).await
     }
 
     /// Writes an event as [`Events::say`] does, for the `repetition`th time. Each repetition is an event of its own, since the API removes
     /// events after an hour or three.
-    pub(super) async fn say_again(
+    pub async fn say_again(
         &mut self,
         cluster: &Cluster,
         about: About<'_>,

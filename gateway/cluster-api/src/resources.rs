@@ -9,39 +9,39 @@ fn machine_configuration(kind: &str, plural: &str) -> ApiResource {
 }
 
 #[must_use]
-pub(crate) fn machine_config_pools() -> ApiResource {
+pub fn machine_config_pools() -> ApiResource {
     machine_configuration("MachineConfigPool", "machineconfigpools")
 }
 
 #[must_use]
-pub(crate) fn machine_configs() -> ApiResource {
+pub fn machine_configs() -> ApiResource {
     machine_configuration("MachineConfig", "machineconfigs")
 }
 
 #[must_use]
-pub(crate) fn controller_configs() -> ApiResource {
+pub fn controller_configs() -> ApiResource {
     machine_configuration("ControllerConfig", "controllerconfigs")
 }
 
 #[must_use]
-pub(crate) fn machine_os_configs() -> ApiResource {
+pub fn machine_os_configs() -> ApiResource {
     machine_configuration("MachineOSConfig", "machineosconfigs")
 }
 
 #[must_use]
-pub(crate) fn machine_os_builds() -> ApiResource {
+pub fn machine_os_builds() -> ApiResource {
     machine_configuration("MachineOSBuild", "machineosbuilds")
 }
 
 /// Machines of OpenShift's Machine API.
 #[must_use]
-pub(crate) fn machines() -> ApiResource {
+pub fn machines() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("machine.openshift.io", "v1beta1", "Machine"), "machines")
 }
 
 /// What says where the cluster's own API is.
 #[must_use]
-pub(crate) fn infrastructures() -> ApiResource {
+pub fn infrastructures() -> ApiResource {
     ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("config.openshift.io", "v1", "Infrastructure"),
         "infrastructures",

@@ -1,0 +1,21 @@
+//! The client of the cluster's API: watches with caches of what they report ([`Kept`]), the health of watches, and events.
+//!
+//! An API that is away takes nothing from a cache. [`Health`] says in the log since when a watch is lost, and tells a [`WatchObserver`].
+
+#![deny(unreachable_pub)]
+
+mod answer_limit;
+mod api_watch;
+mod client;
+pub mod events;
+pub mod failures;
+mod health;
+mod kept;
+pub mod named;
+pub mod resources;
+
+pub use api_watch::{ApiWatch, Sink};
+pub use attest_store::cluster_api::{Cause, ClusterError};
+pub use client::Cluster;
+pub use health::{Health, Heard, WatchObserver};
+pub use kept::{Keeping, Kept, keep, keep_by_fields};

@@ -68,7 +68,7 @@ pub(super) async fn grant(store: &dyn Store, pool: &Pool, verified: &Verified, n
     }
     match member {
         // Said first, since names need not be given where nothing is.
-        Err(kubelet::MemberError::WrongPool { .. }) if pool.kubelet_names.is_empty() => Err(Refusal::kubelet_not_accepted(pool.name())),
+        Err(kubelet::MemberError::WrongPool(_)) if pool.kubelet_names.is_empty() => Err(Refusal::kubelet_not_accepted(pool.name())),
         member => Grant::for_kubelet(&pool.grants, &member?).ok_or_else(|| Refusal::kubelet_not_accepted(pool.name())),
     }
 }

@@ -108,7 +108,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
         });
     }
     let names = NamePatterns::new(basis.kubelet_names).map_err(ReplayError::Names)?;
-    names.check(verified.name(), &pool)?;
+    names.check(verified.name(), &pool).map_err(MemberError::from)?;
     Ok(verified)
 }
 

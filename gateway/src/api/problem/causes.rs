@@ -17,7 +17,7 @@ use super::codes::{
 use crate::admission::TooBusy;
 use crate::cloud::CloudUnavailable;
 use crate::credentials::challenges::ChallengeError;
-use crate::credentials::kubelet::{KubeletError, MemberError};
+use crate::credentials::kubelet::{KubeletError, MemberError, WrongPool};
 use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
 use crate::machines::enrolment::{EkRecord, EnrolmentError};
@@ -210,7 +210,7 @@ impl From<KubeletError> for Refusal {
 impl From<MemberError> for Refusal {
     fn from(error: MemberError) -> Self {
         match error {
-            MemberError::WrongPool { ref name, ref pool, .. } => {
+            MemberError::WrongPool(WrongPool { ref name, ref pool, .. }) => {
                 // Which nodes a pool has is for the administrator to know.
                 Self::guarded(KUBELET_WRONG_POOL, format!("node {name} is none of pool {pool}"), &error)
             }

@@ -6,7 +6,7 @@ use attest::{Reject, TpmEvidenceError};
 use attest_ignition::{Inexpressible, SpecVersion};
 
 use super::*;
-use crate::credentials::kubelet::MemberError;
+use crate::credentials::kubelet::{MemberError, WrongPool};
 use crate::credentials::tokens::TokenError;
 use crate::machines::enrolment::EnrolmentError;
 use crate::machines::instances::{InstanceError, InstanceRecord};
@@ -77,11 +77,11 @@ fn a_node_is_not_told_what_is_for_the_administrator() {
         "spec-version-too-old",
     );
     check(
-        MemberError::WrongPool {
+        MemberError::from(WrongPool {
             name: own(),
             pool: own(),
             names: vec![mark()],
-        },
+        }),
         "kubelet-wrong-pool",
     );
     check(

@@ -1,19 +1,14 @@
 use attest_store::StoreError;
 
+use super::names::WrongPool;
 use crate::machines::revocations::RevocationError;
 
 /// The reason why a node with a good certificate is not of the pool.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     /// Its name is none of the pool's.
-    #[error("node {name} does not belong to pool {pool}, whose kubelet.names are {}", names.join(", "))]
-    WrongPool {
-        /// The name in the node's certificate.
-        name: String,
-        pool: String,
-        /// The patterns of the pool's names.
-        names: Vec<String>,
-    },
+    #[error(transparent)]
+    WrongPool(#[from] WrongPool),
     /// It is revoked, or the store cannot tell.
     #[error(transparent)]
     Revocation(#[from] RevocationError),

@@ -25,7 +25,7 @@ pub use error::KubeletError;
 pub use handshake::PossessionVerifier;
 pub use member::{Member, admit};
 pub use member_error::MemberError;
-pub use names::{NamePatterns, PatternError};
+pub use names::{NamePatterns, PatternError, WrongPool};
 pub use subject::SubjectError;
 #[cfg(feature = "cluster")]
 pub(crate) use subject::node_name;

@@ -1,7 +1,5 @@
 //! Which nodes belong to a pool: a kubelet's certificate says a node's name and no pool.
 
-use super::MemberError;
-
 /// Longest name of a node (DNS-1123 subdomain), and of a pattern.
 const NAME_LIMIT_BYTES: usize = 253;
 /// Most patterns of one pool: each is compared for each request, and stands in its record.
@@ -16,6 +14,17 @@ pub enum PatternError {
     /// One that no node's name could match.
     #[error("{0:?} is no pattern of node names: lower-case letters, digits, '-', '.' and '*' only, at most 253")]
     Pattern(String),
+}
+
+/// A node's name that is none of a pool's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("node {name} does not belong to pool {pool}, whose kubelet.names are {}", names.join(", "))]
+pub struct WrongPool {
+    /// The name in the node's certificate.
+    pub name: String,
+    pub pool: String,
+    /// The patterns of the pool's names.
+    pub names: Vec<String>,
 }
 
 /// Patterns of the names of a pool's nodes; `*` stands for any characters, also for none.
@@ -46,12 +55,12 @@ impl NamePatterns {
     /// Whether a node of that name is one of `pool`'s, whose patterns these are.
     ///
     /// # Errors
-    /// [`MemberError::WrongPool`].
-    pub fn check(&self, name: &str, pool: &str) -> Result<(), MemberError> {
+    /// [`WrongPool`].
+    pub fn check(&self, name: &str, pool: &str) -> Result<(), WrongPool> {
         if self.0.iter().any(|pattern| matches(pattern, name)) {
             return Ok(());
         }
-        Err(MemberError::WrongPool {
+        Err(WrongPool {
             name: name.to_owned(),
             pool: pool.to_owned(),
             names: self.0.clone(),

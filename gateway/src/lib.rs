@@ -14,7 +14,7 @@
 //! credentials  spent, before the evidence is verified   → Challenge
 //! attest       verify, appraise                         → Claims → AttestationResult
 //! policy       what the attestation earns               → Grant
-//! machines     the instance and the node's name         → instance → name
+//! attest-machines the instance and the node's name      → instance → name
 //! api          the client still waits                   → given
 //! attest-log   one line, durable                        → Recorded<Response>
 //! api          only from a Recorded                     → Response
@@ -38,7 +38,6 @@ pub mod cloud;
 pub mod cluster;
 pub mod credentials;
 pub mod inspection;
-pub mod machines;
 pub mod manifests;
 pub mod metrics;
 pub mod network;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use attest::EkDigest;
-use attest_gateway::machines::enrolment::{self, EkRecord};
+use attest_machines::enrolment::{self, EkRecord};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
 use attest_store::{Embedded, Entry, EntryKind, Store, StoreError};

@@ -7,8 +7,8 @@ use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
 use crate::support::meanwhile::meanwhile;
 use crate::support::{Answer, Gateway, POOL, digest, tpm};
 use attest::EkDigest;
-use attest_gateway::machines::enrolment::{self, EkRecord};
-use attest_gateway::machines::revocations;
+use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::revocations;
 use attest_store::{EntryKind, Store};
 
 const NAME: &str = "worker-0";

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use attest::EkDigest;
-use attest_gateway::machines::enrolment::{self, EkRecord};
 use attest_gateway::pools::live::{LivePools, Occasion};
+use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{EntryKind, Store};
 
 use crate::support::kubelet::{embedded, in_process};

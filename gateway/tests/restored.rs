@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use attest_gateway::machines::revocations::{self, restore, revoke};
+use attest_machines::revocations::{self, restore, revoke};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
 use attest_store::{Embedded, StoreError};

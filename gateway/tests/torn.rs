@@ -8,9 +8,9 @@ use attest::protocol::CHALLENGE_PATH;
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
-use attest_gateway::machines::enrolment::{self, EkRecord};
-use attest_gateway::machines::revocations;
 use attest_gateway::settings::Settings;
+use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::revocations;
 use attest_store::Store;
 
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};

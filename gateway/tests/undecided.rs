@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use attest::protocol::CHALLENGE_PATH;
 use attest::{EkDigest, NodeIdentity};
-use attest_gateway::machines::{enrolment, revocations};
+use attest_machines::{enrolment, revocations};
 use attest_store::{Pending, Reading, Store};
 
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};

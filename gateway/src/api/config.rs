@@ -8,6 +8,7 @@ use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, 
 use attest_ignition::SpecVersion;
 use attest_log::{ConfigSet, Earns};
 use attest_log::{Decision, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use attest_machines::objects::MachineObjects;
 use attest_recording::pending;
 use attest_store::Store;
 use attest_system::clock::Clock;
@@ -31,7 +32,6 @@ use crate::credentials::kubelet::Presented;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets::{self, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};
-use crate::machines::objects::MachineObjects;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::{self, Sightings};
 use crate::policy::Grant;

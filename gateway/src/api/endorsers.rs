@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use attest::{EkDigest, Endorsements};
 use attest_log::{Basis, BlobError, Blobs, CloudBasis};
+use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{Reading, StoreError};
 
 use super::recent_chains::RecentChains;
 use crate::certificates::ek_roots::EkRootsFolder;
 use crate::cloud::Clouds;
-use crate::machines::enrolment::{self, EkRecord};
 use crate::pools::{Endorsement, Pool};
 use crate::replay::keep_anchors;
 

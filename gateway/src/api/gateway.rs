@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "cluster")]
 use attest_cluster_api::Cluster;
 use attest_log::Journal;
+use attest_machines::objects::MachineObjects;
 use attest_store::Store;
 use attest_system::clock::Clock;
 
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
 use crate::credentials::seal::Seal;
-use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pointers::sightings::Sightings;

@@ -2,6 +2,7 @@
 
 use attest::UnixTime;
 use attest_log::{Basis, Blobs, LargeParts};
+use attest_machines::revocations;
 use attest_store::Store;
 use attest_system::clock::rfc3339;
 
@@ -9,7 +10,6 @@ use super::problem::Refusal;
 use crate::admission::{Length, Source, TooBusy, Verification};
 use crate::certificates::Certificate;
 use crate::credentials::kubelet::{self, Authorities, KubeletError, Presented, Verified};
-use crate::machines::revocations;
 use crate::policy::Grant;
 use crate::pools::Pool;
 

@@ -12,14 +12,13 @@ use std::time::Duration;
 use attest::MachineObject;
 use attest::machine_objects::provider_id_of_aws;
 use attest_cluster_api::{Cluster, ClusterError, Heard, Kept, keep};
+use attest_machines::objects::{MachineObjects, Told};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use serde::Deserialize;
 use serde_json::Value;
-
-use crate::machines::objects::{MachineObjects, Told};
 
 /// How the watches are called in messages.
 const MACHINES: &str = "machines";

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest::challenge::is_node_name;
-use attest_gateway::machines::enrolment;
-use attest_gateway::machines::history;
-use attest_gateway::machines::instances::{self, InstanceRecord};
-use attest_gateway::machines::revocations::{self, Machine, Revocation};
 use attest_log::admin::Verb;
+use attest_machines::enrolment;
+use attest_machines::history;
+use attest_machines::instances::{self, InstanceRecord};
+use attest_machines::revocations::{self, Machine, Revocation};
 use attest_system::clock::rfc3339;
 
 use super::acting::{change_store, found};

@@ -3,16 +3,16 @@
 
 use attest::protocol::TICKET_PREFIX;
 use attest::{EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
+use attest_machines::enrolment;
+use attest_machines::instances::{self, InstanceRecord};
+use attest_machines::objects::{MachineObjects, MachineRules, MachinesUnknown};
+use attest_machines::revocations::{self, RevocationError};
 use attest_store::{Anew, Deciding, EntryKind, Late, Occasion, Pending, Reading, Spend, Spendable, Store, StoreError};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
 use super::seal::{Seal, SealError, Sealed};
-use crate::machines::enrolment;
-use crate::machines::instances::{self, InstanceRecord};
-use crate::machines::objects::{MachineObjects, MachineRules, MachinesUnknown};
-use crate::machines::revocations::{self, RevocationError};
 use crate::settings::TicketSettings;
 
 /// What a ticket says. Only the seal makes it true.

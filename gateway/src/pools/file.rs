@@ -18,15 +18,15 @@ use attest::tpm::reference_values::{EventLogRule, PcrRule, PcrRulesError};
 use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use attest_log::{Earns, Grants};
+use attest_machines::history::HistoryRules;
+use attest_machines::names::NamePatterns;
+use attest_machines::new_values::Rules as NewValueRules;
+use attest_machines::objects::MachineRules;
 use inventory::{InventoryFile, inventory, nameable};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
 use super::{Endorsement, PoolError, new_values, observed, whose};
-use crate::credentials::kubelet::NamePatterns;
-use crate::machines::history::HistoryRules;
-use crate::machines::new_values::Rules as NewValueRules;
-use crate::machines::objects::MachineRules;
 use crate::settings::misplaced;
 
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use attest::Inventory;
 use attest::inventory::InventoryError;
-
-use crate::machines::instances::by_its_own_tpm;
+use attest_machines::instances::by_its_own_tpm;
 
 /// A pool's inventory, as its file had it.
 #[derive(Debug, Clone, PartialEq, Eq)]

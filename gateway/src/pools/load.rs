@@ -12,6 +12,7 @@ use attest_ignition::machine_config::render::{self, Rendered, RenderedPool};
 use attest_ignition::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
 use attest_ignition::{Config, Invalid};
 use attest_log::{ConfigSet, Earns, Grants};
+use attest_machines::new_values::Rules as NewValueRules;
 
 use super::folder::{Folder, Reader};
 use super::needed::NeededState;
@@ -20,7 +21,6 @@ use super::packed::{Packed, Packing, Places};
 use super::upstream::{Fetched, Upstream};
 use super::versions::{Kind, Versions};
 use super::{Pool, PoolError, PoolInventory, file};
-use crate::machines::new_values::Rules as NewValueRules;
 
 /// What is in the folder of pools.
 #[derive(Debug)]

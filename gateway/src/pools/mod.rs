@@ -32,6 +32,10 @@ use attest::AppraisalPolicy;
 use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
 use attest_ignition::{Inexpressible, SpecVersion};
 use attest_log::{ConfigSet, Earns, Grants};
+use attest_machines::history::HistoryRules;
+use attest_machines::names::NamePatterns;
+use attest_machines::new_values::Rules as NewValueRules;
+use attest_machines::objects::MachineRules;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 pub(crate) use difference::differences;
@@ -43,10 +47,6 @@ pub use load::{Folders, folders, grants, load, policy, policy_of, reference_valu
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
 
-use crate::credentials::kubelet::NamePatterns;
-use crate::machines::history::HistoryRules;
-use crate::machines::new_values::Rules as NewValueRules;
-use crate::machines::objects::MachineRules;
 use crate::policy::Grant;
 
 /// The sample that `init` writes.

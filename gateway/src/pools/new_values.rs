@@ -2,9 +2,8 @@
 
 use attest::AppraisalPolicy;
 use attest_log::Earns;
+use attest_machines::new_values::{MACHINES_WANTED, Rules, WINDOW_HOURS};
 use serde::Deserialize;
-
-use crate::machines::new_values::{MACHINES_WANTED, Rules, WINDOW_HOURS};
 
 const SECONDS_PER_MINUTE: u64 = 60;
 const SECONDS_PER_HOUR: u64 = 3600;

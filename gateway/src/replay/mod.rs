@@ -13,12 +13,13 @@ use attest::{
     machine_objects,
 };
 use attest_log::{Basis, BlobError, Blobs, Difference, Entry, LikenessError, Record, event_log};
+use attest_machines::names::{NamePatterns, PatternError};
 use rustls_pki_types::CertificateDer;
 use serde::de::IgnoredAny;
 
 use crate::certificates::Certificate;
 use crate::certificates::ek_roots;
-use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, NamePatterns, PatternError, Presented, Verified};
+use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, Presented, Verified};
 
 /// Why a line cannot be replayed, or how the decision comes out now.
 #[derive(Debug, thiserror::Error)]

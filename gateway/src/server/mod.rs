@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use attest_log::admin::Verb;
 use attest_log::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Retention, SegmentLimits, Signer};
+use attest_machines::objects::MachineObjects;
 use attest_recording::{Resolved, Signs, missing, resolve_pending, with_store};
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
@@ -34,7 +35,6 @@ use crate::api::{self, Endorsers, Gateway};
 use crate::cluster::away_since;
 use crate::credentials::seal::{Seal, SealError, Times};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
-use crate::machines::objects::MachineObjects;
 use crate::metrics::Metrics;
 use crate::pointers::sightings::Sightings;
 use crate::recording::Recorder;

@@ -220,6 +220,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
             "gateway/attestation-log/src",
             "gateway/cluster-api/src",
             "gateway/ignition/src",
+            "gateway/machines/src",
             "gateway/recording/src",
             "gateway/store/src",
         ]

@@ -144,6 +144,7 @@ fn every_file_is_part_of_a_target() {
         "gateway/attestation-log",
         "gateway/cluster-api",
         "gateway/ignition",
+        "gateway/machines",
         "gateway/recording",
         "gateway/store",
         "gateway/system",

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use attest::{EkDigest, Kind};
-use attest_gateway::machines::enrolment::{self, EkRecord};
-use attest_gateway::machines::instances;
+use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::instances;
 use attest_store::{Claim, Entry, EntryKind, Pending, Reading, Store};
 use cloud_fixtures::aws::Sts;
 use serde_json::json;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use attest::{EkDigest, Kind};
 use attest_gateway::credentials::tokens;
-use attest_gateway::machines::{enrolment, instances, revocations};
+use attest_machines::{enrolment, instances, revocations};
 use attest_store::{Entry, EntryKind, Store};
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 
 use attest::{NodeIdentity, SpkiSha256, purpose};
-use attest_gateway::machines::attested::{self, Attested};
+use attest_machines::attested::{self, Attested};
 use attest_store::{Embedded, EntryKind, Pending, Reading, Store as _};
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};

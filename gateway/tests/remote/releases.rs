@@ -3,8 +3,8 @@
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, Wanted};
 use attest::values::HexDigest;
-use attest_gateway::machines::new_values::{AwaitedValues, Rules, Shown, Step, deny, questions};
-use attest_gateway::machines::{enrolment, history};
+use attest_machines::new_values::{AwaitedValues, Rules, Shown, Step, deny, questions};
+use attest_machines::{enrolment, history};
 use attest_store::{Entry, EntryKind, Store, Tick};
 
 use super::*;

@@ -5,6 +5,12 @@ use attest::tpm::TPM_MALFORMED;
 use attest::{Reject, TpmEvidenceError};
 use attest_ignition::Inexpressible;
 use attest_log::DecidedBy;
+use attest_machines::enrolment::{EkRecord, EnrolmentError};
+use attest_machines::history::{Finding, HistoryRefusal};
+use attest_machines::instances::InstanceError;
+use attest_machines::names::WrongPool;
+use attest_machines::objects::MachinesUnknown;
+use attest_machines::revocations::RevocationError;
 use axum::http::StatusCode;
 
 use super::Refusal;
@@ -17,14 +23,9 @@ use super::codes::{
 use crate::admission::TooBusy;
 use crate::cloud::CloudUnavailable;
 use crate::credentials::challenges::ChallengeError;
-use crate::credentials::kubelet::{KubeletError, MemberError, WrongPool};
+use crate::credentials::kubelet::{KubeletError, MemberError};
 use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
-use crate::machines::enrolment::{EkRecord, EnrolmentError};
-use crate::machines::history::{Finding, HistoryRefusal};
-use crate::machines::instances::InstanceError;
-use crate::machines::objects::MachinesUnknown;
-use crate::machines::revocations::RevocationError;
 
 impl From<TooBusy> for Refusal {
     fn from(_: TooBusy) -> Self {

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use attest::{Reject, TpmEvidenceError};
 use attest_ignition::{Inexpressible, SpecVersion};
+use attest_machines::enrolment::EnrolmentError;
+use attest_machines::instances::{InstanceError, InstanceRecord};
+use attest_machines::names::WrongPool;
+use attest_machines::revocations::{Revocation, RevocationError};
 
 use super::*;
-use crate::credentials::kubelet::{MemberError, WrongPool};
+use crate::credentials::kubelet::MemberError;
 use crate::credentials::tokens::TokenError;
-use crate::machines::enrolment::EnrolmentError;
-use crate::machines::instances::{InstanceError, InstanceRecord};
-use crate::machines::revocations::{Revocation, RevocationError};
 
 const MARK: &str = "for-the-administrator";
 

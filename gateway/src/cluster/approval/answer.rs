@@ -3,6 +3,7 @@
 use attest::SpkiSha256;
 use attest_cluster_api::events::Events;
 use attest_cluster_api::{Cluster, ClusterError};
+use attest_machines::attested::{Approval, Attested};
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
@@ -15,7 +16,6 @@ use super::csr_object::CsrObject;
 use super::judge::Ground;
 use super::request_watch::CLIENT_REQUESTS;
 use super::watched::NODES;
-use crate::machines::attested::{Approval, Attested};
 
 /// How the approval is called that is written into a request.
 const CONDITION_REASON: &str = "AttestationApproved";

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use attest_cluster_api::events::Events;
 use attest_cluster_api::{Cluster, ClusterError};
 use attest_log::admin::{By, Verb};
+use attest_machines::attested::{self, Attested, Held};
+use attest_machines::names::NamePatterns;
 use attest_recording::Acting;
 use attest_store::{Reading, Store, StoreError, Turn};
 use attest_system::clock::Clock;
@@ -21,8 +23,6 @@ use super::reason::Reason;
 use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
 use super::watched::{Told, Watched};
 use super::{answer, serving};
-use crate::credentials::kubelet::NamePatterns;
-use crate::machines::attested::{self, Attested, Held};
 use crate::settings::{ApprovalSettings, Keys};
 
 /// How often it is looked what is due.

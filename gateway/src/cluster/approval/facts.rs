@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use attest_machines::attested::Provider;
+use attest_machines::names::NamePatterns;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde::Deserialize;
 
-use crate::credentials::kubelet::NamePatterns;
-use crate::machines::attested::Provider;
 use crate::settings::Keys;
 
 /// By which label the Machine API says what a machine is for (openshift/api `machine/v1beta1`, `MachineClusterRoleLabel` of the machine-api-operator).

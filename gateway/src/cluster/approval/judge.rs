@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use attest_machines::attested::{Attested, Bound, Held};
+
 use super::csr::{Csr, Purpose, Stage};
 use super::facts::{CONTROL_PLANE_ROLE, EgressAddresses, Machine, NodeFacts, Rules};
 use super::reason::{Reason, all_shown, shown};
 use super::request::Request;
-use crate::machines::attested::{Attested, Bound, Held};
 use crate::settings::Keys;
 
 /// Largest accepted difference between the clocks of the API and of gateways, in seconds, as in cluster-machine-approver

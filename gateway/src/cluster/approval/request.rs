@@ -6,11 +6,10 @@
 use std::net::IpAddr;
 
 use attest::SpkiSha256;
+use attest_machines::subject::{SubjectError, node_name};
 use rustls_pki_types::SignatureVerificationAlgorithm;
 use webpki::aws_lc_rs::{ECDSA_P256_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256};
 use x509_parser::prelude::{FromDer, X509Name};
-
-use crate::credentials::kubelet::{SubjectError, node_name};
 
 /// Largest request that is looked at, PEM: a kubelet's has half a kilobyte, with RSA-4096 and a dozen addresses two.
 pub(super) const REQUEST_LIMIT_BYTES: usize = 16 * 1024;

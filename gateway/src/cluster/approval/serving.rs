@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use attest_machines::attested::{Bound, Held};
+
 use super::csr::{Csr, NODE_USER};
 use super::facts::{Addresses, EgressAddresses, Machine};
 use super::judge::{Facts, exact_groups, exact_usages};
 use super::reason::{Reason, shown};
-use crate::machines::attested::{Bound, Held};
 
 /// In which groups a node is that asks by its client certificate.
 const NODE_GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use attest::challenge::is_node_name;
 use attest_log::admin::{By, Verb};
+use attest_machines::by_object::{self, Done, is_by};
+use attest_machines::enrolment::{EnrolmentError, forget_name_of};
 use attest_recording::Acting;
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
@@ -16,8 +18,6 @@ use data_encoding::HEXLOWER;
 use super::machines::Machine;
 use super::object::{Approved, Spec};
 use super::status::{Answer, Handled};
-use crate::machines::by_object::{self, Done, is_by};
-use crate::machines::enrolment::{EnrolmentError, forget_name_of};
 
 /// One thing that is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]

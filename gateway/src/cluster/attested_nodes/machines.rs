@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use attest_machines::by_object::is_by;
+use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::instances;
+use attest_machines::revocations::{self, Revocation};
 use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::object::{identity_of_tpm, object_name};
 use super::status::{Answer, Question, Status};
-use crate::machines::by_object::is_by;
-use crate::machines::enrolment::{self, EkRecord};
-use crate::machines::instances;
-use crate::machines::revocations::{self, Revocation};
 
 /// How the identity of a TPM begins.
 const TPM: &str = "tpm:";

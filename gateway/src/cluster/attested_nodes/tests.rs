@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use attest_machines::revocations::Revocation;
 use serde_json::{Value, json};
 
 use super::edits::{self, Step};
@@ -7,7 +8,6 @@ use super::facts::News;
 use super::machines::Machine;
 use super::object::{AttestedNode, Spec, object_name};
 use super::status::{Answer, Question, State, Status, reason_of_code};
-use crate::machines::revocations::Revocation;
 
 fn tpm(digits: &str) -> String {
     format!("tpm:{}", digits.repeat(32))

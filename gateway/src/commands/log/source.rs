@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{anyhow, bail};
 use attest::challenge::is_node_name;
-use attest_gateway::machines::revocations::{Machine, machine};
 use attest_gateway::settings::Settings;
 use attest_log::is_written;
 use attest_log::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
+use attest_machines::revocations::{Machine, machine};
 use attest_store::{AnyStore, StoreError};
 
 use super::filter::{Fields, Filter};

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest::{AppraisalPolicy, ReferenceValues};
-use attest_gateway::machines::history::HistoryRules;
-use attest_gateway::machines::new_values::Rules;
 use attest_gateway::settings::Settings;
+use attest_machines::history::HistoryRules;
+use attest_machines::new_values::Rules;
 
 use crate::commands::{output, pool};
 
@@ -92,7 +92,7 @@ mod tests {
     use attest::tpm::reference_values::{Accepted, EventLogRule};
     use attest::tpm::rules::Check;
     use attest::{HashAlg, Kind};
-    use attest_gateway::machines::history::Answer;
+    use attest_machines::history::Answer;
 
     use super::*;
 

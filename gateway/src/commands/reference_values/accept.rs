@@ -2,10 +2,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use attest::reference_sets::{Generation, NewValue, Origin, Time, Values};
-use attest_gateway::machines::new_values::{self, Answered, Question, Said};
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
+use attest_machines::new_values::{self, Answered, Question, Said};
 
 use super::{now, read_or_new, time, who, write};
 use crate::commands::acting::change_store_as;

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use attest_gateway::machines::new_values;
 use attest_log::admin::Verb;
+use attest_machines::new_values;
 
 use super::who;
 use crate::commands::acting::change_store;

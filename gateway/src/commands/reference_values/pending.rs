@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use attest::reference_sets::NewValue;
-use attest_gateway::machines::new_values::{self, Answered, Beside, Row, Rules, Said, Showing};
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
+use attest_machines::new_values::{self, Answered, Beside, Row, Rules, Said, Showing};
 use attest_system::clock::{lasting, rfc3339};
 
 use crate::commands::{now, output, pool_folder, table, visible, with_store};

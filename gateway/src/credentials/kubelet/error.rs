@@ -2,10 +2,10 @@ use std::convert::Infallible;
 
 use attest::UnixTime;
 use attest::x509::PathProblem;
+use attest_machines::subject::{SubjectError, issuer_of};
 use attest_system::clock::rfc3339;
 use rustls_pki_types::CertificateDer;
 
-use super::subject::{SubjectError, issuer_of};
 use super::{CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES};
 
 /// Why a certificate is not taken for a kubelet's.

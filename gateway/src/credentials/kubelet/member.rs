@@ -1,7 +1,8 @@
+use attest_machines::names::NamePatterns;
+use attest_machines::revocations::{self, RevocationError};
 use attest_store::{Anew, Reading, Store};
 
-use super::{MemberError, NamePatterns, Verified};
-use crate::machines::revocations::{self, RevocationError};
+use super::{MemberError, Verified};
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
 #[derive(Debug, Clone)]

@@ -1,7 +1,6 @@
+use attest_machines::names::WrongPool;
+use attest_machines::revocations::RevocationError;
 use attest_store::StoreError;
-
-use super::names::WrongPool;
-use crate::machines::revocations::RevocationError;
 
 /// The reason why a node with a good certificate is not of the pool.
 #[derive(Debug, thiserror::Error)]

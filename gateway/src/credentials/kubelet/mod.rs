@@ -13,8 +13,6 @@ mod error;
 mod handshake;
 mod member;
 mod member_error;
-mod names;
-mod subject;
 mod verify;
 
 #[cfg(test)]
@@ -25,10 +23,6 @@ pub use error::KubeletError;
 pub use handshake::PossessionVerifier;
 pub use member::{Member, admit};
 pub use member_error::MemberError;
-pub use names::{NamePatterns, PatternError, WrongPool};
-pub use subject::SubjectError;
-#[cfg(feature = "cluster")]
-pub(crate) use subject::node_name;
 pub use verify::{Verified, verify};
 
 use std::fmt;

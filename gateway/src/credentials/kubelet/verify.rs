@@ -1,11 +1,11 @@
 use attest::UnixTime;
 use attest::x509::{self, Budget, Terms};
+use attest_machines::subject::{name_text, node_name};
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::CertificateDer;
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::subject::{name_text, node_name};
 use super::{Authorities, CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES, KubeletError, Presented};
 
 /// Most signatures that are verified for one client: whoever presents three CAs of one name, each of which might have issued every other,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use attest::EkDigest;
+use attest_machines::enrolment::EkRecord;
 use attest_store::{Embedded, Tick};
 
 use super::*;
-use crate::machines::enrolment::EkRecord;
 
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
 const SETTINGS: TicketSettings = TicketSettings {

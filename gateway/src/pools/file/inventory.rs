@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use attest::machine_objects::{self, SetPattern};
 use attest::protocol::HOLD_DEFAULT_SECONDS;
 use attest::{AppraisalPolicy, Combination, MachineSets};
+use attest_machines::objects::MachineRules;
 use serde::Deserialize;
 
-use crate::machines::objects::MachineRules;
 use crate::pools::Endorsement;
 
 /// How old what the cluster tells of its machines may be, unless the pool says otherwise. While the API is away no Machine object can be made, and no Node

@@ -9,11 +9,11 @@ use attest::new_values::new_values;
 use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Reject};
 use attest_log::Earns;
+use attest_machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
 use attest_system::clock::rfc3339;
 
 use super::EvidenceCase;
 use crate::api::problem::Refusal;
-use crate::machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
 use crate::pools::Pool;
 
 /// Values that a line of the log names; the record has all of it.

@@ -3,12 +3,12 @@ mod name;
 mod rivals;
 
 use attest::SpkiSha256;
+use attest_machines::attested::{Approval, Provider};
+use attest_machines::names::NamePatterns;
 use attest_system::clock::rfc3339;
 
 use super::super::request::made::{self, Made};
 use super::*;
-use crate::credentials::kubelet::NamePatterns;
-use crate::machines::attested::{Approval, Provider};
 
 const NODE: &str = "worker-1";
 const IDENTITY: &str = "tpm:1111111111111111111111111111111111111111111111111111111111111111";

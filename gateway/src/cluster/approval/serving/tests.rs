@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use attest_machines::attested::{Approval, Bound};
+
 use super::super::csr::{Purpose, Stage};
 use super::super::facts::{EgressItem, NodeFacts, Rules};
 use super::super::judge::FirstSeen;
@@ -7,7 +9,6 @@ use super::super::judge::tests::{asked, csr, machine, rules};
 use super::super::request::Request;
 use super::super::request::made::{self, Made};
 use super::*;
-use crate::machines::attested::{Approval, Bound};
 
 const NODE: &str = "worker-1";
 const IDENTITY: &str = "tpm:1111111111111111111111111111111111111111111111111111111111111111";

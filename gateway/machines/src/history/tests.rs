@@ -8,8 +8,8 @@ use attest_store::Embedded;
 use data_encoding::BASE64URL_NOPAD;
 
 use super::*;
-use crate::machines::enrolment::attested_tpms;
-use crate::machines::revocations::named;
+use crate::enrolment::attested_tpms;
+use crate::revocations::named;
 
 /// 26 November 2026, at ten in the morning.
 const NOW: u64 = 1_795_687_200;

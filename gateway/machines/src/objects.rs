@@ -1,6 +1,6 @@
 //! The cluster's Machine objects, as they were told last: which instances the cluster has made, and which of them have joined.
 //!
-//! Whoever keeps them up to date has a room of its own: `cluster`. Here is what a decision asks.
+//! A watch of the API keeps them up to date. Here is what a decision asks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

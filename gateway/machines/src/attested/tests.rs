@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use attest_store::Embedded;
 
 use super::*;
-use crate::machines::enrolment::{EkRecord, allow, forget_name};
+use crate::enrolment::{EkRecord, allow, forget_name};
 
 const NODE: &str = "worker-1";
 

@@ -4,7 +4,7 @@ use attest::reference_sets::NewValue;
 use attest_store::{EntryKind, Reading, Store, StoreError};
 
 use super::kept::{Answered, Kept, Of, Question, Waiting, keys};
-use crate::machines::enrolment;
+use crate::enrolment;
 
 /// Machines that are named of a question: as many as somebody looks at before saying yes.
 const MACHINES_LIMIT: usize = 8;

@@ -332,7 +332,7 @@ pub(super) fn unreadable(who: &str, source: serde_json::Error) -> StoreError {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::machines::enrolment::give_name;
+    use crate::enrolment::give_name;
     use attest_store::Embedded;
 
     #[test]

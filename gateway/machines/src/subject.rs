@@ -49,7 +49,7 @@ pub enum SubjectError {
 }
 
 /// The name of the node that a subject is for.
-pub(crate) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
+pub fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
     let (mut common_names, mut organisations) = (Vec::new(), Vec::new());
     for attribute in subject.iter_attributes() {
         let oid = attribute.attr_type().to_id_string();
@@ -81,16 +81,16 @@ pub(crate) fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> 
 }
 
 /// A distinguished name for people.
-pub(super) fn name_text(name: &X509Name<'_>) -> String {
+pub fn name_text(name: &X509Name<'_>) -> String {
     shown(&name.to_string())
 }
 
 /// The issuer that a certificate names, which need not be true.
-pub(super) fn issuer_of(certificate: &[u8]) -> String {
+pub fn issuer_of(certificate: &[u8]) -> String {
     X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, parsed)| name_text(parsed.issuer()))
 }
 
 /// What a stranger may have written, cut to what a log line bears.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     text.chars().take(SHOWN_LIMIT_CHARACTERS).collect()
 }

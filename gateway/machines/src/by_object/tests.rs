@@ -3,8 +3,8 @@ use std::path::Path;
 use attest_store::Embedded;
 
 use super::*;
-use crate::machines::enrolment::{allow, disallow, forget_name_of, give_name, names};
-use crate::machines::revocations::{list, machine, restore, revoke};
+use crate::enrolment::{allow, disallow, forget_name_of, give_name, names};
+use crate::revocations::{list, machine, restore, revoke};
 
 const OBJECT: &str = "tpm-ab";
 const OTHER: &str = "tpm-abc";

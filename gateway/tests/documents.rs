@@ -64,7 +64,7 @@ fn every_reason_for_which_a_csr_is_left_is_explained() {
     let errors = document("docs/errors.md");
     let rows = rows(&errors, "CSRs of kubelets");
     let listed: Vec<&str> = rows.iter().map(|(code, _)| *code).collect();
-    assert_eq!(listed, attest_gateway::cluster::approval::reason::Reason::CODES);
+    assert_eq!(listed, attest_controller::approval::reason::Reason::CODES);
 }
 
 /// The keys of a sample, by their name alone; `#: ` comes before those that show a default.

@@ -3,7 +3,6 @@
 //! What is told is kept by watches ([`Kept`]): who decides by it asks nobody, and knows how old it may be. An API that is away takes nothing from what was known
 //! last; how long it has been away is said in the log, in a metric and by `check`.
 
-pub mod approval;
 pub mod attested_nodes;
 mod bootstrap_kubeconfig;
 mod bootstrap_tokens;
@@ -104,7 +103,7 @@ pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'stati
         found.extend(configs::look(cluster).await);
     }
     if let Some(settings) = &settings.approval {
-        found.extend(approval::look(cluster, settings, namespace).await);
+        found.extend(attest_controller::approval::look(cluster, settings, namespace).await);
     }
     if settings.machines {
         found.extend(machines::look(cluster, namespace).await);

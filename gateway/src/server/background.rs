@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use attest::UnixTime;
 #[cfg(feature = "cluster")]
 use attest_cluster_api::Cluster;
+#[cfg(feature = "cluster")]
+use attest_controller::approval::{Approver, PoolRules};
 use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
 use attest_recording::{Acting, TakeError, Taken, take};
@@ -19,8 +21,6 @@ use super::checkpoints;
 use super::standing::Standing;
 use super::task_log::TaskLog;
 use crate::api::Gateway;
-#[cfg(feature = "cluster")]
-use crate::cluster::approval::{Approver, PoolRules};
 #[cfg(feature = "cluster")]
 use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use attest::challenge::is_pool_name;
+use attest_controller::settings::{self as of_controller, ApprovalSection, ApprovalSettings};
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use serde::Deserialize;
 
 use super::Fault;
-use super::approval::{self, ApprovalSection, ApprovalSettings};
 
 /// What the gateway asks of its cluster's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Default for ClusterSection {
 const IN_CLUSTER: &str = "in-cluster";
 
 pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<ClusterSettings>, Fault> {
-    let approval = approval::checked(section.approval)?;
+    let approval = of_controller::checked(section.approval)?;
     let Some(api) = section.api else {
         let said = [
             ("cluster.namespace", section.namespace.is_some()),

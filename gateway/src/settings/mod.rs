@@ -1,6 +1,5 @@
 //! Settings: what the file says, made whole with defaults and checked.
 
-mod approval;
 mod cloud;
 mod cluster;
 mod file;
@@ -15,8 +14,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use approval::{ApprovalSettings, Keys};
 use attest::SpkiSha256;
+pub use attest_controller::settings::{ApprovalSettings, Keys};
 use attest_store::settings::StoreSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};

@@ -143,6 +143,7 @@ fn every_file_is_part_of_a_target() {
         "gateway",
         "gateway/attestation-log",
         "gateway/cluster-api",
+        "gateway/controller",
         "gateway/ignition",
         "gateway/machines",
         "gateway/recording",

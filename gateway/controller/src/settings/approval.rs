@@ -46,7 +46,7 @@ pub enum Keys {
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct ApprovalSection {
+pub struct ApprovalSection {
     enabled: bool,
     within_minutes: u64,
     pools: Vec<String>,
@@ -82,7 +82,7 @@ impl Default for ApprovalSection {
     }
 }
 
-pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSettings>, Fault> {
+pub fn checked(section: ApprovalSection) -> Result<Option<ApprovalSettings>, Fault> {
     if !section.enabled {
         return Ok(None);
     }

@@ -41,7 +41,7 @@ fn machine_api(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
 }
 
 /// Asks once for each kind of object that is watched.
-pub(in crate::cluster) async fn look(
+pub async fn look(
     cluster: &Cluster,
     settings: &ApprovalSettings,
     machine_namespace: &str,

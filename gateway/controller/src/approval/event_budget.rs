@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Most of a minute's events (120, `cluster::events`) that CSRs for names of no attested machine get: such names are invented by the thousand.
+/// Most of a minute's events (120, `attest_cluster_api::events`) that CSRs for names of no attested machine get: such names are invented by the thousand.
 const UNATTESTED_LIMIT: u32 = 80;
 /// Most of a minute's events for one name: a node has one CSR, and few reasons.
 const NAME_LIMIT: u32 = 10;

@@ -24,4 +24,4 @@ pub mod serving;
 mod watched;
 
 pub use approver::{Approver, PoolRules};
-pub(super) use watched::look;
+pub use watched::look;

@@ -1,5 +1,6 @@
 //! Keys and values in SQLite, and what it says, in the store's words.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
@@ -7,11 +8,11 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use super::StoreError;
 use super::engine::{KeyRange, KeyValue, Transaction, Unfinished};
 
-/// Some work's part of a transaction: all of it is done, or nothing; others' work is in the same transaction.
+/// Some work's part of a transaction: all of it is done, or nothing; others' work is in the same transaction. Nothing is written before the work has ended.
 pub(super) struct Part<'a> {
     connection: &'a Connection,
-    /// Begun with the first thing that is written.
-    savepoint: bool,
+    writes: BTreeMap<String, Option<String>>,
+    removed: Vec<KeyRange>,
     failed: Option<rusqlite::Error>,
 }
 
@@ -19,69 +20,76 @@ impl<'a> Part<'a> {
     pub(super) const fn new(connection: &'a Connection) -> Self {
         Self {
             connection,
-            savepoint: false,
+            writes: BTreeMap::new(),
+            removed: Vec::new(),
             failed: None,
         }
     }
 
-    /// Keeps what was written, or nothing of it, as the work says.
+    /// Writes what the work has written, or nothing of it, as the work says.
     pub(super) fn end(mut self, done: Result<(), Unfinished>) -> Result<(), StoreError> {
-        let ended = if !self.savepoint {
-            Ok(())
-        } else if done.is_ok() {
-            self.statement("RELEASE part")
-        } else {
-            self.statement("ROLLBACK TO part").and_then(|()| self.statement("RELEASE part"))
-        };
         match (done, self.failed.take()) {
             (Err(Unfinished::Refused(error)), _) => Err(error),
             (_, Some(error)) => Err(error).of(self.connection),
             (Err(Unfinished::Engine), None) => Err(StoreError::Closed),
-            (Ok(()), None) => ended.of(self.connection),
+            (Ok(()), None) => self.write().of(self.connection),
         }
     }
 
-    fn statement(&self, sql: &str) -> Result<(), rusqlite::Error> {
-        self.connection.prepare_cached(sql)?.execute([]).map(drop)
-    }
-
-    fn noted<T>(&mut self, result: Result<T, rusqlite::Error>) -> Result<T, Unfinished> {
-        result.map_err(|error| {
-            self.failed = Some(error);
-            Unfinished::Engine
-        })
-    }
-
-    fn write(&mut self, sql: &str, params: impl rusqlite::Params) -> Result<(), Unfinished> {
-        if !self.savepoint {
-            let begun = self.statement("SAVEPOINT part");
-            self.noted(begun)?;
-            self.savepoint = true;
+    fn write(&self) -> Result<(), rusqlite::Error> {
+        if self.writes.is_empty() && self.removed.is_empty() {
+            return Ok(());
         }
-        let written = self
-            .connection
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.execute(params));
-        self.noted(written).map(drop)
+        self.statement("SAVEPOINT part", [])?;
+        let written = self.statements();
+        if written.is_err() {
+            self.statement("ROLLBACK TO part", [])?;
+        }
+        self.statement("RELEASE part", []).and(written)
+    }
+
+    fn statements(&self) -> Result<(), rusqlite::Error> {
+        for range in &self.removed {
+            self.statement("DELETE FROM pairs WHERE key >= ?1 AND key < ?2", [&range.from, &range.until])?;
+        }
+        for (key, value) in &self.writes {
+            match value {
+                Some(value) => self.statement("INSERT OR REPLACE INTO pairs (key, value) VALUES (?1, ?2)", [key, value])?,
+                None => self.statement("DELETE FROM pairs WHERE key = ?1", [key])?,
+            }
+        }
+        Ok(())
+    }
+
+    fn statement(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
+        self.connection.prepare_cached(sql)?.execute(params).map(drop)
     }
 }
 
 impl Transaction for Part<'_> {
     fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
-        let found = get(self.connection, key);
-        self.noted(found)
+        if let Some(written) = self.writes.get(key) {
+            return Ok(written.clone());
+        }
+        get(self.connection, key).map_err(|error| {
+            self.failed = Some(error);
+            Unfinished::Engine
+        })
     }
 
     fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
-        self.write("INSERT OR REPLACE INTO pairs (key, value) VALUES (?1, ?2)", [key, value])
+        self.writes.insert(key.to_owned(), Some(value.to_owned()));
+        Ok(())
     }
 
     fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
-        self.write("DELETE FROM pairs WHERE key = ?1", [key])
+        self.writes.insert(key.to_owned(), None);
+        Ok(())
     }
 
     fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
-        self.write("DELETE FROM pairs WHERE key >= ?1 AND key < ?2", [&range.from, &range.until])
+        self.removed.push(range.clone());
+        Ok(())
     }
 }
 

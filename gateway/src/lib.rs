@@ -13,8 +13,7 @@
 //! api          keys and certificates of clouds          → Anchors
 //! credentials  spent, before the evidence is verified   → Challenge
 //! attest       verify, appraise                         → Claims → AttestationResult
-//! policy       what the attestation earns               → Grant
-//! attest-machines the instance and the node's name      → instance → name
+//! api          one transaction: Grant, instance, name   → decide
 //! api          the client still waits                   → given
 //! attest-log   one line, durable                        → Recorded<Response>
 //! api          only from a Recorded                     → Response

@@ -241,7 +241,7 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
         let mut stream = connect(&gateway, STRANGER).await.unwrap();
         let request = format!("GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        store.beside.made().await;
+        store.beside.came().await;
         busy.push(stream);
     }
     let idle = [connect(&gateway, OTHER).await.unwrap(), connect(&gateway, OTHER).await.unwrap()];

@@ -101,7 +101,6 @@ mod token_import;
 mod tokens;
 mod torn;
 mod transport;
-mod undecided;
 mod unfinished;
 #[path = "../../attest/tests/vectors/mod.rs"]
 mod vectors;

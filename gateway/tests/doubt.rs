@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
-use attest_store::{Claim, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError};
+use attest_store::{DecisionRecord, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError, Transact};
+
+use crate::conformance::{decided, pending, try_use, use_for, without_use};
 
 /// An engine that loses its next answer.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Through for Away {
 
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         match self.away.swap(false, Ordering::Relaxed) {
-            false => self.engine.transact(work).await,
+            false => Engine::transact(&self.engine, work).await,
             true => Err(away()),
         }
     }
@@ -51,7 +53,7 @@ impl Through for Doubting {
     }
 
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
-        self.engine.transact(work).await?;
+        Engine::transact(&self.engine, work).await?;
         match self.lost.swap(false, Ordering::Relaxed) {
             false => Ok(()),
             true => Err(StoreError::Engine {
@@ -73,11 +75,20 @@ fn token() -> Spendable {
     }
 }
 
-fn pending(decision: &str) -> Pending {
-    Pending {
-        decision: decision.to_owned(),
-        at: 10,
-    }
+/// Uses the token, and claims an instance, for a decision.
+async fn use_and_claim(store: &dyn Store, decided: DecisionRecord, value: &'static str) -> Result<Option<Spend>, StoreError> {
+    let id = decided.decision.clone();
+    let done = store.decide(&id, move |transaction| {
+        if transaction.get(EntryKind::Instance, "i")?.is_some_and(|entry| entry.value != value) {
+            return Ok(None);
+        }
+        let (id, value) = ("i".to_owned(), value.to_owned());
+        transaction.put(EntryKind::Instance, Entry { id, value })?;
+        let found = transaction.spend(&token(), &Occasion::Any, decided.at)?;
+        transaction.decide(decided.clone())?;
+        Ok::<_, StoreError>(Some(found))
+    });
+    done.await
 }
 
 #[tokio::test]
@@ -94,31 +105,27 @@ async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart()
             repeats: 1,
         })
     };
-    for occasion in [Occasion::Any, by("a")] {
+    let mut lost: Vec<Pending> = Vec::new();
+    for (decision, occasion) in [("d1", Occasion::Any), ("d3", by("a"))] {
         store.lost.store(true, Ordering::Relaxed);
-        store.spend_for(token(), occasion, pending("d1").into()).await.unwrap_err();
-        let again = store.spend_for(token(), by("b"), pending("d2").into()).await.unwrap();
+        try_use(&store, token(), occasion, decided(decision)).await.unwrap_err();
+        let again = use_for(&store, token(), by("b"), decided("d2")).await;
         assert_eq!(again, Spend::Granted { use_number: 1 });
-        assert_eq!(store.pending().await.unwrap(), [pending("d2")]);
+        // It may stand all the same, and is recorded in time: it has no use any more.
+        lost.push(without_use(decision));
+        let mut expected = lost.clone();
+        expected.insert(1, pending("d2"));
+        assert_eq!(store.pending().await.unwrap(), expected);
         assert!(store.give_back("d2").await.unwrap());
+        store.settle("d2");
     }
-    // And what it claimed.
-    let claim = |value: &str| Claim {
-        entry: Entry {
-            id: "i".to_owned(),
-            value: value.to_owned(),
-        },
-        instead_of: None,
-    };
+    // What it claimed stands: it was written.
     store.lost.store(true, Ordering::Relaxed);
-    store
-        .claim(EntryKind::Instance, claim("1"), pending("d3").into())
-        .await
-        .unwrap_err();
-    assert_eq!(
-        store.claim(EntryKind::Instance, claim("2"), pending("d4").into()).await.unwrap(),
-        None
-    );
+    use_and_claim(&store, decided("d4"), "1").await.unwrap_err();
+    assert_eq!(use_and_claim(&store, decided("d5"), "2").await.unwrap(), None);
+    // Whoever has it comes again.
+    let again = use_and_claim(&store, decided("d6"), "1").await.unwrap();
+    assert_eq!(again, Some(Spend::Granted { use_number: 1 }));
 }
 
 #[tokio::test]
@@ -128,25 +135,13 @@ async fn attack_33_what_could_not_be_given_back_is_given_back_without_a_restart(
         engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
         away: AtomicBool::new(false),
     };
-    let claim = |value: &str| Claim {
-        entry: Entry {
-            id: "i".to_owned(),
-            value: value.to_owned(),
-        },
-        instead_of: None,
-    };
-    store.spend_for(token(), Occasion::Any, pending("d1").into()).await.unwrap();
-    assert_eq!(
-        store.claim(EntryKind::Instance, claim("1"), pending("d1").into()).await.unwrap(),
-        None
-    );
+    let first = use_and_claim(&store, decided("d1"), "1").await.unwrap();
+    assert_eq!(first, Some(Spend::Granted { use_number: 1 }));
+    let meanwhile = use_for(&store, token(), Occasion::Any, decided("d0")).await;
+    assert_eq!(meanwhile, Spend::Exhausted);
     store.away.store(true, Ordering::Relaxed);
     store.give_back("d1").await.unwrap_err();
-    let again = store.spend_for(token(), Occasion::Any, pending("d2").into()).await.unwrap();
-    assert_eq!(again, Spend::Granted { use_number: 1 });
-    assert_eq!(
-        store.claim(EntryKind::Instance, claim("2"), pending("d2").into()).await.unwrap(),
-        None
-    );
-    assert_eq!(store.pending().await.unwrap(), [pending("d2")]);
+    let again = use_and_claim(&store, decided("d2"), "1").await.unwrap();
+    assert_eq!(again, Some(Spend::Granted { use_number: 1 }));
+    assert_eq!(store.pending().await.unwrap(), [without_use("d1"), pending("d2")]);
 }

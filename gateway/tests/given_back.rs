@@ -4,14 +4,18 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::conformance::use_for;
 use crate::support::held::{Held, held};
 use crate::support::kubelet::{client, embedded};
-use crate::support::{Answer, Gateway, POOL, accept, bearer, now, serving_within, tpm};
+use crate::support::pending::{config_by_token, evidence, is_recorded_late};
+use crate::support::{Answer, Gateway, POOL, accept, bearer, next_boot, now, serving_within, tpm};
+use attest::NodeIdentity;
 use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
-use attest_store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_machines::enrolment::{self, EnrolmentError};
+use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Store, Transact};
 use attest_system::clock::Clock;
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,14 +106,52 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
     gateway.config("/config/worker", &[&token]).await.try_again();
     gateway.config("/config/worker", &[&token]).await.try_again();
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
-    assert_eq!(store.pending().await.unwrap(), []);
+    let pending = store.pending().await.unwrap();
+    assert_eq!(pending.len(), 2);
+    assert!(pending.iter().all(|pending| !pending.has_use), "{pending:?}");
     drop(store);
     gateway.kill();
     gateway.run();
     let full = gateway.rendered(POOL, "full");
     gateway.config("/config/worker", &[&token]).await.is_config(&full);
     gateway.config("/config/worker", &[&token]).await.refused(403, "token-spent");
-    assert_eq!(gateway.records()[1]["use_number"], 1);
+    // The two that came to nothing have changed nothing: they have no lines.
+    let records = gateway.records();
+    assert_eq!(records[1]["use_number"], 1);
+    assert_eq!(
+        records.iter().filter(|record| record["decision"] == "config").count(),
+        2,
+        "{records:?}"
+    );
+}
+
+/// What is decided about evidence stands although it cannot be recorded at once: its line comes with the next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_evidence_that_cannot_be_recorded_gives_its_use_back_and_is_recorded_later() {
+    const LIMIT_BLOCKS: usize = 400;
+    let mut gateway = init();
+    let case = tpm();
+    let ek = gateway.endorse(&case, &[]);
+    let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
+    fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
+    gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
+    gateway.attest(next_boot(&case), Some("worker-0")).await.refused(503, "unavailable");
+    gateway.kill();
+    gateway.run();
+    gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
+    let records = gateway.records();
+    let about_evidence: Vec<_> = records.iter().filter(|record| record["decision"] == "evidence").collect();
+    assert_eq!(about_evidence.len(), 1, "{records:?}");
+    is_recorded_late(about_evidence[0]);
+    assert_eq!(
+        (
+            &about_evidence[0]["verdict"],
+            &about_evidence[0]["identity"],
+            &about_evidence[0]["name"]
+        ),
+        (&"trusted".into(), &format!("tpm:{ek}").into(), &"worker-0".into())
+    );
+    gateway.attest(next_boot(&case), Some("worker-0")).await.ticket();
 }
 
 /// Uses each token, as if the gateway had been killed then: the use is there, the record is not.
@@ -122,14 +164,9 @@ async fn begin_uses(gateway: &Gateway) {
             limit: 2,
             remember_until: now() + 10_000,
         };
-        let pending = Pending {
-            decision: entry.id[..32].to_owned(),
-            at: now() + 1,
-        };
-        assert!(matches!(
-            store.spend_for(thing, Occasion::Any, pending.into()).await.unwrap(),
-            Spend::Granted { .. }
-        ));
+        let decided = config_by_token(&entry.id[..32], now() + 1, "one", 1);
+        let spent = use_for(&store, thing, Occasion::Any, decided).await;
+        assert!(matches!(spent, Spend::Granted { .. }), "{spent:?}");
     }
 }
 
@@ -143,7 +180,7 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
     gateway.kill();
     begin_uses(&gateway).await;
     gateway.run();
-    gateway.line(|line| line.contains("2 given back"));
+    gateway.line(|line| line.contains("2 uses of tickets and tokens are given back"));
     gateway.config("/config/worker", &[&tokens[0]]).await.is_config(&full);
     gateway.config("/config/worker", &[&tokens[0]]).await.refused(403, "token-spent");
     gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
@@ -165,11 +202,82 @@ async fn attack_33_what_a_log_that_was_cut_cannot_tell_of_is_not_given_back() {
     let text = std::fs::read_to_string(&log).unwrap();
     std::fs::write(&log, text.lines().next().unwrap().to_owned() + "\n").unwrap();
     gateway.run();
-    gateway.line(|line| line.contains("0 given back, 1 not"));
+    gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
     gateway.config("/config/worker", &[&token]).await.refused(403, "token-spent");
+    // Its use counts, and has its line.
+    let late: Vec<_> = gateway.records().into_iter().filter(|record| record["use_number"] == 1).collect();
+    assert_eq!(late.len(), 1, "{late:?}");
+    is_recorded_late(&late[0]);
 }
 
-/// A gateway in this process whose store holds what is spent, and that can be told to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its_use_given_back_if_the_log_is_whole() {
+    for is_cut in [false, true] {
+        let mut gateway = init();
+        for _ in 0..2 {
+            gateway.run();
+            gateway.terminate();
+            assert!(gateway.wait().success());
+        }
+        let case = tpm();
+        let ek = gateway.endorse(&case, &[]);
+        let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
+        let id = "e1".repeat(16);
+        {
+            let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+            let used = store.list(EntryKind::Token).await.unwrap().remove(0).id;
+            let decided = evidence(&id, now() + 1, ek.parse().unwrap());
+            let identity = NodeIdentity::of_tpm(ek.parse().unwrap());
+            let written = store.decide(&id, move |transaction| {
+                enrolment::settle_name(transaction, None, Some("worker-0"), &identity)?;
+                let thing = Spendable {
+                    kind: EntryKind::TokenUse,
+                    id: used.clone(),
+                    limit: 1,
+                    remember_until: now() + 10_000,
+                };
+                let found = transaction.spend(&thing, &Occasion::Any, decided.at)?;
+                transaction.decide(decided.clone())?;
+                Ok::<_, EnrolmentError>(found)
+            });
+            assert_eq!(written.await.unwrap(), Spend::Granted { use_number: 1 });
+            store.keep_mark().await.unwrap();
+        }
+        let log = gateway.path("state/attestation.jsonl");
+        if is_cut {
+            let text = fs::read_to_string(&log).unwrap();
+            fs::write(&log, text.lines().next().unwrap().to_owned() + "\n").unwrap();
+        }
+        for start in 0..2 {
+            gateway.run();
+            let records = gateway.records();
+            let late: Vec<_> = records.iter().filter(|record| record["id"] == *id).collect();
+            assert_eq!(late.len(), 1, "start {start}: {records:?}");
+            is_recorded_late(late[0]);
+            assert_eq!(late[0]["verdict"], "trusted");
+            if start == 0 {
+                gateway.line(|line| line.contains(&format!("1 are now; {} uses", u32::from(!is_cut))));
+                gateway.terminate();
+                assert!(gateway.wait().success());
+            }
+        }
+        // What it has written stands: the name is this TPM's, and no other's.
+        let another = tpm();
+        gateway.endorse(&another, &[]);
+        gateway.attest(another, Some("worker-0")).await.refused(403, "node-name-taken");
+        gateway.attest(case, Some("worker-0")).await.ticket();
+        let answer = gateway.config("/config/worker", &[&token]).await;
+        match is_cut {
+            true => answer.refused(403, "token-spent"),
+            false => answer.is_config(&gateway.rendered(POOL, "full")),
+        }
+        let audit = gateway.try_command(&["audit"]);
+        let table = String::from_utf8(audit.stdout).unwrap();
+        assert!(is_cut || !table.contains("DIFFERENT"), "{table}");
+    }
+}
+
+/// A gateway in this process whose store holds each decision before its transaction, and that can be told to stop.
 struct Running {
     store: Arc<Held>,
     stop: oneshot::Sender<()>,
@@ -188,7 +296,7 @@ impl Running {
         Self { store, stop, served }
     }
 
-    /// Stops it while a use is held, and then lets that go: what is begun is waited for.
+    /// Stops it while a decision is held, and then lets that go: what is begun is waited for.
     async fn stop(mut self) -> Arc<Held> {
         self.stop.send(()).unwrap();
         let early = tokio::time::timeout(Duration::from_millis(200), &mut self.served).await;
@@ -230,8 +338,8 @@ async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() 
     let running = Running::start(&gateway).await;
     let request = format!("GET /config/worker HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
     let stream = send(&gateway, request.as_bytes()).await;
-    running.store.beside.made().await;
-    assert_eq!(uses(&running.store).await, 1);
+    running.store.beside.came().await;
+    assert_eq!(uses(&running.store).await, 0);
     hang_up(stream).await;
     let store = running.stop().await;
     assert_eq!((uses(&store).await, store.pending().await.unwrap()), (0, Vec::new()));
@@ -256,7 +364,7 @@ async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_t
         hold.let_go(1);
         let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept("3.4.0"));
         let answer = Answer::of(request.header("authorization", bearer(&token)).header(CLAIMANT_HEADER, &claimant)).await;
-        hold.made().await;
+        hold.came().await;
         answer
     };
     assert_eq!(fetch().await.status, 200);
@@ -264,7 +372,7 @@ async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_t
         format!("GET /config/worker HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{CLAIMANT_HEADER}: {claimant}\r\n\r\n");
     for gone in 1..=usize::try_from(REPEATS_LIMIT).unwrap() + 1 {
         let stream = send(&gateway, request.as_bytes()).await;
-        hold.made().await;
+        hold.came().await;
         hang_up(stream).await;
         hold.let_go(1);
         while gateway.records().len() == gone {
@@ -288,8 +396,8 @@ async fn attack_33_what_takes_too_long_uses_nothing_up_and_is_recorded() {
     let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
     let running = Running::start(&gateway).await;
     gateway.config("/config/worker", &[&token]).await.try_again();
-    running.store.beside.made().await;
-    assert_eq!(uses(&running.store).await, 1);
+    running.store.beside.came().await;
+    assert_eq!(uses(&running.store).await, 0);
     let store = running.stop().await;
     assert_eq!((uses(&store).await, store.pending().await.unwrap()), (0, Vec::new()));
     let codes: Vec<_> = gateway.records().into_iter().map(|record| record["code"].clone()).collect();
@@ -309,7 +417,7 @@ async fn attack_33_evidence_whose_sender_hangs_up_is_recorded_as_any_other() {
         body.len()
     );
     let stream = send(&gateway, (head + &body).as_bytes()).await;
-    running.store.beside.made().await;
+    running.store.beside.came().await;
     hang_up(stream).await;
     running.stop().await;
     let records = gateway.records();

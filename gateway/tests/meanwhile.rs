@@ -1,4 +1,4 @@
-//! A gateway that stands still between what it reads and what it writes, while somebody changes what it has read.
+//! A gateway that stands still between what it verifies and the transaction that decides, while somebody changes what it was verified by.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ async fn revoke(store: Arc<dyn Store>, who: String) {
     revocations::revoke(&*store, &BTreeSet::from([who]), 1, None).await.unwrap();
 }
 
-/// What comes of evidence that asks for a name, when this is done after all was read, so many times.
+/// What comes of evidence that asks for a name, when this is done before each transaction that decides, so many times.
 async fn attest<F: Future<Output = ()> + Send + 'static>(
     times: usize,
     step: impl Fn(Arc<dyn Store>, EkDigest) -> F + Send + Sync + 'static,

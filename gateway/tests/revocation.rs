@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support;
 use crate::support::kubelet::{Cluster, Connection, PATH, embedded, get, in_process, init, last, start};
-use crate::support::stand_in::{Beside, StandIn};
 use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
+use async_trait::async_trait;
 use attest::protocol::Blob;
-use attest_store::EntryKind;
+use attest_store::engine::{Engine, KeyRange, Transaction, Unfinished, Work};
+use attest_store::through::Through;
+use attest_store::{Embedded, StoreError};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use reqwest::StatusCode;
@@ -42,12 +44,48 @@ async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
-/// A store that does not know, while it is told not to, who is revoked.
-type Failing = StandIn<AtomicBool>;
+/// A store that cannot say, while it fails, who is revoked.
+#[derive(Debug)]
+struct Failing {
+    engine: Embedded,
+    fails: AtomicBool,
+}
 
-impl Beside for AtomicBool {
-    fn can_read(&self, kind: EntryKind) -> bool {
-        kind != EntryKind::Revoked || !self.load(Ordering::Relaxed)
+#[async_trait]
+impl Through for Failing {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
+    async fn transact(&self, mut work: Work) -> Result<(), StoreError> {
+        if !self.fails.load(Ordering::Relaxed) {
+            return self.engine.transact(work).await;
+        }
+        let work: Work = Box::new(move |transaction| work(&mut WithoutRevocations(transaction)));
+        self.engine.transact(work).await
+    }
+}
+
+struct WithoutRevocations<'t>(&'t mut dyn Transaction);
+
+impl Transaction for WithoutRevocations<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+        match key.starts_with("entry/revoked/") {
+            true => Err(StoreError::Closed.into()),
+            false => self.0.get(key),
+        }
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+        self.0.put(key, value)
+    }
+
+    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+        self.0.delete(key)
+    }
+
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+        self.0.delete_range(range)
     }
 }
 
@@ -55,7 +93,10 @@ impl Beside for AtomicBool {
 async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
     let cluster = Cluster::new();
     let gateway = init(&cluster);
-    let store = Arc::new(Failing::new(embedded(&gateway), AtomicBool::new(true)));
+    let store = Arc::new(Failing {
+        engine: embedded(&gateway),
+        fails: AtomicBool::new(true),
+    });
     in_process(&gateway, Arc::<Failing>::clone(&store)).await;
     let mut connection = Connection::open(&gateway, Some(&cluster.kubelet("worker-1"))).await;
     connection.get(PATH, &[]).await.try_again();
@@ -63,11 +104,11 @@ async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
     gateway.endorse(&case, &[]);
     let attest = || gateway.attest(support::next_boot(&case), Some("worker-1"));
     assert_eq!(attest().await.status, StatusCode::SERVICE_UNAVAILABLE);
-    store.beside.store(false, Ordering::Relaxed);
+    store.fails.store(false, Ordering::Relaxed);
     let ticket = bearer(&attest().await.ticket());
-    store.beside.store(true, Ordering::Relaxed);
+    store.fails.store(true, Ordering::Relaxed);
     gateway.config(PATH, &[&ticket]).await.try_again();
-    store.beside.store(false, Ordering::Relaxed);
+    store.fails.store(false, Ordering::Relaxed);
     let full = gateway.rendered(POOL, "full");
     gateway.config(PATH, &[&ticket]).await.is_config(&full);
     connection.get(PATH, &[]).await.is_config(&full);

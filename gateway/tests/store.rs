@@ -2,8 +2,10 @@
 
 use std::fs;
 
-use attest_store::{Embedded, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Store};
 
+use crate::conformance::use_for;
+use crate::support::pending::{config_by_token, is_recorded_late};
 use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
 
 /// What `serve` says when it does not start.
@@ -296,6 +298,10 @@ async fn keys_of_the_seal_that_are_gone_from_the_store_are_begun_anew_and_that_i
     assert_eq!(gateway.wait_for_acts(1, "seal.rotate").len(), begun + 1);
 }
 
+fn decision() -> String {
+    "d1".repeat(16)
+}
+
 /// Uses the only token, as if the gateway had been killed before it was recorded, or had it recorded and was killed before the store knew.
 async fn begin_use(gateway: &Gateway) {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
@@ -306,13 +312,12 @@ async fn begin_use(gateway: &Gateway) {
         limit: 1,
         remember_until: now() + 10_000,
     };
-    let pending = Pending {
-        decision: "d1".repeat(16),
-        // Both hosts' logs reach back further.
-        at: now() + 1,
-    };
-    let spent = store.spend_for(thing, Occasion::Any, pending.into()).await;
-    assert_eq!(spent.unwrap(), Spend::Granted { use_number: 1 });
+    // Both hosts' logs reach back further.
+    let decided = config_by_token(&decision(), now() + 1, "once", 1);
+    assert_eq!(
+        use_for(&store, thing, Occasion::Any, decided).await,
+        Spend::Granted { use_number: 1 }
+    );
     store.keep_mark().await.unwrap();
 }
 
@@ -345,12 +350,18 @@ async fn attack_33_what_another_host_may_have_served_is_not_given_back_by_this_o
         let gateway = if elsewhere { &mut here } else { &mut there };
         gateway.run();
         let answer = gateway.config("/config/worker", &[&token]).await;
+        let records = gateway.records();
+        let late: Vec<_> = records.iter().filter(|record| record["id"] == decision().as_str()).collect();
         if elsewhere {
             answer.refused(403, "token-spent");
-            gateway.line(|line| line.contains("1 decisions that were never recorded") && line.contains("counts as used"));
+            gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
+            assert_eq!(late.len(), 1, "{records:?}");
+            is_recorded_late(late[0]);
+            assert_eq!(late[0]["use_number"], 1, "it counts");
         } else {
             // This host's log says that nobody got anything.
             answer.is_config(&gateway.rendered(POOL, "full"));
+            assert!(late.is_empty(), "{late:?}");
         }
     }
 }

@@ -294,7 +294,7 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
         (EVIDENCE, 1) => problem(503, "unavailable"),
         (EVIDENCE, 2 | 4) => problem(403, "challenge-spent"),
         (EVIDENCE, 5) => problem(403, "challenge-expired"),
-        (EVIDENCE, 6) | (CHALLENGE, 5) => problem(503, "undecided"),
+        (EVIDENCE, 6) | (CHALLENGE, 5) => problem(503, "machines-unknown"),
         _ => None,
     });
     run(&metadata, &["--deadline", "20"]).attested();

@@ -13,6 +13,7 @@ use company::Company;
 pub use console::word;
 use console::{show, show_event};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
 use writer::{Append, Moment, Unsigned, Work, Writer};
@@ -212,7 +213,7 @@ impl Journal {
     }
 
     /// Does this with closed segments, when nobody else does anything with them: whoever writes the log does not wait. `None` if the log is closed.
-    pub(super) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (done, answer) = oneshot::channel();
         let work = Box::new(move || drop(done.send(work())));
         self.compression.send(Aside::Work(work)).ok()?;
@@ -391,6 +392,16 @@ impl Journal {
         show(record);
         let line = Some(record.id.clone());
         Ok(Recorded { outcome, line })
+    }
+
+    /// Writes the line of a decision that was not recorded in time.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn record_late(&self, record: &Record<Value, Value>) -> Result<(), JournalError> {
+        self.append(self.line(record)?, LargeParts::new()).await?;
+        show(record);
+        Ok(())
     }
 
     /// Gives `outcome` back for a decision that gets no line of its own, because another line counts it: once what it used up is durable.

@@ -144,6 +144,9 @@ pub struct Record<C = Claims, B = Basis> {
     /// Of a ticket's use after it had expired: how long after, seconds. It was not used before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_seconds: Option<u64>,
+    /// Whether it was recorded late, because its gateway ended or could not write before: the node has not got this answer, and its evidence was not kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unanswered: bool,
     /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
@@ -229,6 +232,7 @@ impl<C, B> Record<C, B> {
             use_number: None,
             again: false,
             late_seconds: None,
+            unanswered: false,
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,

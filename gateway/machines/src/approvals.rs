@@ -1,6 +1,6 @@
 //! Approvals of client certificates: which machine a node's name was approved for.
 
-use attest_store::{EntryKind, Reading, Store, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::json_entry::read;
@@ -47,8 +47,8 @@ pub struct Approval {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn approval(reading: &mut Reading<'_>, name: &str) -> Result<Option<Approval>, StoreError> {
-    let entry = reading.get(EntryKind::Approval, name).await?;
+pub fn approval(transaction: &mut EntryTransaction<'_>, name: &str) -> Result<Option<Approval>, StoreError> {
+    let entry = transaction.get(EntryKind::Approval, name)?;
     entry.map(|entry| read(EntryKind::Approval, &entry)).transpose()
 }
 

@@ -4,7 +4,7 @@
 
 use attest::tpm::vtpm::VerifiedInstance;
 use attest::{Claims, EkDigest, NodeIdentity, SpkiSha256};
-use attest_store::{Claim, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreError, Transact};
 use serde::{Deserialize, Serialize};
 
 pub use super::approvals::{Approval, Bound, approval, approvals};
@@ -58,12 +58,6 @@ impl Attested {
             decision: decision.to_owned(),
         }
     }
-
-    /// Whether it is the same but for the moment.
-    fn is_as(&self, other: &Self) -> bool {
-        let Self { at, .. } = *other;
-        Self { at, ..self.clone() } == *other
-    }
 }
 
 /// What a cloud calls an instance in a `spec.providerID` of Kubernetes, as far as attestation proves it. Azure's names a resource, and its documents name none.
@@ -110,53 +104,16 @@ impl Provider {
     }
 }
 
-/// Says for a decision that is under way that a machine has attested: its last attestation counts, if it is recorded. So a gateway that is killed
-/// between the two finds it among what is pending, and neither is there without the other.
-///
-/// # Errors
-/// [`StoreError::Changed`] if it is to be decided anew: it attests a second time at this moment, or what was read has changed.
-pub async fn claim(reading: &mut Reading<'_>, identity: &NodeIdentity, attested: &Attested, decision: &Pending) -> Result<(), StoreError> {
-    let kind = EntryKind::Attested;
-    let entry = write(kind, identity.as_str(), attested)?;
-    // Not noted: this decision is not made from it, and of two at once the later one counts.
-    let known = reading.store.get(kind, identity.as_str()).await?;
-    if let Some(own) = &known
-        && read::<Attested>(kind, own)?.decision == attested.decision
-    {
-        // It is judged anew, and has claimed before.
-        return match read::<Attested>(kind, own)?.is_as(attested) {
-            true => Ok(()),
-            false => Err(changed(identity.as_str())),
-        };
-    }
-    let instead_of = known.map(|known| known.value);
-    let claim = Claim { entry, instead_of };
-    match reading.store.claim(kind, claim, reading.deciding(decision)).await? {
-        None => Ok(()),
-        Some(_) => Err(changed(identity.as_str())),
-    }
-}
-
-/// Whether an attestation is recorded: until then nobody has got anything for it, an approval neither.
+/// Notes that a machine has attested: its last attestation counts.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn is_recorded(store: &dyn Store, identity: &str, attested: &Attested) -> Result<bool, StoreError> {
+pub fn note(transaction: &mut EntryTransaction<'_>, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
     let kind = EntryKind::Attested;
-    match store.get(kind, identity).await? {
-        Some(entry) if read::<Attested>(kind, &entry)? == *attested => store.stands(kind, entry).await,
-        _ => Ok(false),
-    }
+    transaction.put(kind, write(kind, identity.as_str(), attested)?)
 }
 
-fn changed(identity: &str) -> StoreError {
-    StoreError::Changed {
-        kind: EntryKind::Attested.as_str(),
-        id: identity.to_owned(),
-    }
-}
-
-/// The attestations that no approval has spent, by identity; also those that are not recorded yet.
+/// The attestations that no approval has spent, by identity.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -174,22 +131,20 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, Attested)>, StoreErr
 pub async fn forget_before(store: &dyn Store, at: u64) -> Result<(), StoreError> {
     let old: Vec<_> = list(store).await?.into_iter().filter(|(_, attested)| attested.at < at).collect();
     for some in old.chunks(FORGOTTEN_AT_ONCE) {
-        let mut reading = Reading::of(store);
-        reading.soon(EntryKind::Attested, some.iter().map(|(identity, _)| identity.as_str()));
-        let mut gone_ones = Vec::new();
-        for (identity, attested) in some {
-            let found = reading.get(EntryKind::Attested, identity).await?;
-            if let Some(found) = found
-                && read::<Attested>(EntryKind::Attested, &found)? == *attested
-            {
-                gone_ones.push(gone(EntryKind::Attested, identity));
+        let some = some.to_vec();
+        let forgotten = store.transact(move |transaction| {
+            transaction.fetch(some.iter().map(|(identity, _)| (EntryKind::Attested, identity.as_str())))?;
+            for (identity, attested) in &some {
+                // It may have attested meanwhile.
+                if let Some(found) = transaction.get(EntryKind::Attested, identity)?
+                    && read::<Attested>(EntryKind::Attested, &found)? == *attested
+                {
+                    transaction.remove(EntryKind::Attested, identity)?;
+                }
             }
-        }
-        match store.rewrite(reading.seen().clone(), gone_ones).await {
-            // Somebody among them has attested at this moment: the others go the next time.
-            Ok(()) | Err(StoreError::Changed { .. }) => {}
-            Err(error) => return Err(error),
-        }
+            Ok::<_, StoreError>(())
+        });
+        forgotten.await?;
     }
     Ok(())
 }
@@ -211,20 +166,12 @@ pub struct Held {
     pub revoked: Option<String>,
 }
 
-/// The identity that a name belongs to, by enrolment.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn owner(reading: &mut Reading<'_>, name: &str) -> Result<Option<String>, StoreError> {
-    Ok(reading.get(EntryKind::Name, name).await?.map(|entry| entry.value))
-}
-
 /// Returns whether the administrator has given the name to this identity, with its EK.
-async fn is_given(reading: &mut Reading<'_>, name: &str, identity: &str) -> Result<bool, StoreError> {
+fn is_given(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str) -> Result<bool, StoreError> {
     let Some(ek) = identity.strip_prefix(TPM).and_then(|digest| digest.parse::<EkDigest>().ok()) else {
         return Ok(false);
     };
-    let listed = enrolment::allowlisted(reading, ek).await?;
+    let listed = enrolment::allowlisted(transaction, ek)?;
     Ok(listed.is_some_and(|listed| listed.removed.is_none() && listed.name.as_deref() == Some(name)))
 }
 
@@ -232,65 +179,59 @@ async fn is_given(reading: &mut Reading<'_>, name: &str, identity: &str) -> Resu
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn held(reading: &mut Reading<'_>, name: &str, machine: Option<(&str, &Attested)>) -> Result<Held, StoreError> {
+pub fn held(transaction: &mut EntryTransaction<'_>, name: &str, machine: Option<(&str, &Attested)>) -> Result<Held, StoreError> {
     let mut held = Held {
-        owner: owner(reading, name).await?,
-        approval: approval(reading, name).await?,
+        owner: transaction.get(EntryKind::Name, name)?.map(|entry| entry.value),
+        approval: approval(transaction, name)?,
         ..Held::default()
     };
     let (identity, instance) = match machine {
-        Some((identity, attested)) => (Some(identity), attested.instance.as_deref()),
+        Some((identity, attested)) => (Some(identity.to_owned()), attested.instance.clone()),
         None => (
-            held.approval.as_ref().map(|approval| approval.identity.as_str()),
-            held.approval.as_ref().and_then(|approval| approval.instance.as_deref()),
+            held.approval.as_ref().map(|approval| approval.identity.clone()),
+            held.approval.as_ref().and_then(|approval| approval.instance.clone()),
         ),
     };
-    let identities: Vec<&str> = identity.into_iter().chain(instance).collect();
-    match revocations::refuse(reading, &[name], &identities).await {
+    let identities: Vec<&str> = identity.as_deref().into_iter().chain(instance.as_deref()).collect();
+    match revocations::refuse(transaction, &[name], &identities) {
         Ok(()) => {}
         Err(RevocationError::Store(error)) => return Err(error),
-        Err(error @ (RevocationError::Revoked { .. } | RevocationError::Undecided { .. })) => held.revoked = Some(error.to_string()),
+        Err(error @ RevocationError::Revoked { .. }) => held.revoked = Some(error.to_string()),
     }
-    if let Some(identity) = identity {
-        let known = reading.get(EntryKind::NameOf, identity).await?;
+    if let Some(identity) = &identity {
+        let known = transaction.get(EntryKind::NameOf, identity)?;
         held.other_name = known.map(|entry| entry.value).filter(|known| known != name);
-        held.given = is_given(reading, name, identity).await?;
+        held.given = is_given(transaction, name, identity)?;
     }
     if let Some(owner) = &held.owner {
-        held.owner_given = is_given(reading, name, owner).await?;
+        held.owner_given = is_given(transaction, name, owner)?;
     }
     Ok(held)
 }
 
-/// Approves a name, if all that was read for it is unchanged: its attestation is spent by that.
+/// Approves a name for a machine, if the store has of both what it had when that was judged: its attestation is spent by that. Returns whether it was approved.
 ///
 /// # Errors
-/// [`StoreError::Changed`] if it is to be decided anew.
-pub async fn approve(reading: &mut Reading<'_>, store: &dyn Store, name: &str, approval: &Approval) -> Result<(), StoreError> {
-    let attested = reading.get(EntryKind::Attested, &approval.identity).await?;
-    let is_it = match &attested {
-        Some(entry) => read::<Attested>(EntryKind::Attested, entry)?.decision == approval.attestation,
+/// [`StoreError`].
+pub fn approve(
+    transaction: &mut EntryTransaction<'_>,
+    name: &str,
+    approval: &Approval,
+    machine: (&str, &Attested),
+    judged: &Held,
+) -> Result<bool, StoreError> {
+    let (identity, attested) = machine;
+    let found = transaction.get(EntryKind::Attested, identity)?;
+    let stands = match &found {
+        Some(entry) => read::<Attested>(EntryKind::Attested, entry)? == *attested,
         None => false,
     };
-    if !is_it {
-        return Err(changed(&approval.identity));
+    if !stands || held(transaction, name, Some(machine))? != *judged {
+        return Ok(false);
     }
-    let written = write(EntryKind::Approval, name, approval)?;
-    let approved = Rewrite {
-        kind: EntryKind::Approval,
-        id: written.id,
-        value: Some(written.value),
-    };
-    let rewrites = vec![gone(EntryKind::Attested, &approval.identity), approved];
-    store.rewrite(reading.seen().clone(), rewrites).await
-}
-
-fn gone(kind: EntryKind, id: &str) -> Rewrite {
-    Rewrite {
-        kind,
-        id: id.to_owned(),
-        value: None,
-    }
+    transaction.remove(EntryKind::Attested, identity)?;
+    transaction.put(EntryKind::Approval, write(EntryKind::Approval, name, approval)?)?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
-use attest_store::{Anew, EntryKind, Reading, Rewrite, Store, StoreError};
+use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 
-use super::enrolment::{EkRecord, EnrolmentError, allowlisted, listing, naming};
+use super::enrolment::{EkRecord, EnrolmentError, allowlisted, enrol, list_ek};
 use super::instances::by_its_own_tpm;
 use super::revocations::{self, Revocation, read, unreadable};
 
@@ -71,43 +71,36 @@ async fn ban_all(
     why: Option<&str>,
     at: u64,
 ) -> Result<BTreeSet<String>, StoreError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        reading.soon(EntryKind::Revoked, all.iter().map(String::as_str));
-        let (mut free, mut own) = (BTreeSet::new(), BTreeSet::new());
-        for who in all {
-            match reading.get(EntryKind::Revoked, who).await? {
-                None => drop(free.insert(who.clone())),
-                Some(entry) if is_by(&read(&entry)?, object) => drop(own.insert(who.clone())),
-                Some(_) => {}
+    let (all, object, reason) = (all.clone(), object.to_owned(), reason_of(object, why));
+    store
+        .transact(move |transaction| {
+            transaction.fetch(all.iter().map(|who| (EntryKind::Revoked, who.as_str())))?;
+            let (mut free, mut own) = (BTreeSet::new(), BTreeSet::new());
+            for who in &all {
+                match transaction.get(EntryKind::Revoked, who)? {
+                    None => drop(free.insert(who.clone())),
+                    Some(entry) if is_by(&read(&entry)?, &object) => drop(own.insert(who.clone())),
+                    Some(_) => {}
+                }
             }
-        }
-        if free.is_empty() {
-            return Ok(free);
-        }
-        // Those that it has revoked before come back with them.
-        let together: BTreeSet<String> = free.union(&own).cloned().collect();
-        let rewrite = |who: &String| {
-            let revocation = Revocation {
-                at,
-                reason: Some(reason_of(object, why)),
-                with: together.iter().filter(|other| *other != who).cloned().collect(),
-            };
-            let value = serde_json::to_string(&revocation).map_err(|source| unreadable(who, source))?;
-            let (kind, id) = (EntryKind::Revoked, who.clone());
-            Ok::<_, StoreError>(Rewrite {
-                kind,
-                id,
-                value: Some(value),
-            })
-        };
-        let rewrites: Vec<Rewrite> = together.iter().map(rewrite).collect::<Result<_, _>>()?;
-        match store.rewrite(reading.seen().clone(), rewrites).await {
-            Ok(()) => return Ok(free),
-            Err(error) => anew.again(error)?,
-        }
-    }
+            if free.is_empty() {
+                return Ok(free);
+            }
+            // Those that it has revoked before come back with them.
+            let together: BTreeSet<String> = free.union(&own).cloned().collect();
+            for who in &together {
+                let revocation = Revocation {
+                    at,
+                    reason: Some(reason.clone()),
+                    with: together.iter().filter(|other| *other != who).cloned().collect(),
+                };
+                let value = serde_json::to_string(&revocation).map_err(|source| unreadable(who, source))?;
+                let id = who.clone();
+                transaction.put(EntryKind::Revoked, Entry { id, value })?;
+            }
+            Ok(free)
+        })
+        .await
 }
 
 /// Takes back what this object has revoked; what a command has revoked, before or since, stays so.
@@ -115,34 +108,30 @@ async fn ban_all(
 /// # Errors
 /// [`StoreError`].
 pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<Done, StoreError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let Some(entry) = reading.get(EntryKind::Revoked, identity).await? else {
-            return Ok(Done::Already);
-        };
-        let revocation = read(&entry)?;
-        if !is_by(&revocation, object) {
-            return Ok(Done::ByCommand);
-        }
-        let mut lifted = BTreeSet::from([identity.to_owned()]);
-        for other in revocation.with {
-            if let Some(entry) = reading.get(EntryKind::Revoked, &other).await?
-                && is_by(&read(&entry)?, object)
-            {
-                lifted.insert(other);
+    let (identity, object) = (identity.to_owned(), object.to_owned());
+    store
+        .transact(move |transaction| {
+            let Some(entry) = transaction.get(EntryKind::Revoked, &identity)? else {
+                return Ok(Done::Already);
+            };
+            let revocation = read(&entry)?;
+            if !is_by(&revocation, &object) {
+                return Ok(Done::ByCommand);
             }
-        }
-        let gone = |who: &String| Rewrite {
-            kind: EntryKind::Revoked,
-            id: who.clone(),
-            value: None,
-        };
-        match store.rewrite(reading.seen().clone(), lifted.iter().map(gone).collect()).await {
-            Ok(()) => return Ok(Done::Changed(lifted)),
-            Err(error) => anew.again(error)?,
-        }
-    }
+            let mut lifted = BTreeSet::from([identity.clone()]);
+            for other in revocation.with {
+                if let Some(entry) = transaction.get(EntryKind::Revoked, &other)?
+                    && is_by(&read(&entry)?, &object)
+                {
+                    lifted.insert(other);
+                }
+            }
+            for who in &lifted {
+                transaction.remove(EntryKind::Revoked, who)?;
+            }
+            Ok(Done::Changed(lifted))
+        })
+        .await
 }
 
 /// Puts an EK on the allowlist for these pools, or changes what stands there; a name that it has stays unless another is said.
@@ -150,34 +139,30 @@ pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<Don
 /// # Errors
 /// [`EnrolmentError`].
 pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools: &[String], at: u64) -> Result<Done, EnrolmentError> {
-    let identity = NodeIdentity::of_tpm(ek);
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let listed = allowlisted(&mut reading, ek).await?;
-        if listed.as_ref().is_some_and(|record| record.removed.is_some()) {
-            return Ok(Done::ByCommand);
-        }
-        let record = EkRecord {
-            name: name
-                .map(str::to_owned)
-                .or_else(|| listed.as_ref().and_then(|record| record.name.clone())),
-            added: listed.as_ref().map_or(at, |record| record.added),
-            pools: pools.to_vec(),
-            removed: None,
-        };
-        let mut rewrites = vec![listing(ek, &record)?];
-        if let Some(name) = &record.name {
-            rewrites.extend(naming(&mut reading, name, &identity, false).await?);
-        }
-        if listed.as_ref() == Some(&record) {
-            return Ok(Done::Already);
-        }
-        match store.rewrite(reading.seen().clone(), rewrites).await {
-            Ok(()) => return Ok(Done::Changed(BTreeSet::from([identity.to_string()]))),
-            Err(error) => anew.again(error)?,
-        }
-    }
+    let (name, pools) = (name.map(str::to_owned), pools.to_vec());
+    store
+        .transact(move |transaction| {
+            let identity = NodeIdentity::of_tpm(ek);
+            let listed = allowlisted(transaction, ek)?;
+            if listed.as_ref().is_some_and(|record| record.removed.is_some()) {
+                return Ok(Done::ByCommand);
+            }
+            let record = EkRecord {
+                name: name.clone().or_else(|| listed.as_ref().and_then(|record| record.name.clone())),
+                added: listed.as_ref().map_or(at, |record| record.added),
+                pools: pools.clone(),
+                removed: None,
+            };
+            if let Some(name) = &record.name {
+                enrol(transaction, name, &identity, false)?;
+            }
+            if listed.as_ref() == Some(&record) {
+                return Ok(Done::Already);
+            }
+            list_ek(transaction, ek, &record)?;
+            Ok(Done::Changed(BTreeSet::from([identity.to_string()])))
+        })
+        .await
 }
 
 #[cfg(test)]

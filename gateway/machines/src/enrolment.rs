@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
-use attest_store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
+use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -61,9 +61,6 @@ pub enum EnrolmentError {
         /// The allowlist's entry, if that gives it the name: forgetting the name changes nothing then.
         listed: Option<EkRecord>,
     },
-    /// The name, or the machine's other one, is being claimed by a decision that is not recorded yet, and may come to nothing.
-    #[error("the name {name} is being claimed by a machine that attests at this moment: try again")]
-    Undecided { name: String },
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -77,7 +74,7 @@ impl EnrolmentError {
             Self::NameTaken { name, owner, claimant } => Some(format!(
                 "{claimant} attests, and asks to be {name}, which is {owner}: the machine was replaced, or its TPM was, or another machine wants its name"
             )),
-            Self::OtherName { .. } | Self::Undecided { .. } | Self::Store(_) => None,
+            Self::OtherName { .. } | Self::Store(_) => None,
         }
     }
 }
@@ -107,88 +104,75 @@ fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<Entry, 
 /// # Errors
 /// [`EnrolmentError`].
 pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: bool) -> Result<(), EnrolmentError> {
-    let listed = listing(ek, &record)?;
-    enrol(store, &NodeIdentity::of_tpm(ek), record.name.as_deref(), Some(listed), replace).await
+    let identity = NodeIdentity::of_tpm(ek);
+    store
+        .transact(move |transaction| {
+            list_ek(transaction, ek, &record)?;
+            match &record.name {
+                Some(name) => enrol(transaction, name, &identity, replace),
+                None => Ok(()),
+            }
+        })
+        .await
 }
 
-/// Gives an identity a name, and writes what else there is, at once.
-async fn enrol(
-    store: &dyn Store,
-    identity: &NodeIdentity,
-    name: Option<&str>,
-    listed: Option<Rewrite>,
-    replace: bool,
-) -> Result<(), EnrolmentError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let mut rewrites: Vec<Rewrite> = listed.clone().into_iter().collect();
-        if let Some(name) = name {
-            rewrites.extend(naming(&mut reading, name, identity, replace).await?);
-        }
-        match store.rewrite(reading.seen().clone(), rewrites).await {
-            Ok(()) => return Ok(()),
-            Err(error) => anew.again(error)?,
-        }
-    }
-}
-
-/// What has to be written so that a name is this identity's, and it has no other. Where another has it, or it has another, that goes if it may be
-/// replaced.
-pub(super) async fn naming(
-    reading: &mut Reading<'_>,
+/// Writes that a name is this identity's, and that it has no other. Where another has the name, or it has another, that goes if it may be replaced.
+pub(super) fn enrol(
+    transaction: &mut EntryTransaction<'_>,
     name: &str,
     identity: &NodeIdentity,
     replace: bool,
-) -> Result<Vec<Rewrite>, EnrolmentError> {
-    let rewrite = |kind, id: &str, value: Option<&str>| Rewrite {
-        kind,
-        id: id.to_owned(),
-        value: value.map(str::to_owned),
-    };
-    let mut rewrites = vec![
-        rewrite(EntryKind::Name, name, Some(identity.as_str())),
-        rewrite(EntryKind::NameOf, identity.as_str(), Some(name)),
-    ];
-    let owner = reading.get(EntryKind::Name, name).await?;
-    if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
-        if !replace {
-            return Err(taken(reading.store, &owner, identity).await);
-        }
-        if reading
-            .get(EntryKind::NameOf, &owner.value)
-            .await?
-            .is_some_and(|known| known.value == name)
-        {
-            rewrites.push(rewrite(EntryKind::NameOf, &owner.value, None));
-        }
-    }
-    let known = reading.get(EntryKind::NameOf, identity.as_str()).await?;
+) -> Result<(), EnrolmentError> {
+    transaction.fetch([(EntryKind::Name, name), (EntryKind::NameOf, identity.as_str())])?;
+    let known = transaction.get(EntryKind::NameOf, identity.as_str())?;
+    // First: whoever has another name takes this one from its node for no moment.
     if let Some(known) = known.filter(|known| known.value != name) {
         if !replace {
-            return Err(other_name(reading.store, known, name).await);
+            return Err(EnrolmentError::OtherName {
+                given: known.value,
+                asked: name.to_owned(),
+                listed: None,
+            });
         }
-        let other = reading.get(EntryKind::Name, &known.value).await?;
+        let other = transaction.get(EntryKind::Name, &known.value)?;
         if other.is_some_and(|other| other.value == identity.as_str()) {
-            rewrites.push(rewrite(EntryKind::Name, &known.value, None));
+            transaction.remove(EntryKind::Name, &known.value)?;
         }
     }
-    Ok(rewrites)
-}
-
-/// Says that [`allowlisted`] will be asked about this one.
-pub fn soon(reading: &mut Reading<'_>, ek: EkDigest) {
-    reading.soon(EntryKind::Ek, [ek.to_string().as_str()]);
+    let owner = transaction.get(EntryKind::Name, name)?;
+    if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
+        if !replace {
+            return Err(EnrolmentError::NameTaken {
+                name: owner.id,
+                owner: owner.value,
+                claimant: identity.to_string(),
+            });
+        }
+        let known = transaction.get(EntryKind::NameOf, &owner.value)?;
+        if known.is_some_and(|known| known.value == name) {
+            transaction.remove(EntryKind::NameOf, &owner.value)?;
+        }
+    }
+    for (kind, id, value) in [
+        (EntryKind::Name, name, identity.as_str()),
+        (EntryKind::NameOf, identity.as_str(), name),
+    ] {
+        // Most nodes have their names already.
+        if transaction.get(kind, id)?.is_none_or(|entry| entry.value != value) {
+            let (id, value) = (id.to_owned(), value.to_owned());
+            transaction.put(kind, Entry { id, value })?;
+        }
+    }
+    Ok(())
 }
 
 /// The EK's entry on the allowlist, if there is one.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn allowlisted(reading: &mut Reading<'_>, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
-    reading
-        .get(EntryKind::Ek, &ek.to_string())
-        .await?
+pub fn allowlisted(transaction: &mut EntryTransaction<'_>, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
+    transaction
+        .get(EntryKind::Ek, &ek.to_string())?
         .map(|entry| read(EntryKind::Ek, entry))
         .transpose()
 }
@@ -211,33 +195,24 @@ pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, Sto
 /// # Errors
 /// [`StoreError`].
 pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, StoreError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let listed = allowlisted(&mut reading, ek).await?;
-        let Some(record) = listed.filter(|record| record.removed.is_none()) else {
-            return Ok(false);
-        };
-        let removed = EkRecord {
-            removed: Some(at),
-            ..record
-        };
-        let rewrites = vec![listing(ek, &removed)?];
-        match store.rewrite(reading.seen().clone(), rewrites).await {
-            Ok(()) => return Ok(true),
-            Err(error) => anew.again(error)?,
-        }
-    }
+    store
+        .transact(move |transaction| {
+            let listed = allowlisted(transaction, ek)?;
+            let Some(record) = listed.filter(|record| record.removed.is_none()) else {
+                return Ok(false);
+            };
+            let removed = EkRecord {
+                removed: Some(at),
+                ..record
+            };
+            list_ek(transaction, ek, &removed).map(|()| true)
+        })
+        .await
 }
 
-/// What has to be written so that this is what the allowlist says of an EK.
-pub(super) fn listing(ek: EkDigest, record: &EkRecord) -> Result<Rewrite, StoreError> {
-    let Entry { id, value } = write(EntryKind::Ek, ek.to_string(), record)?;
-    Ok(Rewrite {
-        kind: EntryKind::Ek,
-        id,
-        value: Some(value),
-    })
+/// Writes what the allowlist says of an EK.
+pub(super) fn list_ek(transaction: &mut EntryTransaction<'_>, ek: EkDigest, record: &EkRecord) -> Result<(), StoreError> {
+    transaction.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), record)?)
 }
 
 /// Forgets an entry of the allowlist, also one that was taken off it: what the roots say of the EK counts again. Says whether there was
@@ -255,89 +230,19 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
 /// # Errors
 /// [`EnrolmentError`].
 pub async fn give_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), EnrolmentError> {
-    enrol(store, identity, Some(name), None, false).await
-}
-
-/// As [`give_name`], for a decision that is under way: the name is the identity's if that is recorded.
-///
-/// # Errors
-/// [`EnrolmentError`].
-pub async fn claim_name(reading: &mut Reading<'_>, name: &str, identity: &NodeIdentity, decision: &Pending) -> Result<(), EnrolmentError> {
-    let [entry, reverse] = both_ways(name, identity);
-    // First: whoever has another name takes this one from its node for no moment.
-    if let Some(known) = reading
-        .get(EntryKind::NameOf, &reverse.id)
-        .await?
-        .filter(|known| known.value != name)
-    {
-        return Err(other_name(reading.store, known, name).await);
-    }
-    let owner = claim(reading, EntryKind::Name, entry, decision).await?;
-    if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
-        reading.note(EntryKind::Name, &owner);
-        return Err(taken(reading.store, &owner, identity).await);
-    }
-    // It has no other, or this is [`StoreError::Changed`].
-    claim(reading, EntryKind::NameOf, reverse, decision).await?;
-    Ok(())
-}
-
-/// Whose a name is, and which name an identity has.
-fn both_ways(name: &str, identity: &NodeIdentity) -> [Entry; 2] {
-    [(name, identity.as_str()), (identity.as_str(), name)].map(|(id, value)| Entry {
-        id: id.to_owned(),
-        value: value.to_owned(),
-    })
-}
-
-async fn taken(store: &dyn Store, owner: &Entry, claimant: &NodeIdentity) -> EnrolmentError {
-    let refused = EnrolmentError::NameTaken {
-        name: owner.id.clone(),
-        owner: owner.value.clone(),
-        claimant: claimant.to_string(),
-    };
-    decided(store, EntryKind::Name, owner, &owner.id).await.err().unwrap_or(refused)
-}
-
-async fn other_name(store: &dyn Store, known: Entry, asked: &str) -> EnrolmentError {
-    let undecided = decided(store, EntryKind::NameOf, &known, asked).await.err();
-    undecided.unwrap_or_else(|| EnrolmentError::OtherName {
-        given: known.value,
-        asked: asked.to_owned(),
-        listed: None,
-    })
-}
-
-/// That an entry in the way of a name stays: it may be that of a decision that comes to nothing.
-async fn decided(store: &dyn Store, kind: EntryKind, entry: &Entry, name: &str) -> Result<(), EnrolmentError> {
-    if store.stands(kind, entry.clone()).await? {
-        return Ok(());
-    }
-    Err(EnrolmentError::Undecided { name: name.to_owned() })
-}
-
-/// Writes an entry for a decision if there is none; gives the one there is otherwise.
-async fn claim(reading: &mut Reading<'_>, kind: EntryKind, entry: Entry, decision: &Pending) -> Result<Option<Entry>, StoreError> {
-    let claim = Claim { entry, instead_of: None };
-    loop {
-        let found = reading.claim(kind, claim.clone(), decision).await?;
-        // What is there by another decision stands for this one, too, unless that came to nothing meanwhile.
-        if found.as_ref() != Some(&claim.entry) || reading.share(kind, claim.entry.clone(), decision).await? {
-            return Ok(found);
-        }
-    }
+    let (name, identity) = (name.to_owned(), identity.clone());
+    store.transact(move |transaction| enrol(transaction, &name, &identity, false)).await
 }
 
 /// The name of a node that has attested: what the administrator called it, or else what it asks for and nobody else has.
 ///
 /// # Errors
 /// [`EnrolmentError`].
-pub async fn settle_name(
-    reading: &mut Reading<'_>,
+pub fn settle_name(
+    transaction: &mut EntryTransaction<'_>,
     allowlisted: Option<&EkRecord>,
     asked: Option<&str>,
     identity: &NodeIdentity,
-    decision: &Pending,
 ) -> Result<Option<String>, EnrolmentError> {
     let given = allowlisted.and_then(|record| record.name.as_deref());
     if let (Some(given), Some(asked)) = (given, asked)
@@ -351,7 +256,7 @@ pub async fn settle_name(
     }
     let name = given.or(asked);
     let Some(name) = name else { return Ok(None) };
-    claim_name(reading, name, identity, decision).await?;
+    enrol(transaction, name, identity, false)?;
     Ok(Some(name.to_owned()))
 }
 
@@ -381,37 +286,26 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
 /// # Errors
 /// [`StoreError`].
 pub async fn forget_name_of(store: &dyn Store, name: &str, identity: Option<&str>) -> Result<bool, StoreError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let gone = |kind, id: &str| Rewrite {
-            kind,
-            id: id.to_owned(),
-            value: None,
-        };
-        let mut rewrites = Vec::new();
-        let owner = reading.get(EntryKind::Name, name).await?;
-        if identity.is_some_and(|identity| owner.as_ref().is_none_or(|owner| owner.value != identity)) {
-            return Ok(false);
-        }
-        if let Some(owner) = owner {
-            rewrites.push(gone(EntryKind::Name, name));
-            let known = reading.get(EntryKind::NameOf, &owner.value).await?;
-            if known.is_some_and(|known| known.value == name) {
-                rewrites.push(gone(EntryKind::NameOf, &owner.value));
+    let (name, identity) = (name.to_owned(), identity.map(str::to_owned));
+    store
+        .transact(move |transaction| {
+            let owner = transaction.get(EntryKind::Name, &name)?;
+            if let Some(identity) = &identity
+                && owner.as_ref().is_none_or(|owner| owner.value != *identity)
+            {
+                return Ok(false);
             }
-        }
-        if reading.get(EntryKind::Approval, name).await?.is_some() {
-            rewrites.push(gone(EntryKind::Approval, name));
-        }
-        if rewrites.is_empty() {
-            return Ok(false);
-        }
-        match store.rewrite(reading.seen().clone(), rewrites).await {
-            Ok(()) => return Ok(true),
-            Err(error) => anew.again(error)?,
-        }
-    }
+            let was_taken = transaction.remove(EntryKind::Name, &name)?;
+            if let Some(owner) = owner
+                && transaction
+                    .get(EntryKind::NameOf, &owner.value)?
+                    .is_some_and(|known| known.value == name)
+            {
+                transaction.remove(EntryKind::NameOf, &owner.value)?;
+            }
+            Ok(transaction.remove(EntryKind::Approval, &name)? || was_taken)
+        })
+        .await
 }
 
 /// The TPMs that have attested, as identities, whether they have names or not; of instances' own, that the instances have attested says it.

@@ -4,10 +4,8 @@
 //! copy. So an instance belongs to who first shows that it is his: to the TPM that attests beside it, or, where there is none, to who made up
 //! the secret that came with it. Anybody else is refused until an administrator says otherwise.
 
-use std::collections::BTreeSet;
-
 use attest::{Claims, NodeIdentity};
-use attest_store::{Anew, Claim, Entry, EntryKind, Pending, Reading, Rewrite, Store, StoreError};
+use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
@@ -44,9 +42,6 @@ pub enum InstanceError {
         /// Who comes now.
         claimant: String,
     },
-    /// It is being claimed by a decision that is not recorded yet, and may come to nothing.
-    #[error("{instance} is being claimed by another, which is not decided yet")]
-    Undecided { instance: String },
     /// The store cannot tell.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -58,7 +53,7 @@ impl InstanceError {
     pub fn alert(&self) -> Option<String> {
         match self {
             Self::Claimed { instance, .. } => Some(format!("{instance} is claimed a second time: {self}")),
-            Self::Undecided { .. } | Self::Store(_) => None,
+            Self::Store(_) => None,
         }
     }
 }
@@ -70,8 +65,6 @@ pub struct InstanceClaim<'a> {
     pub claims: &'a Claims,
     /// Whether the first to show such evidence has the instance from then on.
     pub first_use_binds: bool,
-    /// The decision that it is for: if that comes to nothing, so does this.
-    pub decision: &'a Pending,
     /// When, seconds since 1970.
     pub at: u64,
     /// The address that it came from.
@@ -138,73 +131,60 @@ impl InstanceClaim<'_> {
     ///
     /// # Errors
     /// [`InstanceError`].
-    pub async fn make(self, reading: &mut Reading<'_>) -> Result<Taken, InstanceError> {
+    pub fn make(self, transaction: &mut EntryTransaction<'_>) -> Result<Taken, InstanceError> {
         let Some(instance) = self.claims.instance() else {
             return Ok(Taken::default());
         };
         let holder = Holder::of(&self);
         if let (Holder::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
-            self.keep_to_one(reading, tpm, instance, &holder).await?;
+            self.keep_to_one(transaction, tpm, instance, &holder)?;
         }
-        self.take(reading, instance, &holder).await
+        self.take(transaction, instance, &holder)
     }
 
     /// A TPM is in one machine: one that has attested as part of an instance is beside no other. So whoever has broken into a trusted machine
     /// takes no instance from the node that has not come yet. What a NitroTPM says of the instance is no word about the EK beside it; where
     /// Google's certificate names both, nothing is left to be kept. First, and unless the instance is another's: that is refused for it, which
-    /// says more. What follows can be refused as well, and then gives this back.
-    async fn keep_to_one(
+    /// says more.
+    fn keep_to_one(
         &self,
-        reading: &mut Reading<'_>,
+        transaction: &mut EntryTransaction<'_>,
         tpm: &str,
         instance: &NodeIdentity,
         holder: &Holder,
     ) -> Result<(), InstanceError> {
-        let first = record(reading, instance).await?;
+        let first = record(transaction, instance)?;
         if first.is_some_and(|first| matches!(self.beside(&first, holder), Standing::Others)) {
             return Ok(());
         }
-        loop {
-            let beside = self.record(instance.as_str());
-            let Some(found) = self.claim(reading, tpm, &beside, None).await? else {
-                return Ok(());
-            };
-            let first = read(found.clone())?;
-            if !is_one_instance(&first.holder, instance.as_str()) {
-                return Err(others(reading, found, first, instance.to_string()).await);
-            }
-            if reading.share(EntryKind::Instance, found, self.decision).await? {
-                return Ok(());
-            }
+        let Some(found) = transaction.get(EntryKind::Instance, tpm)? else {
+            return Ok(write(transaction, tpm, &self.record(instance.as_str()))?);
+        };
+        let first = read(found)?;
+        if is_one_instance(&first.holder, instance.as_str()) {
+            return Ok(());
         }
+        Err(claimed(tpm, first, instance.to_string()))
     }
 
-    async fn take(&self, reading: &mut Reading<'_>, instance: &NodeIdentity, holder: &Holder) -> Result<Taken, InstanceError> {
-        self.keep_from_others_than_its_own_tpm(reading, instance, holder).await?;
+    fn take(&self, transaction: &mut EntryTransaction<'_>, instance: &NodeIdentity, holder: &Holder) -> Result<Taken, InstanceError> {
+        self.keep_from_others_than_its_own_tpm(transaction, instance, holder)?;
         let own = holder.text().map(|text| self.record(text));
         let left = |record, alert| Ok(Taken { record, alert });
-        loop {
-            let found = match &own {
-                Some(own) => self.claim(reading, instance.as_str(), own, None).await?,
-                None => reading.get(EntryKind::Instance, instance.as_str()).await?,
-            };
-            let Some(found) = found else {
-                return left(own, None);
-            };
-            let first = read(found.clone())?;
-            match self.beside(&first, holder) {
-                Standing::Own if reading.share(EntryKind::Instance, found.clone(), self.decision).await? => return left(Some(first), None),
-                Standing::OfAnybody => return left(Some(first), None),
-                Standing::Superseded => {
-                    let own = self.record(holder.text().unwrap_or(Holder::NITRO_TPM));
-                    if self.claim(reading, instance.as_str(), &own, Some(found.value)).await?.is_none() {
-                        return left(Some(own), Some(superseded(instance, &first)));
-                    }
-                }
-                // What was there came to nothing meanwhile.
-                Standing::Own => {}
-                Standing::Others => return Err(others(reading, found, first, holder.named()).await),
+        let Some(first) = record(transaction, instance)? else {
+            if let Some(own) = &own {
+                write(transaction, instance.as_str(), own)?;
             }
+            return left(own, None);
+        };
+        match self.beside(&first, holder) {
+            Standing::Own | Standing::OfAnybody => left(Some(first), None),
+            Standing::Superseded => {
+                let own = self.record(holder.text().unwrap_or(Holder::NITRO_TPM));
+                write(transaction, instance.as_str(), &own)?;
+                left(Some(own), Some(superseded(instance, &first)))
+            }
+            Standing::Others => Err(claimed(instance.as_str(), first, holder.named())),
         }
     }
 
@@ -225,26 +205,11 @@ impl InstanceClaim<'_> {
         }
     }
 
-    async fn claim(
-        &self,
-        reading: &mut Reading<'_>,
-        instance: &str,
-        record: &InstanceRecord,
-        instead_of: Option<String>,
-    ) -> Result<Option<Entry>, StoreError> {
-        let entry = Entry {
-            id: instance.to_owned(),
-            value: serde_json::to_string(record).map_err(|source| unreadable(instance, source))?,
-        };
-        let claim = Claim { entry, instead_of };
-        reading.claim(EntryKind::Instance, claim, self.decision).await
-    }
-
     /// A NitroTPM document says no account, and a vTPM of Azure's no subscription: an instance that has attested by it alone is held under another
     /// identity than its document has.
-    async fn keep_from_others_than_its_own_tpm(
+    fn keep_from_others_than_its_own_tpm(
         &self,
-        reading: &mut Reading<'_>,
+        transaction: &mut EntryTransaction<'_>,
         instance: &NodeIdentity,
         holder: &Holder,
     ) -> Result<(), InstanceError> {
@@ -252,14 +217,14 @@ impl InstanceClaim<'_> {
         let Some(other) = by_its_own_tpm(instance.as_str()).filter(|_| !shows_it) else {
             return Ok(());
         };
-        let Some(found) = reading.get(EntryKind::Instance, &other).await? else {
+        let Some(found) = transaction.get(EntryKind::Instance, &other)? else {
             return Ok(());
         };
-        let first = read(found.clone())?;
+        let first = read(found)?;
         if holder.text() == Some(&first.holder) {
             return Ok(());
         }
-        Err(others(reading, found, first, holder.named()).await)
+        Err(claimed(&other, first, holder.named()))
     }
 
     /// That it is this one's from now on.
@@ -272,15 +237,21 @@ impl InstanceClaim<'_> {
     }
 }
 
-/// Why what another has claimed is not taken: it is his, or it is not decided yet whether it is.
-async fn others(reading: &mut Reading<'_>, found: Entry, first: InstanceRecord, claimant: String) -> InstanceError {
-    let instance = found.id.clone();
-    reading.note(EntryKind::Instance, &found);
-    match reading.store.stands(EntryKind::Instance, found).await {
-        Ok(true) => InstanceError::Claimed { instance, first, claimant },
-        Ok(false) => InstanceError::Undecided { instance },
-        Err(error) => error.into(),
+fn claimed(instance: &str, first: InstanceRecord, claimant: String) -> InstanceError {
+    InstanceError::Claimed {
+        instance: instance.to_owned(),
+        first,
+        claimant,
     }
+}
+
+/// The entries that [`InstanceClaim::make`] reads first.
+#[must_use]
+pub fn wanted(claims: &Claims) -> Vec<(EntryKind, String)> {
+    let own = claims.instance().and_then(|instance| by_its_own_tpm(instance.as_str()));
+    let ids = claims.instance().map(ToString::to_string).into_iter().chain(own);
+    let ids = ids.chain(claims.tpm().map(|tpm| NodeIdentity::of_tpm(tpm.ek_digest).to_string()));
+    ids.map(|id| (EntryKind::Instance, id)).collect()
 }
 
 /// Whether two identities are of one instance: the documents of AWS and Azure say whose it is, and its own TPM alone does not.
@@ -323,12 +294,6 @@ pub fn by_its_own_tpm(identity: &str) -> Option<String> {
     })
 }
 
-/// Whether an instance shows this identity by its own TPM alone.
-#[must_use]
-pub fn is_by_its_own_tpm(identity: &str) -> bool {
-    BY_ITS_OWN_TPM.iter().any(|(_, own)| identity.starts_with(own))
-}
-
 /// All instances that belong to somebody.
 ///
 /// # Errors
@@ -350,18 +315,17 @@ pub async fn tpms(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError
     tpms.map(|entry| Ok((entry.id.clone(), read(entry)?.holder))).collect()
 }
 
-/// Whether the instance that claims are about belongs to somebody, whatever becomes of the decisions that are not recorded: what a cloud says
-/// of it is worth nothing then to another.
+/// Whether the instance that claims are about belongs to somebody: what a cloud says of it is worth nothing then to another.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, StoreError> {
+pub fn is_somebodys(transaction: &mut EntryTransaction<'_>, claims: &Claims) -> Result<bool, StoreError> {
     let Some(instance) = claims.instance() else { return Ok(false) };
     for id in [Some(instance.to_string()), by_its_own_tpm(instance.as_str())]
         .into_iter()
         .flatten()
     {
-        if store.stays(EntryKind::Instance, &id).await? {
+        if transaction.get(EntryKind::Instance, &id)?.is_some() {
             return Ok(true);
         }
     }
@@ -373,52 +337,45 @@ pub async fn is_somebodys(store: &dyn Store, claims: &Claims) -> Result<bool, St
 /// # Errors
 /// [`StoreError`].
 pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let found = reading.get(EntryKind::Instance, instance).await?;
-        let was_somebodys = found.is_some();
-        let mut gone: BTreeSet<String> = found.iter().map(|entry| entry.id.clone()).collect();
-        // Its TPM may be beside another instance, too.
-        if let Some(InstanceRecord { holder, .. }) = found.and_then(|entry| read(entry).ok()) {
-            gone.extend(reading.get(EntryKind::Instance, &holder).await?.map(|entry| entry.id));
-        }
-        // It may belong to its NitroTPM, and TPMs be beside it that it does not name.
-        for entry in store.list(EntryKind::Instance).await? {
-            if entry.id.starts_with(TPM) && read(entry.clone()).is_ok_and(|record| record.holder == instance) {
-                reading.note(EntryKind::Instance, &entry);
-                gone.insert(entry.id);
+    // It may belong to its NitroTPM, and TPMs be beside it that it does not name.
+    let tpms = tpms(store).await?.into_iter();
+    let tpms: Vec<String> = tpms.filter(|(_, beside)| beside == instance).map(|(tpm, _)| tpm).collect();
+    let instance = instance.to_owned();
+    store
+        .transact(move |transaction| {
+            let found = transaction.get(EntryKind::Instance, &instance)?;
+            // Its TPM may be beside another instance, too.
+            let holder = found.clone().and_then(|entry| read(entry).ok()).map(|record| record.holder);
+            for id in holder.iter().chain([&instance]) {
+                transaction.remove(EntryKind::Instance, id)?;
             }
-        }
-        let gone = gone.into_iter().map(|id| Rewrite {
-            kind: EntryKind::Instance,
-            id,
-            value: None,
-        });
-        match store.rewrite(reading.seen().clone(), gone.collect()).await {
-            Ok(()) => return Ok(was_somebodys),
-            Err(error) => anew.again(error)?,
-        }
-    }
+            for tpm in &tpms {
+                // It may have gone over to another since.
+                let beside = transaction.get(EntryKind::Instance, tpm)?;
+                if beside
+                    .and_then(|entry| read(entry).ok())
+                    .is_some_and(|record| record.holder == instance)
+                {
+                    transaction.remove(EntryKind::Instance, tpm)?;
+                }
+            }
+            Ok(found.is_some())
+        })
+        .await
 }
 
 /// To whom an instance belongs at the moment, and since when; `None` if it belongs to nobody.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn record(reading: &mut Reading<'_>, instance: &NodeIdentity) -> Result<Option<InstanceRecord>, StoreError> {
-    reading.get(EntryKind::Instance, instance.as_str()).await?.map(read).transpose()
+pub fn record(transaction: &mut EntryTransaction<'_>, instance: &NodeIdentity) -> Result<Option<InstanceRecord>, StoreError> {
+    transaction.get(EntryKind::Instance, instance.as_str())?.map(read).transpose()
 }
 
-/// Whether it stays so, whatever becomes of the decisions that are not recorded.
-///
-/// # Errors
-/// [`StoreError`].
-pub async fn stands(reading: &mut Reading<'_>, instance: &NodeIdentity) -> Result<bool, StoreError> {
-    match reading.get(EntryKind::Instance, instance.as_str()).await? {
-        Some(entry) => reading.store.stands(EntryKind::Instance, entry).await,
-        None => Ok(true),
-    }
+fn write(transaction: &mut EntryTransaction<'_>, instance: &str, record: &InstanceRecord) -> Result<(), StoreError> {
+    let value = serde_json::to_string(record).map_err(|source| unreadable(instance, source))?;
+    let id = instance.to_owned();
+    transaction.put(EntryKind::Instance, Entry { id, value })
 }
 
 fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
-use attest_store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
+use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
 use super::approvals::approvals;
-use super::instances::{self, by_its_own_tpm, is_by_its_own_tpm};
+use super::instances::{self, by_its_own_tpm};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];
@@ -46,14 +46,6 @@ pub enum RevocationError {
         who: String,
         /// When and why.
         revocation: Revocation,
-    },
-    /// Who is revoked has claimed this name, or this is one that a machine has claimed, for a decision that is not recorded yet, and may come to nothing.
-    #[error("whether {bound} belongs to {who}, which is revoked, is not decided yet")]
-    Undecided {
-        /// A name, or an identity.
-        bound: String,
-        /// The identity, or the name.
-        who: String,
     },
     /// The store cannot tell.
     #[error(transparent)]
@@ -187,41 +179,32 @@ pub async fn revoke_machine(
 }
 
 /// Takes a revocation back, with those that were made together with it unless `only` this one is meant; gives what was revoked and is no
-/// longer. What is revoked anew meanwhile stays so.
+/// longer.
 ///
 /// # Errors
-/// [`StoreError`], [`StoreError::Changed`] if it was revoked anew meanwhile.
+/// [`StoreError`].
 pub async fn restore(store: &dyn Store, who: &str, only: bool) -> Result<BTreeSet<String>, StoreError> {
-    let (mut anew, mut meant) = (Anew::default(), None);
-    loop {
-        let mut reading = Reading::of(store);
-        let Some(entry) = reading.get(EntryKind::Revoked, who).await? else {
-            return Ok(BTreeSet::new());
-        };
-        let Revocation { with, .. } = read(&entry)?;
-        if *meant.get_or_insert_with(|| entry.value.clone()) != entry.value {
-            let (kind, id) = (EntryKind::Revoked.as_str(), who.to_owned());
-            return Err(StoreError::Changed { kind, id });
-        }
-        let mut restored = BTreeSet::from([who.to_owned()]);
-        for other in with.into_iter().filter(|_| !only) {
-            // One that was revoked once more since, with others, is theirs.
-            if let Some(entry) = reading.get(EntryKind::Revoked, &other).await?
-                && read(&entry)?.with.contains(who)
-            {
-                restored.insert(other);
+    let who = who.to_owned();
+    store
+        .transact(move |transaction| {
+            let Some(entry) = transaction.get(EntryKind::Revoked, &who)? else {
+                return Ok(BTreeSet::new());
+            };
+            let mut restored = BTreeSet::from([who.clone()]);
+            for other in read(&entry)?.with.into_iter().filter(|_| !only) {
+                // One that was revoked once more since, with others, is theirs.
+                if let Some(entry) = transaction.get(EntryKind::Revoked, &other)?
+                    && read(&entry)?.with.contains(&who)
+                {
+                    restored.insert(other);
+                }
             }
-        }
-        let gone = |who: &String| Rewrite {
-            kind: EntryKind::Revoked,
-            id: who.clone(),
-            value: None,
-        };
-        match store.rewrite(reading.seen().clone(), restored.iter().map(gone).collect()).await {
-            Ok(()) => return Ok(restored),
-            Err(error) => anew.again(error)?,
-        }
-    }
+            for who in &restored {
+                transaction.remove(EntryKind::Revoked, who)?;
+            }
+            Ok(restored)
+        })
+        .await
 }
 
 /// Everybody who is revoked, by name or identity.
@@ -234,67 +217,44 @@ pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, Sto
 }
 
 /// Refuses whoever is revoked: by the names and identities that it comes with, and by those that they are known to go with, so that no
-/// machine escapes by not saying its name. What it goes with by a decision that may come to nothing refuses nobody for good.
+/// machine escapes by not saying its name.
 ///
 /// # Errors
 /// [`RevocationError`].
-pub async fn refuse(reading: &mut Reading<'_>, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
-    soon(reading, names, identities);
-    for who in all_of(names, identities) {
-        if let Some(entry) = reading.get(EntryKind::Revoked, &who).await? {
+pub fn refuse(transaction: &mut EntryTransaction<'_>, names: &[&str], identities: &[&str]) -> Result<(), RevocationError> {
+    let all = all_of(names, identities);
+    let all = || all.iter().map(|who| (EntryKind::Revoked, who.as_str()));
+    let bound = || {
+        let names = names.iter().map(|name| (EntryKind::Name, *name));
+        names.chain(identities.iter().map(|identity| (EntryKind::NameOf, *identity)))
+    };
+    transaction.fetch(all().chain(bound()))?;
+    for (kind, who) in all() {
+        if let Some(entry) = transaction.get(kind, who)? {
             return Err(revoked(&entry)?);
         }
     }
-    let by_name = refuse_bound(reading, EntryKind::Name, names).await?;
-    let by_identity = refuse_bound(reading, EntryKind::NameOf, identities).await?;
-    refuse_by_document(reading, identities).await?;
-    by_name.or(by_identity).map_or(Ok(()), Err)
+    for (kind, id) in bound() {
+        if let Some(bound) = transaction.get(kind, id)?
+            && let Some(entry) = transaction.get(EntryKind::Revoked, &bound.value)?
+        {
+            return Err(revoked(&entry)?);
+        }
+    }
+    Ok(())
 }
 
-/// Says that [`refuse`] will be asked about these.
-pub fn soon(reading: &mut Reading<'_>, names: &[&str], identities: &[&str]) {
-    reading.soon(EntryKind::Revoked, all_of(names, identities).iter().map(String::as_str));
-    reading.soon(EntryKind::Name, names.iter().copied());
-    reading.soon(EntryKind::NameOf, identities.iter().copied());
+/// The entries that [`refuse`] reads first.
+#[must_use]
+pub fn wanted(names: &[&str], identities: &[&str]) -> Vec<(EntryKind, String)> {
+    let all = all_of(names, identities).into_iter();
+    all.map(|who| (EntryKind::Revoked, who)).collect()
 }
 
 /// By what somebody may be revoked that comes with these.
 fn all_of(names: &[&str], identities: &[&str]) -> BTreeSet<String> {
     let own = identities.iter().filter_map(|identity| by_its_own_tpm(identity));
     names.iter().chain(identities).map(|who| (*who).to_owned()).chain(own).collect()
-}
-
-/// Refuses whoever goes with one who is revoked; gives what is not decided.
-async fn refuse_bound(reading: &mut Reading<'_>, kind: EntryKind, ids: &[&str]) -> Result<Option<RevocationError>, RevocationError> {
-    let mut undecided = None;
-    for id in ids {
-        let Some(bound) = reading.get(kind, id).await? else { continue };
-        let who = bound.value.clone();
-        let Some(entry) = reading.get(EntryKind::Revoked, &who).await? else {
-            continue;
-        };
-        if reading.store.stands(kind, bound).await? {
-            return Err(revoked(&entry)?);
-        }
-        let bound = (*id).to_owned();
-        undecided = Some(RevocationError::Undecided { bound, who });
-    }
-    Ok(undecided)
-}
-
-/// Refuses an instance that shows its own TPM alone, if it was revoked by its document: whose it is, is not said there. Today both are revoked; earlier
-/// releases have revoked the one that they knew.
-async fn refuse_by_document(reading: &mut Reading<'_>, identities: &[&str]) -> Result<(), RevocationError> {
-    if !identities.iter().any(|identity| is_by_its_own_tpm(identity)) {
-        return Ok(());
-    }
-    for entry in reading.store.list(EntryKind::Revoked).await? {
-        if by_its_own_tpm(&entry.id).is_some_and(|own| identities.contains(&own.as_str())) {
-            reading.note(EntryKind::Revoked, &entry);
-            return Err(revoked(&entry)?);
-        }
-    }
-    Ok(())
 }
 
 fn revoked(entry: &Entry) -> Result<RevocationError, StoreError> {
@@ -308,12 +268,12 @@ fn revoked(entry: &Entry) -> Result<RevocationError, StoreError> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn note_kubelet(store: &dyn Store, name: &str, at: u64) -> Result<(), StoreError> {
-    let entry = Entry {
-        id: name.to_owned(),
-        value: at.to_string(),
-    };
-    store.insert(EntryKind::Kubelet, entry).await.map(drop)
+pub fn note_kubelet(transaction: &mut EntryTransaction<'_>, name: &str, at: u64) -> Result<(), StoreError> {
+    if transaction.get(EntryKind::Kubelet, name)?.is_some() {
+        return Ok(());
+    }
+    let (id, value) = (name.to_owned(), at.to_string());
+    transaction.put(EntryKind::Kubelet, Entry { id, value })
 }
 
 pub(super) fn read(entry: &Entry) -> Result<Revocation, StoreError> {
@@ -383,7 +343,12 @@ mod tests {
     }
 
     async fn refused(store: &Embedded, names: &[&str], identities: &[&str]) -> bool {
-        match refuse(&mut Reading::of(store), names, identities).await {
+        let [names, identities] = [names, identities].map(|all| all.iter().map(ToString::to_string).collect::<Vec<String>>());
+        let refused = store.read(move |transaction| {
+            let [names, identities] = [&names, &identities].map(|all| all.iter().map(String::as_str).collect::<Vec<&str>>());
+            refuse(transaction, &names, &identities)
+        });
+        match refused.await {
             Ok(()) => false,
             Err(RevocationError::Revoked { .. }) => true,
             Err(error) => panic!("{error}"),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use attest_log::{GivenUp, Journal, Kept, LogPublicKey, Point, standing};
-use attest_store::{ChangeUnlessServed, Entry, EntryKind, Store, StoreError};
+use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
 const SUPERSEDED_LIMIT: usize = 16;
@@ -172,17 +172,38 @@ pub async fn give_up(
         .filter_map(|kept| kept.serves_as.clone())
         .filter(|id| Some(id.as_str()) != this);
     let serving: BTreeSet<String> = serving.collect();
-    let changed = store
-        .change_unless_served(serving.into_iter().collect(), EntryKind::Checkpoint, expected, written)
-        .await?;
-    Ok(match changed {
-        ChangeUnlessServed::Changed => GivingUp::Done(done),
-        ChangeUnlessServed::Otherwise => GivingUp::Changed,
-        ChangeUnlessServed::Serves(id) => match done.into_iter().find(|kept| kept.serves_as.as_ref() == Some(&id)) {
+    let given = store.transact(move |transaction| {
+        for id in &serving {
+            if transaction.is_served_by(id)? {
+                return Ok(Giving::Serves(id.clone()));
+            }
+        }
+        for entry in &expected {
+            if transaction.get(EntryKind::Checkpoint, &entry.id)?.as_ref() != Some(entry) {
+                return Ok(Giving::Changed);
+            }
+        }
+        for entry in &written {
+            transaction.put(EntryKind::Checkpoint, entry.clone())?;
+        }
+        Ok::<_, StoreError>(Giving::Done)
+    });
+    Ok(match given.await? {
+        Giving::Done => GivingUp::Done(done),
+        Giving::Changed => GivingUp::Changed,
+        Giving::Serves(id) => match done.into_iter().find(|kept| kept.serves_as.as_ref() == Some(&id)) {
             Some(kept) => GivingUp::Serves(Box::new(kept)),
             None => GivingUp::Changed,
         },
     })
+}
+
+/// What a transaction that gives up chains has found.
+enum Giving {
+    Done,
+    Changed,
+    /// The gateway with this id serves.
+    Serves(String),
 }
 
 /// The chain and the key by which a gateway signs.

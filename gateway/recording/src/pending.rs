@@ -1,63 +1,69 @@
-//! What was used up and claimed when the gateway was killed: whether anybody got anything for it stands in the log.
+//! Decisions that the store keeps because their gateway ended, or could not write, before they were recorded: whether the log has them.
 
 use std::path::Path;
 
-use attest_log::{Outcome, Outcomes, PendingDecision, PendingDecisions, Point, Record, StoreFailure};
-use attest_store::{Pending, Store, StoreError};
+use attest_log::{FoundDecisions, PendingDecision, PendingDecisions, Point, StoreFailure};
+use attest_store::{DecisionRecord, Pending, Store, StoreError};
 
-/// What came of the decisions that were pending at a start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What came of decisions that were pending.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// Given back: their decisions are not in the log, or are refused there, so nobody got anything.
+    /// How many uses were given back: their decisions are not in the log, so nobody got anything for them.
     pub given_back: usize,
-    /// Used up for good, although their decisions are not in the log: it does not reach back to their time without a gap.
-    pub kept: usize,
+    /// The decisions that are not in the log. A use that counts still stays used: the log does not reach back to it without a gap.
+    pub unrecorded: Vec<Pending>,
 }
 
-/// Settles the decisions that are in the log and gave something, and gives back what those took that are not there, or are refused. Called
-/// with the log open, so that nobody else writes to it, before anything else is used up, and before a segment is compressed. Where the log begins
-/// too late to tell, or lines are missing since, nothing is given back: what may have been served is never good twice. Nor is anything where lines
-/// are `missing` that this gateway has signed: a log that was cut, or that came back from a copy, is whole as far as it goes.
+/// Settles the decisions that are in the log, and gives back the uses of those that are not. Where the log begins too late to tell, or lines are missing
+/// since, nothing is given back: what may have been served is never good twice. Nor is anything where lines are `missing` that this gateway has signed: a log that
+/// was cut, or that came back from a copy, is whole as far as it goes.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pending>, missing: &[Point]) -> Result<Resolved, StoreError> {
+    let mut resolved = Resolved::default();
+    for mut pending in pending {
+        let DecisionRecord { decision, at, .. } = &pending.decided;
+        if found.has(decision) {
+            store.settle(decision);
+            continue;
+        }
+        let is_whole = missing.is_empty() && found.reaches_back_before(*at);
+        if is_whole && store.give_back(decision).await? {
+            pending.has_use = false;
+            resolved.given_back += 1;
+        }
+        resolved.unrecorded.push(pending);
+    }
+    Ok(resolved)
+}
+
+/// As [`resolve`], of all decisions that are pending. Called with the log open, so that nobody else writes to it, before anything else is used up, and before
+/// a segment is compressed.
 ///
 /// # Errors
 /// [`StoreError`].
 pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -> Result<Resolved, StoreError> {
     let pending = store.pending().await?;
-    let mut resolved = Resolved::default();
     if pending.is_empty() {
-        return Ok(resolved);
+        return Ok(Resolved::default());
     }
-    let wanted: Vec<PendingDecision> = pending.iter().cloned().map(decision).collect();
-    let outcomes = Outcomes::of(log, &wanted).map_err(|source| StoreError::Io {
+    let found = FoundDecisions::of(log, &wanted(&pending)).map_err(|source| StoreError::Io {
         path: log.to_owned(),
         source,
     })?;
-    for Pending { decision, at } in pending {
-        let outcome = outcomes.get(&decision);
-        if outcome == Some(Outcome::Given) {
-            store.settle(&decision);
-        } else if missing.is_empty() && (outcome == Some(Outcome::Refused) || outcomes.reaches_back_before(at)) {
-            store.give_back(&decision).await?;
-            resolved.given_back += 1;
-        } else {
-            store.settle(&decision);
-            resolved.kept += 1;
-        }
-    }
-    Ok(resolved)
+    resolve(store, &found, pending, missing).await
 }
 
-/// Returns what the store remembers while something is used up for the decision of this record and it is not recorded.
+/// These decisions, as the log looks for them.
 #[must_use]
-pub fn pending<C, B>(record: &Record<C, B>) -> Pending {
-    Pending {
-        decision: record.id.clone(),
-        at: record.at,
-    }
-}
-
-fn decision(Pending { decision: id, at }: Pending) -> PendingDecision {
-    PendingDecision { id, at }
+pub fn wanted(pending: &[Pending]) -> Vec<PendingDecision> {
+    let decided = pending.iter().map(|pending| &pending.decided);
+    let wanted = decided.map(|DecisionRecord { decision, at, .. }| PendingDecision {
+        id: decision.clone(),
+        at: *at,
+    });
+    wanted.collect()
 }
 
 /// The pending decisions of a store, as retention asks for them.
@@ -70,17 +76,7 @@ impl PendingDecisions for PendingIn<'_> {
     }
 
     async fn pending(&self) -> Result<Vec<PendingDecision>, StoreFailure> {
-        let pending = self.0.pending().await?;
-        Ok(pending.into_iter().map(decision).collect())
-    }
-
-    fn settle(&self, id: &str) {
-        self.0.settle(id);
-    }
-
-    async fn give_back(&self, id: &str) -> Result<(), StoreFailure> {
-        self.0.give_back(id).await?;
-        Ok(())
+        Ok(wanted(&self.0.pending().await?))
     }
 }
 
@@ -90,7 +86,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable};
+    use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Transact};
 
     fn thing(id: &str) -> Spendable {
         Spendable {
@@ -120,26 +116,27 @@ mod tests {
         let (file, database) = (folder.path().join("log"), folder.path().join("gateway.db"));
         fs::write(&file, log).unwrap();
         let store = Embedded::open(&database).unwrap();
-        let pending = Pending {
-            decision: "d1".to_owned(),
-            at: 10,
-        };
-        store.spend_for(thing("a"), Occasion::Any, pending.into()).await.unwrap();
+        let decided: Result<_, StoreError> = store
+            .decide("d1", |transaction| {
+                transaction.spend(&thing("a"), &Occasion::Any, 10)?;
+                let [decision, record] = ["d1", "{}"].map(str::to_owned);
+                transaction.decide(DecisionRecord { decision, at: 10, record })
+            })
+            .await;
+        decided.unwrap();
         let resolved = resolve_pending(&store, &file, &[]).await.unwrap();
-        assert_eq!(store.pending().await.unwrap(), []);
-        assert_eq!(resolve_pending(&store, &file, &[]).await.unwrap(), Resolved::default(), "once");
+        // Whoever has recorded it settles it; until then it is found again.
+        assert_eq!(store.pending().await.unwrap(), resolved.unrecorded);
+        let again = resolve_pending(&store, &file, &[]).await.unwrap();
+        assert_eq!((again.given_back, &again.unrecorded), (0, &resolved.unrecorded), "given back once");
         let good = matches!(store.spend(thing("a")).await.unwrap(), Spend::Granted { .. });
         assert_eq!(resolved.given_back, usize::from(good));
+        assert!(resolved.unrecorded.iter().all(|pending| pending.has_use != good));
         good
     }
 
     fn line(at: u64, id: &str) -> String {
         format!("{{\"at\":{at},\"id\":\"{id}\",\"more\":{{}}}}\n")
-    }
-
-    /// The decision was recorded, and nothing was given.
-    fn refused(at: u64) -> String {
-        format!("{{\"at\":{at},\"id\":\"d1\",\"verdict\":\"refused\"}}\n")
     }
 
     #[tokio::test]
@@ -148,28 +145,9 @@ mod tests {
         assert!(good_again(&(line(9, "d0") + &line(10, "d2"))).await);
         assert!(good_again(&("no line\n".to_owned() + &line(9, "d0"))).await);
         assert!(!good_again(&(line(9, "d0") + &line(10, "d1"))).await, "it is recorded");
-        for twice in [line(9, "d1") + &refused(10), refused(9) + &line(10, "d1")] {
-            assert!(
-                !good_again(&twice).await,
-                "something was given, whatever else says that it was refused"
-            );
-        }
         assert!(!good_again(&line(10, "d0")).await, "the log may have been rotated in that second");
         assert!(!good_again(&line(11, "d0")).await);
         assert!(!good_again("").await);
-    }
-
-    #[tokio::test]
-    async fn what_could_not_be_given_back_to_who_was_refused_is_given_back_at_the_start() {
-        assert!(good_again(&(line(9, "d0") + &refused(10))).await);
-        assert!(
-            good_again(&refused(10)).await,
-            "the log need not reach further back: it says it itself"
-        );
-        for verdict in ["\"trusted\"", "\"served\"", "\"granted\"", "null", "7"] {
-            let given = format!("{{\"at\":10,\"id\":\"d1\",\"verdict\":{verdict}}}\n");
-            assert!(!good_again(&(line(9, "d0") + &given)).await, "{verdict}");
-        }
     }
 
     /// A line of a chain.

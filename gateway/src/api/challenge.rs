@@ -7,8 +7,8 @@ use attest::challenge::{Drawn, NAME_LIMIT_BYTES};
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, Reject, UnixTime};
 use attest_log::{Basis, Decision, Digests, Record, Shown};
-use attest_machines::{enrolment, revocations};
-use attest_store::{Anew, Reading, Store};
+use attest_machines::revocations;
+use attest_store::{EntryKind, Store, Transact};
 use attest_system::clock::Clock;
 use axum::Extension;
 use axum::Json;
@@ -109,33 +109,10 @@ pub(super) async fn post(
     endpoint.decisions.refuse(record, refusal).await
 }
 
-/// As [`issue_by`]; who is refused is so by what stands there at one moment.
 async fn issue(
     endpoint: &ChallengeEndpoint,
     request: &ChallengeRequest,
-    pool: &Pool,
-    source: Source,
-    now: UnixTime,
-) -> Result<ChallengeResponse, Refusal> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(&*endpoint.store);
-        let issued = issue_by(&mut reading, endpoint, request, pool, source, now).await;
-        if issued.as_ref().err().is_none_or(Refusal::is_unavailable) {
-            return issued;
-        }
-        match reading.confirm().await {
-            Ok(()) => return issued,
-            Err(error) => anew.again(error).map_err(|error| Refusal::because(&error))?,
-        }
-    }
-}
-
-async fn issue_by(
-    reading: &mut Reading<'_>,
-    endpoint: &ChallengeEndpoint,
-    request: &ChallengeRequest,
-    pool: &Pool,
+    pool: &Arc<Pool>,
     source: Source,
     now: UnixTime,
 ) -> Result<ChallengeResponse, Refusal> {
@@ -146,16 +123,19 @@ async fn issue_by(
         .map(|tpm| tpm.ek_digest())
         .transpose()
         .map_err(Reject::from)?;
-    let identity = ek.map(NodeIdentity::of_tpm);
-    let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
-    let names: Vec<&str> = request.name.as_deref().into_iter().collect();
-    if let Some(ek) = ek {
-        enrolment::soon(reading, ek);
-    }
-    // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
-    revocations::refuse(reading, &names, &identities).await?;
-    let vouched = endpoint.endorsers.vouched(reading, ek, pool).await;
-    let vouched = vouched.map_err(|error| Refusal::because(&error))?;
+    let vouched = {
+        let (endorsers, pool, name) = (Arc::clone(&endpoint.endorsers), Arc::clone(pool), request.name.clone());
+        let looked = endpoint.store.read(move |transaction| {
+            let (identity, listed) = (ek.map(NodeIdentity::of_tpm), ek.map(|ek| ek.to_string()));
+            let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
+            let names: Vec<&str> = name.as_deref().into_iter().collect();
+            transaction.fetch(listed.iter().map(|ek| (EntryKind::Ek, ek.as_str())))?;
+            // Before anything is done for it. What it says of itself is not proven yet; whoever says so of another learns that it is revoked.
+            revocations::refuse(transaction, &names, &identities)?;
+            Ok::<_, Refusal>(endorsers.vouched(transaction, ek, &pool)?)
+        });
+        looked.await?
+    };
     let (lifetime, gateway_name) = (endpoint.lifetime, endpoint.endorsers.clouds.gateway_name());
     let Some(drawn) = Drawn::draw() else {
         tracing::error!("cannot make a challenge: the system's random generator failed");

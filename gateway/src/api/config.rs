@@ -6,11 +6,9 @@ use std::sync::Arc;
 use attest::UnixTime;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use attest_ignition::SpecVersion;
-use attest_log::{ConfigSet, Earns};
-use attest_log::{Decision, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use attest_log::{ConfigSet, Decision, Earns, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use attest_machines::objects::MachineObjects;
-use attest_recording::pending;
-use attest_store::Store;
+use attest_store::{EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::Clock;
 use axum::Extension;
 use axum::body::Body;
@@ -21,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::awaited::Awaited;
 use super::credential::Credential;
-use super::decisions::{Decided, Decisions, refuse};
+use super::decisions::{Decided, Decisions, pending, refuse};
 use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::problem::{self, Refusal};
@@ -36,7 +34,7 @@ use crate::pki::LiveTls;
 use crate::pointers::sightings::{self, Sightings};
 use crate::policy::Grant;
 use crate::pools::live::{LivePools, Lookup};
-use crate::pools::{Pool, PoolInventory, RenderedConfig};
+use crate::pools::{Pool, PoolInventory, PreparedConfig, RenderedConfig};
 use crate::settings::TicketSettings;
 
 /// What this endpoint can touch.
@@ -173,35 +171,69 @@ struct ConfigCase<'r> {
     kept: LargeParts,
 }
 
+/// Why a transaction came to no config. Nothing was written.
+struct Turned {
+    refusal: Box<Refusal>,
+    /// The record, as far as it had come; `None` if the store cannot tell.
+    record: Option<Box<Record>>,
+}
+
+impl From<StoreError> for Turned {
+    fn from(error: StoreError) -> Self {
+        Self {
+            refusal: Box::new(error.into()),
+            record: None,
+        }
+    }
+}
+
+/// What a decision that gives something needs in its transaction.
+struct Giving {
+    pools: Arc<LivePools>,
+    pool: Arc<Pool>,
+    awaited: Awaited,
+    prepared: PreparedConfig,
+}
+
+impl Giving {
+    /// Says in the record that the config is served for this grant; the last that can be wrong with it.
+    fn give(&self, record: &mut Record, grant: &Grant) -> Result<Arc<RenderedConfig>, Refusal> {
+        let Self {
+            pools,
+            pool,
+            awaited,
+            prepared,
+        } = self;
+        record.grant = Some(grant.set());
+        let config = prepared.for_grant(grant).ok_or_else(Refusal::unavailable)?;
+        // By what is served at the moment: it may have been looked up long ago.
+        if !pools.is_current(pool) {
+            return Err(Refusal::unavailable());
+        }
+        awaited.give()?;
+        record.verdict = Verdict::Served;
+        record.grants = Some(pool.grants);
+        record.config_sha256 = Some(prepared.sha256().to_owned());
+        record.spec_version = Some(prepared.version());
+        record.alerts.extend(less_than_due(record));
+        if record.shown != Shown::Kubelet {
+            record.reason = served_for(record.shown, record.used());
+        }
+        Ok(Arc::clone(config))
+    }
+}
+
 impl<'r> ConfigCase<'r> {
     /// The decision, whole; or why the gateway cannot decide now.
     async fn decide(mut self, awaited: &Awaited) -> Result<Decided<Response>, Refusal> {
-        let ConfigAsked { pool, headers, .. } = self.asked;
-        let config = self.config().await;
-        // By what is served at the moment: it may have been looked up long ago.
-        let config = match self.endpoint.pools.is_current(pool) {
-            true => config.and_then(|config| awaited.give().map(|()| config)),
-            false => Err(Refusal::unavailable()),
-        };
-        let record = &mut self.record;
-        record.not_attested = not_attested(headers);
-        record.alerts.extend(less_than_due(record));
-        let outcome = match config {
-            Ok(config) => {
-                record.verdict = Verdict::Served;
-                record.grants = Some(pool.grants);
-                record.config_sha256 = Some(config.sha256.clone());
-                record.spec_version = Some(config.version);
-                if record.shown != Shown::Kubelet {
-                    record.reason = served_for(record.shown, record.used());
-                }
-                serve(&config, headers)
-            }
+        let ConfigAsked { headers, .. } = self.asked;
+        self.record.not_attested = not_attested(headers);
+        let outcome = match self.config(awaited).await {
+            Ok(config) => serve(&config, headers),
+            Err(refusal) if refusal.is_unavailable() => return Err(refusal),
             Err(refusal) => {
-                self.endpoint.decisions.give_back(record).await;
-                if refusal.is_unavailable() {
-                    return Err(refusal);
-                }
+                let record = &mut self.record;
+                record.alerts.extend(less_than_due(record));
                 refuse(record, &refusal);
                 refusal.into_response()
             }
@@ -211,7 +243,7 @@ impl<'r> ConfigCase<'r> {
     }
 
     /// The config that is due.
-    async fn config(&mut self) -> Result<Arc<RenderedConfig>, Refusal> {
+    async fn config(&mut self, awaited: &Awaited) -> Result<Arc<RenderedConfig>, Refusal> {
         let ConfigAsked {
             pool,
             uri,
@@ -222,21 +254,79 @@ impl<'r> ConfigCase<'r> {
         self.record.shown = Shown::Unreadable;
         // First, so that a request that cannot be answered spends nothing.
         let version = accept::spec_version(headers)?;
-        let grant = match Credential::read(headers, uri, presented)? {
-            Credential::Ticket(text) => self.by_ticket(&text, version).await?,
-            Credential::Token(text, claimant) => self.by_token(&text, claimant.as_ref(), version).await?,
-            Credential::Certificate(presented) => self.by_certificate(&presented).await?,
+        match Credential::read(headers, uri, presented)? {
+            Credential::Ticket(text) => self.by_ticket(&text, version, awaited).await,
+            Credential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await,
+            Credential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await,
             Credential::Nothing => {
                 self.record.shown = Shown::Nothing;
-                Grant::for_nothing(&pool.grants, pool.name()).ok_or_else(|| Refusal::evidence_required(pool.name()))?
+                let refused = || Refusal::evidence_required(pool.name());
+                let grant = Grant::for_nothing(&pool.grants, pool.name()).ok_or_else(refused)?;
+                let giving = self.giving(pool.grants.nothing, version, awaited, refused)?;
+                giving.give(&mut self.record, &grant)
             }
-        };
-        self.record.grant = Some(grant.set());
-        let versions = pool.config(&grant).ok_or_else(Refusal::unavailable)?;
-        versions.get(version).map_err(|error| Refusal::from(&error))
+        }
     }
 
-    async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion) -> Result<Grant, Refusal> {
+    /// Refuses what would not be served, because the pool gives nothing for it or cannot say it in the node's spec version, before anything
+    /// is used up for it.
+    fn giving(&self, earns: Earns, version: SpecVersion, awaited: &Awaited, refused: impl Fn() -> Refusal) -> Result<Giving, Refusal> {
+        let pool = self.asked.pool;
+        let set = earns.set().ok_or_else(refused)?;
+        Ok(Giving {
+            pools: Arc::clone(&self.endpoint.pools),
+            pool: Arc::clone(pool),
+            awaited: awaited.clone(),
+            prepared: pool.prepare(set, version).map_err(|error| Refusal::from(&error))?,
+        })
+    }
+
+    /// Decides in one transaction: what is read stands there at one moment, and what is used up is used up for a decision that is recorded.
+    async fn transact(
+        &mut self,
+        mut work: impl FnMut(&mut EntryTransaction<'_>, &mut Record) -> Result<Arc<RenderedConfig>, Refusal> + Send + 'static,
+    ) -> Result<Arc<RenderedConfig>, Refusal> {
+        let begun = self.record.clone();
+        let decided = self.endpoint.store.decide(&self.record.id, move |transaction| {
+            let mut record = begun.clone();
+            let given = work(transaction, &mut record).and_then(|config| {
+                if record.use_number.is_some() {
+                    transaction.decide(pending(&record)?)?;
+                }
+                Ok(config)
+            });
+            match given {
+                Ok(config) => Ok((Box::new(record), config)),
+                Err(refusal) => {
+                    // Nothing was used up.
+                    (record.use_number, record.again, record.late_seconds) = (None, false, None);
+                    Err(Turned {
+                        refusal: Box::new(refusal),
+                        record: Some(Box::new(record)),
+                    })
+                }
+            }
+        });
+        match decided.await {
+            Ok((record, config)) => {
+                self.record = *record;
+                Ok(config)
+            }
+            Err(Turned { refusal, record }) => {
+                if let Some(record) = record {
+                    self.record = *record;
+                }
+                Err(*refusal)
+            }
+        }
+    }
+
+    async fn by_ticket(
+        &mut self,
+        text: &Zeroizing<String>,
+        version: SpecVersion,
+        awaited: &Awaited,
+    ) -> Result<Arc<RenderedConfig>, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Ticket;
@@ -249,44 +339,68 @@ impl<'r> ConfigCase<'r> {
         record.identity = Some(ticket.identity().to_string());
         record.name = ticket.name().map(str::to_owned);
         record.earned_by = Some(ticket.decision().to_owned());
-        let refused = || Refusal::attested_not_accepted(pool.name());
-        servable(pool, pool.grants.attested, version, refused)?;
-        let still = StillListed {
+        let of = pool.name().to_owned();
+        let refused = move || Refusal::attested_not_accepted(&of);
+        let giving = self.giving(pool.grants.attested, version, awaited, &refused)?;
+        ticket.is_listed(StillListed {
             inventory: pool.inventory.as_ref().map(PoolInventory::machines),
             machines: pool.machines.as_ref().map(|rules| (&*endpoint.machines, rules)),
-        };
-        let ticket = ticket.redeem(&*endpoint.store, still, pending(record)).await?;
-        record.use_number = Some(ticket.use_number());
-        record.late_seconds = ticket.late_seconds();
-        Grant::for_ticket(&pool.grants, &ticket).ok_or_else(refused)
+        })?;
+        self.transact(move |transaction, record| {
+            let redeemed = ticket.redeem(transaction)?;
+            record.use_number = Some(redeemed.use_number());
+            record.late_seconds = redeemed.late_seconds();
+            let grant = Grant::for_ticket(&giving.pool.grants, &redeemed).ok_or_else(&refused)?;
+            giving.give(record, &grant)
+        })
+        .await
     }
 
-    async fn by_token(&mut self, text: &Zeroizing<String>, claimant: Option<&Claimant>, version: SpecVersion) -> Result<Grant, Refusal> {
-        let (endpoint, record) = (self.endpoint, &mut self.record);
+    async fn by_token(
+        &mut self,
+        text: Zeroizing<String>,
+        claimant: Option<Claimant>,
+        version: SpecVersion,
+        awaited: &Awaited,
+    ) -> Result<Arc<RenderedConfig>, Refusal> {
         let ConfigAsked { pool, peer, now, .. } = self.asked;
-        record.shown = Shown::Token;
+        self.record.shown = Shown::Token;
+        let of = pool.name().to_owned();
+        let refused = move || Refusal::token_not_accepted(&of);
         // A pool that accepts no tokens does not look at one.
         if pool.grants.token == Earns::Refuse {
-            return Err(Refusal::token_not_accepted(pool.name()));
+            return Err(refused());
         }
-        let token = tokens::open(&*endpoint.store, text, pool.name(), peer, now)
-            .await
-            .map_err(|error| match error {
-                TokenError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
-                error => error.into(),
-            })?;
-        record.name = Some(token.name().to_owned());
-        let refused = || Refusal::token_not_accepted(pool.name());
-        servable(pool, pool.grants.token, version, refused)?;
-        let node = claimant.map_or(tokens::Node::Unknown, tokens::Node::Claimant);
-        let token = token.redeem(&*endpoint.store, node, pending(record).into()).await?;
-        record.use_number = Some(token.use_number());
-        record.again = token.again();
-        record.alerts.extend(token.stale().map(str::to_owned));
-        Grant::for_token(&pool.grants, &token).ok_or_else(refused)
+        let (of, shown) = (pool.name().to_owned(), text.clone());
+        let looked = self
+            .endpoint
+            .store
+            .read(move |transaction| tokens::open(transaction, &shown, &of, peer, now));
+        let token = looked.await.map_err(|error| match error {
+            TokenError::Invalid => self.endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            error => error.into(),
+        })?;
+        self.record.name = Some(token.name().to_owned());
+        let giving = self.giving(pool.grants.token, version, awaited, &refused)?;
+        self.transact(move |transaction, record| {
+            let token = tokens::open(transaction, &text, giving.pool.name(), peer, now)?;
+            let node = claimant.as_ref().map_or(tokens::Node::Unknown, tokens::Node::Claimant);
+            let redeemed = token.redeem(transaction, node)?;
+            record.use_number = Some(redeemed.use_number());
+            record.again = redeemed.again();
+            record.alerts.extend(redeemed.stale().map(str::to_owned));
+            let grant = Grant::for_token(&giving.pool.grants, &redeemed).ok_or_else(&refused)?;
+            giving.give(record, &grant)
+        })
+        .await
     }
 
-    async fn by_certificate(&mut self, presented: &Presented) -> Result<Grant, Refusal> {
+    async fn by_certificate(
+        &mut self,
+        presented: &Presented,
+        version: SpecVersion,
+        awaited: &Awaited,
+    ) -> Result<Arc<RenderedConfig>, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = Shown::Kubelet;
@@ -306,15 +420,18 @@ impl<'r> ConfigCase<'r> {
         record.identity = Some(verified.identity());
         record.name = Some(verified.name().to_owned());
         record.reason = kubelet::reason(&verified);
-        kubelet::grant(&*endpoint.store, pool, &verified, now).await
+        let (of, refused) = (Arc::clone(pool), || Refusal::kubelet_not_accepted(pool.name()));
+        // Whether the node is the pool's is said before whether the pool gives it anything.
+        let giving = match pool.grants.kubelet {
+            Earns::Refuse => None,
+            earns => Some(self.giving(earns, version, awaited, refused)?),
+        };
+        self.transact(move |transaction, record| {
+            let grant = kubelet::grant(transaction, &of, &verified, now)?;
+            giving.as_ref().ok_or_else(Refusal::unavailable)?.give(record, &grant)
+        })
+        .await
     }
-}
-
-/// Refuses what would not be served, because the pool gives nothing for it or cannot say it in the node's spec version, before anything
-/// is used up for it.
-fn servable(pool: &Pool, earns: Earns, version: SpecVersion, refused: impl Fn() -> Refusal) -> Result<(), Refusal> {
-    let set = earns.set().ok_or_else(refused)?;
-    pool.can_say(set, version).map_err(|error| Refusal::from(&error))
 }
 
 /// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.

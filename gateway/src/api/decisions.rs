@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attest_log::{JournalError, LargeParts, Record, Recorded, Verdict};
-use attest_store::Store;
+use attest_store::{DecisionRecord, Store};
 use axum::response::{IntoResponse, Response};
 
 use super::gateway::Gateway;
@@ -35,18 +35,18 @@ impl Decisions {
         }
     }
 
-    /// Makes a decision durable. What it used up and has claimed is settled then; if it cannot be recorded, nobody gets anything for it, and it
-    /// is given back.
+    /// Makes a decision durable. If it cannot be recorded, nobody gets anything for it, and the use that it has made is given back; the decision stands, and
+    /// is recorded later.
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503.
     pub(super) async fn record<T>(&self, decided: Decided<T>) -> Result<Recorded<T>, JournalError> {
         let Decided { record, kept, outcome } = decided;
         let recorded = self.recorder.record(&record, kept, outcome).await;
-        if may_have_taken(&record) && record.verdict != Verdict::Refused {
+        if is_pending(&record) {
             match &recorded {
                 Ok(_) => self.store.settle(&record.id),
-                Err(_) => self.take_back(&record).await,
+                Err(_) => self.give_back(&record.id).await,
             }
         }
         recorded
@@ -72,33 +72,35 @@ impl Decisions {
         self.answer(Decided { record, kept, outcome }).await
     }
 
-    /// Gives back what a decision used up that has come to a refusal after all, as far as its record says that it may have.
-    pub(super) async fn give_back(&self, record: &mut Record) {
-        if may_have_taken(record) {
-            self.give_all_back(record).await;
-        }
-    }
-
-    /// Gives back what a decision used up, or has claimed, that has come to a refusal after all.
-    pub(super) async fn give_all_back(&self, record: &mut Record) {
-        self.take_back(record).await;
-        record.use_number = None;
-        record.again = false;
-        record.late_seconds = None;
-    }
-
-    async fn take_back(&self, record: &Record) {
-        if let Err(error) = self.store.give_back(&record.id).await {
-            // It is done as soon as the store can be reached; after a crash the next start finds it among what is pending, and in the log that it was refused, or
-            // is not recorded.
-            tracing::error!(%error, decision = record.id, "cannot give back yet what was used up for nothing");
+    /// Gives back the use that a decision has made whose answer is not sent.
+    pub(super) async fn give_back(&self, decision: &str) {
+        if let Err(error) = self.store.give_back(decision).await {
+            // It is given back as soon as the store can be reached, or at the next start.
+            tracing::error!(%error, decision, "cannot give back the use of a ticket or token yet");
         }
     }
 }
 
-/// Whether a decision may have used something up, or have claimed an instance or a name.
-fn may_have_taken(record: &Record) -> bool {
-    record.use_number.is_some() || record.claims.is_some()
+/// Whether the store keeps a decision until it is recorded.
+fn is_pending(record: &Record) -> bool {
+    match record.verdict {
+        Verdict::Trusted => true,
+        Verdict::Served => record.use_number.is_some(),
+        Verdict::Refused => false,
+    }
+}
+
+/// What the store keeps of a decision until it is recorded: all but what it was made from, which is put into the record after this and is worth no second write
+/// of each boot.
+///
+/// # Errors
+/// The record cannot be written as JSON.
+pub(super) fn pending(record: &Record) -> Result<DecisionRecord, Refusal> {
+    Ok(DecisionRecord {
+        decision: record.id.clone(),
+        at: record.at,
+        record: serde_json::to_string(record).map_err(|error| Refusal::because(&error))?,
+    })
 }
 
 /// Puts a refusal into a record.

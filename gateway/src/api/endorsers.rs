@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attest::{EkDigest, Endorsements};
 use attest_log::{Basis, BlobError, Blobs, CloudBasis};
 use attest_machines::enrolment::{self, EkRecord};
-use attest_store::{Reading, StoreError};
+use attest_store::{EntryTransaction, StoreError};
 
 use super::recent_chains::RecentChains;
 use crate::certificates::ek_roots::EkRootsFolder;
@@ -79,9 +79,10 @@ impl Endorsers {
 
     /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
     /// administrator has allowed in other pools only is vouched for by nobody, whoever made its TPM.
-    pub(super) async fn vouched(&self, reading: &mut Reading<'_>, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
+    pub(super) fn vouched(&self, transaction: &mut EntryTransaction<'_>, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
         let Some(ek) = ek else { return Ok(Vouched::nothing()) };
-        let record = enrolment::allowlisted(reading, ek).await?;
+        let record = enrolment::allowlisted(transaction, ek)?;
+        let listed = record.clone();
         let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
         let by = match pool.endorsement {
             _ if elsewhere => RootsTaken::None,
@@ -103,8 +104,10 @@ impl Endorsers {
             endorsements = endorsements.allow(ek);
         }
         Ok(Vouched {
+            ek: Some(ek),
             endorsements,
             allowlisted,
+            listed,
             by,
         })
     }
@@ -135,7 +138,11 @@ enum RootsTaken {
 /// Who vouches for one EK in one pool.
 pub(super) struct Vouched {
     pub(super) endorsements: Endorsements,
+    pub(super) ek: Option<EkDigest>,
+    /// The entry of the allowlist that counts in this pool.
     pub(super) allowlisted: Option<EkRecord>,
+    /// The entry of the allowlist, whatever it is.
+    pub(super) listed: Option<EkRecord>,
     by: RootsTaken,
 }
 
@@ -143,8 +150,10 @@ impl Vouched {
     /// For a node without a TPM.
     fn nothing() -> Self {
         Self {
+            ek: None,
             endorsements: Endorsements::new(Arc::default()),
             allowlisted: None,
+            listed: None,
             by: RootsTaken::None,
         }
     }

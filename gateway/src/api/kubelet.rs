@@ -3,7 +3,7 @@
 use attest::UnixTime;
 use attest_log::{Basis, Blobs, LargeParts};
 use attest_machines::revocations;
-use attest_store::Store;
+use attest_store::EntryTransaction;
 use attest_system::clock::rfc3339;
 
 use super::problem::Refusal;
@@ -60,17 +60,17 @@ pub(super) fn reason(verified: &Verified) -> String {
 }
 
 /// What it earns, by the revocations and the pool of this request.
-pub(super) async fn grant(store: &dyn Store, pool: &Pool, verified: &Verified, now: UnixTime) -> Result<Grant, Refusal> {
-    let member = kubelet::admit(store, verified, pool.name(), &pool.kubelet_names).await;
-    if member.is_ok() {
-        let noted = revocations::note_kubelet(store, verified.name(), now.as_secs()).await;
-        noted.map_err(|error| Refusal::because(&error))?;
-    }
-    match member {
+pub(super) fn grant(transaction: &mut EntryTransaction<'_>, pool: &Pool, verified: &Verified, now: UnixTime) -> Result<Grant, Refusal> {
+    let member = match kubelet::admit(transaction, verified, pool.name(), &pool.kubelet_names) {
         // Said first, since names need not be given where nothing is.
-        Err(kubelet::MemberError::WrongPool(_)) if pool.kubelet_names.is_empty() => Err(Refusal::kubelet_not_accepted(pool.name())),
-        member => Grant::for_kubelet(&pool.grants, &member?).ok_or_else(|| Refusal::kubelet_not_accepted(pool.name())),
-    }
+        Err(kubelet::MemberError::WrongPool(_)) if pool.kubelet_names.is_empty() => {
+            return Err(Refusal::kubelet_not_accepted(pool.name()));
+        }
+        member => member?,
+    };
+    let noted = revocations::note_kubelet(transaction, verified.name(), now.as_secs());
+    noted.map_err(|error| Refusal::because(&error))?;
+    Grant::for_kubelet(&pool.grants, &member).ok_or_else(|| Refusal::kubelet_not_accepted(pool.name()))
 }
 
 fn keep(content: &[u8], kept: &mut LargeParts) -> String {

@@ -7,14 +7,13 @@ use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest::reject::MALFORMED_REQUEST;
 use attest_log::DecidedBy;
-use attest_store::StoreError;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 pub(crate) use codes::is_code;
 use codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
     KUBELET_CA_UNTOLD, KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
-    TOKEN_NOT_ACCEPTED, UNAVAILABLE, UNDECIDED, VALUE_AWAITED,
+    TOKEN_NOT_ACCEPTED, UNAVAILABLE, VALUE_AWAITED,
 };
 pub use codes::{CODES, decided_by};
 
@@ -123,15 +122,8 @@ impl Refusal {
 
     /// 503, with the cause in the log.
     pub(super) fn because(error: &(dyn std::error::Error + 'static)) -> Self {
-        let outdated = matches!(error.downcast_ref(), Some(StoreError::Changed { .. }));
-        match outdated {
-            true => tracing::warn!(%error, "has to be decided anew"),
-            false => tracing::error!(%error, "cannot answer"),
-        }
-        Self {
-            outdated,
-            ..Self::unavailable()
-        }
+        tracing::error!(%error, "cannot answer");
+        Self::unavailable()
     }
 
     /// 503, and what it was decided from has changed meanwhile: it may be decided anew.
@@ -140,12 +132,6 @@ impl Refusal {
             outdated: true,
             ..Self::unavailable()
         }
-    }
-
-    /// 503: another's decision stands in the way, and may come to nothing. Who is refused now would be refused for good.
-    fn undecided(error: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::warn!(%error, "told to come again");
-        Self::guarded(UNDECIDED, "another decision about the same name or instance is under way", error)
     }
 
     /// 503: a machine that no Machine object names, which may be told in a moment.

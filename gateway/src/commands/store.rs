@@ -286,8 +286,8 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Settles, or gives back, what decisions of this gateway stand on that were never recorded, as its start does: what came of them stands in its log, and
-/// where the store goes they might be nobody's.
+/// Settles the decisions of this gateway that its log has, and gives back the uses of those that were never recorded, as its start does: where the store goes,
+/// there is another log.
 fn decide_pending(from: &Settings) -> anyhow::Result<()> {
     let store = match AnyStore::look(&from.store) {
         // It has gone there before, as it is; or there is none, as is said of it then.
@@ -309,14 +309,11 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
             false => Vec::new(),
         };
         let resolved = attest_recording::resolve_pending(&store, &log, &missing).await?;
-        ensure!(
-            store.pending().await?.is_empty(),
-            "decisions that are not recorded are left in the store: do it again"
-        );
-        if resolved != Resolved::default() {
-            let Resolved { given_back, kept } = resolved;
+        let Resolved { given_back, unrecorded } = resolved;
+        if given_back > 0 || !unrecorded.is_empty() {
             output::done(format_args!(
-                "Of decisions that were never recorded, {given_back} were given back, and {kept} count as used."
+                "Of decisions that were never recorded, {given_back} uses of tickets and tokens were given back; {} decisions go with the store, and are recorded by the next start.",
+                unrecorded.len()
             ))?;
         }
         store.keep_mark().await?;

@@ -2,12 +2,12 @@
 //! longer, and from then on short-lived: its node waits for a gateway that is away.
 
 use attest::protocol::TICKET_PREFIX;
-use attest::{EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
+use attest::{EkDigest, EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
 use attest_machines::enrolment;
 use attest_machines::instances::{self, InstanceRecord};
 use attest_machines::objects::{MachineObjects, MachineRules, MachinesUnknown};
 use attest_machines::revocations::{self, RevocationError};
-use attest_store::{Anew, Deciding, EntryKind, Late, Occasion, Pending, Reading, Spend, Spendable, Store, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Late, Occasion, Spend, Spendable, StoreError};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -193,9 +193,6 @@ pub enum TicketError {
     /// It is too old, and was used before that, or its first use is too long ago.
     #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970), and only one that was not used is good for longer")]
     ExpiredAfterUse { expires: u64, now: u64 },
-    /// It is too old, and whether it was used is not decided yet.
-    #[error("the ticket has expired, and a use of it is under way")]
-    Undecided,
     /// It is for another pool.
     #[error("the ticket is for pool {ticket}, asked for was {asked}")]
     WrongPool {
@@ -220,9 +217,6 @@ pub enum TicketError {
         /// To whom it belonged.
         holder: String,
     },
-    /// Another claims the instance, by a decision that is not recorded yet, and may come to nothing.
-    #[error("{instance} is being claimed by another, which is not decided yet")]
-    InstanceUndecided { instance: NodeIdentity },
     /// The pool's inventory names the machine no longer, nor does a Machine object of the cluster that stands.
     #[error(
         "{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM; or it has become a Node"
@@ -297,45 +291,22 @@ impl Presented {
         &self.content.decision
     }
 
-    /// Uses the ticket once, for the decision that is `pending`, if its node is still one that would have earned it: by the store, and by the
-    /// pool's inventory, if that has one. By the store at the moment of the use: if it says otherwise by then, it is asked anew.
+    /// Uses the ticket once, if its node is by the store still one that would have earned it. [`Presented::is_listed`] asks the rest.
     ///
     /// # Errors
     /// [`TicketError`]. A ticket that is refused for what has become of its node is not used up by that.
-    pub async fn redeem(self, store: &dyn Store, still: StillListed<'_>, pending: Pending) -> Result<Redeemed, TicketError> {
-        self.is_listed(still)?;
-        let mut anew = Anew::default();
-        loop {
-            match self.use_once(store, pending.clone()).await {
-                Err(TicketError::Store(error)) => anew.again(error)?,
-                redeemed => return redeemed,
-            }
-        }
-    }
-
-    async fn use_once(&self, store: &dyn Store, pending: Pending) -> Result<Redeemed, TicketError> {
-        let mut reading = Reading::of(store);
-        match self.stands(&mut reading).await {
-            Err(error @ (TicketError::Store(_) | TicketError::Revocation(RevocationError::Store(_)))) => return Err(error),
-            Err(refused) => {
-                reading.confirm().await?;
-                return Err(refused);
-            }
-            Ok(()) => {}
-        }
-        let seen = reading.seen().clone();
+    pub fn redeem(&self, transaction: &mut EntryTransaction<'_>) -> Result<Redeemed, TicketError> {
+        self.stands(transaction)?;
         let (occasion, late_seconds) = self.occasion();
-        let Self { content, now, .. } = self;
-        let Content { uses, expires, .. } = *content;
-        match store.spend_for(content.thing(), occasion, Deciding { pending, seen }).await? {
+        let Content { uses, expires, .. } = self.content;
+        match transaction.spend(&self.content.thing(), &occasion, self.now)? {
             Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed {
-                pool: content.pool.clone(),
+                pool: self.content.pool.clone(),
                 use_number,
                 late_seconds,
             }),
             Spend::Exhausted => Err(TicketError::Spent { uses }),
-            Spend::TooLate => Err(TicketError::ExpiredAfterUse { expires, now: *now }),
-            Spend::Undecided => Err(TicketError::Undecided),
+            Spend::TooLate => Err(TicketError::ExpiredAfterUse { expires, now: self.now }),
         }
     }
 
@@ -353,7 +324,10 @@ impl Presented {
     }
 
     /// Asks about the machine once more: it may have been taken out of the inventory since it attested, or its Machine object be gone. Either is enough.
-    fn is_listed(&self, StillListed { inventory, machines }: StillListed<'_>) -> Result<(), TicketError> {
+    ///
+    /// # Errors
+    /// [`TicketError::NotInInventory`] and [`TicketError::MachinesUnknown`].
+    pub fn is_listed(&self, StillListed { inventory, machines }: StillListed<'_>) -> Result<(), TicketError> {
         let Content {
             identity,
             instance,
@@ -379,7 +353,7 @@ impl Presented {
     }
 
     /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, or its instance released, since it attested.
-    async fn stands(&self, reading: &mut Reading<'_>) -> Result<(), TicketError> {
+    fn stands(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
         let Content {
             identity,
             instance,
@@ -390,14 +364,14 @@ impl Presented {
         } = &self.content;
         let names: Vec<&str> = name.as_deref().into_iter().collect();
         let identities: Vec<&str> = instance.iter().chain([identity]).map(NodeIdentity::as_str).collect();
-        let ek = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
-        if let Some(ek) = ek {
-            enrolment::soon(reading, ek);
-        }
-        revocations::refuse(reading, &names, &identities).await?;
-        self.belongs(reading).await?;
+        let ek: Option<EkDigest> = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
+        let instances = identities.iter().map(|identity| (EntryKind::Instance, *identity));
+        let listed = ek.map(|ek| ek.to_string());
+        transaction.fetch(instances.chain(listed.iter().map(|ek| (EntryKind::Ek, ek.as_str()))))?;
+        revocations::refuse(transaction, &names, &identities)?;
+        self.belongs(transaction)?;
         let record = match ek {
-            Some(ek) => enrolment::allowlisted(reading, ek).await?,
+            Some(ek) => enrolment::allowlisted(transaction, ek)?,
             None => None,
         };
         // Where the allowlist says nothing of a TPM, its maker's root may.
@@ -411,7 +385,7 @@ impl Presented {
     }
 
     /// Asks to whom the instance belongs, if it is one: to the same, since the same time, or to nobody still.
-    async fn belongs(&self, reading: &mut Reading<'_>) -> Result<(), TicketError> {
+    fn belongs(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
         let Content {
             identity,
             instance,
@@ -423,8 +397,7 @@ impl Presented {
             return Ok(());
         }
         let instance = instance.as_ref().unwrap_or(identity);
-        let found = instances::record(reading, instance).await?;
-        let still = match (&found, holder) {
+        let still = match (instances::record(transaction, instance)?, holder) {
             // Who comes back after a release has it anew, though he is known by the same.
             (Some(first), Some(holder)) => first.holder == *holder && *held_since == Some(first.at),
             (None, None) => true,
@@ -432,10 +405,6 @@ impl Presented {
         };
         if still {
             return Ok(());
-        }
-        if found.is_some() && !instances::stands(reading, instance).await? {
-            let instance = instance.clone();
-            return Err(TicketError::InstanceUndecided { instance });
         }
         Err(TicketError::Released {
             instance: instance.clone(),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use attest_store::{Entry, EntryKind, Rewrite, Store, StoreError};
+use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -101,17 +101,15 @@ impl Sighting {
 
 /// Removes it, unless another gateway has seen that pointer meanwhile.
 async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
-    let mut seen = attest_store::Seen::default();
-    seen.note(EntryKind::Pointer, &entry.id, Some(&entry.value));
-    let gone = Rewrite {
-        kind: EntryKind::Pointer,
-        id: entry.id.clone(),
-        value: None,
-    };
-    match store.rewrite(seen, vec![gone]).await {
-        Err(StoreError::Changed { .. }) => Ok(()),
-        done => done,
-    }
+    let entry = entry.clone();
+    store
+        .transact(move |transaction| {
+            if transaction.get(EntryKind::Pointer, &entry.id)?.as_ref() == Some(&entry) {
+                transaction.remove(EntryKind::Pointer, &entry.id)?;
+            }
+            Ok(())
+        })
+        .await
 }
 
 /// What the pointer says in a request's query of the CAs that it carries: of those in `bundle`, in its order. `None` if it says nothing,

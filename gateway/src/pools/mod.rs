@@ -49,6 +49,34 @@ pub use versions::{RenderedConfig, Versions};
 
 use crate::policy::Grant;
 
+/// A config that is ready to be served, to whoever has the grant for it.
+#[derive(Debug, Clone)]
+pub struct PreparedConfig {
+    pool: String,
+    set: ConfigSet,
+    config: Arc<RenderedConfig>,
+}
+
+impl PreparedConfig {
+    /// SHA-256 of the config, hexadecimal.
+    #[must_use]
+    pub fn sha256(&self) -> &str {
+        &self.config.sha256
+    }
+
+    /// The spec version it is in.
+    #[must_use]
+    pub fn version(&self) -> SpecVersion {
+        self.config.version
+    }
+
+    /// The config that a grant gives the right to; `None` if the grant is for another one.
+    #[must_use]
+    pub fn for_grant(&self, grant: &Grant) -> Option<&Arc<RenderedConfig>> {
+        (grant.pool() == self.pool && grant.set() == self.set).then_some(&self.config)
+    }
+}
+
 /// The sample that `init` writes.
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
 
@@ -110,18 +138,16 @@ impl Pool {
         }
     }
 
-    /// The config that a grant gives the right to; `None` if the grant is for another pool.
-    #[must_use]
-    pub fn config(&self, grant: &Grant) -> Option<&Versions> {
-        (grant.pool() == self.name).then(|| self.for_administrator(grant.set()))
-    }
-
-    /// Whether one of its configs can be said in a spec version. It is rendered for that, and not given.
+    /// One of its configs in a spec version, before anything has earned it.
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub fn can_say(&self, set: ConfigSet, version: SpecVersion) -> Result<(), Inexpressible> {
-        self.for_administrator(set).get(version).map(|_| ())
+    pub fn prepare(&self, set: ConfigSet, version: SpecVersion) -> Result<PreparedConfig, Inexpressible> {
+        Ok(PreparedConfig {
+            pool: self.name.clone(),
+            set,
+            config: self.for_administrator(set).get(version)?,
+        })
     }
 
     /// One of its configs, for the administrator: `render`, `diff`, `check`.

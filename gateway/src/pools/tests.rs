@@ -147,8 +147,11 @@ fn a_grant_for_one_pool_gives_nothing_in_another() {
     let worker = load_with(|_| ()).unwrap();
     let infra = load_with(|pool| fs::rename(pool, pool.with_file_name("infra")).unwrap()).unwrap();
     let grant = Grant::for_nothing(&worker.grants, "worker").unwrap();
-    assert!(worker.config(&grant).is_some());
-    assert!(infra.config(&grant).is_none());
+    let prepared = |pool: &Pool, set| pool.prepare(set, SpecVersion::V3_4).unwrap();
+    assert!(prepared(&worker, grant.set()).for_grant(&grant).is_some());
+    assert!(prepared(&infra, grant.set()).for_grant(&grant).is_none());
+    assert_eq!(grant.set(), ConfigSet::PreApproved);
+    assert!(prepared(&worker, ConfigSet::Full).for_grant(&grant).is_none(), "nor another config");
 }
 
 #[test]

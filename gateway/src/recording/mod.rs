@@ -4,11 +4,16 @@ mod counted;
 
 use std::sync::Arc;
 
-use attest_log::{Journal, JournalError, LargeParts, Record, Recorded, WouldRefuse, word};
+use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, WouldRefuse, word};
+use attest_store::Pending;
 use counted::{Recording, Strangers};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
+use serde_json::Value;
 
 use crate::metrics::Metrics;
+
+/// The alert of a decision that was recorded after its gateway had ended, or had not been able to write.
+const NOT_ANSWERED: &str = "recorded late: the node has not got this answer, and its evidence was not kept";
 
 /// Records decisions, within the budgets of those who prove nothing.
 #[derive(Debug)]
@@ -59,6 +64,25 @@ impl Recorder {
             self.metrics.would_refuse(&record.pool, code);
         }
         Ok(recorded)
+    }
+
+    /// Records a decision that the store has kept, because its gateway ended, or could not write, before it was recorded. Its node has no answer. A config
+    /// whose use was given back has changed nothing, and needs no line. Returns whether there is one.
+    ///
+    /// # Errors
+    /// [`JournalError`]: it stays in the store.
+    pub async fn record_pending(&self, pending: &Pending) -> Result<bool, JournalError> {
+        let mut record: Record<Value, Value> = serde_json::from_str(&pending.decided.record)?;
+        if !pending.has_use {
+            if record.decision == Decision::Config {
+                return Ok(false);
+            }
+            (record.use_number, record.again) = (None, false);
+        }
+        record.unanswered = true;
+        record.alerts.push(NOT_ANSWERED.to_owned());
+        self.journal.record_late(&record).await?;
+        Ok(true)
     }
 
     /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.

@@ -8,10 +8,10 @@ use attest::UnixTime;
 use attest_cluster_api::Cluster;
 #[cfg(feature = "cluster")]
 use attest_controller::approval::{Approver, PoolRules};
-use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
+use attest_log::{FoundDecisions, JournalError};
 use attest_recording::{Acting, TakeError, Taken, take};
-use attest_store::{Store, Tended, Tending, Turn};
+use attest_store::{Pending, Store, StoreError, Tended, Tending, Turn};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -25,6 +25,7 @@ use crate::api::Gateway;
 use crate::cluster::{follow_bootstrap_tokens, keep_bootstrap_kubeconfig, keep_client_ca, keep_machines, keep_mcs_certificate};
 use crate::credentials::seal::Times;
 use crate::credentials::tokens;
+use crate::recording::Recorder;
 #[cfg(feature = "cluster")]
 use crate::settings::ClusterSettings;
 use crate::settings::Settings;
@@ -76,6 +77,11 @@ const LEAVE_OUTBOX: Duration = Duration::from_secs(10);
 /// all.
 const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
 
+/// How often it is looked whether decisions wait in the store that should be recorded.
+const RECORD_OVERDUE_EVERY: Duration = Duration::from_secs(60);
+/// A decision is recorded by then, however long its request has waited.
+const OVERDUE: Duration = Duration::from_secs(600);
+
 /// How often it is looked whether the gateway goes by other files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
@@ -93,6 +99,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
     tasks.spawn(take_outbox(Arc::clone(gateway)));
+    tasks.spawn(record_overdue(Arc::clone(gateway)));
     tasks.spawn(look_at_files(Arc::clone(gateway), standing));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
@@ -255,6 +262,54 @@ async fn take_outbox(gateway: Arc<Gateway>) {
         // What was written since this mark was heard is looked for once more.
         looked = log.note(taken).and(mark).map(|mark| (mark, Instant::now()));
     }
+}
+
+/// Records decisions that have waited for long, because the log could not be written.
+async fn record_overdue(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(RECORD_OVERDUE_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut log = TaskLog::new("record decisions that were not recorded in time; they wait in the store");
+    loop {
+        every.tick().await;
+        log.note(try_record_overdue(&gateway).await);
+    }
+}
+
+async fn try_record_overdue(gateway: &Gateway) -> Result<(), RecordPendingError> {
+    let latest = gateway.clock.now().as_secs().saturating_sub(OVERDUE.as_secs());
+    let pending = gateway.store.pending().await?.into_iter();
+    let overdue: Vec<Pending> = pending.filter(|pending| pending.decided.at < latest).collect();
+    if overdue.is_empty() {
+        return Ok(());
+    }
+    let (log, wanted) = (gateway.settings.attestation_log(), attest_recording::wanted(&overdue));
+    let found = gateway.journal.aside(move || FoundDecisions::of(&log, &wanted)).await;
+    let found = found.ok_or(JournalError::Failed)??;
+    // Whether the log is whole was looked at when the gateway began, and nothing is given back here that was not then.
+    let resolved = attest_recording::resolve(&*gateway.store, &found, overdue, &[]).await?;
+    record_pending(&gateway.recorder, &*gateway.store, &resolved.unrecorded).await?;
+    Ok(())
+}
+
+/// Why decisions that the store keeps are not recorded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordPendingError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("the attestation log cannot be read: {0}")]
+    Log(#[from] std::io::Error),
+}
+
+/// Records these decisions; returns how many lines that are.
+pub(super) async fn record_pending(recorder: &Recorder, store: &dyn Store, pending: &[Pending]) -> Result<usize, JournalError> {
+    let mut lines = 0;
+    for one in pending {
+        lines += usize::from(recorder.record_pending(one).await?);
+        store.settle(&one.decided.decision);
+    }
+    Ok(lines)
 }
 
 async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<Taken, TakeError> {

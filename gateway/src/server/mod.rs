@@ -186,18 +186,18 @@ impl Server {
         let chain = journal.durable().borrow().chain.clone();
         let signs = Signs { chain: &chain, key };
         let missing = missing(&*store, &settings.attestation_log(), signs).await?;
-        let resolved = resolve_pending(&*store, &settings.attestation_log(), &missing).await?;
-        if resolved != Resolved::default() {
-            tracing::warn!(
-                "uses of tickets and tokens, and claims of instances and names, by decisions that were never recorded: {} given back, {} not, because the attestation log begins after them, or lines of it are missing",
-                resolved.given_back,
-                resolved.kept
-            );
-        }
+        let Resolved { given_back, unrecorded } = resolve_pending(&*store, &settings.attestation_log(), &missing).await?;
         let seal = seal(&settings, clock, &store).await?;
         checkpoints::begin(&journal, &*store, missing, &settings.attestation_log(), clock, &metrics).await;
         journal.compress_closed();
         let journal = Arc::new(journal);
+        let recorder = Recorder::new(Arc::clone(&journal), Arc::clone(&metrics));
+        let recorded = background::record_pending(&recorder, &*store, &unrecorded).await?;
+        if given_back + recorded > 0 {
+            tracing::warn!(
+                "decisions that were not recorded before the gateway ended: {recorded} are now; {given_back} uses of tickets and tokens are given back"
+            );
+        }
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {
             let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();
@@ -218,7 +218,7 @@ impl Server {
             clock,
             seal: Arc::new(seal),
             store,
-            recorder: Arc::new(Recorder::new(Arc::clone(&journal), Arc::clone(&metrics))),
+            recorder: Arc::new(recorder),
             journal,
             endorsers: Arc::new(endorsers),
             pools: Arc::new(pools),

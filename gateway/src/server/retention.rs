@@ -51,10 +51,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
 /// Why the log is longer than its rule says. A decision that is under way is over before long.
 fn because(Held { undecided, .. }: Held) -> Option<String> {
     let PendingDecision { id, at } = undecided?;
-    Some(format!(
-        "decision {id} of {} is neither recorded nor given back; the gateway's next start finds out what became of it",
-        rfc3339(at)
-    ))
+    Some(format!("decision {id} of {} is not recorded yet", rfc3339(at)))
 }
 
 /// Says once why the log is kept longer than its rule says, and when it is not any more.

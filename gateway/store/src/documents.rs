@@ -1,6 +1,6 @@
 //! What stands under the keys: JSON, each with the version that it is written in. What this release does not know is not taken for something else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -34,39 +34,20 @@ impl From<Version> for u64 {
     }
 }
 
-/// An entry. Also what is left of one that is gone while decisions stand on what it was.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// An entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EntryDocument {
     pub v: Version,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value: Option<String>,
-    /// What each decision has written that is not recorded yet.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub decisions: BTreeMap<String, Written>,
-}
-
-/// What a decision has written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Written {
     pub value: String,
-    /// What was there before, and will be again if the decision comes to nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
 }
 
 /// The uses of a thing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UseDocument {
     pub v: Version,
-    /// Gone when they are forgotten; who stands on them may be there still.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub used: Option<Used>,
-    /// The decisions that are not recorded yet, by the number of the use.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub pending: BTreeMap<u32, Standing>,
+    pub used: Used,
 }
 
 /// How often a thing was used.
@@ -88,16 +69,6 @@ pub(super) struct Used {
     pub holders: bool,
 }
 
-/// Who stands on one use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Standing {
-    /// The key of who has made it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
-    pub decisions: BTreeSet<String>,
-}
-
 /// Who has made a use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,34 +82,39 @@ pub(super) struct HolderDocument {
     pub repeats: u32,
 }
 
-/// A decision that is not recorded yet. What it stands on says so, too, and counts: others may have settled it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A decision that is not recorded yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PendingDocument {
     pub v: Version,
-    /// Seconds since 1970.
+    /// Time of the decision, in seconds since 1970.
     pub at: u64,
-    /// Which of several gateways decides.
+    /// The gateway that has decided, where several share the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
-    /// Keys of entries that it has written, or shares.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub entries: BTreeSet<String>,
-    /// Keys of uses that it stands on.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub uses: BTreeSet<String>,
-    /// Uses that it has made again, by key.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub repeats: BTreeMap<String, Repeat>,
+    /// What the attestation log gets of it, if the gateway ends before it has written its own.
+    pub record: String,
+    /// The use that it has made, until that is given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<UseOfDecision>,
 }
 
-/// A use that was made again.
+/// A use that a decision has made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Repeat {
-    /// The key of who has made it.
-    pub holder: String,
+pub(super) struct UseOfDecision {
+    /// The key of the thing's uses.
+    pub key: String,
     pub number: u32,
+    /// The key of its holder, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// Whether the holder had made it before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
+    /// Whether it is never given back: another gateway's log says what came of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
 }
 
 /// What a store says of the time.
@@ -160,23 +136,6 @@ pub(super) struct ExpiryDocument {
     pub v: Version,
 }
 
-/// A document that says nothing any more need not be there.
-pub(super) trait Empty {
-    fn is_empty(&self) -> bool;
-}
-
-impl Empty for EntryDocument {
-    fn is_empty(&self) -> bool {
-        self.value.is_none() && self.decisions.is_empty()
-    }
-}
-
-impl Empty for UseDocument {
-    fn is_empty(&self) -> bool {
-        self.used.is_none() && self.pending.is_empty()
-    }
-}
-
 pub(super) fn read<D: DeserializeOwned>(transaction: &mut dyn Transaction, key: &str) -> Result<Option<D>, Unfinished> {
     let text = transaction.get(key)?;
     Ok(text.map(|text| parse(key, &text)).transpose()?)
@@ -189,15 +148,6 @@ pub(super) fn parse<D: DeserializeOwned>(key: &str, text: &str) -> Result<D, Sto
 pub(super) fn write(transaction: &mut dyn Transaction, key: &str, document: &impl Serialize) -> Result<(), Unfinished> {
     let text = serde_json::to_string(document).map_err(|source| unreadable(key, source))?;
     transaction.put(key, &text)
-}
-
-/// Writes it, or removes what is there if it says nothing.
-pub(super) fn write_or_remove(transaction: &mut dyn Transaction, key: &str, document: &(impl Serialize + Empty)) -> Result<(), Unfinished> {
-    if document.is_empty() {
-        transaction.delete(key)
-    } else {
-        write(transaction, key, document)
-    }
 }
 
 fn unreadable(key: &str, source: serde_json::Error) -> StoreError {

@@ -196,28 +196,37 @@ pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<I
     all
 }
 
-/// How a transaction is made.
+/// How durable a transaction is when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum As {
-    /// [`Engine::transact`].
+pub enum Mode {
+    /// It survives a crash of the machine: [`Engine::transact`].
     Durable,
-    /// [`Engine::transact_for_record`].
+    /// It survives the end of the process, and a crash of the machine only once [`Engine::sync`] has ended: [`Engine::transact_for_record`].
     ForRecord,
-    /// [`Engine::read`].
+    /// It only reads: [`Engine::read`].
     Read,
 }
 
-/// Does the work in one transaction, and gives what its last run has found.
+/// Does the work in one transaction of this mode.
+pub(super) async fn work_in(engine: &impl Engine, mode: Mode, work: Work) -> Result<(), StoreError> {
+    match mode {
+        Mode::Durable => engine.transact(work).await,
+        Mode::ForRecord => engine.transact_for_record(work).await,
+        Mode::Read => engine.read(work).await,
+    }
+}
+
+/// Does the work in one durable transaction, and returns what its last run has found.
 pub(super) async fn run<T: Send + 'static>(
     engine: &impl Engine,
     work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
 ) -> Result<T, StoreError> {
-    run_as(As::Durable, engine, work).await
+    run_in(Mode::Durable, engine, work).await
 }
 
-/// As [`run`], in a transaction that is made so.
-pub(super) async fn run_as<T: Send + 'static>(
-    made: As,
+/// As [`run`], in a transaction of this mode.
+pub(super) async fn run_in<T: Send + 'static>(
+    mode: Mode,
     engine: &impl Engine,
     work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -228,11 +237,7 @@ pub(super) async fn run_as<T: Send + 'static>(
         place.lock().unwrap_or_else(PoisonError::into_inner).replace(done);
         Ok(())
     });
-    match made {
-        As::Durable => engine.transact(work).await?,
-        As::ForRecord => engine.transact_for_record(work).await?,
-        As::Read => engine.read(work).await?,
-    }
+    work_in(engine, mode, work).await?;
     let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
     found.ok_or(StoreError::Closed)
 }

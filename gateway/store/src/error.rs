@@ -143,12 +143,12 @@ pub enum StoreError {
     /// A key that no release writes.
     #[error("the store has a key that no release writes: {key}")]
     Key { key: String },
-    /// A decision uses or claims the same once more.
-    #[error("decision {decision} stands on {key} already")]
-    Twice { decision: String, key: String },
-    /// What a decision was made from is not as it was: it has to be made anew.
-    #[error("the {kind} entry {id} was changed while it was decided on")]
-    Changed { kind: &'static str, id: String },
+    /// The work of a transaction has returned an error of its own.
+    #[error("the transaction was refused by its work")]
+    Refused,
+    /// The engine has to begin a transaction again. It does so by itself.
+    #[error("the transaction was interrupted")]
+    Interrupted,
     /// The system's random generator failed.
     #[error("the system's random generator failed")]
     Random,

@@ -1,10 +1,10 @@
 //! Under which key what stands. Ids are written so that no two keys are the same, and none is in the range of another thing.
 //!
 //! ```text
-//! entry/KIND/ID            an entry, and the decisions that stand on it
-//! use/KIND/ID              how often something was used, and the decisions that stand on its uses
+//! entry/KIND/ID            an entry
+//! use/KIND/ID              how often something was used
 //! holder/KIND/ID/HOLDER    who has made a use
-//! pending/DECISION         what a decision stands on that is not recorded
+//! pending/DECISION         a decision that is not recorded, and the use that it has made
 //! expiry/KIND/SECONDS/ID   what is remembered until then
 //! outbox/NUMBER-RANDOM     what was changed and is not recorded
 //! told                     how many changes were told of

@@ -17,29 +17,23 @@ mod error;
 pub mod etcd;
 pub mod fence;
 mod health;
-mod held;
-mod holders;
 mod house;
 mod keys;
 mod known;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-mod late;
 mod lead;
 mod mark;
 mod migration;
 mod moved;
 mod named;
 mod outbox;
-mod outcomes;
 mod peek;
-mod pending;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 mod remote;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 mod replica;
 mod schema;
-mod seen;
 pub mod settings;
 mod sqlite;
 mod tend;
@@ -48,6 +42,8 @@ mod tests;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 mod threads;
 pub mod through;
+mod transact;
+mod transaction;
 mod transactions;
 mod turnstile;
 mod uses;
@@ -60,7 +56,7 @@ use std::time::Duration;
 pub use accept::{Accepted, Replacement, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
-pub use engine::CHALLENGES_LIMIT_ROWS;
+pub use engine::{CHALLENGES_LIMIT_ROWS, Mode};
 pub use error::StoreError;
 pub use health::Health;
 pub use house::{Copied, Exported, alone, copy, export, import, place, undo};
@@ -70,8 +66,9 @@ pub use mark::{StoreMark, Wrote};
 pub use migration::{Contents, HouseError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
-pub use seen::{Anew, Deciding, Reading, Seen};
 pub use tend::{Tended, Tending};
+pub use transact::Transact;
+pub use transaction::EntryTransaction;
 pub use witness::{Change, Witness};
 
 /// The kinds of entries; each has its own space of ids.
@@ -193,7 +190,7 @@ pub struct Late {
     pub seconds: u64,
 }
 
-/// What [`Store::spend`] found.
+/// What a use comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spend {
     /// This was a use within the limit.
@@ -205,30 +202,27 @@ pub enum Spend {
     Again { use_number: u32 },
     /// The limit was reached before.
     Exhausted,
-    /// It has expired, and was used before that, or its first use was too long ago.
+    /// The thing has expired, and was used before that, or its first use was too long ago.
     TooLate,
-    /// It has expired, and whether it was used before that is not decided yet.
-    Undecided,
 }
 
-/// A decision that has used something up, or has claimed something, and is not recorded yet. If it never is, because the gateway was killed,
-/// nobody got anything for it.
+/// A decision, as the store keeps it until the attestation log has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pending {
+pub struct DecisionRecord {
     /// Id of the decision: the record's.
     pub decision: String,
-    /// When, seconds since 1970.
+    /// Time of the decision, in seconds since 1970.
     pub at: u64,
+    /// What the log gets of it, JSON, if the gateway ends before it has written its own record.
+    pub record: String,
 }
 
-/// What came of [`Store::change_unless_served`].
+/// A decision that the attestation log does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChangeUnlessServed {
-    Changed,
-    /// The entries are other ones than was expected: nothing was written.
-    Otherwise,
-    /// The gateway with this id serves: nothing was written.
-    Serves(String),
+pub struct Pending {
+    pub decided: DecisionRecord,
+    /// Whether a use that it has made counts.
+    pub has_use: bool,
 }
 
 /// An entry of the store.
@@ -239,106 +233,133 @@ pub struct Entry {
     pub value: String,
 }
 
-/// An entry as it is to be from now on; `None` is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewrite {
-    pub kind: EntryKind,
-    pub id: String,
-    pub value: Option<String>,
-}
+/// The work of a transaction. It may be run more than once, and only the last run counts: it reads and writes nothing but the transaction.
+pub type EntryWork = Box<dyn FnMut(&mut EntryTransaction<'_>) -> Result<(), StoreError> + Send>;
 
-/// What a decision writes that is not recorded yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
-    pub entry: Entry,
-    /// The value in whose place it may be put, if there is one.
-    pub instead_of: Option<String>,
-}
-
-/// Durable, shared state. Every method returns only when what it did would survive a crash; those by which a decision uses something up, claims, notes or
-/// gives back only when it would survive the end of the process: what they did is durable before a later [`Store::sync`] ends, and before anything that is done
-/// after them.
+/// Durable, shared state. [`Transact`] has what most callers want: transactions with a result.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Uses something once more, atomically: of two that race for the last use, one gets it.
-    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError>;
-
-    /// As [`Store::spend`], on this occasion, at the time of the decision; and remembers, in the same transaction, which decision it was for:
-    /// until that is settled or given back. A use that was made again is given back when all have given it back that made it.
+    /// Does the work in one transaction. An error of the work is returned, and nothing is written then.
     ///
-    /// If something that the decision was made from is not as it was, as of this transaction, it is [`StoreError::Changed`], and nothing is
-    /// used up; so for [`Store::claim`] and [`Store::share`].
-    async fn spend_for(&self, thing: Spendable, occasion: Occasion, decision: Deciding) -> Result<Spend, StoreError>;
+    /// # Errors
+    /// [`StoreError`]: the work's, or the engine's. Whether anything was written is not known if the engine was lost meanwhile.
+    async fn work(&self, mode: Mode, work: EntryWork) -> Result<(), StoreError>;
 
-    /// Says, for a decision that uses nothing up, that all it was made from stood there at one moment: [`StoreError::Changed`] if it does not any more.
-    async fn confirm(&self, seen: Seen) -> Result<(), StoreError>;
-
-    /// What [`Store::spend_for`] would find at this time, seconds since 1970. Nothing is used up.
-    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError>;
-
-    /// Writes an entry, if there is none with that id or the one that it may replace; gives the one there is otherwise. Remembers, in the
-    /// same transaction, which decision it was for: until that is settled or given back.
-    async fn claim(&self, kind: EntryKind, claim: Claim, decision: Deciding) -> Result<Option<Entry>, StoreError>;
-
-    /// Lets an entry that is there stand for one more decision: given back by whoever wrote it, it stays until this one is given back, too.
-    /// Says whether it is there, unchanged.
-    async fn share(&self, kind: EntryKind, entry: Entry, decision: Deciding) -> Result<bool, StoreError>;
-
-    /// Says that a decision is recorded: what it used up stays used, and what it claimed is claimed. Not durable by itself; what a crash makes of it is found out from
-    /// the log.
+    /// Says that the attestation log has a decision. Not durable by itself: a start finds in the log what a crash makes of it.
     fn settle(&self, decision: &str);
 
-    /// Gives back what a decision used up for which nobody got anything: its use, with its number, is free again; and what it claimed: the
-    /// entry is gone, or what it was before. Says whether there was anything; a second time there is not.
+    /// Gives back the use that a decision has made, because its answer was not sent; returns whether there was one. The decision itself stands, and is
+    /// pending until the log has it.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is given back later then.
     async fn give_back(&self, decision: &str) -> Result<bool, StoreError>;
 
-    /// The decisions that are neither settled nor given back.
+    /// As [`Store::give_back`], some time later. For a decision of which it is not known whether it was written.
+    fn give_back_later(&self, decision: &str);
+
+    /// The decisions of this gateway that the log does not have yet, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
     async fn pending(&self) -> Result<Vec<Pending>, StoreError>;
 
-    /// How often something was used; 0 also when its uses are forgotten.
-    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError>;
-
-    /// Writes an entry if there is none with that id; gives the one there is otherwise. What this, [`Store::put`], [`Store::change`], [`Store::rewrite`] or
-    /// [`Store::remove`] has written stays, whatever becomes of decisions that have written the same, or something else, before.
-    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError>;
-
-    /// As [`Store::put`], all of them at once, of what a decision that is about to be recorded was about.
-    async fn note(&self, kind: EntryKind, entries: Vec<Entry>) -> Result<(), StoreError>;
-
-    /// Writes an entry, whatever was there.
-    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError>;
-
-    /// Reads an entry.
-    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError>;
-
-    /// Reads entries, all at one moment: for no more than one costs.
-    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError>;
-
-    /// Whether there is an entry with that id, whatever becomes of the decisions that are neither settled nor given back.
-    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
-
-    /// Whether an entry is there, unchanged, and nothing becomes of it by decisions that are neither settled nor given back.
-    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError>;
-
-    /// Removes an entry; says whether there was one. With a token its uses go, at once or soon.
+    /// Removes an entry; returns whether there was one. With a token its uses go, at once or soon.
+    ///
+    /// # Errors
+    /// [`StoreError`].
     async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
 
-    /// Writes all entries of `write` if every entry of `expected` is there, unchanged; says whether it did. Two that race with the same
-    /// expectation: one of them writes.
-    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError>;
+    /// Whether the store has room for one more challenge, as far as is known here.
+    ///
+    /// # Errors
+    /// [`StoreError`]: whoever comes with it has to come again.
+    fn has_room(&self) -> Result<(), StoreError>;
 
-    /// Changes entries as [`Store::change`] does, if at that moment none of these gateways serves, by their ids ([`Store::serves_as`]). A
-    /// gateway that was killed serves until its lease is over. The one gateway of a store of its own has no lease, and is not checked.
-    async fn change_unless_served(
-        &self,
-        gateways: Vec<String>,
-        kind: EntryKind,
-        expected: Vec<Entry>,
-        write: Vec<Entry>,
-    ) -> Result<ChangeUnlessServed, StoreError>;
+    /// Returns an entry.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |transaction| transaction.get(kind, &id)).await
+    }
 
-    /// Writes and removes entries of any kinds, all or none, if all that this was decided from is unchanged: [`StoreError::Changed`] if not.
-    async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError>;
+    /// Writes an entry if there is none with that id; returns the one that is there otherwise.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+        self.transact(move |transaction| {
+            let found = transaction.get(kind, &entry.id)?;
+            if found.is_none() {
+                transaction.put(kind, entry.clone())?;
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Writes an entry, whatever was there.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
+        self.transact(move |transaction| transaction.put(kind, entry.clone())).await
+    }
+
+    /// Returns entries as they are at one moment.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError> {
+        self.read(move |transaction| {
+            transaction.fetch(wanted.iter().map(|(kind, id)| (*kind, id.as_str())))?;
+            wanted.iter().map(|(kind, id)| transaction.get(*kind, id)).collect()
+        })
+        .await
+    }
+
+    /// Writes all entries of `write` if every entry of `expected` is there, unchanged; returns whether it did.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+        self.transact(move |transaction| {
+            transaction.fetch(expected.iter().map(|entry| (kind, entry.id.as_str())))?;
+            for entry in &expected {
+                if transaction.get(kind, &entry.id)?.as_ref() != Some(entry) {
+                    return Ok(false);
+                }
+            }
+            for entry in &write {
+                transaction.put(kind, entry.clone())?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Uses a thing once more, for no decision. It is durable before a decision is recorded that comes after it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
+        if thing.kind == EntryKind::Challenge {
+            self.has_room()?;
+        }
+        // It needs no time: only who comes again, or late, does.
+        self.spend_in(Mode::ForRecord, thing).await
+    }
+
+    /// Returns how often something was used; 0 also when its uses are forgotten.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
+        let id = id.to_owned();
+        self.read(move |transaction| transaction.uses(kind, &id)).await
+    }
 
     /// All entries of a kind, by id.
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError>;

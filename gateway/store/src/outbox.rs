@@ -99,7 +99,7 @@ impl Watched<'_> {
         let mut changes = Vec::new();
         for (key, (before, after)) in self.changes {
             let value = |text: Option<String>| match text {
-                Some(text) => parse::<EntryDocument>(&key, &text).map(|document| document.value),
+                Some(text) => parse::<EntryDocument>(&key, &text).map(|document| Some(document.value)),
                 None => Ok(None),
             };
             let (before, after) = (value(before)?, value(after)?);

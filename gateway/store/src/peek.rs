@@ -25,7 +25,7 @@ impl Embedded {
             .optional()
             .at(file)?;
         let document: Option<EntryDocument> = text.map(|text| documents::parse(&key, &text)).transpose()?;
-        let Some(value) = document.and_then(|document| document.value) else {
+        let Some(EntryDocument { value, .. }) = document else {
             return Ok(None);
         };
         let id = id.to_owned();

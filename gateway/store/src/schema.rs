@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::known::StoreFile;
 use super::moved::Moved;
 use super::sqlite::{Explain, Part, page};
-use super::{StoreError, StoreMark, believed, keys, pending};
+use super::{StoreError, StoreMark, believed, keys, uses};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables.
 pub(super) const VERSION: i64 = 4;
@@ -160,15 +160,13 @@ pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<Store
     renamed.and_then(|_| standing(connection)).of(connection)
 }
 
-/// What was found is taken in the place of the store that is known. Unless it is that one, as it was before, its decisions that are not recorded are another
-/// gateway's.
+/// What was found is taken in the place of the store that is known. Unless it is that one, as it was before, the uses that its decisions have made stay
+/// used: another gateway's log says what came of them.
 pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>, found: Option<&StoreMark>) -> Result<(), StoreError> {
     let id = |mark: Option<&StoreMark>| mark.map(|mark| mark.id.clone());
-    let (known, found) = (id(known), id(found));
-    if found.is_some() && found == known {
+    if found.is_some() && id(found) == id(known) {
         return Ok(());
     }
-    let found = found.unwrap_or_default();
     let mut range = keys::pendings();
     loop {
         let pairs = page(connection, &range, PAGE).of(connection)?;
@@ -176,7 +174,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
         range = keys::after(&last.key, &range);
         for pair in &pairs {
             let mut part = Part::new(connection);
-            let done = pending::is_another_s(&mut part, &pair.key, &found);
+            let done = uses::keep(&mut part, &pair.key);
             part.end(done)?;
         }
     }

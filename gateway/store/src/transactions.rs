@@ -1,4 +1,4 @@
-//! What a store does, over any engine: each method is one transaction, and what takes more pages and transactions says so.
+//! What a store does, over any engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::documents::{EntryDocument, PendingDocument, parse};
-use super::engine::{As, Engine, KeyRange, KeyValue, Transaction, Unfinished, run, run_as};
+use super::documents::{EntryDocument, PendingDocument, parse, read, write};
+use super::engine::{Engine, KeyRange, KeyValue, Mode, Transaction, Unfinished, Work, run, run_in, work_in};
+use super::transaction::{EntryTransaction, remove};
 use super::{
-    ChangeUnlessServed, Claim, Deciding, Entry, EntryKind, Lead, Occasion, Pending, Rewrite, Seen, Spend, Spendable, Store, StoreError,
-    StoreMark, Tick, Witness, Witnessed, believed, held, keys, outbox, outcomes, seen, uses,
+    DecisionRecord, Entry, EntryKind, EntryWork, Lead, Pending, Store, StoreError, StoreMark, Tick, Witness, Witnessed, believed, keys,
+    outbox, uses,
 };
 
-/// How long another gateway may stay away before what its decisions stood on counts as used: longer than a machine is repaired.
+/// How long another gateway may be away before its decisions are recorded here: longer than a machine is repaired.
 const PENDING_LIMIT_SECONDS: u64 = 7 * 86_400;
 /// Values that are read at once: some hundred kilobytes.
 const PAGE: usize = 500;
@@ -37,207 +38,110 @@ fn last(key: &str) -> Result<String, StoreError> {
     keys::last(key).ok_or_else(|| StoreError::Key { key: key.to_owned() })
 }
 
-/// As [`run`], for a decision of this gateway, if what it was made from is unchanged.
-async fn decide<T: Send + 'static>(
-    engine: &impl Engine,
-    Deciding { pending, seen }: Deciding,
-    work: impl Fn(&mut dyn Transaction, &Pending) -> Result<T, Unfinished> + Send + 'static,
-) -> Result<T, StoreError> {
-    let (replica, decision) = (engine.replica().map(str::to_owned), pending.decision.clone());
-    let decided = run_as(As::ForRecord, engine, move |transaction| {
-        seen::refuse_changed(transaction, &seen)?;
-        let found = work(transaction, &pending)?;
-        super::pending::is_of(transaction, &pending.decision, replica.as_deref())?;
-        Ok(found)
-    })
-    .await;
-    // It may have been done, and whoever asked takes it for not done: nobody gets anything for it.
-    give_back_in_doubt(engine, decision, decided)
-}
-
-/// Has what a decision used up given back some time later, if whether this was done is not known.
-fn give_back_in_doubt<T>(engine: &impl Engine, decision: String, done: Result<T, StoreError>) -> Result<T, StoreError> {
-    if let Err(StoreError::Engine { .. } | StoreError::Unanswered { .. } | StoreError::Closed) = &done {
-        engine.later(Box::new(move |transaction| outcomes::give_back(transaction, &decision).map(drop)));
+/// Gives back the use that a decision has made; returns whether it was. Once: what is not given back is kept.
+fn give_back(transaction: &mut dyn Transaction, decision: &str) -> Result<bool, Unfinished> {
+    let key = keys::pending(decision);
+    let Some(mut document) = read::<PendingDocument>(transaction, &key)? else {
+        return Ok(false);
+    };
+    let Some(mut made) = document.made.take_if(|made| !made.kept) else {
+        return Ok(false);
+    };
+    let given = uses::give_back(transaction, &made)?;
+    if !given {
+        made.kept = true;
+        document.made = Some(made);
     }
-    done
+    write(transaction, &key, &document)?;
+    Ok(given)
 }
 
-/// Settles what decisions of other gateways stand on that have been pending for so long that these will not come back to say what became of
-/// them: it was used. Of one that serves the clock may be wrong, or this one's: it says so itself, now or when it starts again.
-async fn settle_others(engine: &impl Engine, now: u64) -> Result<(), StoreError> {
-    let long_ago = now.saturating_sub(PENDING_LIMIT_SECONDS);
-    let is_theirs = |document: &PendingDocument| document.replica.as_deref() != engine.replica() && document.at < long_ago;
-    settle_where(engine, is_theirs, |transaction, document| match &document.replica {
-        Some(replica) => Ok(transaction.get(&keys::serving(replica))?.is_none()),
-        None => Ok(true),
-    })
-    .await
-    .map(drop)
-}
-
-/// Settles what decisions stand on that are nobody's: a store that came from another engine or gateway, or from a backup of one, has some that no gateway
-/// takes for its own. It was used.
-async fn settle_nobodys(engine: &impl Engine) -> Result<(), StoreError> {
-    let is_nobodys = |document: &PendingDocument| document.replica.is_some() != engine.replica().is_some();
-    match settle_where(engine, is_nobodys, |_, _| Ok(true)).await? {
-        0 => {}
-        settled => tracing::warn!(
-            "{settled} decisions that were never recorded were made while another engine, or another gateway, had the store: what they used up counts as used"
-        ),
+/// Makes these decisions this gateway's, so that its log gets them; the uses that they have made stay used. They are of gateways that have been away for so long that they will not record them themselves,
+/// or of a store that came from another engine or from a backup. Of a gateway that serves the clock may be wrong, or this one's: its
+/// decisions stay its own.
+async fn adopt(engine: &impl Engine, is_one: impl Fn(&PendingDocument) -> bool) -> Result<(), StoreError> {
+    for KeyValue { key, value } in all(engine, keys::pendings()).await? {
+        let document: PendingDocument = parse(&key, &value)?;
+        if document.replica.as_deref() == engine.replica() || !is_one(&document) {
+            continue;
+        }
+        let own = engine.replica().map(str::to_owned);
+        run(engine, move |transaction| {
+            let served = match &document.replica {
+                Some(replica) => transaction.get(&keys::serving(replica))?.is_some(),
+                None => false,
+            };
+            match read::<PendingDocument>(transaction, &key)? {
+                Some(found) if found == document && !served => {
+                    let replica = own.clone();
+                    write(transaction, &key, &PendingDocument { replica, ..found })?;
+                    uses::keep(transaction, &key)
+                }
+                _ => Ok(()),
+            }
+        })
+        .await?;
     }
     Ok(())
 }
 
-/// Settles what some decisions stand on, if this holds in the transaction that does so; says how many.
-async fn settle_where(
-    engine: &impl Engine,
-    is_one: impl Fn(&PendingDocument) -> bool,
-    holds: impl Fn(&mut dyn Transaction, &PendingDocument) -> Result<bool, Unfinished> + Send + Copy + 'static,
-) -> Result<usize, StoreError> {
-    let mut settled = 0;
-    for pending in all(engine, keys::pendings()).await? {
-        let document = parse(&pending.key, &pending.value)?;
-        if !is_one(&document) {
-            continue;
-        }
-        let decision = last(&pending.key)?;
-        let done = run(engine, move |transaction| {
-            let holds = holds(transaction, &document)?;
-            if holds {
-                outcomes::settle(transaction, &decision)?;
-            }
-            Ok(holds)
-        });
-        settled += usize::from(done.await?);
-    }
-    Ok(settled)
-}
-
 #[async_trait]
 impl<E: Engine + 'static> Store for E {
-    async fn spend(&self, thing: Spendable) -> Result<Spend, StoreError> {
-        if thing.kind == EntryKind::Challenge {
-            self.has_room()?;
-        }
-        run_as(As::ForRecord, self, move |transaction| {
-            believed::refuse_forgotten(transaction, &thing)?;
-            uses::spend(transaction, &thing)
-        })
-        .await
-    }
-
-    async fn spend_for(&self, thing: Spendable, occasion: Occasion, decision: Deciding) -> Result<Spend, StoreError> {
-        decide(self, decision, move |transaction, pending| {
-            believed::refuse_forgotten(transaction, &thing)?;
-            uses::spend_for(transaction, &thing, &occasion, pending)
-        })
-        .await
-    }
-
-    async fn confirm(&self, seen: Seen) -> Result<(), StoreError> {
-        run_as(As::Read, self, move |transaction| seen::refuse_changed(transaction, &seen)).await
-    }
-
-    async fn would_spend(&self, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
-        run(self, move |transaction| {
-            believed::refuse_forgotten(transaction, &thing)?;
-            uses::look(transaction, &thing, &occasion, at)
-        })
-        .await
-    }
-
-    async fn claim(&self, kind: EntryKind, claim: Claim, decision: Deciding) -> Result<Option<Entry>, StoreError> {
-        decide(self, decision, move |transaction, pending| {
-            held::claim(transaction, kind, &claim, pending)
-        })
-        .await
-    }
-
-    async fn share(&self, kind: EntryKind, entry: Entry, decision: Deciding) -> Result<bool, StoreError> {
-        decide(self, decision, move |transaction, pending| {
-            held::share(transaction, kind, &entry, pending)
-        })
-        .await
+    async fn work(&self, mode: Mode, mut work: EntryWork) -> Result<(), StoreError> {
+        let replica = self.replica().map(str::to_owned);
+        let work: Work = Box::new(move |keys| {
+            let mut transaction = EntryTransaction::new(keys, replica.as_deref());
+            let done = work(&mut transaction);
+            match transaction.is_interrupted() {
+                true => Err(Unfinished::Engine),
+                false => Ok(done?),
+            }
+        });
+        work_in(self, mode, work).await
     }
 
     fn settle(&self, decision: &str) {
-        let decision = decision.to_owned();
-        self.later(Box::new(move |transaction| outcomes::settle(transaction, &decision)));
+        let key = keys::pending(decision);
+        self.later(Box::new(move |transaction| transaction.delete(&key)));
     }
 
     async fn give_back(&self, decision: &str) -> Result<bool, StoreError> {
-        let (given, decision) = (decision.to_owned(), decision.to_owned());
-        let given = run_as(As::ForRecord, self, move |transaction| outcomes::give_back(transaction, &given)).await;
-        // Nobody asks for it again while this gateway runs, and others take what stays pending for used one day.
-        give_back_in_doubt(self, decision, given)
+        let wanted = decision.to_owned();
+        let given = run_in(Mode::ForRecord, self, move |transaction| give_back(transaction, &wanted)).await;
+        if given.is_err() {
+            self.give_back_later(decision);
+        }
+        given
+    }
+
+    fn give_back_later(&self, decision: &str) {
+        let decision = decision.to_owned();
+        self.later(Box::new(move |transaction| give_back(transaction, &decision).map(drop)));
     }
 
     async fn pending(&self) -> Result<Vec<Pending>, StoreError> {
         let mut found = Vec::new();
-        for pending in all(self, keys::pendings()).await? {
-            let document: PendingDocument = parse(&pending.key, &pending.value)?;
-            if document.replica.as_deref() != self.replica() {
-                continue;
+        for KeyValue { key, value } in all(self, keys::pendings()).await? {
+            let PendingDocument {
+                at, replica, record, made, ..
+            } = parse(&key, &value)?;
+            if replica.as_deref() == self.replica() {
+                let decision = last(&key)?;
+                let decided = DecisionRecord { decision, at, record };
+                let has_use = made.is_some();
+                found.push(Pending { decided, has_use });
             }
-            let decision = last(&pending.key)?;
-            found.extend(run(self, move |transaction| outcomes::look(transaction, &decision)).await?);
         }
-        found.sort_by(|a, b| (a.at, &a.decision).cmp(&(b.at, &b.decision)));
+        found.sort_by(|a, b| (a.decided.at, &a.decided.decision).cmp(&(b.decided.at, &b.decided.decision)));
         Ok(found)
     }
 
-    async fn uses(&self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
-        let id = id.to_owned();
-        run_as(As::Read, self, move |transaction| uses::uses(transaction, kind, &id)).await
-    }
-
-    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
-        run(self, move |transaction| held::insert(transaction, kind, &entry)).await
-    }
-
-    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
-        run(self, move |transaction| held::put(transaction, kind, &entry)).await
-    }
-
-    async fn note(&self, kind: EntryKind, entries: Vec<Entry>) -> Result<(), StoreError> {
-        run_as(As::ForRecord, self, move |transaction| {
-            entries.iter().try_for_each(|entry| held::put(transaction, kind, entry))
-        })
-        .await
-    }
-
-    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
-        let id = id.to_owned();
-        run_as(As::Read, self, move |transaction| held::get(transaction, kind, &id)).await
-    }
-
-    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError> {
-        run_as(As::Read, self, move |transaction| {
-            // All are asked for before one is looked at: an engine fetches them at once.
-            let found = wanted.iter().map(|(kind, id)| held::get(transaction, *kind, id));
-            found.collect::<Vec<_>>().into_iter().collect()
-        })
-        .await
-    }
-
-    async fn stays(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        run(self, move |transaction| held::stays(transaction, kind, &id)).await
-    }
-
-    async fn stands(&self, kind: EntryKind, entry: Entry) -> Result<bool, StoreError> {
-        run(self, move |transaction| held::stands(transaction, kind, &entry)).await
-    }
-
     async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        let removed = {
-            let id = id.clone();
-            run(self, move |transaction| held::remove(transaction, kind, &id)).await?
-        };
+        let wanted = id.to_owned();
+        let removed = run(self, move |transaction| remove(transaction, kind, &wanted)).await?;
         if kind == EntryKind::Token {
             // It is gone whatever becomes of these: nobody can make another use.
+            let id = id.to_owned();
             let forget = move |transaction: &mut dyn Transaction| uses::forget(transaction, EntryKind::TokenUse, &id);
             if run(self, forget.clone()).await.is_err() {
                 self.later(Box::new(forget));
@@ -246,48 +150,14 @@ impl<E: Engine + 'static> Store for E {
         Ok(removed)
     }
 
-    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
-        run(self, move |transaction| held::change(transaction, kind, &expected, &write)).await
-    }
-
-    async fn change_unless_served(
-        &self,
-        gateways: Vec<String>,
-        kind: EntryKind,
-        expected: Vec<Entry>,
-        write: Vec<Entry>,
-    ) -> Result<ChangeUnlessServed, StoreError> {
-        run(self, move |transaction| {
-            for id in &gateways {
-                if transaction.get(&keys::serving(id))?.is_some() {
-                    return Ok(ChangeUnlessServed::Serves(id.clone()));
-                }
-            }
-            let changed = held::change(transaction, kind, &expected, &write)?;
-            Ok(if changed {
-                ChangeUnlessServed::Changed
-            } else {
-                ChangeUnlessServed::Otherwise
-            })
-        })
-        .await
-    }
-
-    async fn rewrite(&self, seen: Seen, rewrites: Vec<Rewrite>) -> Result<(), StoreError> {
-        run(self, move |transaction| {
-            seen::refuse_changed(transaction, &seen)?;
-            held::rewrite(transaction, &rewrites)
-        })
-        .await
+    fn has_room(&self) -> Result<(), StoreError> {
+        Engine::has_room(self)
     }
 
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::new();
         for KeyValue { key, value } in all(self, keys::entries(kind.as_str())).await? {
-            // What is gone, and a decision stands on what it was.
-            let EntryDocument { value: Some(value), .. } = parse(&key, &value)? else {
-                continue;
-            };
+            let EntryDocument { value, .. } = parse(&key, &value)?;
             entries.push(Entry { id: last(&key)?, value });
         }
         entries.sort_by(|a, b| a.id.cmp(&b.id));
@@ -332,7 +202,7 @@ impl<E: Engine + 'static> Store for E {
 
     async fn serve(&self) -> Result<(), StoreError> {
         Engine::serve(self).await?;
-        settle_nobodys(self).await
+        adopt(self, |document| document.replica.is_some() != self.replica().is_some()).await
     }
 
     fn serves_as(&self) -> Option<&str> {
@@ -353,7 +223,8 @@ impl<E: Engine + 'static> Store for E {
         // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
         let both = believed.min(tick.now);
         believed::forget(self, both, self.most_challenges()).await?;
-        settle_others(self, both).await?;
+        let long_ago = both.saturating_sub(PENDING_LIMIT_SECONDS);
+        adopt(self, |document| document.at < long_ago).await?;
         Ok(believed)
     }
 }

@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use attest::{EkDigest, Kind};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::instances;
-use attest_store::{Claim, Entry, EntryKind, Pending, Reading, Store};
+use attest_store::{Entry, EntryKind, Mode, Store, Transact};
 use cloud_fixtures::aws::Sts;
 use serde_json::json;
 
 use super::machine::Machine;
 use super::site::{self, GCP, STS, TPM};
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::meanwhile::after;
+use crate::support::meanwhile::meanwhile;
 use crate::support::stand_in::{Beside, StandIn};
 use crate::support::{Answer, Gateway, digest, tpm};
 
@@ -23,7 +23,10 @@ const NAME: &str = "worker-0";
 
 /// Writes another entry of the list, by which the machine may join as before, as `name`.
 async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
-    let found = enrolment::allowlisted(&mut Reading::of(store), ek).await.unwrap();
+    let found = store
+        .read(move |transaction| enrolment::allowlisted(transaction, ek))
+        .await
+        .unwrap();
     let added = found.map_or(0, |record| record.added + 1);
     let name = name.map(str::to_owned);
     let (pools, removed) = (Vec::new(), None);
@@ -36,14 +39,14 @@ async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
     enrolment::allow(store, ek, record, true).await.unwrap();
 }
 
-/// Changes the list before one step of a decision, and at each step and each look asks for the node's instance and name as another would.
+/// Changes the list before one transaction of a request, and before each asks for the node's instance and name as another would.
 #[derive(Debug)]
 struct Copying {
     store: Arc<dyn Store>,
     ek: EkDigest,
     /// What the list calls it from then on.
     renamed: Option<&'static str>,
-    /// The step before which that is done.
+    /// The transaction before which that is done.
     at: usize,
     steps: AtomicUsize,
     /// What belonged to the node once, and then to nobody.
@@ -61,18 +64,11 @@ impl Copying {
                 self.held.fetch_or(bit, Ordering::Relaxed);
             } else if self.held.load(Ordering::Relaxed) & bit != 0 {
                 self.free.fetch_or(bit, Ordering::Relaxed);
-                let claim = Claim {
-                    entry: Entry {
-                        id: id.to_owned(),
-                        value: json!({ "holder": "tpm:copy", "at": 1, "peer": "::1" }).to_string(),
-                    },
-                    instead_of: None,
+                let entry = Entry {
+                    id: id.to_owned(),
+                    value: json!({ "holder": "tpm:copy", "at": 1, "peer": "::1" }).to_string(),
                 };
-                let decision = Pending {
-                    decision: format!("copy-{bit}"),
-                    at: 1,
-                };
-                assert_eq!(self.store.claim(kind, claim, decision.into()).await.unwrap(), None);
+                assert_eq!(self.store.insert(kind, entry).await.unwrap(), None);
             }
         }
     }
@@ -80,7 +76,7 @@ impl Copying {
 
 #[async_trait]
 impl Beside for Copying {
-    async fn decided(&self) {
+    async fn transacts(&self, _: Mode) {
         self.look().await;
         if self.steps.fetch_add(1, Ordering::Relaxed) == self.at {
             note(&*self.store, self.ek, self.renamed).await;
@@ -92,7 +88,7 @@ impl Beside for Copying {
     }
 }
 
-/// What a machine gets that shows instance, name and token, while the list is changed before that step; and whether it came to that.
+/// What a machine gets that shows instance, name and token, while the list is changed before that transaction; and whether it came to that.
 async fn attest(at: usize, renamed: Option<&'static str>) -> (Gateway, Arc<dyn Store>, Answer, bool) {
     let gateway = site::init(r#"[["tpm", "gcp", "token"]]"#, &[TPM, GCP]);
     let case = tpm();
@@ -139,7 +135,7 @@ async fn attack_27_who_is_judged_anew_keeps_instance_and_name_meanwhile() {
         }
         at += 1;
     }
-    assert!(at >= 5, "{at} steps");
+    assert!(at >= 3, "{at} transactions");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +162,7 @@ async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_j
     let node = Machine::new().but(|machine| machine.tpm = Some(case));
     sts.add(node.session.clone());
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
-    let stand_in = after(&store, 0, 2, move |store| async move { note(&*store, ek, None).await });
+    let stand_in = meanwhile(&store, 2, move |store| async move { note(&*store, ek, None).await });
     in_process(&gateway, Arc::new(stand_in)).await;
     drop(node.attest(&gateway, &[Kind::Tpm, Kind::AwsSts]).await.ticket());
     assert_eq!(sts.requests().len(), 1);
@@ -184,8 +180,7 @@ async fn attack_27_who_had_the_instance_before_is_told_though_the_evidence_is_ju
     let machine = site::with_vtpm(Machine::new());
     let ek: EkDigest = digest(machine.tpm.as_ref().unwrap()).parse().unwrap();
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
-    // Its instance is superseded by then.
-    let stand_in = after(&store, 2, 1, move |store| async move { note(&*store, ek, None).await });
+    let stand_in = meanwhile(&store, 1, move |store| async move { note(&*store, ek, None).await });
     in_process(&gateway, Arc::new(stand_in)).await;
     drop(machine.attest(&gateway, &[Kind::Tpm, Kind::Gcp]).await.ticket());
     let record = gateway.records().pop().unwrap();

@@ -14,7 +14,7 @@ use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
 use attest_log::admin::{Act, By, ByObject, Thing, Verb};
 use attest_log::{Decision, Record};
-use attest_store::Store;
+use attest_store::{Store, StoreError, Transact};
 use cloud_fixtures::aws::Sts;
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM,
 use crate::log_builder::{self, BuiltEvent, EV_IPL, SHA1, SHA256, SHA384};
 use crate::support::kubelet::{self, CLIENT_CA, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
+use crate::support::pending;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 
@@ -308,6 +309,22 @@ fn late_ticket(gateway: &Gateway) -> String {
     bearer(&tickets::issue(&seal, &settings, &earned, issued).unwrap().text)
 }
 
+/// A decision that its gateway had not recorded when it ended.
+async fn recorded_late() -> Vec<Value> {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let decided = pending::evidence(&"e1".repeat(16), now() + 1, "ab".repeat(32).parse().unwrap());
+    let store = embedded(&gateway);
+    let kept = store.decide("d", move |transaction| transaction.decide(decided.clone()));
+    kept.await.unwrap_or_else(|error: StoreError| panic!("{error}"));
+    store.keep_mark().await.unwrap();
+    drop(store);
+    gateway.run();
+    gateway.records()
+}
+
 /// The fields of an object in any of the records.
 fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
     let objects = records.iter().filter_map(|record| record.pointer(pointer)?.as_object());
@@ -326,6 +343,7 @@ async fn what_is_written_is_the_schema() {
         administered().await,
         removed().await,
         booted_something_else().await,
+        recorded_late().await,
     ]
     .concat();
     for record in &records {

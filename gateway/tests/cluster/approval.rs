@@ -10,7 +10,7 @@ use std::process::Command;
 
 use attest::{NodeIdentity, SpkiSha256, purpose};
 use attest_machines::attested::{self, Attested};
-use attest_store::{Embedded, EntryKind, Pending, Reading, Store as _};
+use attest_store::{Embedded, EntryKind, Store as _, StoreError, Transact as _};
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use serde_json::{Value, json};

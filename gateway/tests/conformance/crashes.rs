@@ -1,30 +1,26 @@
 //! Processes that are killed, and an engine that stands still.
 
-use attest_store::Claim;
-
 use super::*;
 
 pub async fn what_was_answered_is_there_after_a_crash<P: Place>() {
     let place = P::empty().await;
     for round in 1..=5 {
         let store = place.open().await;
-        assert_eq!(spend_for(&*store, "a", 9, &format!("d{round}")).await, granted(round));
-        let claim = Claim {
-            entry: entry(&round.to_string(), "1"),
-            instead_of: None,
-        };
-        assert_eq!(
-            store
-                .claim(EntryKind::Name, claim, pending(&format!("d{round}")).into())
-                .await
-                .unwrap(),
-            None
-        );
+        let decision = round.to_string();
+        let id = decision.clone();
+        let written = store.decide(&decision, move |transaction| {
+            let found = transaction.spend(&thing("a", 9, 10), &Occasion::Any, 5)?;
+            transaction.put(EntryKind::Name, entry(&id, "1"))?;
+            transaction.decide(decided(&id))?;
+            Ok::<_, StoreError>(found)
+        });
+        assert_eq!(written.await.unwrap(), granted(round));
         crash(store);
         let store = place.open().await;
         assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), round);
         assert_eq!(store.list(EntryKind::Name).await.unwrap().len(), round as usize);
-        assert_eq!(store.pending().await.unwrap().len(), round as usize);
+        let expected: Vec<_> = (1..=round).map(|round| pending(&round.to_string())).collect();
+        assert_eq!(store.pending().await.unwrap(), expected);
         crash(store);
     }
 }
@@ -49,6 +45,8 @@ pub async fn a_settle_that_a_crash_has_lost_is_found_again<P: Place>() {
     store.settle("d1");
     store.settle("d2");
     assert!(store.give_back("d3").await.unwrap());
+    assert_eq!(store.pending().await.unwrap(), [without_use("d3")]);
+    store.settle("d3");
     place.close(store).await;
     let store = place.open().await;
     assert_eq!(store.pending().await.unwrap(), []);

@@ -12,8 +12,8 @@ const LATE: Occasion = Occasion::Late(Late {
 
 async fn late(store: &dyn Store, decision: &str, at: u64) -> Spend {
     let ticket = || thing("a", 5, 600);
-    let would = store.would_spend(ticket(), LATE, at).await.unwrap();
-    let found = store.spend_for(ticket(), LATE, pending_at(decision, at).into()).await.unwrap();
+    let would = would_spend(store, ticket(), LATE, at).await.unwrap();
+    let found = use_for(store, ticket(), LATE, decided_at(decision, at)).await;
     assert_eq!(would, found);
     found
 }
@@ -24,7 +24,7 @@ pub async fn what_has_expired_is_used_first_in_time_and_then_for_a_while<P: Plac
     assert_eq!(late(&*store, "d0", 1001).await, Spend::TooLate, "its first use");
     assert_eq!(late(&*store, "d1", 1000).await, granted(1));
     assert_eq!(late(&*store, "d2", 1100).await, granted(2), "for a while, from its first use on");
-    assert_eq!(late(&*store, "d3", 1101).await, Spend::Undecided);
+    assert_eq!(late(&*store, "d3", 1101).await, Spend::TooLate);
     store.settle("d1");
     store.settle("d2");
     place.close(store).await;
@@ -36,16 +36,9 @@ pub async fn what_has_expired_is_used_first_in_time_and_then_for_a_while<P: Plac
 pub async fn what_was_used_before_it_expired_is_too_late<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
-    let early = store
-        .spend_for(thing("a", 5, 600), Occasion::Any, pending_at("d1", 599).into())
-        .await
-        .unwrap();
+    let early = use_for(&*store, thing("a", 5, 600), Occasion::Any, decided_at("d1", 599)).await;
     assert_eq!(early, granted(1));
-    assert_eq!(
-        late(&*store, "d2", 601).await,
-        Spend::Undecided,
-        "whether it was used is not recorded"
-    );
+    assert_eq!(late(&*store, "d2", 601).await, Spend::TooLate, "also while that use is pending");
     store.settle("d1");
     assert_eq!(late(&*store, "d3", 601).await, Spend::TooLate);
 }
@@ -60,5 +53,5 @@ pub async fn a_late_use_that_comes_to_nothing_was_none<P: Place>() {
     // One of two that comes to nothing takes nothing from the other.
     assert!(store.give_back("d2").await.unwrap());
     assert_eq!(late(&*store, "d4", 1100).await, granted(1));
-    assert_eq!(late(&*store, "d5", 1101).await, Spend::Undecided);
+    assert_eq!(late(&*store, "d5", 1101).await, Spend::TooLate);
 }

@@ -1,17 +1,17 @@
-//! What a decision was made from is unchanged when what comes of it is written.
+//! A decision is by what stands when it is written.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::Seal;
-use attest_gateway::credentials::tickets::{self, Earned, StillListed, TicketError};
+use attest_gateway::credentials::tickets::{self, Earned, TicketError};
 use attest_gateway::credentials::tokens::{self, Draft, Node, RotateOptions, TokenError};
 use attest_gateway::settings::TicketSettings;
-use attest_machines::enrolment::{self, EkRecord, EnrolmentError};
+use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::instances::{self, InstanceRecord};
 use attest_machines::revocations;
-use attest_store::{Claim, Deciding, Reading, Seen, StoreError};
+use attest_store::EntryTransaction;
 use data_encoding::HEXLOWER;
 use tokio::sync::Semaphore;
 
@@ -58,110 +58,6 @@ async fn bind(store: &dyn Store, record: &InstanceRecord) {
 async fn revoke(store: &dyn Store, who: &str) {
     let all = BTreeSet::from([who.to_owned()]);
     revocations::revoke(store, &all, 1000, None).await.unwrap();
-}
-
-fn made_from(decision: &str, seen: &Seen) -> Deciding {
-    Deciding {
-        pending: pending(decision),
-        seen: seen.clone(),
-    }
-}
-
-pub async fn attack_44_what_was_decided_from_what_has_changed_since_is_not_written<P: Place>() {
-    let place = P::empty().await;
-    let (store, other) = (place.open().await, place.open().await);
-    store.put(EntryKind::Ek, entry("a", "1")).await.unwrap();
-    let mut reading = Reading::of(&*store);
-    for (kind, id, value) in [(EntryKind::Ek, "a", Some("1")), (EntryKind::Revoked, "a", None)] {
-        let found = reading.get(kind, id).await.unwrap();
-        assert_eq!(found, value.map(|value| entry(id, value)));
-    }
-    let seen = reading.seen();
-    let (any, claim) = (Occasion::Any, |id: &str| Claim {
-        entry: entry(id, "d"),
-        instead_of: None,
-    });
-    let mut decision = 0;
-    let mut tries = async |granted: bool| {
-        decision += 1;
-        let (name, claimed) = (format!("d{decision}"), format!("name {decision}"));
-        let made_from = || made_from(&name, seen);
-        let done = [
-            store.spend_for(thing("t", 9, 10), any.clone(), made_from()).await.map(drop),
-            store.claim(EntryKind::Name, claim(&claimed), made_from()).await.map(drop),
-            store.share(EntryKind::Name, entry("shared", "s"), made_from()).await.map(drop),
-            store.confirm(seen.clone()).await,
-        ];
-        for done in done {
-            assert_eq!(done.is_ok(), granted, "{name}");
-            assert!(granted || matches!(done, Err(StoreError::Changed { .. })), "{done:?}");
-        }
-        assert_eq!(store.get(EntryKind::Name, &claimed).await.unwrap().is_some(), granted);
-        assert_eq!(store.give_back(&name).await.unwrap(), granted, "{name}");
-        assert_eq!(store.uses(EntryKind::Ticket, "t").await.unwrap(), 0);
-    };
-    tries(true).await;
-    // What was there is another, is gone, is there again.
-    other.put(EntryKind::Ek, entry("a", "2")).await.unwrap();
-    tries(false).await;
-    other.remove(EntryKind::Ek, "a").await.unwrap();
-    tries(false).await;
-    other.put(EntryKind::Ek, entry("a", "1")).await.unwrap();
-    tries(true).await;
-    // What was not there is there, also by a decision that is not recorded.
-    other.put(EntryKind::Revoked, entry("a", "")).await.unwrap();
-    tries(false).await;
-    other.remove(EntryKind::Revoked, "a").await.unwrap();
-    let by_another = pending("other").into();
-    other
-        .claim(
-            EntryKind::Revoked,
-            Claim {
-                entry: entry("a", "1"),
-                instead_of: None,
-            },
-            by_another,
-        )
-        .await
-        .unwrap();
-    tries(false).await;
-    other.give_back("other").await.unwrap();
-    tries(true).await;
-    // Another id, and another kind.
-    other.put(EntryKind::Revoked, entry("b", "")).await.unwrap();
-    other.put(EntryKind::Token, entry("a", "")).await.unwrap();
-    tries(true).await;
-}
-
-pub async fn attack_44_what_a_decision_has_claimed_has_to_stay<P: Place>() {
-    let claim = |id: &str| Claim {
-        entry: entry(id, "n"),
-        instead_of: None,
-    };
-    // It is taken away, and written over, by an administrator.
-    for written_over in [None, Some(entry("own", "m"))] {
-        let place = P::empty().await;
-        let store = place.open().await;
-        let (mut own, mut other) = (Reading::of(&*store), Reading::of(&*store));
-        own.get(EntryKind::Name, "own").await.unwrap();
-        for id in ["own", "second"] {
-            assert_eq!(own.claim(EntryKind::Name, claim(id), &pending("d")).await.unwrap(), None);
-        }
-        assert!(other.share(EntryKind::Name, entry("own", "n"), &pending("other")).await.unwrap());
-        assert_eq!(other.claim(EntryKind::Name, claim("third"), &pending("other")).await.unwrap(), None);
-        for reading in [&own, &other] {
-            store.confirm(reading.seen().clone()).await.unwrap();
-        }
-        match written_over {
-            Some(entry) => store.put(EntryKind::Name, entry).await.unwrap(),
-            None => assert!(store.remove(EntryKind::Name, "own").await.unwrap()),
-        }
-        for (reading, decision) in [(&mut own, "d"), (&mut other, "other")] {
-            let refused = reading.claim(EntryKind::Name, claim("fourth"), &pending(decision)).await;
-            assert!(matches!(refused, Err(StoreError::Changed { .. })), "{refused:?}");
-            assert!(store.confirm(reading.seen().clone()).await.is_err());
-        }
-    }
 }
 
 /// What somebody does to a machine, or to its ticket's ground.
@@ -245,8 +141,13 @@ impl Attested {
     /// Uses the ticket; the number of the use.
     async fn redeem(&self, store: &dyn Store, decision: &str) -> Result<u32, TicketError> {
         let ticket = tickets::open(&self.seal, &self.settings, &self.ticket, "worker", NOW)?;
-        let redeemed = ticket.redeem(store, StillListed::default(), pending(decision)).await?;
-        Ok(redeemed.use_number())
+        let decided = decided(decision);
+        let redeemed = store.decide(decision, move |transaction| {
+            let redeemed = ticket.redeem(transaction)?;
+            transaction.decide(decided.clone())?;
+            Ok(redeemed.use_number())
+        });
+        redeemed.await
     }
 }
 
@@ -322,26 +223,10 @@ pub async fn attack_44_nothing_is_used_after_a_revocation_was_answered<P: Place>
         }
         for decision in before {
             attested.store.give_back(&decision).await.unwrap();
+            attested.store.settle(&decision);
         }
         revocations::restore(&*other, NAME, false).await.unwrap();
     }
-}
-
-pub async fn what_changes_again_and_again_is_not_decided_without_end<P: Place>() {
-    let place = P::empty().await;
-    let attested = Attested::at(&place).await;
-    let store = meanwhile(&place.open().await, usize::MAX, |store| async move {
-        let added = store.get(EntryKind::Ek, &ek().to_string()).await.unwrap().unwrap();
-        let mut record: EkRecord = serde_json::from_str(&added.value).unwrap();
-        record.added += 1;
-        enrolment::allow(&*store, ek(), record, false).await.unwrap();
-    });
-    let refused = attested.redeem(&store, "c").await;
-    assert!(
-        matches!(refused, Err(TicketError::Store(StoreError::Changed { kind: "ek", .. }))),
-        "{refused:?}"
-    );
-    assert_eq!(decisions(&*attested.store).await, [""; 0]);
 }
 
 /// What somebody does to a token.
@@ -397,9 +282,20 @@ pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>(
         };
         let text = tokens::create(&*store, draft, Path::new("/none"), NOW).await.unwrap().text;
         let id = store.list(EntryKind::Token).await.unwrap().remove(0).id;
-        let token = tokens::open(&*store, &text, "worker", "192.0.2.1".parse().unwrap(), NOW);
+        let open = |transaction: &mut EntryTransaction<'_>, text: &str| {
+            tokens::open(transaction, text, "worker", "192.0.2.1".parse().unwrap(), NOW)
+        };
+        // As it is looked at before, and where it is used.
+        let shown = text.clone();
+        let looked = store.read(move |transaction| open(transaction, &shown).map(drop));
+        looked.await.unwrap();
         let meanwhile = meanwhile(&store, 1, move |store| async move { step.is_done(&*store).await });
-        let redeemed = token.await.unwrap().redeem(&meanwhile, Node::Unknown, pending("d").into()).await;
+        let redeemed = meanwhile.decide("d", move |transaction| {
+            let redeemed = open(transaction, &text)?.redeem(transaction, Node::Unknown)?;
+            transaction.decide(decided("d"))?;
+            Ok(redeemed)
+        });
+        let redeemed: Result<_, TokenError> = redeemed.await;
         match redeemed {
             Ok(redeemed) => {
                 assert_eq!((expected, redeemed.use_number()), ("", 1), "{step:?}");
@@ -422,18 +318,23 @@ pub async fn attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwh
     let place = P::empty().await;
     let store = place.open().await;
     let meanwhile = meanwhile(&store, 1, |store| async move { revoke(&*store, tpm().as_str()).await });
-    let mut reading = Reading::of(&meanwhile);
-    revocations::refuse(&mut reading, &[NAME], &[tpm().as_str()]).await.unwrap();
-    let decision = pending("d");
-    let claimed = enrolment::claim_name(&mut reading, NAME, &tpm(), &decision).await;
-    assert!(
-        matches!(claimed, Err(EnrolmentError::Store(StoreError::Changed { kind: "revoked", .. }))),
-        "{claimed:?}"
-    );
+    let take = async |store: &dyn Store| {
+        let taken = store.decide("d", |transaction| {
+            revocations::refuse(transaction, &[NAME], &[tpm().as_str()])?;
+            enrolment::settle_name(transaction, None, Some(NAME), &tpm())?;
+            transaction.decide(decided("d"))?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        });
+        taken.await
+    };
+    let refused = take(&meanwhile).await.unwrap_err();
+    assert!(refused.to_string().contains("was revoked"), "{refused}");
     assert!(enrolment::names(&*store).await.unwrap().is_empty() && decisions(&*store).await.is_empty());
-    // Unchanged, it is taken, with both of its entries, which were looked at before.
+    // Unchanged, it is taken, with both of its entries.
     revocations::restore(&*store, tpm().as_str(), false).await.unwrap();
-    enrolment::claim_name(&mut reading, NAME, &tpm(), &decision).await.unwrap();
+    take(&*store).await.unwrap();
+    assert_eq!(store.list(EntryKind::NameOf).await.unwrap(), [entry(tpm().as_str(), NAME)]);
+    assert_eq!(store.pending().await.unwrap(), [without_use("d")]);
     store.settle("d");
     assert_eq!(enrolment::names(&*store).await.unwrap().len(), 1);
 }
@@ -447,7 +348,7 @@ pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: P
         enrolment::allow(&*store, ek(), allowed(&["infra"]), false).await.unwrap();
     });
     assert!(enrolment::disallow(&narrowed, ek(), 1000).await.unwrap());
-    let listed = || async { enrolment::allowlisted(&mut Reading::of(&*store), ek()).await.unwrap() };
+    let listed = || async { store.read(|transaction| enrolment::allowlisted(transaction, ek())).await.unwrap() };
     let removed = |pools: &[&str], at| {
         let removed = Some(at);
         Some(EkRecord { removed, ..allowed(pools) })

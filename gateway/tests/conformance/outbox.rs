@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest_store::{Change, EntryKind, Store, StoreError, Witness};
+use attest_store::{Change, EntryKind, Store, StoreError, Transact, Witness};
 
 use super::{Place, entry};
 
@@ -50,6 +50,12 @@ pub async fn each_change_is_told_of_once_with_what_was_and_what_is<P: Place>() {
     assert!(hands.change(EntryKind::Ek, before.clone(), after.clone()).await.unwrap());
     assert!(!hands.change(EntryKind::Ek, before, after).await.unwrap());
     assert!(hands.remove(EntryKind::Ek, "e/1").await.unwrap());
+    // What a refused transaction would have changed was not changed.
+    let refused = hands.transact(|transaction| {
+        transaction.put(EntryKind::Ek, entry("e/4", "1"))?;
+        Err::<(), _>(StoreError::Random)
+    });
+    assert!(matches!(refused.await, Err(StoreError::Random)));
     hands.tell("said".to_owned()).await.unwrap();
     // Whoever has nobody to tell of it changes what he changes.
     store.put(EntryKind::Ek, entry("e/3", "1")).await.unwrap();

@@ -1,7 +1,5 @@
 //! What is of limited use.
 
-use attest_store::{Occasion, Spend};
-
 use super::*;
 
 pub async fn attack_18_of_many_that_race_for_few_uses_just_so_many_win<P: Place>() {
@@ -70,7 +68,8 @@ pub async fn a_use_that_is_given_back_is_free_again_once_and_with_its_number<P: 
     assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1);
     assert_eq!(spend_for(&*store, "a", 2, "d4").await, granted(1));
     assert_eq!(spend_for(&*store, "a", 2, "d5").await, Spend::Exhausted);
-    assert_eq!(store.pending().await.unwrap(), [pending("d4")]);
+    assert_eq!(store.pending().await.unwrap(), [without_use("d1"), pending("d4")]);
+    store.settle("d1");
     store.settle("d4");
     place.close(store).await;
     let store = place.open().await;
@@ -92,19 +91,19 @@ pub async fn what_was_spent_is_spent_after_a_restart<P: Place>() {
     assert_eq!(other_kind, granted(1), "each kind has its own ids");
 }
 
-pub async fn a_decision_stands_on_a_use_once<P: Place>() {
+pub async fn a_decision_without_a_use_gives_none_back<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
-    assert_eq!(spend_for(&*store, "a", 3, "d").await, granted(1));
-    store
-        .spend_for(thing("a", 3, 10), Occasion::Any, pending("d").into())
-        .await
-        .unwrap_err();
-    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1, "the second one was not made");
-    assert_eq!(spend_for(&*store, "b", 3, "d").await, granted(1), "something else is another use");
-    assert!(store.give_back("d").await.unwrap());
-    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 0);
-    assert_eq!(store.uses(EntryKind::Ticket, "b").await.unwrap(), 0);
+    assert_eq!(spend_for(&*store, "a", 1, "d1").await, granted(1));
+    let written = store.decide("d2", |transaction| {
+        transaction.put(EntryKind::Name, entry("n", "1"))?;
+        transaction.decide(decided("d2"))
+    });
+    written.await.unwrap();
+    assert_eq!(store.pending().await.unwrap(), [pending("d1"), without_use("d2")]);
+    assert!(!store.give_back("d2").await.unwrap());
+    assert!(!store.give_back("never there").await.unwrap());
+    assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 1);
 }
 
 pub async fn what_is_pending_is_told_the_oldest_first<P: Place>() {
@@ -113,12 +112,10 @@ pub async fn what_is_pending_is_told_the_oldest_first<P: Place>() {
     let mut told = Vec::new();
     for (decision, at) in [("d3", 7), ("d1", 9), ("d2", 7), ("d4", 1)] {
         told.push(pending_at(decision, at));
-        let spent = store
-            .spend_for(thing(decision, 1, 10), Occasion::Any, pending_at(decision, at).into())
-            .await;
-        assert_eq!(spent.unwrap(), granted(1));
+        let spent = use_for(&*store, thing(decision, 1, 10), Occasion::Any, decided_at(decision, at)).await;
+        assert_eq!(spent, granted(1));
     }
-    told.sort_by(|a, b| (a.at, &a.decision).cmp(&(b.at, &b.decision)));
+    told.sort_by(|a, b| (a.decided.at, &a.decided.decision).cmp(&(b.decided.at, &b.decided.decision)));
     assert_eq!(store.pending().await.unwrap(), told);
 }
 
@@ -126,13 +123,13 @@ pub async fn to_look_uses_nothing_up<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
     for _ in 0..3 {
-        let would = store.would_spend(thing("a", 1, 10), Occasion::Any, 5).await.unwrap();
+        let would = would_spend(&*store, thing("a", 1, 10), Occasion::Any, 5).await.unwrap();
         assert_eq!(would, granted(1));
     }
     assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 0);
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), granted(1));
     assert_eq!(
-        store.would_spend(thing("a", 1, 10), Occasion::Any, 5).await.unwrap(),
+        would_spend(&*store, thing("a", 1, 10), Occasion::Any, 5).await.unwrap(),
         Spend::Exhausted
     );
 }

@@ -1,13 +1,15 @@
 //! A store that was moved: nobody goes on with it where it was, and what was under way is decided before.
 
 use attest_gateway::settings::Settings;
-use attest_store::{AnyStore, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{AnyStore, EntryKind, Occasion, Spend, Spendable, Store};
 use cloud_fixtures::etcd::signal;
 
 use super::gateways::gateway;
 use super::house::{backup, copy, gateway as embedded_gateway, refusal};
 use super::*;
+use crate::conformance::{decided_at, pending_at, use_for, would_spend};
 use crate::support::kubelet::embedded;
+use crate::support::pending::{evidence, is_recorded_late};
 use crate::support::{Gateway, POOL, bearer, now};
 
 /// A gateway on the same store, on another host, that does not serve; `to.toml` names a place that is free.
@@ -86,7 +88,8 @@ async fn good_again(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_under_way_when_a_gateway_was_killed_is_decided_by_its_log_before_the_store_moves() {
+async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_before_the_store_moves() {
+    const LOST: [&str; 2] = ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdee"];
     let site = Site::start();
     let mut gateway = embedded_gateway(&site);
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
@@ -96,39 +99,54 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_decided_by_its_log_befo
     let recorded = gateway.records().pop().unwrap()["id"].as_str().unwrap().to_owned();
     gateway.kill();
     let under_way = async |store: &dyn Store, id: &str, decision: &str| {
-        let (decision, at) = (decision.to_owned(), now() + 60);
-        let pending = Pending { decision, at };
-        let spent = store.spend_for(ticket(id), Occasion::Any, pending.into()).await.unwrap();
+        let decided = evidence(decision, now() + 60, "ab".repeat(32).parse().unwrap());
+        let spent = use_for(store, ticket(id), Occasion::Any, decided).await;
         assert!(matches!(spent, Spend::Granted { .. }), "{spent:?}");
     };
     let store = embedded(&gateway);
     under_way(&store, "served", &recorded).await;
-    under_way(&store, "lost", "0123456789abcdef0123456789abcdef").await;
+    under_way(&store, "lost", LOST[0]).await;
     drop(store);
     let moved = copy(&gateway, "embedded.toml", "etcd.toml");
     let said = String::from_utf8(moved.stdout).unwrap();
     assert!(
-        moved.status.success() && said.contains("1 were given back, and 0 count as used"),
+        moved.status.success() && said.contains("1 uses of tickets and tokens were given back; 1 decisions go with the store"),
         "{said}"
     );
-    assert_eq!(site.etcd.ctl(&["get", "--prefix", "a/gateway/kv/pending/"]), "");
+    let gone_along = site.etcd.ctl(&["get", "--prefix", "--keys-only", "a/gateway/kv/pending/"]);
+    assert!(
+        gone_along.trim().ends_with(LOST[0]) && !gone_along.contains(&recorded),
+        "{gone_along}"
+    );
     assert_eq!(good_again(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
     // And back.
     let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap().store).unwrap();
-    under_way(&store, "lost again", "0123456789abcdef0123456789abcdee").await;
+    under_way(&store, "lost again", LOST[1]).await;
     drop(store);
     super::house::remove(&gateway);
     let moved = copy(&gateway, "etcd.toml", "embedded.toml");
     let said = String::from_utf8(moved.stdout).unwrap();
     assert!(
-        moved.status.success() && said.contains("1 were given back, and 0 count as used"),
+        moved.status.success() && said.contains("1 uses of tickets and tokens were given back; 2 decisions go with the store"),
         "{said}"
     );
-    assert_eq!(embedded(&gateway).pending().await.unwrap(), []);
     assert_eq!(
         good_again(&gateway, "embedded.toml", &["served", "lost again"]).await,
         [false, true]
     );
+    // The next start records both, each once.
+    for _ in 0..2 {
+        gateway.run();
+        let records = gateway.records();
+        for lost in LOST {
+            let late: Vec<_> = records.iter().filter(|record| record["id"] == lost).collect();
+            assert_eq!(late.len(), 1, "{records:?}");
+            is_recorded_late(late[0]);
+        }
+        gateway.terminate();
+        assert!(gateway.wait().success());
+    }
+    assert_eq!(embedded(&gateway).pending().await.unwrap(), []);
 }
 
 /// A backup that is taken into another engine has some that no gateway there takes for its own.
@@ -140,26 +158,24 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
         let gateway = embedded_gateway(&site);
         let open = |settings: &str| AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
         std::fs::create_dir_all(gateway.path("state")).unwrap();
-        let pending = Pending {
-            decision: "d1".to_owned(),
-            at: now(),
-        };
-        open(from).spend_for(ticket("t"), Occasion::Any, pending.into()).await.unwrap();
+        let at = now();
+        use_for(&open(from), ticket("t"), Occasion::Any, decided_at("d1", at)).await;
         assert!(backup(&gateway, from, "store.jsonl").status.success());
         let taken = super::house::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
         let taken = { taken }.output().unwrap();
         assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
         let store = open(to);
-        let standing_on = async || store.would_spend(ticket("t"), Occasion::Any, now()).await.unwrap();
         Store::serve(&store).await.unwrap();
-        assert_eq!(standing_on().await, Spend::Exhausted);
-        assert!(!store.give_back("d1").await.unwrap(), "{to}: nobody stands on it any more");
+        let would = would_spend(&store, ticket("t"), Occasion::Any, now()).await;
+        assert_eq!(would.unwrap(), Spend::Exhausted);
+        assert_eq!(
+            store.pending().await.unwrap(),
+            [pending_at("d1", at)],
+            "{to}: it is to be recorded here"
+        );
+        assert!(!store.give_back("d1").await.unwrap(), "{to}: its use counts");
         // What is under way at a start is another's.
-        let pending = Pending {
-            decision: "d2".to_owned(),
-            at: now(),
-        };
-        store.spend_for(ticket("u"), Occasion::Any, pending.into()).await.unwrap();
+        use_for(&store, ticket("u"), Occasion::Any, decided_at("d2", now())).await;
         drop(store);
         let store = open(to);
         Store::serve(&store).await.unwrap();

@@ -1,9 +1,10 @@
-//! What decisions of one gateway stand on is not another's to give back: what became of them stands in its own log.
+//! Decisions of one gateway are not another's to record or to give back while it may come back: its own log says what became of them.
 
 use attest_store::etcd::Etcd;
 use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
 
 use super::Site;
+use crate::conformance::{decided_at, pending_at, use_for};
 
 const DAY: u64 = 86_400;
 
@@ -17,16 +18,12 @@ fn ticket() -> Spendable {
 }
 
 async fn spend(store: &Etcd, decision: &str) -> Spend {
-    let pending = Pending {
-        decision: decision.to_owned(),
-        at: 1000,
-    };
-    store.spend_for(ticket(), Occasion::Any, pending.into()).await.unwrap()
+    use_for(store, ticket(), Occasion::Any, decided_at(decision, 1000)).await
 }
 
 async fn pending(store: &Etcd) -> Vec<String> {
     let pending = store.pending().await.unwrap();
-    pending.into_iter().map(|pending| pending.decision).collect()
+    pending.into_iter().map(|pending| pending.decided.decision).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,8 +56,12 @@ async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
     tick(&one, 1002 + 7 * DAY).await;
     assert_eq!(pending(&one).await, ["d1"], "it is back");
     tick(&other, 1002 + 7 * DAY).await;
+    // It is the other's to record from now on, and its use counts.
     assert!(pending(&one).await.is_empty());
-    assert!(!one.give_back("d1").await.unwrap());
+    assert_eq!(other.pending().await.unwrap(), [pending_at("d1", 1000)]);
+    for store in [&one, &other] {
+        assert!(!store.give_back("d1").await.unwrap());
+    }
     assert_eq!(spend(&other, "d2").await, Spend::Exhausted);
 }
 
@@ -84,6 +85,11 @@ async fn what_a_gateway_that_serves_had_used_is_its_own_to_give_back_whatever_th
     drop(one);
     tick().await;
     assert!(pending(&site.open("one")).await.is_empty());
+    let given_back = Pending {
+        has_use: false,
+        ..pending_at("d1", 1000)
+    };
+    assert_eq!(other.pending().await.unwrap(), [given_back, pending_at("d2", 1000)]);
     assert_eq!(spend(&other, "d3").await, Spend::Exhausted);
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use attest_store::{EntryKind, Occasion, Spend, Spendable, Store};
 
 use super::*;
+use crate::conformance::{decided, use_for};
 
 pub async fn a_transaction_is_done_as_a_whole_or_not_at_all<S: Site>() {
     let site = S::start();
@@ -70,8 +71,7 @@ pub async fn attack_18_of_two_replicas_that_race_for_one_ticket_exactly_one_spen
             limit: 1,
             remember_until: 10,
         };
-        let decision = Pending { decision, at: 5 };
-        store.spend_for(ticket, Occasion::Any, decision.into()).await.unwrap()
+        use_for(store, ticket, Occasion::Any, decided(&decision)).await
     };
     for round in 0..200 {
         let id = format!("t{round}");

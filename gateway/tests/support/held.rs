@@ -1,33 +1,33 @@
 //! A store that keeps requests waiting, so that a test can do something in their midst.
 
 use async_trait::async_trait;
-use attest_store::Embedded;
+use attest_store::{Embedded, Mode};
 use tokio::sync::Semaphore;
 
 use super::stand_in::{Beside, StandIn};
 
-/// Each use is made durable, and then its request waits until it is let go.
+/// Each decision waits before its transaction until it is let go.
 pub type Held = StandIn<Hold>;
 
 #[derive(Debug)]
 pub struct Hold {
-    made: Semaphore,
+    came: Semaphore,
     go_on: Semaphore,
 }
 
-/// A store that holds each use.
+/// A store that holds each decision.
 pub fn held(store: Embedded) -> Held {
     let hold = Hold {
-        made: Semaphore::new(0),
+        came: Semaphore::new(0),
         go_on: Semaphore::new(0),
     };
     StandIn::new(store, hold)
 }
 
 impl Hold {
-    /// Waits until one more use was made.
-    pub async fn made(&self) {
-        self.made.acquire().await.unwrap().forget();
+    /// Waits until one more decision has come to its transaction.
+    pub async fn came(&self) {
+        self.came.acquire().await.unwrap().forget();
     }
 
     /// Lets so many requests go on, now or when they come.
@@ -38,8 +38,10 @@ impl Hold {
 
 #[async_trait]
 impl Beside for Hold {
-    async fn used(&self) {
-        self.made.add_permits(1);
-        self.go_on.acquire().await.unwrap().forget();
+    async fn transacts(&self, mode: Mode) {
+        if mode == Mode::ForRecord {
+            self.came.add_permits(1);
+            self.go_on.acquire().await.unwrap().forget();
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody changes the store when a decision has read it all, and has written nothing.
+//! Somebody changes the store between two transactions of a request.
 
 use std::fmt::{self, Debug, Formatter};
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use attest_store::Store;
+use attest_store::{Mode, Store};
 use tokio::sync::Semaphore;
 
 use super::stand_in::{Beside, StandIn};
@@ -17,7 +17,9 @@ type Step = Box<dyn Fn(Arc<dyn Store>) -> Pin<Box<dyn Future<Output = ()> + Send
 pub struct Meanwhile {
     store: Arc<dyn Store>,
     step: Step,
-    /// How many steps of decisions are left alone still.
+    /// The transactions that count.
+    counts: fn(Mode) -> bool,
+    /// How many of them are left alone still.
     before: AtomicUsize,
     left: Semaphore,
 }
@@ -30,7 +32,10 @@ impl Debug for Meanwhile {
 
 #[async_trait]
 impl Beside for Meanwhile {
-    async fn decided(&self) {
+    async fn transacts(&self, mode: Mode) {
+        if !(self.counts)(mode) {
+            return;
+        }
         let one_less = |before: usize| before.checked_sub(1);
         if self.before.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
             return;
@@ -42,26 +47,36 @@ impl Beside for Meanwhile {
     }
 }
 
-/// A store in which this is done meanwhile, so many times.
+/// A store in which this is done before each transaction that writes, so many times.
 pub fn meanwhile<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
     times: usize,
     step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,
 ) -> StandIn<Meanwhile> {
-    after(store, 0, times, step)
+    stand_in(store, |mode| mode != Mode::Read, 0, times, step)
 }
 
-/// The same, once so many steps of decisions were left alone: a decision has written something by then.
+/// A store in which this is done once: after so many transactions of any mode, and before the next.
 pub fn after<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
-    steps: usize,
+    transactions: usize,
+    step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,
+) -> StandIn<Meanwhile> {
+    stand_in(store, |_| true, transactions, 1, step)
+}
+
+fn stand_in<F: Future<Output = ()> + Send + 'static>(
+    store: &Arc<dyn Store>,
+    counts: fn(Mode) -> bool,
+    before: usize,
     times: usize,
     step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,
 ) -> StandIn<Meanwhile> {
     let beside = Meanwhile {
         store: Arc::clone(store),
         step: Box::new(move |store| Box::pin(step(store))),
-        before: AtomicUsize::new(steps),
+        counts,
+        before: AtomicUsize::new(before),
         left: Semaphore::new(times.min(Semaphore::MAX_PERMITS)),
     };
     StandIn::over(Arc::clone(store), beside)

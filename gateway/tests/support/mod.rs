@@ -21,6 +21,7 @@ pub mod kubelet;
 pub mod log_schema;
 pub mod meanwhile;
 pub mod node;
+pub mod pending;
 pub mod served;
 pub mod stand_in;
 

@@ -33,14 +33,13 @@ use self::means::{Means, TpmMeans};
 /// How often to start again with a new challenge when the old one was spent (the answer was lost) or has expired (the TPM is slow).
 const CHALLENGES_LIMIT: usize = 3;
 /// The gateway's codes that are worth a new challenge. Azure's metadata server may repeat a document for an earlier nonce.
-const WORTH_ANOTHER_CHALLENGE: [&str; 8] = [
+const WORTH_ANOTHER_CHALLENGE: [&str; 7] = [
     "challenge-spent",
     "challenge-expired",
     "azure-document-nonce",
     "cloud-unavailable",
     "machine-awaited",
     "machines-unknown",
-    "undecided",
     "value-awaited",
 ];
 /// Highest PCR that may be quoted. 16 and 23 can be reset by anybody, 17 to 22 by a dynamic launch: they say nothing about a boot.

@@ -32,13 +32,7 @@ use crate::patience::Patience;
 use crate::pointer::GatewaySource;
 
 /// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
-const SPENT_ALL_THE_SAME: &[&str] = &[
-    "cloud-unavailable",
-    "machine-awaited",
-    "machines-unknown",
-    "undecided",
-    "value-awaited",
-];
+const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-awaited", "machines-unknown", "value-awaited"];
 
 /// What stands behind a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]

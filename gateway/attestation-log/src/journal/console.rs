@@ -44,7 +44,7 @@ pub(super) fn show_event(event: &Event) {
 }
 
 /// The line for people.
-pub(super) fn show(record: &Record) {
+pub(super) fn show<C, B>(record: &Record<C, B>) {
     let Record {
         decision,
         verdict,

@@ -24,8 +24,8 @@ use attest_system::files::FileError;
 pub use pass::{Held, Retention, Tended};
 
 use super::blobs::BlobError;
+use super::found_decisions::PendingDecision;
 use super::journal_error::JournalError;
-use super::outcomes::PendingDecision;
 use super::store_link::StoreFailure;
 
 /// Where checkpoints of segments stand that were removed, beside the log.
@@ -51,14 +51,8 @@ pub trait PendingDecisions: Sync {
     /// Returns the trusted time, in seconds since 1970, at this time of the clock: one that jumps ahead makes nothing old at once.
     fn trusted_time(&self, now: u64) -> impl Future<Output = Result<u64, StoreFailure>> + Send;
 
-    /// Returns the decisions that are neither settled nor given back.
+    /// Returns the decisions that are not known to be recorded, the oldest first.
     fn pending(&self) -> impl Future<Output = Result<Vec<PendingDecision>, StoreFailure>> + Send;
-
-    /// Says that a decision is recorded: what it used up stays used.
-    fn settle(&self, id: &str);
-
-    /// Gives back what a decision has used up for which nobody got anything.
-    fn give_back(&self, id: &str) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 }
 
 /// Nothing more is removed for now.

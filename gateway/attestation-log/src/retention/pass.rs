@@ -9,8 +9,8 @@ use attest_system::clock::Clock;
 use attest_system::files;
 
 use super::super::blobs::{Blobs, Sweep};
+use super::super::found_decisions::PendingDecision;
 use super::super::journal::Journal;
-use super::super::outcomes::{Outcome, Outcomes, PendingDecision};
 use super::super::removal::{Past, Removal};
 use super::content::Content;
 use super::survey::{Due, Survey};
@@ -20,7 +20,7 @@ use super::{PendingDecisions, RetentionError, Rule, kept_lines, named, unnamed};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub segments: usize,
-    /// A decision that should be over, and of which nobody has said what became of it.
+    /// A decision that should be recorded by now, and is not.
     pub undecided: Option<PendingDecision>,
 }
 
@@ -59,8 +59,6 @@ pub struct Retention {
     looked: Mutex<Option<(PathBuf, u64)>>,
     /// What was said last, and may not be done: whoever keeps a segment from being removed does not have it said each time.
     said: Mutex<Option<Removal>>,
-    /// Decisions that were looked for in the log and not found: whoever makes one that late settles it then.
-    unrecorded: Mutex<BTreeSet<String>>,
 }
 
 impl fmt::Debug for Retention {
@@ -82,7 +80,6 @@ impl Retention {
             blobs,
             looked: Mutex::default(),
             said: Mutex::default(),
-            unrecorded: Mutex::default(),
         }
     }
 
@@ -134,7 +131,7 @@ impl Retention {
             let Some(rule) = due.is_past(self.rule, latest, trusted) else {
                 break;
             };
-            if let Some(held) = self.needed(journal, decisions, latest.max(due.segment.ended), now).await? {
+            if let Some(held) = Self::needed(decisions, latest.max(due.segment.ended), now).await? {
                 return Ok(Some(Held { segments: left, ..held }));
             }
             let mut going = Going::new(self, due, rule);
@@ -160,54 +157,13 @@ impl Retention {
     }
 
     /// Returns whether a decision needs a segment that reaches to this second: after a kill, the log has to reach back to the decision.
-    async fn needed(
-        &self,
-        journal: &Journal,
-        decisions: &impl PendingDecisions,
-        reaches_to: u64,
-        now: u64,
-    ) -> Result<Option<Held>, RetentionError> {
-        let pending = self.pending(journal, decisions, reaches_to, now).await?;
-        Ok(pending.into_iter().next().map(|first| Held {
+    async fn needed(decisions: &impl PendingDecisions, reaches_to: u64, now: u64) -> Result<Option<Held>, RetentionError> {
+        let pending = decisions.pending().await.map_err(RetentionError::Store)?;
+        let first = pending.into_iter().find(|pending| pending.at <= reaches_to);
+        Ok(first.map(|first| Held {
             undecided: is_overdue(&first, now).then_some(first),
             ..Held::default()
         }))
-    }
-
-    /// The decisions that were made up to this second, the oldest first, and of which it is not known what became of them. Where the log says it, and the
-    /// store has not been told, it is told now.
-    async fn pending(
-        &self,
-        journal: &Journal,
-        decisions: &impl PendingDecisions,
-        reaches_to: u64,
-        now: u64,
-    ) -> Result<Vec<PendingDecision>, RetentionError> {
-        let in_reach = async || {
-            let pending = decisions.pending().await.map_err(RetentionError::Store)?.into_iter();
-            Ok::<_, RetentionError>(pending.filter(|pending| pending.at <= reaches_to).collect::<Vec<_>>())
-        };
-        let pending = in_reach().await?;
-        let mut overdue: Vec<PendingDecision> = pending.iter().filter(|pending| is_overdue(pending, now)).cloned().collect();
-        let looked_for = self.unrecorded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        overdue.retain(|pending| !looked_for.contains(&pending.id));
-        if overdue.is_empty() {
-            return Ok(pending);
-        }
-        let (log, wanted) = (self.log.clone(), overdue.clone());
-        let outcomes = journal.aside(move || Outcomes::of(&log, &wanted).map_err(RetentionError::at(&log)));
-        let outcomes = outcomes.await.ok_or(RetentionError::Ends)??;
-        let mut unrecorded = Vec::new();
-        for PendingDecision { id, .. } in overdue {
-            match outcomes.get(&id) {
-                Some(Outcome::Given) => decisions.settle(&id),
-                // Its gateway was told so, and could not have the store do it.
-                Some(Outcome::Refused) => decisions.give_back(&id).await.map_err(RetentionError::Store)?,
-                None => unrecorded.push(id),
-            }
-        }
-        self.unrecorded.lock().unwrap_or_else(PoisonError::into_inner).extend(unrecorded);
-        in_reach().await
     }
 
     /// Says that a segment is removed, unless that was the last thing that was said.

@@ -16,7 +16,7 @@ use super::super::chain::Link;
 use super::super::journal::{Journal, LargeParts};
 use super::super::log_key::LogKey;
 use super::super::reading::{Bytes, Found, Lines, lines_of};
-use super::super::record::{Decision, Record, Verdict};
+use super::super::record::{Decision, Record};
 use super::super::removal::Past;
 use super::super::segments::{SegmentLimits, closed_segments};
 use super::super::signer::Signer;
@@ -126,7 +126,7 @@ async fn what_a_decision_needs_stays() {
         for _ in 0..2 {
             assert_eq!(process.tend(&site).await.unwrap(), held, "{at}");
         }
-        site.decisions.undo(&pending(at).id);
+        site.decisions.settle(&pending(at).id);
     }
     assert_eq!((site.segments(), said(&site).len()), (3, 0));
     site.decisions.decide(&pending(51));
@@ -205,41 +205,22 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_decision_whose_end_the_store_was_not_told_is_told_it_by_the_log() {
-    for (verdict, is_good_again) in [(Some(Verdict::Served), false), (Some(Verdict::Refused), true), (None, false)] {
-        let site = Site::new();
-        let process = site.written().await;
-        let by_size = Rule { age: None, bytes: Some(1) };
-        let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
-        let decision = "d".repeat(32);
-        let pending = PendingDecision {
-            id: decision.clone(),
-            at: 7,
-        };
-        site.decisions.decide(&pending);
-        if let Some(verdict) = verdict {
-            let mut record = Record::new(decision.clone(), Decision::Config, 260, "peer".to_owned(), "worker".to_owned());
-            record.verdict = verdict;
-            process.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
-        }
-        let tend = async |now| {
-            retention
-                .tend(&process.journal, &site.decisions, Clock::Fixed(now))
-                .await
-                .into_result()
-                .unwrap()
-        };
-        // As long as it may be under way, nobody asks.
-        let under_way = tend(607).await.unwrap();
-        assert_eq!((under_way.undecided, site.segments()), (None, 3), "{verdict:?}");
-        assert_eq!(site.decisions.left(), std::slice::from_ref(&pending));
-        let over = tend(608).await;
-        if verdict.is_some() {
-            assert_eq!((over, site.segments()), (None, 0), "{verdict:?}");
-        } else {
-            // It may be recorded still, by a process that stood still: it is given back by nobody but the next start.
-            assert_eq!((over.unwrap().undecided, site.segments()), (Some(pending), 3));
-        }
-        assert_eq!(site.decisions.is_given_back(&decision), is_good_again, "{verdict:?}");
-    }
+async fn a_decision_that_is_not_recorded_keeps_its_segments_and_is_told_once_it_should_be() {
+    let site = Site::new();
+    let process = site.written().await;
+    let by_size = Rule { age: None, bytes: Some(1) };
+    let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
+    let pending = PendingDecision { id: "d".repeat(32), at: 7 };
+    site.decisions.decide(&pending);
+    let tend = async |now| {
+        let tended = retention.tend(&process.journal, &site.decisions, Clock::Fixed(now)).await;
+        tended.into_result().unwrap()
+    };
+    // As long as it may be under way, nobody asks.
+    let under_way = tend(607).await.unwrap();
+    assert_eq!((under_way.undecided, site.segments()), (None, 3));
+    assert_eq!(tend(608).await.unwrap().undecided.as_ref(), Some(&pending));
+    assert_eq!(site.segments(), 3);
+    site.decisions.settle(&pending.id);
+    assert_eq!((tend(608).await, site.segments()), (None, 0));
 }

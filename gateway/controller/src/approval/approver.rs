@@ -10,7 +10,7 @@ use attest_log::admin::{By, Verb};
 use attest_machines::attested::{self, Attested, Held};
 use attest_machines::names::NamePatterns;
 use attest_recording::Acting;
-use attest_store::{Reading, Store, StoreError, Turn};
+use attest_store::{EntryKind, Store, StoreError, Transact, Turn};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
@@ -269,10 +269,9 @@ impl Approver {
             (Err(error), Purpose::Serving) => return Ok(Some(Reason::Request(error.clone()))),
         };
         let name = request.name.as_str();
-        let mut reading = Reading::of(&**store);
         match csr.purpose {
             Purpose::Serving => {
-                let held = attested::held(&mut reading, name, None).await?;
+                let held = self::held(&**store, name, None).await?;
                 if let Err(reason) = self.judge_serving(csr, facts, &held, memory).await? {
                     return Ok(Some(reason));
                 }
@@ -285,17 +284,17 @@ impl Approver {
                 Ok(None)
             }
             Purpose::Client => {
-                let owner = attested::owner(&mut reading, name).await?;
+                let owner = store.get(EntryKind::Name, name).await?.map(|entry| entry.value);
                 let found = candidates(name, owner.as_deref(), facts);
                 let candidate = match found.as_slice() {
-                    [(identity, attested)] => Some((identity.as_str(), attested)),
+                    [(identity, attested)] => Some((identity.clone(), attested.clone())),
                     _ => None,
                 };
-                let mut held = attested::held(&mut reading, name, candidate).await?;
+                let mut held = self::held(&**store, name, candidate).await?;
                 // What was spent for this very request, and perhaps not told any more.
                 let begun = held.approval.take_if(|approval| approval.uid == csr.uid);
                 if let Some(approval) = begun {
-                    let held = attested::held(&mut Reading::of(&**store), name, None).await?;
+                    let held = self::held(&**store, name, None).await?;
                     if let Some(revoked) = held.revoked {
                         return Ok(Some(Reason::Revoked(revoked)));
                     }
@@ -310,8 +309,6 @@ impl Approver {
                     Verdict::Approve(_) if answer::has_node(&self.cluster, name).await? => {
                         Ok(Some(Reason::NodeExists { name: name.to_owned() }))
                     }
-                    // It will be in a moment, or has come to nothing.
-                    Verdict::Approve(ground) if !attested::is_recorded(&**store, &ground.identity, &ground.attested).await? => Ok(None),
                     Verdict::Approve(ground) => {
                         // Before the attestation is spent for it.
                         let Some(object) = answer::whole(&self.cluster, csr).await? else {
@@ -324,11 +321,13 @@ impl Approver {
                             clock: self.clock,
                         };
                         let own = own.on(Arc::clone(store));
-                        match attested::approve(&mut reading, &*own, name, &approval).await {
-                            Ok(()) => {}
-                            // It is judged anew.
-                            Err(StoreError::Changed { .. }) => return Ok(None),
-                            Err(error) => return Err(error.into()),
+                        let (of, granted) = (name.to_owned(), approval.clone());
+                        let (identity, attested) = (ground.identity.clone(), ground.attested.clone());
+                        let approved =
+                            own.transact(move |transaction| attested::approve(transaction, &of, &granted, (&identity, &attested), &held));
+                        // What it was judged by has changed: it is judged anew.
+                        if !approved.await? {
+                            return Ok(None);
                         }
                         let why = answer::why(name, &approval);
                         answer::approve(&self.cluster, csr, object, &why, (&mut memory.events, self.clock)).await?;
@@ -387,6 +386,16 @@ impl Approver {
             names: pools.names,
         }
     }
+}
+
+/// What the store has of a name and of the machine that may be its node, at one moment.
+async fn held(store: &dyn Store, name: &str, machine: Option<(String, Attested)>) -> Result<Held, StoreError> {
+    let name = name.to_owned();
+    let held = store.read(move |transaction| {
+        let machine = machine.as_ref().map(|(identity, attested)| (identity.as_str(), attested));
+        attested::held(transaction, &name, machine)
+    });
+    held.await
 }
 
 /// The facts of a pass, for all CSRs that it judges.

@@ -23,22 +23,40 @@ fn attested(at: u64, decision: &str) -> Attested {
     }
 }
 
-/// An attestation that is recorded.
 async fn note(store: &dyn Store, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
-    let decision = pending(&attested.decision);
-    claim(&mut Reading::of(store), identity, attested, &decision).await?;
-    store.settle(&decision.decision);
-    while !is_recorded(store, identity.as_str(), attested).await? {
-        tokio::task::yield_now().await;
-    }
-    Ok(())
+    let (identity, attested) = (identity.clone(), attested.clone());
+    let noted = store.transact(move |transaction| super::note(transaction, &identity, &attested));
+    noted.await
 }
 
-fn pending(decision: &str) -> Pending {
-    Pending {
-        decision: decision.to_owned(),
-        at: 1,
-    }
+async fn held_now(store: &dyn Store, name: &str, machine: Option<(&NodeIdentity, &Attested)>) -> Held {
+    let (name, machine) = (
+        name.to_owned(),
+        machine.map(|(identity, attested)| (identity.to_string(), attested.clone())),
+    );
+    let held = store.read(move |transaction| {
+        let machine = machine.as_ref().map(|(identity, attested)| (identity.as_str(), attested));
+        held(transaction, &name, machine)
+    });
+    let held: Result<_, StoreError> = held.await;
+    held.unwrap()
+}
+
+/// Approves a name for a machine by this attestation, by what the store had of both when that was judged.
+async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, attested: &Attested, judged: Held) -> bool {
+    let (name, approval, attested) = (name.to_owned(), approval.clone(), attested.clone());
+    let approved = store.transact(move |transaction| {
+        let machine = (approval.identity.as_str(), &attested);
+        approve(transaction, &name, &approval, machine, &judged)
+    });
+    let approved: Result<_, StoreError> = approved.await;
+    approved.unwrap()
+}
+
+/// As [`approve_as_judged`], by what the store has now.
+async fn approve_now(store: &dyn Store, name: &str, identity: &NodeIdentity, attested: &Attested) -> bool {
+    let judged = held_now(store, name, Some((identity, attested))).await;
+    approve_as_judged(store, name, &of(identity, &attested.decision), attested, judged).await
 }
 
 fn of(identity: &NodeIdentity, attestation: &str) -> Approval {
@@ -73,41 +91,31 @@ async fn store() -> (tempfile::TempDir, Embedded, NodeIdentity) {
 }
 
 async fn look(store: &dyn Store, identity: &NodeIdentity) -> Held {
-    let known = attested(50, "one");
-    held(&mut Reading::of(store), NODE, Some((identity.as_str(), &known)))
-        .await
-        .unwrap()
+    held_now(store, NODE, Some((identity, &attested(50, "one")))).await
 }
 
 #[tokio::test]
 async fn an_attestation_is_good_for_one_approval() {
     let (_folder, store, identity) = store().await;
-    let mut reading = Reading::of(&store);
-    approve(&mut reading, &store, NODE, &of(&identity, "one")).await.unwrap();
+    assert!(approve_now(&store, NODE, &identity, &attested(50, "one")).await);
     assert!(list(&store).await.unwrap().is_empty());
     assert_eq!(approvals(&store).await.unwrap(), [(NODE.to_owned(), of(&identity, "one"))]);
-    let again = approve(&mut Reading::of(&store), &store, NODE, &of(&identity, "one")).await;
-    assert!(matches!(again, Err(StoreError::Changed { .. })), "{again:?}");
+    assert!(!approve_now(&store, NODE, &identity, &attested(50, "one")).await);
     // Another one is another attestation.
     note(&store, &identity, &attested(60, "two")).await.unwrap();
-    let stale = approve(&mut Reading::of(&store), &store, NODE, &of(&identity, "one")).await;
-    assert!(matches!(stale, Err(StoreError::Changed { .. })), "{stale:?}");
-    approve(&mut Reading::of(&store), &store, NODE, &of(&identity, "two"))
-        .await
-        .unwrap();
+    assert!(!approve_now(&store, NODE, &identity, &attested(50, "one")).await);
+    assert!(approve_now(&store, NODE, &identity, &attested(60, "two")).await);
 }
 
 #[tokio::test]
 async fn what_changes_between_reading_and_approving_is_judged_anew() {
     let (_folder, store, identity) = store().await;
-    let known = attested(50, "one");
-    let mut reading = Reading::of(&store);
-    held(&mut reading, NODE, Some((identity.as_str(), &known))).await.unwrap();
+    let judged = look(&store, &identity).await;
     let all = BTreeSet::from([identity.to_string()]);
     revocations::revoke(&store, &all, 1, None).await.unwrap();
-    let raced = approve(&mut reading, &store, NODE, &of(&identity, "one")).await;
-    assert!(matches!(raced, Err(StoreError::Changed { .. })), "{raced:?}");
+    assert!(!approve_as_judged(&store, NODE, &of(&identity, "one"), &attested(50, "one"), judged).await);
     assert_eq!(list(&store).await.unwrap().len(), 1);
+    assert!(approvals(&store).await.unwrap().is_empty());
     assert!(look(&store, &identity).await.revoked.unwrap().contains("was revoked"));
 }
 
@@ -122,23 +130,15 @@ async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
     let other = NodeIdentity::of_tpm(ek("b"));
     let found = look(&store, &other).await;
     assert_eq!((found.owner.as_deref(), found.given), (Some(identity.as_str()), false));
-    let found = held(
-        &mut Reading::of(&store),
-        "worker-2",
-        Some((identity.as_str(), &attested(50, "one"))),
-    )
-    .await
-    .unwrap();
+    let found = held_now(&store, "worker-2", Some((&identity, &attested(50, "one")))).await;
     assert_eq!((found.owner, found.given, found.other_name.as_deref()), (None, false, Some(NODE)));
     // Without a machine that asks, it is that which was approved.
-    approve(&mut Reading::of(&store), &store, NODE, &of(&other, "x")).await.unwrap_err();
-    approve(&mut Reading::of(&store), &store, NODE, &of(&identity, "one"))
-        .await
-        .unwrap();
+    assert!(!approve_now(&store, NODE, &other, &attested(50, "x")).await);
+    assert!(approve_now(&store, NODE, &identity, &attested(50, "one")).await);
     revocations::revoke(&store, &BTreeSet::from([identity.to_string()]), 1, None)
         .await
         .unwrap();
-    let found = held(&mut Reading::of(&store), NODE, None).await.unwrap();
+    let found = held_now(&store, NODE, None).await;
     assert_eq!(found.approval, Some(of(&identity, "one")));
     assert!(found.revoked.is_some());
 }
@@ -149,9 +149,7 @@ async fn who_was_approved_is_revoked_by_the_nodes_name_and_forgotten_with_it() {
     // An instance that its Machine object has named; its name is in no list.
     let instance = NodeIdentity::of_tpm(ek("c"));
     note(&store, &instance, &attested(50, "three")).await.unwrap();
-    approve(&mut Reading::of(&store), &store, "worker-3", &of(&instance, "three"))
-        .await
-        .unwrap();
+    assert!(approve_now(&store, "worker-3", &instance, &attested(50, "three")).await);
     for who in ["worker-3", instance.as_str()] {
         let machine = revocations::machine(&store, who).await.unwrap();
         assert!(
@@ -210,55 +208,10 @@ fn provider_ids_name_instances_of_aws_and_google() {
 }
 
 #[tokio::test]
-async fn an_attestation_is_there_with_its_record_and_not_without() {
+async fn the_last_attestation_of_a_machine_counts() {
     let (_folder, store, identity) = store().await;
-    let attest = async |decision: &str, at: u64| {
-        let new = attested(at, decision);
-        claim(&mut Reading::of(&store), &identity, &new, &pending(decision))
-            .await
-            .map(|()| new)
-    };
-    let found = async || {
-        list(&store)
-            .await
-            .unwrap()
-            .into_iter()
-            .map(|(_, attested)| attested.decision)
-            .collect::<Vec<_>>()
-    };
-    let is_recorded = async |attested: &Attested| is_recorded(&store, identity.as_str(), attested).await.unwrap();
-    let one = attested(50, "one");
-    assert!(is_recorded(&one).await);
-    // It is not recorded, and never is: then it is the one before that counts.
-    let two = attest("two", 60).await.unwrap();
-    assert_eq!(found().await, ["two"]);
-    assert!(!is_recorded(&two).await && !is_recorded(&one).await);
-    assert!(store.give_back("two").await.unwrap());
-    assert!(is_recorded(&one).await);
-    // Judged anew it is the same decision, which has the moment of the first time; with another name nothing is left but to begin again.
-    let three = attest("three", 70).await.unwrap();
-    attest("three", 71).await.unwrap();
-    let renamed = Attested {
-        name: Some("worker-2".to_owned()),
-        ..three.clone()
-    };
-    let again = claim(&mut Reading::of(&store), &identity, &renamed, &pending("three")).await;
-    assert!(matches!(again, Err(StoreError::Changed { .. })), "{again:?}");
-    // A second one at the same moment: the later one counts, whichever is recorded first.
-    attest("four", 72).await.unwrap();
-    store.settle("three");
-    assert!(store.give_back("four").await.unwrap());
-    assert_eq!(found().await, ["three"]);
-    assert!(is_recorded(&three).await);
-    // Revoked in between: decided anew, and nothing is claimed.
-    let mut reading = Reading::of(&store);
-    revocations::refuse(&mut reading, &[], &[identity.as_str()]).await.unwrap();
-    revocations::revoke(&store, &BTreeSet::from([identity.to_string()]), 1, None)
-        .await
-        .unwrap();
-    let late = claim(&mut reading, &identity, &attested(80, "five"), &pending("five")).await;
-    assert!(matches!(late, Err(StoreError::Changed { .. })), "{late:?}");
-    assert_eq!(found().await, ["three"]);
+    note(&store, &identity, &attested(60, "two")).await.unwrap();
+    assert_eq!(list(&store).await.unwrap(), [(identity.to_string(), attested(60, "two"))]);
 }
 
 #[tokio::test]
@@ -277,8 +230,4 @@ async fn a_name_that_its_owner_has_only_asked_for_is_told_from_a_given_one() {
     enrolment::give_name(&store, NODE, &other).await.unwrap();
     let held = look(&store, &identity).await;
     assert_eq!((held.owner.as_deref(), held.owner_given), (Some(other.as_str()), false));
-    assert_eq!(
-        owner(&mut Reading::of(&store), NODE).await.unwrap().as_deref(),
-        Some(other.as_str())
-    );
 }

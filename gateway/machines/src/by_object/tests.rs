@@ -115,7 +115,8 @@ async fn what_a_machine_is_bound_to_later_is_revoked_by_the_next_ban_and_comes_b
 }
 
 async fn listed(store: &Embedded, ek: EkDigest) -> Option<EkRecord> {
-    allowlisted(&mut Reading::of(store), ek).await.unwrap()
+    let listed: Result<_, StoreError> = store.read(move |transaction| allowlisted(transaction, ek)).await;
+    listed.unwrap()
 }
 
 #[tokio::test]

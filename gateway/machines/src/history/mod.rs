@@ -14,7 +14,7 @@ mod rules;
 use std::collections::BTreeSet;
 
 use attest::{AppraisalPolicy, Claims, Counters, Kind, Reject};
-use attest_store::{Anew, Entry, EntryKind, Reading, Rewrite, Store, StoreError};
+use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use boot::{Boot, TrustedBoot};
 use counters::KnownCounters;
 pub use finding::{Finding, HistoryRefusal};
@@ -39,8 +39,6 @@ pub struct History(Vec<Past>);
 struct Past {
     id: String,
     kind: Kind,
-    /// What was read: what is refused is refused for this.
-    read: Vec<Entry>,
     counters: Option<(Option<KnownCounters>, Counters)>,
     trusted: Option<TrustedBoot>,
     boot: Boot,
@@ -51,18 +49,27 @@ impl History {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn of(store: &dyn Store, claims: &Claims, policy: &AppraisalPolicy) -> Result<Self, StoreError> {
+    pub fn read(transaction: &mut EntryTransaction<'_>, claims: &Claims, policy: &AppraisalPolicy) -> Result<Self, StoreError> {
         let mut all = Vec::new();
         for tpm in attested::tpms(claims, policy) {
             let id = kept_by(tpm.identity.as_str());
-            // At once: a store may be at the end of a network.
-            let wanted = ids(&id).map(|id| (EntryKind::Clock, id));
-            let mut found = store.get_all(wanted.to_vec()).await?.into_iter();
-            let found = [found.next(), found.next()].map(Option::flatten);
+            let mut found = Vec::new();
+            for id in ids(&id) {
+                found.push(transaction.get(EntryKind::Clock, &id)?);
+            }
+            let (trusted, counters) = (found.pop().flatten(), found.pop().flatten());
             let boot = Boot::of(&tpm.quoted, tpm.checks);
-            all.push(Past::new(id, tpm.kind, tpm.counters, boot, found)?);
+            all.push(Past::new(id, tpm.kind, tpm.counters, boot, [counters, trusted])?);
         }
         Ok(Self(all))
+    }
+
+    /// The entries that [`History::read`] reads.
+    #[must_use]
+    pub fn wanted(claims: &Claims, policy: &AppraisalPolicy) -> Vec<(EntryKind, String)> {
+        let tpms = attested::tpms(claims, policy).into_iter();
+        let ids = tpms.flat_map(|tpm| ids(&kept_by(tpm.identity.as_str())));
+        ids.map(|id| (EntryKind::Clock, id)).collect()
     }
 
     /// A line for the administrator for each thing that is not as it should be.
@@ -70,14 +77,11 @@ impl History {
         self.0.iter().flat_map(Past::findings).map(|finding| finding.to_string())
     }
 
-    /// What a pool with these rules refuses. What it is refused for is noted as read: it has to stand there.
+    /// What a pool with these rules refuses.
     #[must_use]
-    pub fn refused(&self, rules: HistoryRules, reading: &mut Reading<'_>) -> Option<HistoryRefusal> {
+    pub fn refused(&self, rules: HistoryRules) -> Option<HistoryRefusal> {
         self.0.iter().find_map(|past| {
             let finding = past.findings().into_iter().find(|finding| rules.refuse(finding))?;
-            for entry in &past.read {
-                reading.note(EntryKind::Clock, entry);
-            }
             let tpm = past.id.clone();
             Some(HistoryRefusal { tpm, finding })
         })
@@ -95,36 +99,31 @@ impl History {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn note(&self, store: &dyn Store, at: u64, decision: &str) -> Result<(), StoreError> {
-        let mut entries = Vec::new();
+    pub fn note(&self, transaction: &mut EntryTransaction<'_>, at: u64, decision: &str) -> Result<(), StoreError> {
         for past in &self.0 {
             let [id, of_boot] = ids(&past.id);
             if let Some((_, now)) = past.counters {
-                entries.push(KnownCounters::from(now).entry(id)?);
+                transaction.put(EntryKind::Clock, KnownCounters::from(now).entry(id)?)?;
             }
             let firmware = past.counters.map(|(_, now)| now.firmware_version);
             let is_noted = past.trusted.as_ref().is_some_and(|trusted| trusted.says(&past.boot, firmware, at));
             if !is_noted {
-                entries.push(TrustedBoot::new(past.boot.clone(), firmware, at, decision).entry(of_boot)?);
+                let trusted = TrustedBoot::new(past.boot.clone(), firmware, at, decision);
+                transaction.put(EntryKind::Clock, trusted.entry(of_boot)?)?;
             }
         }
-        match entries.is_empty() {
-            true => Ok(()),
-            false => store.note(EntryKind::Clock, entries).await,
-        }
+        Ok(())
     }
 }
 
 impl Past {
     /// Of what was found under its [`ids`].
     fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<Entry>; 2]) -> Result<Self, StoreError> {
-        let read = found.iter().flatten().cloned().collect();
         let [counters, trusted] = found;
         let known = counters.map(KnownCounters::read).transpose()?;
         Ok(Self {
             id,
             kind,
-            read,
             counters: now.map(|now| (known, now)),
             // What cannot be read, as that of a later release, is not known.
             trusted: trusted.and_then(|entry| serde_json::from_str(&entry.value).ok()),
@@ -155,36 +154,24 @@ fn ids(kept_by: &str) -> [String; 2] {
 /// # Errors
 /// [`StoreError`].
 pub async fn forget(store: &dyn Store, who: &str) -> Result<bool, StoreError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let named = reading.get(EntryKind::Name, who).await?.map(|entry| entry.value);
-        let tpms: BTreeSet<String> = named.iter().map(String::as_str).chain([who]).map(kept_by).collect();
-        let mut rewrites = Vec::new();
-        for tpm in tpms {
-            let [counters, boot] = ids(&tpm);
-            if reading.get(EntryKind::Clock, &counters).await?.is_some() {
-                // Nothing is behind these; that there are none would say that it has never attested.
-                let Entry { id, value } = KnownCounters::default().entry(counters)?;
-                rewrites.push(rewrite(id, Some(value)));
+    let who = who.to_owned();
+    store
+        .transact(move |transaction| {
+            let named = transaction.get(EntryKind::Name, &who)?.map(|entry| entry.value);
+            let tpms: BTreeSet<String> = named.iter().chain([&who]).map(|who| kept_by(who)).collect();
+            let mut was_there = false;
+            for tpm in tpms {
+                let [counters, boot] = ids(&tpm);
+                if transaction.get(EntryKind::Clock, &counters)?.is_some() {
+                    // Nothing is behind these; that there are none would say that it has never attested.
+                    transaction.put(EntryKind::Clock, KnownCounters::default().entry(counters)?)?;
+                    was_there = true;
+                }
+                was_there |= transaction.remove(EntryKind::Clock, &boot)?;
             }
-            if reading.get(EntryKind::Clock, &boot).await?.is_some() {
-                rewrites.push(rewrite(boot, None));
-            }
-        }
-        if rewrites.is_empty() {
-            return Ok(false);
-        }
-        match store.rewrite(reading.seen().clone(), rewrites).await {
-            Ok(()) => return Ok(true),
-            Err(error) => anew.again(error)?,
-        }
-    }
-}
-
-const fn rewrite(id: String, value: Option<String>) -> Rewrite {
-    let kind = EntryKind::Clock;
-    Rewrite { kind, id, value }
+            Ok(was_there)
+        })
+        .await
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What an administrator says to questions.
 
 use attest::reference_sets::NewValue;
-use attest_store::{Entry, Rewrite, Seen, Store, StoreError};
+use attest_store::{EntryTransaction, Store, StoreError, Transact};
 
 use super::kept::{Answered, KIND, Kept, Question, Said, of_answer, of_question, write};
 
@@ -30,38 +30,34 @@ pub enum AnswerError {
 }
 
 /// A question that is there, with what was said to it.
-async fn find(store: &dyn Store, pool: &str, id: &str) -> Result<(Question, Option<Entry>, Seen), AnswerError> {
-    let ids = [of_question(pool, id), of_answer(pool, id)];
-    let mut found = store.get_all(ids.clone().map(|id| (KIND, id)).to_vec()).await?.into_iter();
-    let (question, answer) = (found.next().flatten(), found.next().flatten());
-    let mut seen = Seen::default();
-    for (id, entry) in ids.iter().zip([&question, &answer]) {
-        seen.note(KIND, id, entry.as_ref().map(|entry| entry.value.as_str()));
-    }
+fn find(transaction: &mut EntryTransaction<'_>, pool: &str, id: &str) -> Result<(Question, Option<Answered>), AnswerError> {
+    let (question, answer) = (of_question(pool, id), of_answer(pool, id));
+    transaction.fetch([(KIND, question.as_str()), (KIND, answer.as_str())])?;
     let unknown = || AnswerError::Unknown {
         pool: pool.to_owned(),
         id: id.to_owned(),
     };
-    let question = super::kept::read(&question.ok_or_else(unknown)?)?;
-    Ok((question, answer, seen))
+    let question = transaction.get(KIND, &question)?.ok_or_else(unknown)?;
+    let answer = transaction.get(KIND, &answer)?;
+    let answer = answer.as_ref().map(super::kept::read).transpose()?;
+    Ok((super::kept::read(&question)?, answer))
 }
 
-/// Notes that the values of questions are accepted, now that a file has them: also of those that were denied. Gives the questions' values.
+/// Notes that the values of questions are accepted, now that a file has them: also of those that were denied.
 ///
 /// # Errors
 /// [`AnswerError`]; nothing is written then.
 pub async fn accept(store: &dyn Store, pool: &str, ids: &[String], answered: &Answered) -> Result<(), AnswerError> {
-    let (mut all, mut rewrites) = (Seen::default(), Vec::new());
-    for id in ids {
-        let (_, answer, _) = find(store, pool, id).await?;
-        all.note(KIND, &of_answer(pool, id), answer.as_ref().map(|entry| entry.value.as_str()));
-        rewrites.push(Rewrite {
-            kind: KIND,
-            id: of_answer(pool, id),
-            value: Some(write(of_answer(pool, id), answered)?.value),
-        });
-    }
-    Ok(store.rewrite(all, rewrites).await?)
+    let (pool, ids, answered) = (pool.to_owned(), ids.to_vec(), answered.clone());
+    store
+        .transact(move |transaction| {
+            for id in &ids {
+                find(transaction, &pool, id)?;
+                transaction.put(KIND, write(of_answer(&pool, id), &answered)?)?;
+            }
+            Ok(())
+        })
+        .await
 }
 
 /// Says no: machines whose boots have all of it are refused at once from now on.
@@ -73,32 +69,27 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
     if !(1..=REASON_LIMIT_CHARACTERS).contains(&found) || reason.chars().any(char::is_control) {
         return Err(AnswerError::Reason { found });
     }
-    let (_, answer, seen) = find(store, pool, id).await?;
-    if let Some(answer) = answer {
-        let Answered { by, .. } = super::kept::read(&answer)?;
-        return Err(AnswerError::Answered { id: id.to_owned(), by });
-    }
     let kept = Kept::list(store).await?;
-    let denied = kept
-        .answers
-        .iter()
-        .filter(|((of, _), answered)| of == pool && answered.is_no())
-        .count();
-    if denied >= DENIED_LIMIT {
-        return Err(AnswerError::TooMany { pool: pool.to_owned() });
-    }
+    let of_pool = kept.answers.iter().filter(|((of, _), _)| of == pool);
+    let is_full = of_pool.filter(|(_, answered)| answered.is_no()).count() >= DENIED_LIMIT;
     let answered = Answered {
         said: Said::Denied { reason: reason.to_owned() },
         at: now,
         by: by.to_owned(),
     };
-    let entry = write(of_answer(pool, id), &answered)?;
-    let denied = Rewrite {
-        kind: KIND,
-        id: entry.id,
-        value: Some(entry.value),
-    };
-    Ok(store.rewrite(seen, vec![denied]).await?)
+    let (pool, id) = (pool.to_owned(), id.to_owned());
+    store
+        .transact(move |transaction| {
+            let (_, answer) = find(transaction, &pool, &id)?;
+            if let Some(Answered { by, .. }) = answer {
+                return Err(AnswerError::Answered { id: id.clone(), by });
+            }
+            if is_full {
+                return Err(AnswerError::TooMany { pool: pool.clone() });
+            }
+            Ok(transaction.put(KIND, write(of_answer(&pool, &id), &answered)?)?)
+        })
+        .await
 }
 
 /// Takes a no back: who boots it asks again.
@@ -106,16 +97,17 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
 /// # Errors
 /// [`AnswerError`].
 pub async fn take_back(store: &dyn Store, pool: &str, id: &str) -> Result<(), AnswerError> {
-    let (_, answer, _) = find(store, pool, id).await?;
-    let is_denied = match answer {
-        Some(answer) => super::kept::read::<Answered>(&answer)?.is_no(),
-        None => false,
-    };
-    if !is_denied {
-        return Err(AnswerError::NotDenied { id: id.to_owned() });
-    }
-    store.remove(KIND, &of_answer(pool, id)).await?;
-    Ok(())
+    let (pool, id) = (pool.to_owned(), id.to_owned());
+    store
+        .transact(move |transaction| {
+            let (_, answer) = find(transaction, &pool, &id)?;
+            if !answer.is_some_and(|answer| answer.is_no()) {
+                return Err(AnswerError::NotDenied { id: id.clone() });
+            }
+            transaction.remove(KIND, &of_answer(&pool, &id))?;
+            Ok(())
+        })
+        .await
 }
 
 /// The values of questions, each once.
@@ -126,7 +118,8 @@ pub async fn values_of(store: &dyn Store, pool: &str, ids: &[String]) -> Result<
     let mut values: Vec<NewValue> = Vec::new();
     let mut first = None;
     for id in ids {
-        let (question, _, _) = find(store, pool, id).await?;
+        let (of, wanted) = (pool.to_owned(), id.clone());
+        let (question, _) = store.read(move |transaction| find(transaction, &of, &wanted)).await?;
         values.extend(question.values.iter().cloned());
         first.get_or_insert(question);
     }

@@ -1,7 +1,7 @@
 //! What an administrator sees of questions.
 
 use attest::reference_sets::NewValue;
-use attest_store::{EntryKind, Reading, Store, StoreError};
+use attest_store::{EntryKind, Store, StoreError, Transact};
 
 use super::kept::{Answered, Kept, Of, Question, Waiting, keys};
 use crate::enrolment;
@@ -113,7 +113,7 @@ async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, Sto
     let Some(ek) = machine.strip_prefix("tpm:").and_then(|digest| digest.parse().ok()) else {
         return Ok(None);
     };
-    let record = enrolment::allowlisted(&mut Reading::of(store), ek).await?;
+    let record = store.read(move |transaction| enrolment::allowlisted(transaction, ek)).await?;
     Ok(record.and_then(|record| record.name))
 }
 

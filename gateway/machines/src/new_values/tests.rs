@@ -350,12 +350,11 @@ async fn no_more_machines_wait_than_are_kept() {
     let one = room.store.list(EntryKind::NewValue).await.unwrap();
     let one = one.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
     for some in ids[1..].chunks(100) {
-        let write = some.iter().map(|machine| attest_store::Rewrite {
-            kind: EntryKind::NewValue,
+        let write = some.iter().map(|machine| attest_store::Entry {
             id: format!("machine:{POOL}:{machine}"),
-            value: Some(one.value.clone()),
+            value: one.value.clone(),
         });
-        room.store.rewrite(attest_store::Seen::default(), write.collect()).await.unwrap();
+        assert!(room.store.change(EntryKind::NewValue, Vec::new(), write.collect()).await.unwrap());
     }
     assert_eq!(refused(room.shows("tpm:more", &[1], 0).await), NotAwaited::Machines);
     assert!(wait(room.shows(&ids[7], &[1], 0).await).is_asked, "who waits goes on waiting");

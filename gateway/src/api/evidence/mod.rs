@@ -1,16 +1,16 @@
 //! `POST /v1/attest/evidence`: the decision that all the rest is for.
 
 mod case;
+mod decide;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
-use attest::{AttestationResult, Challenge, MachineObject, NodeIdentity, Submission, UnixTime};
+use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
-use attest_log::{Decision, Likenesses, Record, Shown, TicketTerms};
-use attest_machines::instances::InstanceRecord;
+use attest_log::{Decision, Likenesses, Record, Shown};
 use attest_machines::new_values::AwaitedValues;
 use attest_machines::objects::MachineObjects;
 use attest_recording::Acting;
@@ -35,13 +35,12 @@ use super::problem::Refusal;
 use crate::admission::{Admission, Spending};
 use crate::credentials::challenges::Opened;
 use crate::credentials::seal::Seal;
-use crate::credentials::tickets;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
-use crate::policy::Grant;
 use crate::pools::live::LivePools;
 use crate::settings::TicketSettings;
 use case::{EvidenceCase, by_digest};
+use decide::Earned;
 
 /// What this endpoint can touch.
 #[derive(Debug)]
@@ -220,41 +219,13 @@ fn note(challenge: &Challenge, record: &mut Record) {
     record.name.clone_from(&challenge.name);
 }
 
-/// What evidence has earned.
-struct Earned {
-    result: AttestationResult,
-    grant: Grant,
-    /// To whom the instance belongs, and since when, if it is one.
-    holder: Option<InstanceRecord>,
-    /// The Machine object of the cluster that it was let in by, if it was one.
-    object: Option<MachineObject>,
-}
-
-impl Earned {
-    fn ticket(&self, endpoint: &EvidenceEndpoint, record: &mut Record, now: UnixTime) -> Result<Response, Refusal> {
-        let claims = self.result.claims();
-        let pool = self.grant.pool();
-        let earned = tickets::Earned {
-            identity: claims.identity(),
-            instance: claims.instance(),
-            holder: self.holder.as_ref(),
-            object: self.object.as_ref(),
-            name: record.name.as_deref(),
-            pool,
-            decision: &record.id,
-            endorsed_by: claims.tpm().map(|tpm| &tpm.endorsed_by),
-        };
-        let ticket = tickets::issue(&endpoint.seal, &endpoint.ticket, &earned, now).map_err(|error| Refusal::because(&error))?;
-        record.ticket = Some(TicketTerms {
-            expires: ticket.expires,
-            uses: endpoint.ticket.uses,
-            late_seconds: endpoint.ticket.late.as_secs(),
-        });
-        let body = EvidenceResponse {
-            ticket: ticket.text,
-            expires: ticket.expires,
-            url: format!("{CONFIG_PREFIX}{pool}"),
-        };
-        Ok(([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(body)).into_response())
-    }
+/// The answer to evidence that has earned a ticket.
+fn answer(earned: &Earned) -> Response {
+    let Earned { record, ticket, .. } = earned;
+    let body = EvidenceResponse {
+        ticket: ticket.text.clone(),
+        expires: ticket.expires,
+        url: format!("{CONFIG_PREFIX}{}", record.pool),
+    };
+    ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(body)).into_response()
 }

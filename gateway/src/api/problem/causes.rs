@@ -11,6 +11,7 @@ use attest_machines::instances::InstanceError;
 use attest_machines::names::WrongPool;
 use attest_machines::objects::MachinesUnknown;
 use attest_machines::revocations::RevocationError;
+use attest_store::StoreError;
 use axum::http::StatusCode;
 
 use super::Refusal;
@@ -66,6 +67,12 @@ impl From<Reject> for Refusal {
     }
 }
 
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::because(&error)
+    }
+}
+
 impl From<ChallengeError> for Refusal {
     fn from(error: ChallengeError) -> Self {
         match error {
@@ -99,7 +106,6 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::OtherName { given, listed: None, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
                 "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
             )),
-            EnrolmentError::Undecided { .. } => Self::undecided(&error),
             EnrolmentError::Store(error) => Self::because(error),
         }
     }
@@ -137,7 +143,6 @@ impl From<RevocationError> for Refusal {
         match &error {
             // Why, and by which of its names, is for the administrator to know: the asker may have said no more than another's name.
             RevocationError::Revoked { .. } => Self::guarded(NODE_REVOKED, "this machine is revoked", &error),
-            RevocationError::Undecided { .. } => Self::undecided(&error),
             RevocationError::Store(error) => Self::because(error),
         }
     }
@@ -166,7 +171,6 @@ impl From<InstanceError> for Refusal {
                     "If this node was provisioned anew, or its console had said that a reboot would not find who it is: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
                 ))
             }
-            InstanceError::Undecided { .. } => Self::undecided(&error),
             InstanceError::Store(error) => Self::because(error),
         }
     }
@@ -190,7 +194,6 @@ impl From<TicketError> for Refusal {
             TicketError::Withdrawn { .. } | TicketError::Released { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
             TicketError::Revocation(error) => return error.into(),
             TicketError::MachinesUnknown(error) => return error.into(),
-            TicketError::Undecided | TicketError::InstanceUndecided { .. } => return Self::undecided(&error),
             TicketError::Store(error) => return Self::because(&error),
         };
         Self::new(code, error)

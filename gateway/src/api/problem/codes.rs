@@ -67,7 +67,6 @@ codes! {
     VALUE_AWAITED = SERVICE_UNAVAILABLE, Gateway, "value-awaited", "The machine has booted something that nobody has accepted or denied yet", "attest-node asks again by itself, for as long as the pool says; the administrator is asked, and says yes or no: `attest-gateway reference-values pending`, then `accept` or `deny`.";
     KUBELET_CA_UNTOLD = SERVICE_UNAVAILABLE, Gateway, "kubelet-ca-untold", "The cluster has not said yet which CAs sign kubelets' certificates", "Ask again in a moment; if this stays, the gateway's log says why the cluster's API does not tell: cluster.client_ca.";
     MACHINES_UNKNOWN = SERVICE_UNAVAILABLE, Gateway, "machines-unknown", "The gateway does not know now which machines the cluster has made", "attest-node asks again by itself; if this stays, the gateway's log says why the cluster's API does not tell.";
-    UNDECIDED = SERVICE_UNAVAILABLE, Gateway, "undecided", "Another decision about the same name or instance is under way", "attest-node asks again by itself; if this stays, a gateway was stopped in the middle of that decision: start it again.";
     UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }
 

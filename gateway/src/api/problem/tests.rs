@@ -55,7 +55,6 @@ fn a_node_is_not_told_what_is_for_the_administrator() {
         },
         "node-revoked",
     );
-    check(RevocationError::Undecided { bound: own(), who: mark() }, "undecided");
     let first = InstanceRecord {
         holder: mark(),
         at: 0,

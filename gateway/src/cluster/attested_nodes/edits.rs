@@ -158,7 +158,6 @@ impl Hands<'_> {
             ),
             Err(EnrolmentError::NameTaken { name, owner, .. }) => refused("NameTaken", format!("the name {name} belongs to {owner}")),
             Err(EnrolmentError::OtherName { given, .. }) => refused("OtherName", format!("this machine is known as {given}")),
-            Err(EnrolmentError::Undecided { .. }) => return Ok(None),
             Err(EnrolmentError::Store(error)) => return Err(error),
         }))
     }

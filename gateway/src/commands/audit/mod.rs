@@ -75,6 +75,7 @@ struct Counts {
     different: usize,
     by_digest: usize,
     unread: usize,
+    late: usize,
     unreadable: usize,
     /// Lines that there are, and those that were asked for.
     lines: usize,
@@ -88,6 +89,7 @@ impl std::fmt::Display for Counts {
             different,
             by_digest,
             unread,
+            late,
             unreadable,
             lines: _,
             wanted: _,
@@ -95,7 +97,11 @@ impl std::fmt::Display for Counts {
         write!(
             f,
             "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {unreadable} lines that cannot be read"
-        )
+        )?;
+        match late {
+            0 => Ok(()),
+            late => write!(f, "; {late} recorded late, without evidence"),
+        }
     }
 }
 
@@ -438,6 +444,7 @@ fn note(review: Review, at: &str, rows: &mut Bounded<6>, notes: &mut Bounded<1>,
         (true, Judged::Whole) => (&mut counts.same, "same"),
         (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
         (true, Judged::Unread) => (&mut counts.unread, "unread"),
+        (true, Judged::Late) => (&mut counts.late, "recorded late"),
         (true, Judged::OfLog | Judged::Admin) => return,
     };
     *count += 1;

@@ -60,6 +60,8 @@ pub(crate) enum Judged {
     ByDigest,
     /// What was shown was not looked at, and nothing of it is kept.
     Unread,
+    /// It was recorded late, and its evidence was not kept.
+    Late,
     /// It is no decision: the chain's verification says what it is worth.
     OfLog,
     /// It is no decision about a node: what somebody has done is shown.

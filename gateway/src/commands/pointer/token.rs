@@ -2,8 +2,9 @@
 
 use attest::UnixTime;
 use attest_gateway::credentials::tokens::{self, State};
-use attest_store::{Store, StoreError};
+use attest_store::{Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
+use zeroize::Zeroizing;
 
 /// What a token is worth, in words without the token.
 pub(super) enum Worth {
@@ -18,7 +19,9 @@ pub(super) enum Worth {
 /// # Errors
 /// [`StoreError`].
 pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: UnixTime) -> Result<Worth, StoreError> {
-    let Some((token, used)) = tokens::look_up(store, text).await? else {
+    let shown = Zeroizing::new(text.to_owned());
+    let found = store.read(move |transaction| tokens::look_up(transaction, &shown));
+    let Some((token, used)) = found.await? else {
         return Ok(Worth::Bad("the token is unknown here".to_owned()));
     };
     let (name, until) = (&token.name, rfc3339(token.expires));

@@ -1,6 +1,6 @@
 use attest_machines::names::NamePatterns;
-use attest_machines::revocations::{self, RevocationError};
-use attest_store::{Anew, Reading, Store};
+use attest_machines::revocations;
+use attest_store::EntryTransaction;
 
 use super::{MemberError, Verified};
 
@@ -25,24 +25,12 @@ impl Member {
     }
 }
 
-/// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked. Nothing is used up, in whose transaction that
-/// could be asked: so all that was read has to stand there at one moment, whether it is taken or refused for that.
+/// Decides whether the node belongs to the pool; the store is asked each time whether it is revoked.
 ///
 /// # Errors
 /// [`MemberError`].
-pub async fn admit(store: &dyn Store, verified: &Verified, pool: &str, names: &NamePatterns) -> Result<Member, MemberError> {
-    let mut anew = Anew::default();
-    loop {
-        let mut reading = Reading::of(store);
-        let refused = match revocations::refuse(&mut reading, &[verified.name()], &[]).await {
-            Err(error @ RevocationError::Store(_)) => return Err(error.into()),
-            refused => refused,
-        };
-        match reading.confirm().await {
-            Ok(()) => break refused?,
-            Err(error) => anew.again(error)?,
-        }
-    }
+pub fn admit(transaction: &mut EntryTransaction<'_>, verified: &Verified, pool: &str, names: &NamePatterns) -> Result<Member, MemberError> {
+    revocations::refuse(transaction, &[verified.name()], &[])?;
     names.check(verified.name(), pool)?;
     Ok(Member {
         verified: verified.clone(),

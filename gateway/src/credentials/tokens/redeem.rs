@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use attest::UnixTime;
-use attest_store::{Anew, Deciding, Entry, EntryKind, Holder, Occasion, Spend, Spendable, Store, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Holder, Occasion, Spend, Spendable, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
@@ -13,8 +13,8 @@ use super::secret;
 /// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.
 #[derive(Debug)]
 pub struct Presented {
-    /// What the store has of it.
-    entry: Entry,
+    /// Its id in the store: its hash.
+    id: String,
     pub(super) record: TokenRecord,
     pub(super) pool: String,
     pub(super) peer: IpAddr,
@@ -115,24 +115,20 @@ fn rotated(superseded: Option<u64>) -> String {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn look_up(store: &dyn Store, text: &str) -> Result<Option<(TokenRecord, u32)>, StoreError> {
-    let Some((entry, record)) = find(store, text).await? else {
+pub fn look_up(transaction: &mut EntryTransaction<'_>, text: &str) -> Result<Option<(TokenRecord, u32)>, StoreError> {
+    let Some((id, record)) = find(transaction, text)? else {
         return Ok(None);
     };
-    Ok(Some((record, store.uses(EntryKind::TokenUse, &entry.id).await?)))
+    Ok(Some((record, transaction.uses(EntryKind::TokenUse, &id)?)))
 }
 
-/// The token with this text, and what the store has of it.
-async fn find(store: &dyn Store, text: &str) -> Result<Option<(Entry, TokenRecord)>, StoreError> {
+/// The token with this text, and its id.
+fn find(transaction: &mut EntryTransaction<'_>, text: &str) -> Result<Option<(String, TokenRecord)>, StoreError> {
     let Some(id) = secret::hash_of_text(text) else { return Ok(None) };
-    find_hash(store, &id).await
-}
-
-async fn find_hash(store: &dyn Store, id: &str) -> Result<Option<(Entry, TokenRecord)>, StoreError> {
-    match store.get(EntryKind::Token, id).await? {
-        Some(entry) if secret::is_same(&entry.id, id) => {
+    match transaction.get(EntryKind::Token, &id)? {
+        Some(entry) if secret::is_same(&entry.id, &id) => {
             let record = TokenRecord::read(&entry)?;
-            Ok(Some((entry, record)))
+            Ok(Some((entry.id, record)))
         }
         _ => Ok(None),
     }
@@ -142,11 +138,11 @@ async fn find_hash(store: &dyn Store, id: &str) -> Result<Option<(Entry, TokenRe
 ///
 /// # Errors
 /// [`TokenError`], all but [`TokenError::Spent`].
-pub async fn open(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Presented, TokenError> {
-    let (entry, record) = find(store, text).await?.ok_or(TokenError::Invalid)?;
+pub fn open(transaction: &mut EntryTransaction<'_>, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Presented, TokenError> {
+    let (id, record) = find(transaction, text)?.ok_or(TokenError::Invalid)?;
     check(&record, pool, peer, now)?;
     Ok(Presented {
-        entry,
+        id,
         record,
         pool: pool.to_owned(),
         peer,
@@ -161,37 +157,15 @@ impl Presented {
         &self.record.name
     }
 
-    /// Whether [`Presented::redeem`] would take it at `now`: for those who have more to do before they use it up.
+    /// Uses the token once: the last that can be wrong with a decision. A node that has used it a short while ago uses nothing up.
     ///
     /// # Errors
     /// [`TokenError::Spent`] and [`TokenError::Store`].
-    pub async fn examine(&self, store: &dyn Store, node: Node<'_>, now: UnixTime) -> Result<(), TokenError> {
-        match store.would_spend(self.thing(), self.occasion(node), now.as_secs()).await? {
-            Spend::Granted { .. } | Spend::Again { .. } => Ok(()),
-            Spend::Exhausted | Spend::TooLate | Spend::Undecided => Err(self.spent()),
-        }
-    }
-
-    /// Uses the token once, for this decision: the last that can be wrong with it. A node that has used it a short while ago uses nothing up. If the
-    /// token is another by the moment of the use, it is looked at anew.
-    ///
-    /// # Errors
-    /// [`TokenError`]; what else the decision was made from may have changed, too ([`StoreError::Changed`]).
-    pub async fn redeem(mut self, store: &dyn Store, node: Node<'_>, decision: Deciding) -> Result<Redeemed, TokenError> {
-        let mut anew = Anew::default();
-        let spent = loop {
-            match self.spend(store, node, decision.clone()).await {
-                Err(StoreError::Changed { kind, id }) if kind == EntryKind::Token.as_str() => {
-                    anew.again(StoreError::Changed { kind, id })?;
-                    self = self.read_again(store).await?;
-                }
-                spent => break spent?,
-            }
-        };
-        let (use_number, again) = match spent {
+    pub fn redeem(self, transaction: &mut EntryTransaction<'_>, node: Node<'_>) -> Result<Redeemed, TokenError> {
+        let (use_number, again) = match transaction.spend(&self.thing(), &self.occasion(node), self.now.as_secs())? {
             Spend::Granted { use_number } => (use_number, false),
             Spend::Again { use_number } => (use_number, true),
-            Spend::Exhausted | Spend::TooLate | Spend::Undecided => return Err(self.spent()),
+            Spend::Exhausted | Spend::TooLate => return Err(self.spent()),
         };
         let TokenRecord {
             name, expires, superseded, ..
@@ -209,27 +183,6 @@ impl Presented {
             use_number,
             again,
             stale,
-        })
-    }
-
-    async fn spend(&self, store: &dyn Store, node: Node<'_>, mut decision: Deciding) -> Result<Spend, StoreError> {
-        let Entry { id, value } = &self.entry;
-        decision.seen.note(EntryKind::Token, id, Some(value));
-        store.spend_for(self.thing(), self.occasion(node), decision).await
-    }
-
-    async fn read_again(self, store: &dyn Store) -> Result<Self, TokenError> {
-        let Self {
-            pool, peer, now, entry, ..
-        } = self;
-        let (entry, record) = find_hash(store, &entry.id).await?.ok_or(TokenError::Invalid)?;
-        check(&record, &pool, peer, now)?;
-        Ok(Self {
-            entry,
-            record,
-            pool,
-            peer,
-            now,
         })
     }
 
@@ -254,7 +207,7 @@ impl Presented {
     fn thing(&self) -> Spendable {
         Spendable {
             kind: EntryKind::TokenUse,
-            id: self.entry.id.clone(),
+            id: self.id.clone(),
             limit: self.limit(),
             remember_until: self.record.expires,
         }

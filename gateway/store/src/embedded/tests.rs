@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::super::tests::{entry, file, open, thing};
-use super::super::{Embedded, EntryKind, Occasion, Pending, Reading, Spend, Store, StoreError};
+use super::super::{DecisionRecord, Embedded, EntryKind, Occasion, Spend, Store, StoreError, Transact};
 use super::CHECKPOINT_PAGES;
 
 #[tokio::test]
@@ -21,7 +21,10 @@ async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_
     store.sync().unwrap();
     let spent = store.spend(thing("a", 1, 10)).await.unwrap();
     assert_eq!(spent, Spend::Granted { use_number: 1 });
-    store.note(EntryKind::Clock, vec![entry("a", "1")]).await.unwrap();
+    let decided: Result<(), StoreError> = store
+        .decide("d", |transaction| transaction.put(EntryKind::Clock, entry("a", "1")))
+        .await;
+    decided.unwrap();
     store.sync().unwrap_err();
     // Nor is anything after it, though the file is there again: what was not written then is taken for written.
     fs::rename(folder.path().join("away"), &log).unwrap();
@@ -68,9 +71,8 @@ async fn who_reads_waits_for_nobody_and_sees_what_was_answered_before() {
     });
     tokio::task::spawn_blocking(move || begun.1.recv().unwrap()).await.unwrap();
     assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", "2")));
-    let mut reading = Reading::of(&store);
-    reading.get(EntryKind::Name, "a").await.unwrap();
-    reading.confirm().await.unwrap();
+    let both = store.get_all(vec![(EntryKind::Name, "a".to_owned()), (EntryKind::Name, "b".to_owned())]);
+    assert_eq!(both.await.unwrap(), [Some(entry("a", "2")), None]);
     drop(held.0);
     writing.await.unwrap().unwrap();
 }
@@ -118,11 +120,14 @@ async fn a_store_that_was_read_is_one_file_when_it_is_closed() {
 #[tokio::test]
 async fn what_is_recorded_is_settled_by_itself_if_nobody_asks_for_anything() {
     let (folder, store) = open();
-    let pending = Pending {
-        decision: "d".to_owned(),
-        at: 1,
-    };
-    store.spend_for(thing("a", 1, 10), Occasion::Any, pending.into()).await.unwrap();
+    let decided: Result<_, StoreError> = store
+        .decide("d", |transaction| {
+            transaction.spend(&thing("a", 1, 10), &Occasion::Any, 1)?;
+            let [decision, record] = ["d", "{}"].map(str::to_owned);
+            transaction.decide(DecisionRecord { decision, at: 1, record })
+        })
+        .await;
+    decided.unwrap();
     store.settle("d");
     let looking = Connection::open(file(&folder)).unwrap();
     let pending = || {

@@ -176,13 +176,13 @@ impl Transaction for Overlay<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{EntryKind, held, keys};
+    use super::super::super::{EntryKind, keys, transaction};
     use super::*;
 
     /// Else whoever uses a token without pause keeps others from taking it away: each use changes what the removal has read.
     #[test]
     fn attack_44_a_token_is_taken_away_whatever_uses_are_made_of_it() {
-        let mut removal: Work = Box::new(|transaction| held::remove(transaction, EntryKind::Token, "t").map(drop));
+        let mut removal: Work = Box::new(|keys| transaction::remove(keys, EntryKind::Token, "t").map(drop));
         let Ran::Missing(wanted) = Batch::default().run(&Fetched::new(), &mut removal) else {
             panic!("it reads nothing");
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use super::super::{Embedded, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store};
+use super::super::{DecisionRecord, Embedded, Entry, EntryKind, Occasion, Spend, Spendable, Store, Transact};
 use super::lines::FORMAT;
 use super::*;
 
@@ -40,11 +40,14 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
         value: "{}".repeat(number % 3),
     });
     assert!(store.change(EntryKind::Name, Vec::new(), names.collect()).await.unwrap());
-    let pending = Pending {
-        decision: "d".to_owned(),
-        at: 5,
-    };
-    store.spend_for(ticket(10), Occasion::Any, pending.into()).await.unwrap();
+    let decided: Result<_, StoreError> = store
+        .decide("d", |transaction| {
+            transaction.spend(&ticket(10), &Occasion::Any, 5)?;
+            let [decision, record] = ["d", "{}"].map(str::to_owned);
+            transaction.decide(DecisionRecord { decision, at: 5, record })
+        })
+        .await;
+    decided.unwrap();
     // The gateway may serve.
     let mut text = Vec::new();
     let exported = export(&settings(&folder), &mut text).unwrap();
@@ -75,9 +78,9 @@ async fn what_is_taken_from_a_file_is_what_was_written_down() {
     for kind in [EntryKind::Name, EntryKind::Ticket] {
         assert_eq!(store.list(kind).await.unwrap(), other.list(kind).await.unwrap());
     }
-    // What is pending there is that gateway's, and not this one's to give back.
-    assert_eq!(other.pending().await.unwrap().len(), 1);
-    assert_eq!(store.pending().await.unwrap(), []);
+    // What is pending there is recorded by whoever has the store, and its use stays used.
+    assert_eq!(store.pending().await.unwrap(), other.pending().await.unwrap());
+    assert_eq!(store.pending().await.unwrap().len(), 1);
     assert!(store.serve().await.is_ok() && !store.give_back("d").await.unwrap());
     assert_eq!(store.spend(ticket(10)).await.unwrap(), Spend::Granted { use_number: 2 });
     drop(store);

@@ -1,6 +1,5 @@
 //! A gateway's pending decisions, in memory.
 
-use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use super::*;
@@ -14,7 +13,6 @@ struct State {
     time: Option<u64>,
     /// When each was made.
     pending: BTreeMap<String, u64>,
-    given_back: BTreeSet<String>,
 }
 
 impl Decisions {
@@ -27,22 +25,15 @@ impl Decisions {
         self.0.lock().unwrap().pending.insert(decision.id.clone(), decision.at);
     }
 
-    /// Gives back what a decision has used up, as a gateway's start does.
-    pub(crate) fn undo(&self, id: &str) {
-        let mut state = self.0.lock().unwrap();
-        if state.pending.remove(id).is_some() {
-            state.given_back.insert(id.to_owned());
-        }
+    /// Says that a decision is recorded.
+    pub(crate) fn settle(&self, id: &str) {
+        self.0.lock().unwrap().pending.remove(id);
     }
 
-    /// The decisions that are neither settled nor given back.
+    /// The decisions that are not recorded.
     pub(crate) fn left(&self) -> Vec<PendingDecision> {
         let pending = self.0.lock().unwrap().pending.clone().into_iter();
         pending.map(|(id, at)| PendingDecision { id, at }).collect()
-    }
-
-    pub(crate) fn is_given_back(&self, id: &str) -> bool {
-        self.0.lock().unwrap().given_back.contains(id)
     }
 }
 
@@ -53,14 +44,5 @@ impl PendingDecisions for Decisions {
 
     async fn pending(&self) -> Result<Vec<PendingDecision>, StoreFailure> {
         Ok(self.left())
-    }
-
-    fn settle(&self, id: &str) {
-        self.0.lock().unwrap().pending.remove(id);
-    }
-
-    async fn give_back(&self, id: &str) -> Result<(), StoreFailure> {
-        self.undo(id);
-        Ok(())
     }
 }

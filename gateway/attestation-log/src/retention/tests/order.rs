@@ -56,7 +56,7 @@ async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes()
     fs::write(&second, &whole).unwrap();
     assert_eq!(process.tend(&site).await.unwrap(), Some(held));
     // It is before it goes.
-    site.decisions.undo(&needs_the_second.id);
+    site.decisions.settle(&needs_the_second.id);
     process.tend(&site).await.unwrap_err();
     assert!(second.exists() && site.segments() == 2);
 }
@@ -133,7 +133,7 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
     let held = process.tend(&site).await.unwrap().unwrap();
     assert_eq!((held.undecided, said(&site).len()), (Some(first.clone()), 1), "the oldest is told");
     for pending in [&second, &first] {
-        site.decisions.undo(&pending.id);
+        site.decisions.settle(&pending.id);
     }
     // Second 110: a line of the third one is younger than the file after it.
     site.decisions.decide(&pending("third", 110));

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
+use attest::AttestationResult;
 use attest::new_values::new_values;
 use attest::reference_sets::NewValue;
-use attest::{AttestationResult, Reject};
 use attest_log::Earns;
 use attest_machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
 use attest_system::clock::rfc3339;
@@ -20,27 +20,25 @@ use crate::pools::Pool;
 const NAMED_LIMIT: usize = 3;
 
 impl EvidenceCase<'_> {
-    /// A refusal by the pool's policy. If it is for new values alone, of a machine that could be one of the pool's, these are noted; who is not in the pool's
+    /// Notes the new values that the pool's policy refuses, if it refuses nothing else, of a machine that could be one of the pool's; who is not in the pool's
     /// inventory asks nobody anything.
-    pub(super) fn not_accepted(&mut self, pool: &Pool, reject: Reject) -> Refusal {
-        let Some(claims) = self
-            .record
-            .claims
-            .clone()
-            .filter(|_| pool.new_values.is_some() && pool.grants.attested != Earns::Refuse)
-        else {
-            return reject.into();
+    ///
+    /// # Errors
+    /// The machine may be named yet.
+    pub(super) fn note_new_values(&mut self, pool: &Pool) -> Result<(), Refusal> {
+        let asks = pool.new_values.is_some() && pool.grants.attested != Earns::Refuse;
+        let Some(claims) = self.record.claims.clone().filter(|_| asks) else {
+            return Ok(());
         };
         let Some(values) = new_values(&claims, &pool.policy, self.asked.now) else {
-            return reject.into();
+            return Ok(());
         };
         match self.admit(pool, &claims) {
             Ok(_) => self.made.new_values = values,
-            // It may be named yet.
-            Err(refusal) if refusal.is_unavailable() => return refusal,
+            Err(refusal) if refusal.is_unavailable() => return Err(refusal),
             Err(_) => {}
         }
-        reject.into()
+        Ok(())
     }
 
     /// What is answered in a refusal's place to a machine that waits from now on. The record says that it does, or why it does not any more, as an alert: the reason is

@@ -46,6 +46,7 @@ impl Line {
                 differences.absent("claims", self.claims.as_ref());
                 return ("unread".to_owned(), Judged::Unread);
             }
+            None if self.unanswered && self.verdict == Verdict::Trusted => return ("not kept".to_owned(), Judged::Late),
             Some(basis) if refused && !unread && basis.digests.is_some() && basis.evidence.is_none() => {
                 return ("by digest".to_owned(), Judged::ByDigest);
             }

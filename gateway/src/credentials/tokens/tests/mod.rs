@@ -5,11 +5,10 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest_store::{Embedded, Entry, EntryKind, Pending, Store};
+use attest_store::{Embedded, Entry, EntryKind, Store, Transact};
 
 use super::*;
 use crate::network::network;
@@ -62,17 +61,11 @@ fn draft(name: &str) -> Draft {
     }
 }
 
-/// Uses a token, each time for another decision.
+/// Uses a token.
 async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
-    static DECISIONS: AtomicU32 = AtomicU32::new(0);
-    let pending = Pending {
-        decision: DECISIONS.fetch_add(1, Ordering::Relaxed).to_string(),
-        at: now.as_secs(),
-    };
-    open(store, text, pool, peer, now)
-        .await?
-        .redeem(store, Node::Unknown, pending.into())
-        .await
+    let (text, pool) = (text.to_owned(), pool.to_owned());
+    let redeemed = store.transact(move |transaction| open(transaction, &text, &pool, peer, now)?.redeem(transaction, Node::Unknown));
+    redeemed.await
 }
 
 impl Place {

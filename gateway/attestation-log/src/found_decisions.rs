@@ -1,6 +1,6 @@
-//! What the log says of decisions of which a gateway does not know what came of them: after a kill, or where the store was not told.
+//! Whether the log has decisions of which a gateway does not know that: after a kill, or where the store was not told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -8,12 +8,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Verdict;
 use super::chain::Link;
 use super::reach::Reach;
 use super::reading::{Found, Lines, LogFile, rotated};
 
-/// A decision that has used something up, or has claimed something, and is not known to be recorded.
+/// A decision that is not known to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingDecision {
     /// Id of the decision: the record's.
@@ -22,36 +21,24 @@ pub struct PendingDecision {
     pub at: u64,
 }
 
-/// Of a line, what says which decision it is, when it was made, and whether anything was given.
+/// Of a line, what says which decision it is, and when it was made.
 #[derive(Deserialize)]
 struct Head {
     at: u64,
     id: String,
-    /// Whatever it is: a line whose verdict cannot be read is there all the same.
-    #[serde(default)]
-    verdict: Value,
-    /// As the verdict.
+    /// Whatever it is: a line whose place cannot be read is there all the same.
     #[serde(default)]
     chain: Value,
 }
 
-/// The outcome of a decision, as the log has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Something was given.
-    Given,
-    /// It came to a refusal after all, and what it had taken could not be given back.
-    Refused,
-}
-
-/// What the log says of some decisions.
+/// The decisions that were found in the log, of some that were looked for.
 #[derive(Debug)]
-pub struct Outcomes {
+pub struct FoundDecisions {
     began: Option<u64>,
-    recorded: BTreeMap<String, Outcome>,
+    recorded: BTreeSet<String>,
 }
 
-impl Outcomes {
+impl FoundDecisions {
     /// Looks for these decisions in the log, and in what was rotated beside it.
     ///
     /// # Errors
@@ -60,7 +47,7 @@ impl Outcomes {
         let mut read = Read {
             wanted: wanted.iter().map(|wanted| wanted.id.as_str()).collect(),
             reach: Reach::default(),
-            recorded: BTreeMap::new(),
+            recorded: BTreeSet::new(),
         };
         let first = wanted.iter().map(|wanted| wanted.at).min().unwrap_or(0);
         for file in since(&rotated(log)?, first) {
@@ -76,10 +63,10 @@ impl Outcomes {
         })
     }
 
-    /// Returns the outcome of a decision; `None` if it is not in the log.
+    /// Returns whether a decision is in the log.
     #[must_use]
-    pub fn get(&self, id: &str) -> Option<Outcome> {
-        self.recorded.get(id).copied()
+    pub fn has(&self, id: &str) -> bool {
+        self.recorded.contains(id)
     }
 
     /// Returns whether the log is whole since a second before this one: a decision of that time that is not in it was never recorded.
@@ -98,7 +85,7 @@ fn since(files: &[LogFile], at: u64) -> &[LogFile] {
 struct Read<'p> {
     wanted: BTreeSet<&'p str>,
     reach: Reach,
-    recorded: BTreeMap<String, Outcome>,
+    recorded: BTreeSet<String>,
 }
 
 impl Read<'_> {
@@ -107,18 +94,12 @@ impl Read<'_> {
         self.reach.another_file();
         while let Some(read) = lines.read()? {
             let Found::Line(line) = read else { continue };
-            let Ok(Head { at, id, verdict, chain }) = serde_json::from_slice(line) else {
+            let Ok(Head { at, id, chain }) = serde_json::from_slice(line) else {
                 continue;
             };
             self.reach.line(at, Link::deserialize(&chain).ok().as_ref());
             if self.wanted.contains(id.as_str()) {
-                let refused = Verdict::deserialize(&verdict).is_ok_and(|verdict| verdict == Verdict::Refused);
-                // If there are two, one that gave something counts.
-                if refused {
-                    self.recorded.entry(id).or_insert(Outcome::Refused);
-                } else {
-                    self.recorded.insert(id, Outcome::Given);
-                }
+                self.recorded.insert(id);
             }
         }
         Ok(())

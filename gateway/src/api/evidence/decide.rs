@@ -1,0 +1,255 @@
+//! The decision about verified evidence, by what the store has at one moment. It asks nobody, and takes the time as it is given.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use attest::{AttestationResult, Claims, EkDigest, MachineObject, NodeIdentity, Reject, UnixTime};
+use attest_log::{Record, TicketTerms, Verdict, WouldRefuse, trusted_by};
+use attest_machines::attested::{self, Attested};
+use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::history::History;
+use attest_machines::instances::{self, InstanceClaim};
+use attest_machines::revocations;
+use attest_store::{EntryKind, EntryTransaction, StoreError};
+use zeroize::Zeroizing;
+
+use super::super::problem::Refusal;
+use crate::credentials::seal::Seal;
+use crate::credentials::{tickets, tokens};
+use crate::policy::Grant;
+use crate::pools::Pool;
+use crate::settings::TicketSettings;
+
+/// Verified evidence, and all else that a decision about it is made from beside the store.
+pub(super) struct Verified {
+    pub(super) pool: Arc<Pool>,
+    pub(super) now: UnixTime,
+    pub(super) peer: IpAddr,
+    pub(super) seal: Arc<Seal>,
+    pub(super) ticket: TicketSettings,
+    /// Whether it is kept who has attested, because something is approved for it.
+    pub(super) notes_attested: bool,
+    /// The EK that was vouched for, and what the allowlist said of it at that time.
+    pub(super) ek: Option<EkDigest>,
+    pub(super) listed: Option<EkRecord>,
+    /// The entry of the allowlist that counts in this pool.
+    pub(super) allowlisted: Option<EkRecord>,
+    /// What was proven.
+    pub(super) claims: Claims,
+    /// What the pool's policy says to that.
+    pub(super) appraised: Result<AttestationResult, Reject>,
+    /// Whether the machine is one of the pool's, and by which Machine object; asked only if the policy accepts it.
+    pub(super) admitted: Result<Option<MachineObject>, Refusal>,
+    /// A provisioning token beside the evidence.
+    pub(super) token: Option<Zeroizing<String>>,
+    /// The record, as far as it has come.
+    pub(super) record: Record,
+}
+
+/// A decision that gives something.
+pub(super) struct Earned {
+    pub(super) record: Box<Record>,
+    pub(super) ticket: tickets::Issued,
+    /// Whether the instance belonged to somebody before.
+    is_somebodys: bool,
+}
+
+impl Earned {
+    /// Nothing is given after all, and nothing was written.
+    pub(super) fn turned(self, refusal: Refusal) -> Turned {
+        let Self { record, is_somebodys, .. } = self;
+        Turned::with(refusal, *record, is_somebodys, false)
+    }
+}
+
+/// A decision that gives nothing. Nothing was written.
+pub(super) struct Turned {
+    pub(super) refusal: Box<Refusal>,
+    /// The record, as far as it has come; `None` if the store cannot tell.
+    pub(super) record: Option<Box<Record>>,
+    /// Whether the instance belongs to somebody, as far as that was asked.
+    pub(super) is_somebodys: bool,
+    /// Whether the policy refuses it, and the history of its TPMs does not.
+    pub(super) by_policy_alone: bool,
+}
+
+impl Turned {
+    fn with(refusal: Refusal, mut record: Record, is_somebodys: bool, by_policy_alone: bool) -> Self {
+        (record.use_number, record.again, record.ticket) = (None, false, None);
+        Self {
+            refusal: Box::new(refusal),
+            record: Some(Box::new(record)),
+            is_somebodys,
+            by_policy_alone,
+        }
+    }
+}
+
+impl From<Refusal> for Turned {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal: Box::new(refusal),
+            record: None,
+            is_somebodys: false,
+            by_policy_alone: false,
+        }
+    }
+}
+
+impl From<StoreError> for Turned {
+    fn from(error: StoreError) -> Self {
+        Refusal::from(error).into()
+    }
+}
+
+/// What is known of a decision on its way.
+struct Way {
+    record: Record,
+    is_somebodys: bool,
+    by_policy_alone: bool,
+}
+
+/// Decides about verified evidence. What it earns is written by the transaction.
+///
+/// # Errors
+/// [`Turned`]; outdated if what the evidence was verified by has changed.
+pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Verified) -> Result<Earned, Turned> {
+    let mut way = Way {
+        record: verified.record.clone(),
+        is_somebodys: false,
+        by_policy_alone: false,
+    };
+    let earned = verified.earn(transaction, &mut way);
+    let Way {
+        record,
+        is_somebodys,
+        by_policy_alone,
+    } = way;
+    match earned {
+        Ok(ticket) => Ok(Earned {
+            record: Box::new(record),
+            ticket,
+            is_somebodys,
+        }),
+        Err(refusal) => Err(Turned::with(refusal, record, is_somebodys, by_policy_alone)),
+    }
+}
+
+impl Verified {
+    /// What is read of the store, as far as that is known before: an engine at the end of a network fetches it in one request.
+    fn fetch(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), StoreError> {
+        let (claims, pool) = (&self.claims, &self.pool);
+        let mut wanted = History::wanted(claims, &pool.policy);
+        wanted.extend(instances::wanted(claims));
+        wanted.extend(self.ek.map(|ek| (EntryKind::Ek, ek.to_string())));
+        for name in self.names() {
+            wanted.push((EntryKind::Name, name.to_owned()));
+        }
+        for identity in identities(claims) {
+            wanted.push((EntryKind::NameOf, identity.to_string()));
+        }
+        wanted.extend(revocations::wanted(&self.names(), &identities_of(claims)));
+        transaction.fetch(wanted.iter().map(|(kind, id)| (*kind, id.as_str())))
+    }
+
+    /// The names that the machine comes with: the administrator's, and the one that it asks for.
+    fn names(&self) -> Vec<&str> {
+        let given = self.allowlisted.as_ref().and_then(|record| record.name.as_deref());
+        given.into_iter().chain(self.claims.name()).collect()
+    }
+
+    fn earn(&self, transaction: &mut EntryTransaction<'_>, way: &mut Way) -> Result<tickets::Issued, Refusal> {
+        let (pool, claims) = (&self.pool, &self.claims);
+        self.fetch(transaction)?;
+        // It was verified by what the allowlist said then.
+        if let Some(ek) = self.ek
+            && enrolment::allowlisted(transaction, ek)? != self.listed
+        {
+            return Err(Refusal::outdated());
+        }
+        revocations::refuse(transaction, &self.names(), &identities_of(claims))?;
+        let history = History::read(transaction, claims, &pool.policy)?;
+        way.record.alerts.extend(history.alerts());
+        let result = match &self.appraised {
+            Ok(result) => result,
+            Err(reject) => {
+                way.record.booted_before = history.before(reject);
+                way.by_policy_alone = history.refused(pool.history).is_none();
+                return Err(reject.clone().into());
+            }
+        };
+        let object = self.admitted.as_ref().map_err(Clone::clone)?.as_ref();
+        let grant = Grant::for_attested(&pool.grants, result).ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
+        if let Some(refused) = history.refused(pool.history) {
+            return Err(refused.into());
+        }
+        way.is_somebodys = instances::is_somebodys(transaction, claims)?;
+        let node = tokens::Node::Attested(claims.identity());
+        let token = match &self.token {
+            Some(text) => Some(tokens::open(transaction, text, pool.name(), self.peer, self.now)?),
+            None => None,
+        };
+        let claim = InstanceClaim {
+            claims,
+            first_use_binds: pool.policy.first_use_binds(claims.kinds()),
+            at: self.now.as_secs(),
+            peer: &self.peer.to_string(),
+        };
+        let alerts = &mut way.record.alerts;
+        let taken = claim.make(transaction).inspect_err(|error| alerts.extend(error.alert()))?;
+        way.record.alerts.extend(taken.alert);
+        let (name, identity) = (claims.name(), claims.identity());
+        let settled = enrolment::settle_name(transaction, self.allowlisted.as_ref(), name, identity);
+        let record = &mut way.record;
+        record.name = settled.inspect_err(|error| record.alerts.extend(error.alert()))?;
+        if self.notes_attested {
+            let attested = Attested::of(claims, &record.pool, record.name.as_deref(), record.at, &record.id);
+            attested::note(transaction, identity, &attested)?;
+        }
+        history.note(transaction, record.at, &record.id)?;
+        // Last, when nothing else can be wrong with the node.
+        if let Some(token) = token {
+            let redeemed = token.redeem(transaction, node)?;
+            record.use_number = Some(redeemed.use_number());
+            record.again = redeemed.again();
+            record.alerts.extend(redeemed.stale().map(str::to_owned));
+        }
+        record.verdict = Verdict::Trusted;
+        record.grant = Some(grant.set());
+        record.grants = Some(pool.grants);
+        record.reason = trusted_by(result);
+        record.would_refuse = WouldRefuse::all_of(result);
+        if let Some(object) = object {
+            record.reason = format!("{}; the cluster's Machine object {} names it", record.reason, object.name);
+        }
+        let earned = tickets::Earned {
+            identity,
+            instance: claims.instance(),
+            holder: taken.record.as_ref(),
+            object,
+            name: record.name.as_deref(),
+            pool: grant.pool(),
+            decision: &record.id,
+            endorsed_by: claims.tpm().map(|tpm| &tpm.endorsed_by),
+        };
+        let ticket = tickets::issue(&self.seal, &self.ticket, &earned, self.now).map_err(|error| Refusal::because(&error))?;
+        record.ticket = Some(TicketTerms {
+            expires: ticket.expires,
+            uses: self.ticket.uses,
+            late_seconds: self.ticket.late.as_secs(),
+        });
+        Ok(ticket)
+    }
+}
+
+/// All that a machine is known by.
+pub(super) fn identities(claims: &Claims) -> impl Iterator<Item = &NodeIdentity> {
+    claims.instance().into_iter().chain([claims.identity()])
+}
+
+pub(super) fn identities_of(claims: &Claims) -> Vec<&str> {
+    identities(claims).map(NodeIdentity::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::fs;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use attest::challenge::Drawn;
+use attest::endorsements::CloudEndorsements;
+use attest::gcp::{Audience, GoogleKeys};
+use attest::protocol::{Attester, Blob, ChallengeRequest, Evidence, GcpEvidence, HexDigest, Nothing, Text};
+use attest::{Challenge, Endorsements, SpkiSha256, Submission};
+use attest_log::Decision;
+use attest_machines::instances::InstanceRecord;
+use attest_store::{Embedded, Store, Transact};
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rsa::KeySize;
+use cloud_fixtures::google::{Instance, Signer};
+use serde_json::json;
+
+use super::*;
+use crate::credentials::tokens::{Draft, create};
+use crate::pools::load;
+use crate::pools::needed::NeededState;
+
+const POOL_TOML: &str = r#"
+[grants]
+attested = "full"
+nothing = "pre-approved"
+[attestation]
+accepts = [["gcp"]]
+[gcp]
+projects = [{ id = "example-project", number = 739419398126 }]
+regions = ["europe-west3"]
+instance_names = ["worker-*"]
+service_accounts = ["739419398126-compute@developer.gserviceaccount.com"]
+licenses = ["5926592092274602096"]
+max_instance_age_seconds = 3600
+"#;
+const INSTANCE: &str = "gcp:example-project/152986662232938449";
+const NAME: &str = "worker-7";
+const GATEWAY: &str = "https://gateway.example.com";
+const NOW: u64 = 1_800_000_000;
+const PEER: &str = "192.0.2.7";
+const CLAIMANT: [u8; 32] = [1; 32];
+
+static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
+
+fn now() -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(NOW))
+}
+
+fn sha256(bytes: &[u8]) -> HexDigest {
+    let bytes: [u8; 32] = digest(&SHA256, bytes).as_ref().try_into().unwrap();
+    HexDigest::from(bytes)
+}
+
+/// A store, and what evidence of an instance of Google's proves.
+struct Case {
+    folder: tempfile::TempDir,
+    store: Embedded,
+    pool: Arc<Pool>,
+    claims: Claims,
+}
+
+impl Case {
+    async fn new() -> Self {
+        Self::of_pool(POOL_TOML).await
+    }
+
+    async fn of_pool(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = folder.path().join("worker");
+        for set in ["full", "pre-approved"] {
+            fs::create_dir_all(pool.join(set)).unwrap();
+            fs::write(pool.join(set).join("config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#).unwrap();
+        }
+        fs::write(pool.join("pool.toml"), text).unwrap();
+        let pool = Arc::new(load("worker", &pool, &NeededState::Untold).await.unwrap());
+        Self {
+            store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+            claims: claims(&pool),
+            folder,
+            pool,
+        }
+    }
+
+    fn verified(&self) -> Verified {
+        Verified {
+            pool: Arc::clone(&self.pool),
+            now: now(),
+            peer: PEER.parse().unwrap(),
+            seal: Arc::new(Seal::open(&self.folder.path().join("seal.key")).unwrap()),
+            ticket: TicketSettings {
+                lifetime: Duration::from_secs(600),
+                late: Duration::ZERO,
+                uses: 4,
+            },
+            notes_attested: true,
+            ek: None,
+            listed: None,
+            allowlisted: None,
+            claims: self.claims.clone(),
+            appraised: attest::appraise(self.claims.clone(), &self.pool.policy, now()),
+            admitted: Ok(None),
+            token: None,
+            record: Record::new("d1".to_owned(), Decision::Evidence, NOW, PEER.to_owned(), "worker".to_owned()),
+        }
+    }
+
+    /// Decides about evidence that is changed so; returns the record of what was earned, or the refusal.
+    async fn decide(&self, change: impl Fn(&mut Verified)) -> Result<Record, Turned> {
+        let mut verified = self.verified();
+        change(&mut verified);
+        let decided = self.store.decide("d1", move |transaction| decide(transaction, &verified));
+        decided.await.map(|earned| *earned.record)
+    }
+
+    async fn earned(&self, change: impl Fn(&mut Verified)) -> Record {
+        self.decide(change).await.unwrap_or_else(|turned| panic!("{:?}", turned.refusal))
+    }
+
+    /// A refusal with this code, which leaves the store as it was.
+    async fn refused(&self, code: &str, change: impl Fn(&mut Verified)) -> Turned {
+        let before = Store::standing(&self.store);
+        let turned = self.decide(change).await.err().unwrap();
+        assert_eq!(turned.refusal.code(), code);
+        assert_eq!(Store::standing(&self.store), before, "{code}: a refusal writes nothing");
+        if let Some(record) = &turned.record {
+            assert_eq!((record.use_number, record.ticket.is_some()), (None, false), "{code}");
+        }
+        turned
+    }
+
+    async fn put(&self, kind: EntryKind, id: &str, value: &str) {
+        let [id, value] = [id, value].map(str::to_owned);
+        self.store.put(kind, attest_store::Entry { id, value }).await.unwrap();
+    }
+
+    async fn has(&self, kind: EntryKind, id: &str) -> Option<String> {
+        self.store.get(kind, id).await.unwrap().map(|entry| entry.value)
+    }
+}
+
+/// What evidence of the instance proves, as verification finds it.
+fn claims(pool: &Pool) -> Claims {
+    let request = ChallengeRequest {
+        kubelet_key_sha256: None,
+        pool: "worker".to_owned(),
+        name: Some(NAME.to_owned()),
+        attester: Attester {
+            gcp: Some(Nothing {}),
+            claimant_sha256: Some(sha256(&CLAIMANT)),
+            ..Attester::default()
+        },
+    };
+    let keys = GoogleKeys::from_jwks(GOOGLE.jwks().to_string().as_bytes()).unwrap();
+    let endorsements = Endorsements::new(Arc::default()).with_clouds(CloudEndorsements {
+        google_keys: Some(Arc::new(keys)),
+        ..CloudEndorsements::default()
+    });
+    let drawn = Drawn::draw().unwrap();
+    let issued = Challenge::issue(
+        &request,
+        &endorsements,
+        &pool.policy,
+        GATEWAY,
+        &drawn,
+        now(),
+        Duration::from_secs(120),
+    )
+    .unwrap();
+    let Challenge { nonce, purpose, pool, .. } = &issued.challenge;
+    let key: SpkiSha256 = serde_json::from_value(json!("07".repeat(32))).unwrap();
+    let audience = Audience::new(GATEWAY, purpose, pool, &nonce.0, &key);
+    let token = GOOGLE.sign(&Instance::example(NOW - 60).claims(audience.as_str(), NOW));
+    let evidence = Evidence {
+        gcp: Some(GcpEvidence { token: Text(token) }),
+        claimant: Some(Blob(CLAIMANT.to_vec())),
+        ..Evidence::default()
+    };
+    attest::verify(&Submission::new(&issued.challenge, &evidence, &[key]), &endorsements, now()).unwrap()
+}
+
+fn revocation() -> String {
+    json!({ "at": 1, "reason": "stolen" }).to_string()
+}
+
+#[tokio::test]
+async fn a_trusted_machine_takes_its_instance_and_name_in_one_transaction() {
+    let case = Case::new().await;
+    let before = Store::standing(&case.store).unwrap().mark;
+    let record = case.earned(|_| {}).await;
+    assert_eq!(Store::standing(&case.store).unwrap().mark, before + 1);
+    assert_eq!(
+        (record.verdict, record.name.as_deref(), record.alerts.len()),
+        (Verdict::Trusted, Some(NAME), 0)
+    );
+    assert_eq!(record.ticket.map(|ticket| ticket.uses), Some(4));
+    let instance: InstanceRecord = serde_json::from_str(&case.has(EntryKind::Instance, INSTANCE).await.unwrap()).unwrap();
+    assert_eq!(instance.holder, format!("claimant:{}", sha256(&CLAIMANT)));
+    assert_eq!((instance.at, instance.peer.as_str()), (NOW, PEER));
+    assert_eq!(case.has(EntryKind::Name, NAME).await.as_deref(), Some(INSTANCE));
+    assert_eq!(case.has(EntryKind::NameOf, INSTANCE).await.as_deref(), Some(NAME));
+    assert!(
+        case.has(EntryKind::Attested, INSTANCE)
+            .await
+            .unwrap()
+            .contains("\"decision\":\"d1\"")
+    );
+    // The same claimant comes again; what is its own stays as it was.
+    let later = |verified: &mut Verified| verified.record.decide_at(NOW + 5);
+    case.earned(later).await;
+    let again: InstanceRecord = serde_json::from_str(&case.has(EntryKind::Instance, INSTANCE).await.unwrap()).unwrap();
+    assert_eq!(again, instance);
+}
+
+#[tokio::test]
+async fn attack_44_what_stands_in_the_way_is_refused_and_nothing_is_written() {
+    // What is in the store: kind, id, value; the code; how many alerts; whether the instance is known to belong to somebody.
+    let other = format!("tpm:{}", "ab".repeat(32));
+    let held = |holder: &str| json!({ "holder": holder, "at": 1, "peer": "::1" }).to_string();
+    for (kind, id, value, code, alerts, is_somebodys) in [
+        (EntryKind::Revoked, INSTANCE, revocation(), "node-revoked", 0, false),
+        (EntryKind::Revoked, NAME, revocation(), "node-revoked", 0, false),
+        (EntryKind::Name, NAME, other.clone(), "node-name-taken", 1, false),
+        (EntryKind::NameOf, INSTANCE, "worker-8".to_owned(), "node-name-taken", 0, false),
+        (EntryKind::Instance, INSTANCE, held("claimant:00"), "instance-claimed", 1, true),
+        (EntryKind::Instance, INSTANCE, held(&other), "instance-claimed", 1, true),
+    ] {
+        let case = Case::new().await;
+        case.put(kind, id, &value).await;
+        let turned = case.refused(code, |_| {}).await;
+        assert_eq!(turned.record.unwrap().alerts.len(), alerts, "{kind:?} {id}");
+        assert_eq!(turned.is_somebodys, is_somebodys, "{kind:?} {id}");
+        case.store.remove(kind, id).await.unwrap();
+        assert!(case.decide(|_| {}).await.is_ok(), "{kind:?} {id}");
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_refused_by_the_pool_before_it_takes_anything() {
+    let case = Case::new().await;
+    let reject = Reject::ChallengeExpired { expires: 1, now: 2 };
+    let turned = case
+        .refused("challenge-expired", |verified| verified.appraised = Err(reject.clone()))
+        .await;
+    assert!(turned.by_policy_alone && !turned.is_somebodys);
+    let gone = Refusal::attested_not_accepted("worker");
+    case.refused("attested-not-accepted", |verified| verified.admitted = Err(gone.clone()))
+        .await;
+    let refuses_all = Case::of_pool(&POOL_TOML.replace("attested = \"full\"", "attested = \"refuse\"")).await;
+    refuses_all.refused("attested-not-accepted", |_| {}).await;
+    // By an allowlist that is another by now, nothing is decided.
+    let ek: EkDigest = "cd".repeat(32).parse().unwrap();
+    let listed = EkRecord {
+        name: None,
+        added: 1,
+        pools: Vec::new(),
+        removed: None,
+    };
+    let turned = case
+        .refused("unavailable", |verified| {
+            (verified.ek, verified.listed) = (Some(ek), Some(listed.clone()))
+        })
+        .await;
+    assert!(turned.refusal.is_outdated());
+}
+
+#[tokio::test]
+async fn a_token_is_used_up_last() {
+    let case = Case::new().await;
+    let ca = case.folder.path().join("ca.pem");
+    let draft = Draft {
+        name: "rack".to_owned(),
+        pools: ["worker".to_owned()].into(),
+        lifetime: 3600,
+        uses: Some(1),
+        again: None,
+        networks: Vec::new(),
+        rotation: None,
+    };
+    let text = create(&case.store, draft, &ca, now()).await.unwrap().text;
+    let with = |verified: &mut Verified| verified.token = Some(text.clone());
+    case.put(EntryKind::Name, NAME, "tpm:other").await;
+    case.refused("node-name-taken", with).await;
+    case.store.remove(EntryKind::Name, NAME).await.unwrap();
+    let wrong = |verified: &mut Verified| verified.token = Some(Zeroizing::new("wrong".to_owned()));
+    case.refused("token-invalid", wrong).await;
+    let record = case.earned(with).await;
+    assert_eq!((record.use_number, record.again), (Some(1), false));
+    // The same machine makes the same use again.
+    let record = case.earned(with).await;
+    assert_eq!((record.use_number, record.again), (Some(1), true));
+}

@@ -1,0 +1,153 @@
+//! One transaction of a store, in terms of entries, uses and decisions.
+
+use super::documents::{EntryDocument, PendingDocument, UseOfDecision, Version, read, write};
+use super::engine::{self, Transaction, Unfinished};
+use super::{DecisionRecord, Entry, EntryKind, Occasion, Spend, Spendable, StoreError, believed, keys, uses};
+
+/// What a transaction reads stood there at one moment, with what it has written itself; what it writes is written at that moment, all of it or
+/// nothing. Whoever gets an error passes it on.
+pub struct EntryTransaction<'t> {
+    keys: &'t mut dyn Transaction,
+    /// The gateway that decides, where several share the store.
+    replica: Option<&'t str>,
+    /// The use that was made.
+    made: Option<UseOfDecision>,
+    /// Whether the engine has to fetch something and begin again.
+    interrupted: bool,
+}
+
+impl std::fmt::Debug for EntryTransaction<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("EntryTransaction").finish_non_exhaustive()
+    }
+}
+
+impl<'t> EntryTransaction<'t> {
+    pub(super) fn new(keys: &'t mut dyn Transaction, replica: Option<&'t str>) -> Self {
+        Self {
+            keys,
+            replica,
+            made: None,
+            interrupted: false,
+        }
+    }
+
+    /// Whether the engine has to begin again, whatever came of this run.
+    pub(super) const fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    fn reach<T>(&mut self, done: Result<T, Unfinished>) -> Result<T, StoreError> {
+        done.map_err(|unfinished| match unfinished {
+            Unfinished::Engine => {
+                self.interrupted = true;
+                StoreError::Interrupted
+            }
+            Unfinished::Refused(error) => error,
+        })
+    }
+
+    /// Reads these at once: an engine at the end of a network fetches them in one request, and not one after the other.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn fetch<'i>(&mut self, wanted: impl IntoIterator<Item = (EntryKind, &'i str)>) -> Result<(), StoreError> {
+        let wanted = wanted.into_iter().map(|(kind, id)| keys::entry(kind.as_str(), id));
+        let done = engine::fetch(self.keys, wanted);
+        self.reach(done)
+    }
+
+    /// Returns an entry.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn get(&mut self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+        let done = read::<EntryDocument>(self.keys, &keys::entry(kind.as_str(), id));
+        let id = id.to_owned();
+        Ok(self.reach(done)?.map(|EntryDocument { value, .. }| Entry { id, value }))
+    }
+
+    /// Writes an entry, whatever was there.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn put(&mut self, kind: EntryKind, Entry { id, value }: Entry) -> Result<(), StoreError> {
+        let key = keys::entry(kind.as_str(), &id);
+        let done = write(self.keys, &key, &EntryDocument { v: Version, value });
+        self.reach(done)
+    }
+
+    /// Removes an entry; returns whether there was one. The uses of a token stay ([`super::Store::remove`]).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn remove(&mut self, kind: EntryKind, id: &str) -> Result<bool, StoreError> {
+        let done = remove(self.keys, kind, id);
+        self.reach(done)
+    }
+
+    /// Uses a thing once more, on this occasion, at this time in seconds since 1970. A decision makes one use at most.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn spend(&mut self, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, StoreError> {
+        let done = believed::refuse_forgotten(self.keys, thing).and_then(|()| uses::spend(self.keys, thing, occasion, at));
+        let found = self.reach(done)?;
+        self.made = uses::of_decision(thing, occasion, found).or(self.made.take());
+        Ok(found)
+    }
+
+    /// Returns what [`Self::spend`] would. Nothing is used up.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn would_spend(&mut self, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, StoreError> {
+        let done = believed::refuse_forgotten(self.keys, thing).and_then(|()| uses::look(self.keys, thing, occasion, at));
+        self.reach(done)
+    }
+
+    /// Returns how often a thing was used; 0 also when its uses are forgotten.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn uses(&mut self, kind: EntryKind, id: &str) -> Result<u32, StoreError> {
+        let done = uses::uses(self.keys, kind, id);
+        self.reach(done)
+    }
+
+    /// Returns whether the gateway with this id serves ([`super::Store::serves_as`]). One that was killed serves until its lease is over.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn is_served_by(&mut self, gateway: &str) -> Result<bool, StoreError> {
+        let done = self.keys.get(&keys::serving(gateway));
+        Ok(self.reach(done)?.is_some())
+    }
+
+    /// Keeps a decision until the attestation log has it ([`super::Store::settle`]), with the use that this transaction has made.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn decide(&mut self, DecisionRecord { decision, at, record }: DecisionRecord) -> Result<(), StoreError> {
+        let document = PendingDocument {
+            v: Version,
+            at,
+            replica: self.replica.map(str::to_owned),
+            record,
+            made: self.made.clone(),
+        };
+        let done = write(self.keys, &keys::pending(&decision), &document);
+        self.reach(done)
+    }
+}
+
+/// Removes an entry; returns whether there was one. The uses of a token are not read: whoever uses it without pause would hold up for as long as that lasts who
+/// takes it away.
+pub(super) fn remove(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, Unfinished> {
+    let key = keys::entry(kind.as_str(), id);
+    let was_there = read::<EntryDocument>(transaction, &key)?.is_some();
+    if was_there {
+        transaction.delete(&key)?;
+    }
+    Ok(was_there)
+}

@@ -1,0 +1,53 @@
+//! Decisions that a gateway had made when it was killed, and had not recorded.
+
+use attest::{EkDigest, NodeIdentity};
+use attest_log::{ConfigSet, Decision, Earns, Grants, Record, Shown, Verdict};
+use attest_store::DecisionRecord;
+
+use super::POOL;
+
+/// A decision about a config by a token's use, as a gateway keeps it.
+pub fn config_by_token(id: &str, at: u64, token: &str, use_number: u32) -> DecisionRecord {
+    let mut record = record(id, Decision::Config, at);
+    record.verdict = Verdict::Served;
+    record.shown = Shown::Token;
+    record.name = Some(token.to_owned());
+    record.use_number = Some(use_number);
+    kept(&record)
+}
+
+/// A decision about evidence of this TPM that has earned a ticket, as a gateway keeps it.
+pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
+    let mut record = record(id, Decision::Evidence, at);
+    record.verdict = Verdict::Trusted;
+    record.shown = Shown::Tpm;
+    record.identity = Some(NodeIdentity::of_tpm(ek).to_string());
+    kept(&record)
+}
+
+fn record(id: &str, decision: Decision, at: u64) -> Record {
+    let mut record = Record::new(id.to_owned(), decision, at, "192.0.2.7:1234".to_owned(), POOL.to_owned());
+    record.grant = Some(ConfigSet::Full);
+    record.grants = Some(Grants {
+        attested: Earns::Full,
+        token: Earns::Full,
+        kubelet: Earns::Refuse,
+        nothing: Earns::PreApproved,
+    });
+    record
+}
+
+fn kept(record: &Record) -> DecisionRecord {
+    DecisionRecord {
+        decision: record.id.clone(),
+        at: record.at,
+        record: serde_json::to_string(record).unwrap(),
+    }
+}
+
+/// Asserts that a line of the log is that of a decision which was recorded late.
+pub fn is_recorded_late(record: &serde_json::Value) {
+    let alerts = record["alerts"].as_array().unwrap();
+    let late = |alert: &serde_json::Value| alert.as_str().unwrap().contains("recorded late: the node has not got this answer");
+    assert_eq!(alerts.iter().filter(|alert| late(alert)).count(), 1, "{record}");
+}

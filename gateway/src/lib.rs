@@ -31,7 +31,6 @@
 
 pub mod admission;
 pub mod api;
-pub mod certificates;
 pub mod cloud;
 #[cfg(feature = "cluster")]
 pub mod cluster;
@@ -48,7 +47,6 @@ pub mod probe;
 pub mod proposal;
 pub mod recording;
 pub mod replay;
-pub mod secret_manifest;
 pub mod server;
 pub mod settings;
 pub mod watch;

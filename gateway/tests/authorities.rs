@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{Gateway, now, program};
-use attest_gateway::certificates::{Certificate, source};
+use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
 use attest_gateway::pointers::sightings::Sighting;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::{Gateway, LIMIT, accept, now, program};
 use attest::UnixTime;
-use attest_gateway::certificates::Certificate;
+use attest_certificates::Certificate;
 use attest_gateway::pki::issue::{self, Made, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
 use cloud_fixtures::port::Port;

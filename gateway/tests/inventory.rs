@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::support::Gateway;
-use attest_gateway::certificates::source;
+use attest_certificates::source;
 use serde_json::Value;
 
 /// What `certificates` says, as JSON, and whether it is content.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::support;
 use crate::support::{Gateway, LIMIT, POOL, bearer, program};
-use attest_gateway::certificates::source;
+use attest_certificates::source;
 use attest_gateway::pointers::Reading;
 use attest_gateway::pointers::sightings::{self, Sighting};
 use attest_ignition::Config;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{Gateway, LIMIT, POOL, SPEC, accept};
-use attest_gateway::certificates::Fingerprint;
+use attest_certificates::Fingerprint;
 use reqwest::tls::TlsInfo;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;

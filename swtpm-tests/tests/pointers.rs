@@ -1,5 +1,5 @@
 //! What the gateway writes, attest-node reads: pointers.
-use attest_gateway::certificates::Certificate;
+use attest_certificates::Certificate;
 use attest_gateway::pointers::{Pointer, PointerError};
 use attest_ignition::{Config, SpecVersion};
 use attest_node::pointer as node;

@@ -9,8 +9,6 @@ pub mod enrolment;
 pub mod history;
 pub mod instances;
 mod json_entry;
-pub mod names;
 pub mod new_values;
 pub mod objects;
 pub mod revocations;
-pub mod subject;

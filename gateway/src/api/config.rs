@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use attest::UnixTime;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
+use attest_certificates::Fingerprint;
+use attest_certificates::kubelet::Presented;
 use attest_ignition::SpecVersion;
 use attest_log::{ConfigSet, Decision, Earns, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use attest_machines::objects::MachineObjects;
@@ -25,8 +27,6 @@ use super::guesses::Guesses;
 use super::problem::{self, Refusal};
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
-use crate::certificates::Fingerprint;
-use crate::credentials::kubelet::Presented;
 use crate::credentials::seal::Seal;
 use crate::credentials::tickets::{self, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};

@@ -2,11 +2,11 @@
 //! never taken for nothing.
 
 use attest::protocol::{CLAIMANT_HEADER, TICKET_PREFIX};
+use attest_certificates::kubelet::Presented;
 use axum::http::{HeaderMap, Uri, header};
 use zeroize::Zeroizing;
 
 use super::problem::Refusal;
-use crate::credentials::kubelet::Presented;
 use crate::credentials::tokens::Claimant;
 
 /// Longest credential: a ticket is a few hundred characters.

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use attest::{EkDigest, Endorsements};
+use attest_certificates::ek_roots::EkRootsFolder;
 use attest_log::{Basis, BlobError, Blobs, CloudBasis};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{EntryTransaction, StoreError};
 
 use super::recent_chains::RecentChains;
-use crate::certificates::ek_roots::EkRootsFolder;
-use crate::cloud::Clouds;
+use crate::cloud::{Clouds, keep_certificates};
 use crate::pools::{Endorsement, Pool};
-use crate::replay::keep_anchors;
 
 /// What evidence is verified against.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ impl Endorsers {
             ek_root_blobs.push(name);
         }
         let ek_named_root_blobs = ek_roots.named_roots.iter().map(|root| Blobs::name(root)).collect();
-        let cloud_blobs = keep_anchors(&clouds, blobs)?;
+        let cloud_blobs = keep_certificates(&clouds, blobs)?;
         Ok(Self {
             ek_roots,
             ek_root_blobs,

@@ -1,6 +1,8 @@
 //! A kubelet's client certificate, shown for a config.
 
 use attest::UnixTime;
+use attest_certificates::Certificate;
+use attest_certificates::kubelet::{Authorities, KubeletError, Presented, Verified, verify};
 use attest_log::{Basis, Blobs, LargeParts};
 use attest_machines::revocations;
 use attest_store::EntryTransaction;
@@ -8,8 +10,7 @@ use attest_system::clock::rfc3339;
 
 use super::problem::Refusal;
 use crate::admission::{Length, Source, TooBusy, Verification};
-use crate::certificates::Certificate;
-use crate::credentials::kubelet::{self, Authorities, KubeletError, Presented, Verified};
+use crate::credentials::kubelet;
 use crate::policy::Grant;
 use crate::pools::Pool;
 
@@ -30,8 +31,8 @@ pub(super) async fn examine(
     source: Source,
     now: UnixTime,
 ) -> Result<Examined, TooBusy> {
-    let verify = || kubelet::verify(presented, authorities, now);
-    let verified = verification.run(source, Length::Long, verify).await?;
+    let judge = || verify(presented, authorities, now);
+    let verified = verification.run(source, Length::Long, judge).await?;
     let mut basis = Basis {
         client_certificate_sha256: presented.leaf_fingerprint().map(|fingerprint| fingerprint.to_string()),
         kubelet_names: pool.kubelet_names.as_slice().to_vec(),

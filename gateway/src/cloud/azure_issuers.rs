@@ -12,13 +12,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use attest::UnixTime;
 use attest::azure::attested_document::{self, AllowedUrl, AttestedDocumentError, AzureTrust, ImdsNonce, IssuerUrls};
+use attest_certificates::folder;
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::flight::Flights;
 use super::outgoing::Outgoing;
-use crate::certificates::folder;
 use crate::metrics::{Fetched, Metrics};
 
 /// Largest answer that is read, in bytes: a certificate of at most 8 KiB, in PEM.
@@ -43,7 +43,7 @@ const RATE_SECONDS: u64 = 60;
 pub struct AzureTrustInUse {
     /// Clouds, roots and CAs in between.
     pub trust: Arc<AzureTrust>,
-    /// The same certificates, for the record: [`super::azure_trust_of`] makes the trust of them again.
+    /// The same certificates, for the record: [`attest_certificates::cloud_roots::azure_trust_of`] makes the trust of them again.
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 

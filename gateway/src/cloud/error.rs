@@ -7,8 +7,7 @@ use attest::aws::identity_document::RegionCertificatesError;
 use attest::aws::nitro_tpm::NitroRootsError;
 use attest::azure::attested_document::AzureTrustError;
 use attest::gcp::KeysError;
-
-use crate::certificates::folder::CertificateFolderError;
+use attest_certificates::folder::CertificateFolderError;
 
 /// Why what the settings name cannot be used: the gateway does not start.
 #[derive(Debug, thiserror::Error)]

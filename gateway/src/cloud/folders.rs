@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use attest::aws::identity_document::{CERTIFICATES_PER_REGION_LIMIT, REGIONS_LIMIT, RegionCertificates};
 use attest::aws::nitro_tpm::NitroRoots;
-use attest::azure::attested_document::{AzureCloud, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
+use attest::azure::attested_document::{AzureTrust, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 use attest::azure::vtpm::AkRoots;
 use attest::pkcs7::SigningCertificate;
 use attest::tpm::vtpm::VtpmRoots;
 use attest::{EkRoots, EkRootsError};
+use attest_certificates::cloud_roots::{azure_trust_of, azure_vtpm_roots_of, vtpm_roots_of};
+use attest_certificates::folder::{self, CertificateFolderError, Folder, FolderCertificate};
 use rustls_pki_types::CertificateDer;
 
 use super::{AzureTrustInUse, CloudError};
-use crate::certificates::folder::{self, CertificateFolderError, Folder, FolderCertificate};
 use crate::settings::AzureSettings;
 
 /// Most roots of NitroTPM documents that are taken. AWS has one for each partition.
@@ -31,17 +32,20 @@ pub(super) struct Loaded<T> {
 
 /// Google's CAs for vTPMs; one that issued itself is a root.
 pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
-    cas_of_tpms(folder, VtpmRoots::load)
+    cas_of_tpms(folder, vtpm_roots_of)
 }
 
 /// Azure's CAs for the AKs of vTPMs; one that issued itself is a root.
 pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, CloudError> {
-    cas_of_tpms(folder, AkRoots::load)
+    cas_of_tpms(folder, azure_vtpm_roots_of)
 }
+
+/// Takes CAs; leaves out and names what cannot be used.
+type Load<T> = fn(Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
 
 fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudError> {
     let Folder { found, mut refused } = folder::read(folder)?;
-    let (trust, problems) = sorted(found.iter().map(|found| found.certificate.clone()), load);
+    let (trust, problems) = load(found.iter().map(|found| found.certificate.clone()).collect());
     refused.extend(problems.iter().map(|problem| {
         let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
         format!("{}: {problem}", file.display())
@@ -52,26 +56,6 @@ fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudE
         certificates,
         refused,
     })
-}
-
-/// Google's CAs of certificates: for records, too. What cannot be used is left out and named.
-pub fn vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (VtpmRoots, Vec<EkRootsError>) {
-    sorted(certificates, VtpmRoots::load)
-}
-
-/// Azure's CAs for the AKs of vTPMs, likewise.
-pub fn azure_vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (AkRoots, Vec<EkRootsError>) {
-    sorted(certificates, AkRoots::load)
-}
-
-/// Takes roots and intermediates; leaves out and names what cannot be used.
-type Load<T> = fn(Vec<CertificateDer<'static>>, Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
-
-fn sorted<T>(certificates: impl IntoIterator<Item = CertificateDer<'static>>, load: Load<T>) -> (T, Vec<EkRootsError>) {
-    let (roots, intermediates) = certificates
-        .into_iter()
-        .partition(|certificate| EkRoots::is_self_issued(certificate));
-    load(roots, intermediates)
 }
 
 /// The certificates of AWS's regions, and which region each is for.
@@ -199,20 +183,6 @@ fn azure_problem(certificate: &CertificateDer<'static>, root: bool) -> Option<St
         AzureTrust::new(Vec::new(), &[], vec![certificate.clone()])
     };
     trust.err().map(|error| error.to_string())
-}
-
-/// Azure's trust of certificates, for records, too: one that issued itself is a root, the others are CAs in between.
-///
-/// # Errors
-/// [`AzureTrustError`] for the first that cannot be used.
-pub fn azure_trust_of(
-    clouds: &[AzureCloud],
-    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
-) -> Result<AzureTrust, AzureTrustError> {
-    let (roots, intermediates): (Vec<_>, Vec<_>) = certificates
-        .into_iter()
-        .partition(|certificate| EkRoots::is_self_issued(certificate));
-    AzureTrust::new(clouds.to_vec(), &roots, intermediates)
 }
 
 /// Those of the certificates that nothing speaks against; the others are named.

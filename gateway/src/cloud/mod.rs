@@ -11,6 +11,7 @@ mod freshness;
 mod google_keys;
 mod inspect;
 mod outgoing;
+mod recorded;
 mod sts;
 pub mod watch;
 
@@ -26,8 +27,8 @@ use rustls_pki_types::CertificateDer;
 
 pub use azure_issuers::AzureTrustInUse;
 pub use error::{CloudError, CloudUnavailable};
-pub use folders::{azure_trust_of, azure_vtpm_roots_of, vtpm_roots_of};
 pub use google_keys::GoogleKeysInUse;
+pub use recorded::keep_certificates;
 pub use sts::StsAnswer;
 
 use azure_issuers::Issuers;

@@ -10,6 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use attest_certificates::source;
 use attest_cluster_api::named::{Bundle, Content, Named, One, secret};
 use attest_cluster_api::{Cluster, ClusterError, Kept, keep_by_fields, resources};
 use attest_system::files::PRIVATE;
@@ -20,7 +21,6 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, Text, now_and_then};
-use crate::certificates::source;
 
 const NAMESPACE: &str = "openshift-machine-config-operator";
 const TOKEN: Named = Named {

@@ -15,7 +15,7 @@ use attest_system::files::PUBLIC;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, now_and_then};
-use crate::credentials::kubelet::Authorities;
+use attest_certificates::kubelet::Authorities;
 
 const CLIENT_CA: Named = Named {
     what: "kubelet client CAs",

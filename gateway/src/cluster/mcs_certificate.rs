@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_certificates::secret_manifest;
+use attest_certificates::{Certificate, source};
 use attest_cluster_api::named::{Bundle, Content, Named, One, secret};
 use attest_cluster_api::{Cluster, ClusterError};
 use attest_system::clock::Clock;
@@ -23,9 +25,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::copies::{Copied, Text, now_and_then};
-use crate::certificates::{Certificate, source};
 use crate::pki::Serving;
-use crate::secret_manifest;
 use crate::settings::TlsSettings;
 
 const NAMESPACE: &str = "openshift-machine-config-operator";

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use attest_gateway::certificates::Certificate;
+use attest_certificates::Certificate;
 use attest_gateway::pki::{Algorithm, Installation, Names, Wanted, install, issue};
 use attest_gateway::settings::Settings;
 use attest_log::admin::Verb;

@@ -1,6 +1,6 @@
 //! Certificates in the records of administrators' acts.
 
-use attest_gateway::certificates::Certificate;
+use attest_certificates::Certificate;
 use attest_log::admin::Thing;
 
 /// A certificate in its role: before and after.

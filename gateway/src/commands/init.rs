@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_gateway::certificates::{Certificate, source};
+use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Names, authority_keys, install};
 use attest_gateway::pools;

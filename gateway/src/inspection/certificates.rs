@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use attest::UnixTime;
+use attest_certificates::{Certificate, source};
 use attest_system::clock::{Clock, rfc3339};
 
 use super::Finding;
-use crate::certificates::{Certificate, source};
 use crate::pki::rotation::{self, Stage};
 use crate::pki::{EXPIRY_WARNING_SECONDS, LiveTls, Serving, authority_keys};
 use crate::settings::TlsSettings;

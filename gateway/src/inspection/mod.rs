@@ -13,11 +13,11 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "cluster")]
+use attest_certificates::ek_roots::{self, EkRootsFolder};
 use attest_cluster_api::Cluster;
 use attest_system::clock::Clock;
 use tokio::net::TcpListener;
 
-use crate::certificates::ek_roots::{self, EkRootsFolder};
 use crate::cloud::Clouds;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use attest::SpkiSha256;
+use attest_certificates::Certificate;
+use attest_certificates::source::{self, SourceError};
 
 use super::error::InstallError;
 use super::issue::SigningKey;
-use crate::certificates::Certificate;
-use crate::certificates::source::{self, SourceError};
 use crate::settings::TlsSettings;
 
 /// Where the key of the CA in use is kept, unless it is kept elsewhere: beside the CA.

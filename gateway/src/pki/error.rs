@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use attest_certificates::source::SourceError;
 use attest_system::files::FileError;
 
 use super::ServingError;
 use super::issue::CreateError;
-use crate::certificates::source::SourceError;
 
 /// Why the files stay as they are.
 #[derive(Debug, thiserror::Error)]

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use attest_certificates::{Certificate, Fingerprint};
 use attest_system::clock::rfc3339;
-
-use crate::certificates::{Certificate, Fingerprint};
 
 /// How long before its end a certificate is worth a warning, in seconds: two months.
 pub const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use attest::{SpkiSha256, UnixTime};
+use attest_certificates::Certificate;
 use aws_lc_rs::rand;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
@@ -13,8 +14,6 @@ use rcgen::{
 use rustls_pki_types::PrivateKeyDer;
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
-
-use crate::certificates::Certificate;
 
 /// How long certificates are valid unless said otherwise: as long as those that OpenShift's operator makes.
 pub const VALIDITY_DAYS: u32 = 3650;

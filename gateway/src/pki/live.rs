@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use attest::SpkiSha256;
+use attest_certificates::kubelet::{Authorities, AuthoritiesError};
+use attest_certificates::source;
 use attest_system::clock::Clock;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
@@ -13,8 +15,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 
 use super::{Serving, ServingError};
-use crate::certificates::source;
-use crate::credentials::kubelet::{Authorities, AuthoritiesError, PossessionVerifier};
+use crate::credentials::kubelet::PossessionVerifier;
 use crate::settings::TlsSettings;
 
 /// How long evidence is taken that was made for a key which has been replaced: as long as the longest challenge can be answered.

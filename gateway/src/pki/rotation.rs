@@ -7,7 +7,8 @@
 
 use std::fmt;
 
-use crate::certificates::{Certificate, Fingerprint};
+use attest_certificates::{Certificate, Fingerprint};
+
 use crate::pointers::sightings::Sighting;
 
 /// How far back sightings count unless said otherwise, in days: machines are added again with the pointer of last month.

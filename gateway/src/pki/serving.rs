@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use attest::UnixTime;
+use attest_certificates::source::{self, SourceError};
+use attest_certificates::{Certificate, Fingerprint};
 use attest_system::clock::rfc3339;
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
@@ -13,8 +15,6 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use crate::certificates::source::{self, SourceError};
-use crate::certificates::{Certificate, Fingerprint};
 use crate::settings::TlsSettings;
 
 /// Why nothing can be served by these files.

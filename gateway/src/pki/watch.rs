@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use attest_certificates::Certificate;
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::Signal;
 
 use super::Serving;
 use super::expiry::{Expiry, Notice, look_again};
 use super::live::{LiveTls, Reloaded};
-use crate::certificates::Certificate;
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
 use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Wake, Watched, folders_of};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attest::UnixTime;
+use attest_certificates::Certificate;
 use attest_system::clock::rfc3339;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -10,8 +11,6 @@ use rustls::crypto::aws_lc_rs;
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName};
 use url::Host;
-
-use crate::certificates::Certificate;
 
 /// Why a node would not talk to the gateway.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,6 +6,7 @@ mod renewal;
 pub mod sightings;
 
 pub use acceptance::{NotAccepted, accepts};
+use attest_certificates::{Certificate, Fingerprint};
 use attest_ignition::SpecVersion;
 use data_encoding::BASE64;
 pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
@@ -13,8 +14,6 @@ pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
 use sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use url::Url;
-
-use crate::certificates::{Certificate, Fingerprint};
 
 /// Where pools are, below the gateway's root.
 const PATH: &str = "/config/";

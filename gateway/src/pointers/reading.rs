@@ -3,6 +3,7 @@
 use std::fmt;
 
 use attest::protocol::TICKET_PREFIX;
+use attest_certificates::Certificate;
 use attest_ignition::{Config, NotAConfig, data_url, without_values};
 use aws_lc_rs::digest;
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
@@ -13,7 +14,6 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use super::PATH;
-use crate::certificates::Certificate;
 
 /// Largest pointer or manifest that is read: what `attest-node` reads, and far more than any cloud gives to a machine.
 pub const READING_LIMIT_BYTES: usize = 1024 * 1024;

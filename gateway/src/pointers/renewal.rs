@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use attest::UnixTime;
+use attest_certificates::{Certificate, Fingerprint};
 use serde_json::{Value, json};
 use url::Url;
 use zeroize::Zeroizing;
 
 use super::sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use super::{Authority, NotAccepted, Reading, ReadingError, accepts, distinct, trusted};
-use crate::certificates::{Certificate, Fingerprint};
 
 /// What makes a pointer this gateway's.
 #[derive(Debug, Clone, Copy)]

@@ -7,12 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use attest_certificates::Fingerprint;
 use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-
-use crate::certificates::Fingerprint;
 
 /// The query parameter in which a pointer says which CAs it carries.
 pub const PARAMETER: &str = "ca";

@@ -29,11 +29,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest::AppraisalPolicy;
+use attest_certificates::kubelet::NamePatterns;
 use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
 use attest_ignition::{Inexpressible, SpecVersion};
 use attest_log::{ConfigSet, Earns, Grants};
 use attest_machines::history::HistoryRules;
-use attest_machines::names::NamePatterns;
 use attest_machines::new_values::Rules as NewValueRules;
 use attest_machines::objects::MachineRules;
 use aws_lc_rs::digest::{SHA256, digest};

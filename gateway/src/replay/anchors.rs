@@ -8,35 +8,11 @@ use attest::aws::nitro_tpm::NitroRoots;
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::GoogleKeys;
 use attest::tpm::vtpm::VtpmRoots;
-use attest_log::{BlobError, Blobs, CloudBasis};
+use attest_certificates::cloud_roots::{azure_trust_of, azure_vtpm_roots_of, vtpm_roots_of};
+use attest_log::{Blobs, CloudBasis};
 use rustls_pki_types::CertificateDer;
 
 use super::ReplayError;
-use crate::cloud::{self, Clouds, Role};
-
-/// Keeps every configured certificate, and gives their names: all that any record will speak of.
-///
-/// # Errors
-/// [`BlobError`].
-pub fn keep(clouds: &Clouds, blobs: &Blobs) -> Result<CloudBasis, BlobError> {
-    let mut basis = CloudBasis {
-        vtpm_roots: Some(Vec::new()),
-        azure_clouds: clouds.azure_trust().trust.clouds().to_vec(),
-        ..CloudBasis::default()
-    };
-    for (role, certificate) in clouds.record_certificates() {
-        let name = Blobs::name(certificate);
-        blobs.put(&name, certificate)?;
-        match role {
-            Role::GcpVtpmRoot => basis.vtpm_roots.get_or_insert_default().push(name),
-            Role::AwsRegion(region) => basis.region_certificates.entry(region.clone()).or_default().push(name),
-            Role::AwsNitroRoot => basis.nitro_roots.push(name),
-            Role::AzureRoot | Role::AzureIntermediate => basis.azure_certificates.push(name),
-            Role::AzureVtpmRoot => basis.azure_vtpm_roots.push(name),
-        }
-    }
-    Ok(basis)
-}
 
 /// Returns the keys and certificates of the clouds as they were then.
 pub(super) fn endorsements(basis: &CloudBasis, blobs: &Blobs) -> Result<CloudEndorsements, ReplayError> {
@@ -67,14 +43,14 @@ pub(super) fn endorsements(basis: &CloudBasis, blobs: &Blobs) -> Result<CloudEnd
     let azure = if basis.azure_certificates.is_empty() {
         None
     } else {
-        let trust = cloud::azure_trust_of(&basis.azure_clouds, certificates(&basis.azure_certificates, blobs)?);
+        let trust = azure_trust_of(&basis.azure_clouds, certificates(&basis.azure_certificates, blobs)?);
         Some(Arc::new(trust.map_err(|error| wrong("roots of Azure")(error.to_string()))?))
     };
     let azure_vtpm = if basis.azure_vtpm_roots.is_empty() {
         None
     } else {
         // What could not be used was left out then, too.
-        let (roots, _) = cloud::azure_vtpm_roots_of(certificates(&basis.azure_vtpm_roots, blobs)?);
+        let (roots, _) = azure_vtpm_roots_of(certificates(&basis.azure_vtpm_roots, blobs)?);
         Some(Arc::new(roots))
     };
     Ok(CloudEndorsements {
@@ -89,7 +65,7 @@ pub(super) fn endorsements(basis: &CloudBasis, blobs: &Blobs) -> Result<CloudEnd
 /// The roots of instances' vTPMs, as they were then.
 pub(super) fn vtpm_roots(basis: &CloudBasis, blobs: &Blobs) -> Result<Option<Arc<VtpmRoots>>, ReplayError> {
     let Some(names) = &basis.vtpm_roots else { return Ok(None) };
-    let (roots, _) = cloud::vtpm_roots_of(certificates(names, blobs)?);
+    let (roots, _) = vtpm_roots_of(certificates(names, blobs)?);
     Ok(Some(Arc::new(roots)))
 }
 

@@ -5,21 +5,20 @@ pub mod simulation;
 
 use std::sync::Arc;
 
-pub use anchors::keep as keep_anchors;
 use attest::protocol::{Blob, HexDigest};
 use attest::reference_sets::ReferenceSets;
 use attest::{
     AppraisalPolicy, AttestationResult, Claims, Endorsements, Inventory, NamedMachine, Reject, StsCall, Submission, UnixTime, aws,
     machine_objects,
 };
+use attest_certificates::Certificate;
+use attest_certificates::ek_roots;
+use attest_certificates::kubelet::{
+    Authorities, KubeletError, NamePatterns, PatternError, Presented, Verified, WrongPool, verify as verify_certificate,
+};
 use attest_log::{Basis, BlobError, Blobs, Difference, Entry, LikenessError, Record, event_log};
-use attest_machines::names::{NamePatterns, PatternError};
 use rustls_pki_types::CertificateDer;
 use serde::de::IgnoredAny;
-
-use crate::certificates::Certificate;
-use crate::certificates::ek_roots;
-use crate::credentials::kubelet::{self, Authorities, KubeletError, MemberError, Presented, Verified};
 
 /// Why a line cannot be replayed, or how the decision comes out now.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +61,7 @@ pub enum ReplayError {
     Kubelet(#[from] KubeletError),
     /// The client certificate is that of a node of another pool.
     #[error(transparent)]
-    Member(#[from] MemberError),
+    WrongPool(#[from] WrongPool),
     /// The evidence is refused.
     #[error(transparent)]
     Reject(#[from] Reject),
@@ -82,7 +81,7 @@ fn decision(line: &str) -> Result<(Record<IgnoredAny>, Basis), ReplayError> {
 /// Verifies a recorded client certificate with the recorded CAs, names and time.
 ///
 /// # Errors
-/// [`ReplayError::Kubelet`], [`ReplayError::Member`] if it is refused (again), the other variants if the record is not whole, or is of
+/// [`ReplayError::Kubelet`], [`ReplayError::WrongPool`] if it is refused (again), the other variants if the record is not whole, or is of
 /// another node than the certificate.
 pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError> {
     let (Record { at, pool, identity, .. }, basis) = decision(line)?;
@@ -101,7 +100,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
     let authorities =
         Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?).map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
-    let verified = kubelet::verify(&Presented::new(&chain), &authorities, now)?;
+    let verified = verify_certificate(&Presented::new(&chain), &authorities, now)?;
     if identity.as_deref() != Some(verified.identity().as_str()) {
         return Err(ReplayError::OtherNode {
             recorded: identity.unwrap_or_default(),
@@ -109,7 +108,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
         });
     }
     let names = NamePatterns::new(basis.kubelet_names).map_err(ReplayError::Names)?;
-    names.check(verified.name(), &pool).map_err(MemberError::from)?;
+    names.check(verified.name(), &pool)?;
     Ok(verified)
 }
 

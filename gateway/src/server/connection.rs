@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_certificates::kubelet::Presented;
 use attest_system::clock::Clock;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -22,7 +23,6 @@ use super::refused;
 use super::said::Said;
 use crate::admission::{Admission, Begun, Handshake, NoRoom, Place, Unnamed, Waiting};
 use crate::api::Peer;
-use crate::credentials::kubelet::Presented;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::settings::Limits;

@@ -218,6 +218,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
             "attest/node/src",
             "gateway/src",
             "gateway/attestation-log/src",
+            "gateway/certificates/src",
             "gateway/cluster-api/src",
             "gateway/controller/src",
             "gateway/ignition/src",

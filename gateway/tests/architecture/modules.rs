@@ -142,6 +142,7 @@ fn every_file_is_part_of_a_target() {
         "cloud-fixtures",
         "gateway",
         "gateway/attestation-log",
+        "gateway/certificates",
         "gateway/cluster-api",
         "gateway/controller",
         "gateway/ignition",

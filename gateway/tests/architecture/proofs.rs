@@ -12,7 +12,7 @@ const EARNED: [(&str, &str, &str); 12] = [
     ("attest/src/claims.rs", "Claims", " {\n    pub(crate) identity:"),
     (DOCUMENT, "ClaimedDocument", " {\n    pub(super) document:"),
     ("attest/src/appraisal.rs", "AttestationResult", " {\n    claims:"),
-    ("gateway/src/credentials/kubelet/verify.rs", "Verified", " {\n    name:"),
+    ("gateway/certificates/src/kubelet/verify.rs", "Verified", " {\n    name:"),
     ("gateway/src/credentials/kubelet/member.rs", "Member", " {\n    verified:"),
     ("gateway/src/policy/mod.rs", "Grant", " {\n    pool:"),
     ("gateway/attestation-log/src/journal.rs", "Recorded<T>", " {\n    outcome:"),
@@ -41,7 +41,11 @@ fn what_must_be_earned_is_made_in_one_place() {
     let makers = [
         ("attest/src", "Ok(Claims {", "attest/src/evidence.rs"),
         ("attest/src", "Ok(AttestationResult {", "attest/src/appraisal.rs"),
-        ("gateway/src", "Ok(Verified {", "gateway/src/credentials/kubelet/verify.rs"),
+        (
+            "gateway/certificates/src",
+            "Ok(Verified {",
+            "gateway/certificates/src/kubelet/verify.rs",
+        ),
         ("gateway/src", "Ok(Member {", "gateway/src/credentials/kubelet/member.rs"),
         ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
         (

@@ -3,7 +3,8 @@
 use attest::Kind;
 use attest::aws::identity_document;
 use attest::azure::attested_document::{ImdsNonce, verify};
-use attest_gateway::cloud::{CloudError, Clouds, Role, azure_trust_of, vtpm_roots_of};
+use attest_certificates::cloud_roots::{azure_trust_of, vtpm_roots_of};
+use attest_gateway::cloud::{CloudError, Clouds, Role};
 use attest_gateway::inspection::{self, Finding};
 use attest_gateway::pools;
 use attest_gateway::pools::needed::NeededState;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest_gateway::certificates::Certificate;
+use attest_certificates::Certificate;
 use attest_gateway::pki::issue::{self, Made, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};

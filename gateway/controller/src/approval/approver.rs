@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attest_certificates::kubelet::NamePatterns;
 use attest_cluster_api::events::Events;
 use attest_cluster_api::{Cluster, ClusterError};
 use attest_log::admin::{By, Verb};
 use attest_machines::attested::{self, Attested, Held};
-use attest_machines::names::NamePatterns;
 use attest_recording::Acting;
 use attest_store::{EntryKind, Store, StoreError, Transact, Turn};
 use attest_system::clock::Clock;

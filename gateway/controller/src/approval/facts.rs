@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use attest_certificates::kubelet::NamePatterns;
 use attest_machines::attested::Provider;
-use attest_machines::names::NamePatterns;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use attest::SpkiSha256;
-use attest_machines::subject::{SubjectError, node_name};
+use attest_certificates::kubelet::{SubjectError, node_name};
 use rustls_pki_types::SignatureVerificationAlgorithm;
 use webpki::aws_lc_rs::{ECDSA_P256_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256};
 use x509_parser::prelude::{FromDer, X509Name};

@@ -3,12 +3,12 @@
 use attest::reject::{EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
 use attest::tpm::TPM_MALFORMED;
 use attest::{Reject, TpmEvidenceError};
+use attest_certificates::kubelet::{KubeletError, WrongPool};
 use attest_ignition::Inexpressible;
 use attest_log::DecidedBy;
 use attest_machines::enrolment::{EkRecord, EnrolmentError};
 use attest_machines::history::{Finding, HistoryRefusal};
 use attest_machines::instances::InstanceError;
-use attest_machines::names::WrongPool;
 use attest_machines::objects::MachinesUnknown;
 use attest_machines::revocations::RevocationError;
 use attest_store::StoreError;
@@ -24,7 +24,7 @@ use super::codes::{
 use crate::admission::TooBusy;
 use crate::cloud::CloudUnavailable;
 use crate::credentials::challenges::ChallengeError;
-use crate::credentials::kubelet::{KubeletError, MemberError};
+use crate::credentials::kubelet::MemberError;
 use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
 
@@ -202,12 +202,13 @@ impl From<TicketError> for Refusal {
 
 impl From<KubeletError> for Refusal {
     fn from(error: KubeletError) -> Self {
-        let code = match &error {
-            KubeletError::NotANode { .. } => KUBELET_CERTIFICATE_NOT_A_NODE,
-            error if error.is_about_dates() => KUBELET_CERTIFICATE_EXPIRED,
-            _ => KUBELET_CERTIFICATE_INVALID,
-        };
-        Self::new(code, error)
+        let own = [
+            KUBELET_CERTIFICATE_NOT_A_NODE,
+            KUBELET_CERTIFICATE_EXPIRED,
+            KUBELET_CERTIFICATE_INVALID,
+        ];
+        let code = own.into_iter().find(|own| own.advice.code == error.code());
+        Self::new(code.unwrap_or(KUBELET_CERTIFICATE_INVALID), error)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use attest::{Reject, TpmEvidenceError};
+use attest_certificates::kubelet::WrongPool;
 use attest_ignition::{Inexpressible, SpecVersion};
 use attest_machines::enrolment::EnrolmentError;
 use attest_machines::instances::{InstanceError, InstanceRecord};
-use attest_machines::names::WrongPool;
 use attest_machines::revocations::{Revocation, RevocationError};
 
 use super::*;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_certificates::{Certificate, Fingerprint};
 use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::{Cause, Cluster, ClusterError};
 use attest_log::admin::{Act, By, Thing, Verb};
@@ -21,7 +22,6 @@ use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
 pub use self::machine_sets::{MachineSet, SecretName};
-use crate::certificates::{Certificate, Fingerprint};
 use crate::pki::LiveTls;
 use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
 use crate::pools::live::LivePools;

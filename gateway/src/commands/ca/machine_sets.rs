@@ -21,8 +21,8 @@ mod asked {
     use std::sync::Arc;
 
     use anyhow::{Context, bail};
+    use attest_certificates::{Fingerprint, source};
     use attest_cluster_api::Cluster;
-    use attest_gateway::certificates::{Fingerprint, source};
     use attest_gateway::cluster::pointers::{self, Here, MachineSet, State};
     use attest_gateway::pools;
     use attest_system::clock::Clock;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use attest::UnixTime;
-use attest_gateway::certificates::{Certificate, source};
+use attest_certificates::{Certificate, source};
 use attest_gateway::pki::install;
 use attest_gateway::pki::rotation::{Stage, WITHIN_DAYS};
 use attest_gateway::pki::{Installation, Names, authority_keys, issue};

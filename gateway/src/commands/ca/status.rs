@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use attest_gateway::certificates::source;
+use attest_certificates::source;
 use attest_gateway::pki::authority_keys;
 use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, Safety, Stage};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest::UnixTime;
-use attest_gateway::certificates::Certificate;
+use attest_certificates::Certificate;
 use attest_gateway::settings::Settings;
 use attest_system::clock::{Clock, rfc3339};
 use serde::{Serialize, Serializer};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use attest::UnixTime;
-use attest_gateway::certificates::{Certificate, folder};
+use attest_certificates::{Certificate, folder};
 use attest_gateway::settings::Settings;
 use attest_store::settings::EngineSettings;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use attest::{SpkiSha256, UnixTime};
-use attest_gateway::certificates::{Certificate, Fingerprint, source};
+use attest_certificates::{Certificate, Fingerprint, source};
 use attest_gateway::credentials::seal::Seal;
 use attest_gateway::pki::Serving;
 use attest_gateway::settings::Settings;

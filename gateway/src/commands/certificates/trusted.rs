@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use attest::UnixTime;
-use attest_gateway::certificates::ek_roots;
-use attest_gateway::certificates::{Certificate, source};
+use attest_certificates::ek_roots;
+use attest_certificates::{Certificate, source};
 use attest_gateway::pools;
 use attest_gateway::pools::upstream::UpstreamSettings;
 use attest_gateway::settings::Settings;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest::UnixTime;
-use attest_gateway::certificates::{Certificate, Fingerprint};
+use attest_certificates::{Certificate, Fingerprint};
 use attest_gateway::pki::Serving;
 use attest_gateway::pointers::sightings;
 use attest_gateway::pointers::{self, Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_gateway::certificates::source;
+use attest_certificates::secret_manifest;
+use attest_certificates::source;
 use attest_gateway::pointers::Pointer;
-use attest_gateway::secret_manifest;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
 use attest_system::files;

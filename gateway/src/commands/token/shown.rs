@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use attest_gateway::certificates::source;
+use attest_certificates::source;
 use attest_gateway::credentials::tokens::{self, Created, Rotation, TokenRecord};
 use attest_gateway::pointers::Pointer;
 use attest_gateway::settings::Settings;

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use attest::UnixTime;
+use attest_certificates::kubelet::Authorities;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::CertificateDer;
-
-use super::Authorities;
 
 /// Asks for a certificate, which a client need not have, and verifies the handshake's signature by it. Whether the certificate is any
 /// good is decided for each request: a refusal is then recorded and explained, and a connection that was opened long ago is not

@@ -1,8 +1,8 @@
-use attest_machines::names::NamePatterns;
+use attest_certificates::kubelet::{NamePatterns, Verified};
 use attest_machines::revocations;
 use attest_store::EntryTransaction;
 
-use super::{MemberError, Verified};
+use super::MemberError;
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
 #[derive(Debug, Clone)]

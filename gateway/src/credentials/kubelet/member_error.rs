@@ -1,4 +1,4 @@
-use attest_machines::names::WrongPool;
+use attest_certificates::kubelet::WrongPool;
 use attest_machines::revocations::RevocationError;
 use attest_store::StoreError;
 

@@ -8,75 +8,13 @@
 //! TLS handshake → Presented → Verified (verify: chain, dates, usage, subject) → Member (admit: not revoked, of this pool) → Grant
 //! ```
 
-mod authorities;
-mod error;
 mod handshake;
 mod member;
 mod member_error;
-mod verify;
 
 #[cfg(test)]
 mod tests;
 
-pub use authorities::{Authorities, AuthoritiesError};
-pub use error::KubeletError;
 pub use handshake::PossessionVerifier;
 pub use member::{Member, admit};
 pub use member_error::MemberError;
-pub use verify::{Verified, verify};
-
-use std::fmt;
-use std::sync::Arc;
-
-use rustls_pki_types::CertificateDer;
-
-use crate::certificates::Fingerprint;
-
-/// Most certificates that a node may present: its own, and three CAs between it and the cluster's. Clusters have none or one.
-pub const CHAIN_LIMIT_CERTIFICATES: usize = 4;
-/// Largest certificate that is looked at: a kubelet's has about 1 KiB, with RSA-4096 2 KiB.
-pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
-
-/// What a client has shown in its handshake, together with proof that it holds the first certificate's key. Not judged, not even
-/// parsed: only [`verify`] reads it.
-#[derive(Clone)]
-pub struct Presented {
-    chain: Arc<[CertificateDer<'static>]>,
-    /// How many certificates came, and the largest one's length: what was too much is not kept.
-    found: usize,
-    largest_bytes: usize,
-}
-
-impl Presented {
-    /// Takes what came in a handshake; beyond the limits only its leaf.
-    #[must_use]
-    pub fn new(chain: &[CertificateDer<'_>]) -> Self {
-        let largest_bytes = chain.iter().map(|certificate| certificate.len()).max().unwrap_or(0);
-        let kept = if chain.len() <= CHAIN_LIMIT_CERTIFICATES && largest_bytes <= CERTIFICATE_LIMIT_BYTES {
-            chain.len()
-        } else {
-            1
-        };
-        Self {
-            chain: chain
-                .iter()
-                .take(kept)
-                .map(|certificate| certificate.clone().into_owned())
-                .collect(),
-            found: chain.len(),
-            largest_bytes,
-        }
-    }
-
-    /// SHA-256 of the first certificate: what a record calls a certificate that it does not keep. `None` if there is none.
-    #[must_use]
-    pub fn leaf_fingerprint(&self) -> Option<Fingerprint> {
-        self.chain.first().map(Fingerprint::of)
-    }
-}
-
-impl fmt::Debug for Presented {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Presented({} certificates, not verified)", self.found)
-    }
-}

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
 use attest::UnixTime;
-use attest_machines::subject::SubjectError;
+use attest_certificates::Certificate;
+use attest_certificates::kubelet::*;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, SignatureAlgorithm,
@@ -14,7 +15,6 @@ use rustls_pki_types::CertificateDer;
 use time::OffsetDateTime;
 
 use super::*;
-use crate::certificates::Certificate;
 
 const NOW: u64 = 1_800_000_000;
 const HOUR: u64 = 3600;

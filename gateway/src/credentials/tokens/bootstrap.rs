@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use attest_certificates::secret_manifest::reading;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
-
-use crate::secret_manifest::reading;
 
 /// The type of such a Secret.
 const TYPE: &str = "bootstrap.kubernetes.io/token";

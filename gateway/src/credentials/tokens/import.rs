@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use attest::protocol::TICKET_PREFIX;
+use attest_certificates::secret_manifest;
 use zeroize::Zeroizing;
 
 use super::bootstrap;
 use super::publication::Secret;
-use crate::secret_manifest;
 
 /// Fewest characters: 128 random bits in Base64, the least that nobody guesses.
 const SHORTEST_CHARACTERS: usize = 22;

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use attest::UnixTime;
+use attest_certificates::secret_manifest;
+use attest_certificates::source::{self, SourceError};
 use zeroize::Zeroizing;
 
 use super::record::{Rotation, TokenRecord};
-use crate::certificates::source::{self, SourceError};
 use crate::pointers::{Pointer, PointerError};
-use crate::secret_manifest;
 
 /// Only the gateway's user; whoever else is to read the token is given it by the administrator.
 const MODE: u32 = 0o600;

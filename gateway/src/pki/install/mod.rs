@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attest::{SpkiSha256, UnixTime};
+use attest_certificates::Certificate;
+use attest_certificates::source;
 use attest_system::files::{self, FileError, PRIVATE, PUBLIC, make_private_folder};
 use data_encoding::BASE64;
 use rustls_pki_types::PrivateKeyDer;
@@ -15,8 +17,6 @@ use super::authority_keys::{authority_key, beside, find_authority_key, holds, ne
 use super::error::InstallError;
 use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
 use super::{Serving, ServingError};
-use crate::certificates::Certificate;
-use crate::certificates::source;
 use crate::settings::TlsSettings;
 
 /// The files, for one command at a time.

@@ -1,12 +1,12 @@
 //! Reading pointers.
 
+use attest_certificates::secret_manifest;
 use data_encoding::HEXLOWER;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 use crate::pointers::Pointer;
-use crate::secret_manifest;
 
 fn authority() -> Certificate {
     let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();

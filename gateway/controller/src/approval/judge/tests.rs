@@ -3,8 +3,8 @@ mod name;
 mod rivals;
 
 use attest::SpkiSha256;
+use attest_certificates::kubelet::NamePatterns;
 use attest_machines::attested::{Approval, Provider};
-use attest_machines::names::NamePatterns;
 use attest_system::clock::rfc3339;
 
 use super::super::request::made::{self, Made};

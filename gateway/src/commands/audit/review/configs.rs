@@ -1,6 +1,6 @@
 //! Configs that were served or refused: what was given is what was earned.
 
-use attest_gateway::api::Refusal;
+use attest_certificates::kubelet::WrongPool;
 use attest_gateway::replay::{ReplayError, replay_kubelet};
 use attest_log::{Blobs, DecidedBy, Shown, Use, Verdict, served_for};
 
@@ -80,8 +80,8 @@ impl Line {
             }
             Err(error) => {
                 let code = match error {
-                    ReplayError::Kubelet(error) => Refusal::from(error).code().to_owned(),
-                    ReplayError::Member(error) => Refusal::from(error).code().to_owned(),
+                    ReplayError::Kubelet(error) => error.code().to_owned(),
+                    ReplayError::WrongPool(_) => WrongPool::CODE.to_owned(),
                     error => format!("cannot: {error}"),
                 };
                 let same = refused && self.code.as_ref() == Some(&code);

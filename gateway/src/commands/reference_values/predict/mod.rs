@@ -25,7 +25,7 @@ use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 use attest::tpm::prediction::secure_boot::{SECURE_BOOT_PCR, VARIABLE_LIMIT_BYTES, Variables};
 use attest::tpm::prediction::uki::Uki;
 use attest::tpm::prediction::{Digests, Prediction};
-use attest_gateway::certificates::source;
+use attest_certificates::source;
 use attest_log::admin::By;
 use attest_system::files;
 

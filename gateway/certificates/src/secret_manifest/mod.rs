@@ -1,6 +1,6 @@
 //! Kubernetes Secrets, as manifests: how what is made here gets into a cluster (`oc apply -f`), and what is there gets here.
 
-pub(crate) mod reading;
+pub mod reading;
 
 use data_encoding::BASE64;
 use zeroize::Zeroizing;

@@ -1,6 +1,6 @@
+use super::subject::{name_text, node_name};
 use attest::UnixTime;
 use attest::x509::{self, Budget, Terms};
-use attest_machines::subject::{name_text, node_name};
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::CertificateDer;
 use webpki::{EndEntityCert, KeyUsage};

@@ -81,16 +81,16 @@ pub fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
 }
 
 /// A distinguished name for people.
-pub fn name_text(name: &X509Name<'_>) -> String {
+pub(super) fn name_text(name: &X509Name<'_>) -> String {
     shown(&name.to_string())
 }
 
 /// The issuer that a certificate names, which need not be true.
-pub fn issuer_of(certificate: &[u8]) -> String {
+pub(super) fn issuer_of(certificate: &[u8]) -> String {
     X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, parsed)| name_text(parsed.issuer()))
 }
 
 /// What a stranger may have written, cut to what a log line bears.
-pub fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     text.chars().take(SHOWN_LIMIT_CHARACTERS).collect()
 }

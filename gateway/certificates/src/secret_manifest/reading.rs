@@ -36,17 +36,17 @@ impl Drop for Object {
 }
 
 /// Whether a text is PEM. In a manifest PEM is indented, encoded, or inside a string.
-pub(crate) fn is_pem(text: &str) -> bool {
+pub fn is_pem(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("-----BEGIN"))
 }
 
 /// Whether a text is a manifest that may hold certificates or keys.
-pub(crate) fn is_manifest(text: &str) -> bool {
+pub fn is_manifest(text: &str) -> bool {
     !is_pem(text) && read(text).is_ok_and(|object| matches!(object.kind.as_str(), "Secret" | "ConfigMap"))
 }
 
 /// The type of a Secret, if it says one.
-pub(crate) fn type_of(text: &str) -> Option<String> {
+pub fn type_of(text: &str) -> Option<String> {
     // By its clone: what is in it is wiped when it goes.
     read(text).ok().filter(|object| object.kind == "Secret")?.of_type.clone()
 }
@@ -55,7 +55,7 @@ pub(crate) fn type_of(text: &str) -> Option<String> {
 ///
 /// # Errors
 /// What is wrong with it, or which key is missing; never anything of its values.
-pub(crate) fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, String> {
+pub fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, String> {
     if text.trim().is_empty() {
         return Err("is empty".to_owned());
     }
@@ -65,7 +65,7 @@ pub(crate) fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, Stri
 }
 
 /// As [`value`], of a key that may be missing.
-pub(crate) fn optional(text: &str, key: &str) -> Result<Option<Zeroizing<String>>, String> {
+pub fn optional(text: &str, key: &str) -> Result<Option<Zeroizing<String>>, String> {
     read(text)?.value(&[key])
 }
 

@@ -1,8 +1,8 @@
 use std::convert::Infallible;
 
+use super::subject::{SubjectError, issuer_of};
 use attest::UnixTime;
 use attest::x509::PathProblem;
-use attest_machines::subject::{SubjectError, issuer_of};
 use attest_system::clock::rfc3339;
 use rustls_pki_types::CertificateDer;
 
@@ -83,6 +83,16 @@ impl KubeletError {
         match self {
             Self::NotANode { path, .. } => path,
             _ => &[],
+        }
+    }
+
+    /// The code of the refusal.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotANode { .. } => "kubelet-certificate-not-a-node",
+            error if error.is_about_dates() => "kubelet-certificate-expired",
+            _ => "kubelet-certificate-invalid",
         }
     }
 

@@ -16,7 +16,7 @@ pub enum PatternError {
     Pattern(String),
 }
 
-/// A node's name that is none of a pool's.
+/// A node whose name is none of the pool's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("node {name} does not belong to pool {pool}, whose kubelet.names are {}", names.join(", "))]
 pub struct WrongPool {
@@ -25,6 +25,11 @@ pub struct WrongPool {
     pub pool: String,
     /// The patterns of the pool's names.
     pub names: Vec<String>,
+}
+
+impl WrongPool {
+    /// The code of the refusal.
+    pub const CODE: &'static str = "kubelet-wrong-pool";
 }
 
 /// Patterns of the names of a pool's nodes; `*` stands for any characters, also for none.

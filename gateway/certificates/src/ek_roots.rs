@@ -79,9 +79,6 @@ mod tests {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
     use super::*;
-    use crate::pki::{self, Names};
-    use crate::settings::Settings;
-    use attest_system::clock::Clock;
 
     /// AMD Pluton's published top CA has an issuer that nobody publishes.
     #[test]
@@ -126,18 +123,21 @@ mod tests {
     #[test]
     fn a_certificate_that_cannot_be_used_is_named_by_its_file() {
         let folder = tempfile::tempdir().unwrap();
-        let tls = Settings::defaults(folder.path()).unwrap().tls;
-        let names = Names {
-            hosts: vec!["localhost".to_owned()],
-            addresses: Vec::new(),
-        };
-        pki::create(&tls, &names, Clock::System.now()).unwrap();
+        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+        params.distinguished_name.push(DnType::CommonName, "MCS CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let ca = params.self_signed(&key).unwrap();
+        let server = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        let server = server
+            .signed_by(&KeyPair::generate().unwrap(), &Issuer::from_params(&params, &key))
+            .unwrap();
         let roots = folder.path().join("ek-roots");
         fs::create_dir(&roots).unwrap();
-        fs::copy(&tls.ca, roots.join("good.pem")).unwrap();
+        fs::write(roots.join("good.pem"), ca.pem()).unwrap();
         // A server's certificate, which nobody signs EKs with; and two certificates in one file, the second of them bad.
-        fs::copy(&tls.certificate, roots.join("no-ca.crt")).unwrap();
-        let both = fs::read_to_string(&tls.ca).unwrap() + "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        fs::write(roots.join("no-ca.crt"), server.pem()).unwrap();
+        let both = ca.pem() + "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
         fs::write(roots.join("two.pem"), both).unwrap();
         let read = load(&roots).unwrap();
         assert!(!read.roots.is_empty());

@@ -4,8 +4,8 @@ use attest::UnixTime;
 use attest::x509::{Anchors, Ca, NoCa};
 use rustls::DistinguishedName;
 
-use crate::certificates::Certificate;
-use crate::certificates::source::{self, SourceError};
+use crate::Certificate;
+use crate::source::{self, SourceError};
 
 /// Most CAs in the bundle: their names are in every handshake, and a cluster has a handful.
 const AUTHORITIES_LIMIT: usize = 64;
@@ -62,7 +62,6 @@ impl Authorities {
     ///
     /// # Errors
     /// What is wrong with it.
-    #[cfg(feature = "cluster")]
     pub fn of_text(pem: &str) -> Result<Self, String> {
         let certificates = source::certificates_in(pem)?;
         if certificates.len() > AUTHORITIES_LIMIT {
@@ -111,7 +110,8 @@ impl Authorities {
     }
 
     /// Their names, by which a client finds out which of its certificates to show.
-    pub(super) fn hints(&self) -> &[DistinguishedName] {
+    #[must_use]
+    pub fn hints(&self) -> &[DistinguishedName] {
         &self.hints
     }
 

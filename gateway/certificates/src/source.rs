@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::Certificate;
-use crate::secret_manifest::reading;
+use super::secret_manifest::reading;
 
 /// Largest file that is read: a bundle of a few dozen certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -211,16 +211,17 @@ fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
-    use attest::UnixTime;
     use data_encoding::BASE64;
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 
     use super::*;
-    use crate::pki::issue::{self, Algorithm, SigningKey};
 
     fn ca(name: &str) -> Certificate {
-        let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
-        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
-        issue::authority(name, key, 10, now).unwrap().certificate
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        Certificate::parse(certificate.der().clone()).unwrap()
     }
 
     fn file(text: &str) -> tempfile::NamedTempFile {

@@ -1,0 +1,72 @@
+//! Kubelets: what a node is that shows the client certificate which its cluster has signed for it.
+//!
+//! A node that started with the pre-approved config submits a CSR; once that is approved, its kubelet has a certificate for
+//! `system:node:NAME`, and the node can come back for the rest.
+
+mod authorities;
+mod error;
+mod names;
+mod subject;
+mod verify;
+
+pub use authorities::{Authorities, AuthoritiesError};
+pub use error::KubeletError;
+pub use names::{NamePatterns, PatternError, WrongPool};
+pub use subject::{SubjectError, node_name};
+pub use verify::{Verified, verify};
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls_pki_types::CertificateDer;
+
+use super::Fingerprint;
+
+/// Most certificates that a node may present: its own, and three CAs between it and the cluster's. Clusters have none or one.
+pub const CHAIN_LIMIT_CERTIFICATES: usize = 4;
+/// Largest certificate that is looked at: a kubelet's has about 1 KiB, with RSA-4096 2 KiB.
+pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
+
+/// What a client has shown in its handshake, together with proof that it holds the first certificate's key. Not judged, not even
+/// parsed: only [`verify`] reads it.
+#[derive(Clone)]
+pub struct Presented {
+    chain: Arc<[CertificateDer<'static>]>,
+    /// How many certificates came, and the largest one's length: what was too much is not kept.
+    found: usize,
+    largest_bytes: usize,
+}
+
+impl Presented {
+    /// Takes what came in a handshake; beyond the limits only its leaf.
+    #[must_use]
+    pub fn new(chain: &[CertificateDer<'_>]) -> Self {
+        let largest_bytes = chain.iter().map(|certificate| certificate.len()).max().unwrap_or(0);
+        let kept = if chain.len() <= CHAIN_LIMIT_CERTIFICATES && largest_bytes <= CERTIFICATE_LIMIT_BYTES {
+            chain.len()
+        } else {
+            1
+        };
+        Self {
+            chain: chain
+                .iter()
+                .take(kept)
+                .map(|certificate| certificate.clone().into_owned())
+                .collect(),
+            found: chain.len(),
+            largest_bytes,
+        }
+    }
+
+    /// SHA-256 of the first certificate: what a record calls a certificate that it does not keep. `None` if there is none.
+    #[must_use]
+    pub fn leaf_fingerprint(&self) -> Option<Fingerprint> {
+        self.chain.first().map(Fingerprint::of)
+    }
+}
+
+impl fmt::Debug for Presented {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Presented({} certificates, not verified)", self.found)
+    }
+}

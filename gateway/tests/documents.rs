@@ -11,7 +11,7 @@ use attest::advice::Advice;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::reject::ADVICE;
 use attest::tpm;
-use attest_gateway::api::CODES;
+use attest_log::codes::CODES;
 
 /// A file of the repository.
 fn document(name: &str) -> String {

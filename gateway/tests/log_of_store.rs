@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use attest_gateway::api::decided_by;
+use attest_log::codes::decided_by;
 use attest_log::{Blobs, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Shown, Signer, link_of};
 use attest_recording::keep;
-
 use data_encoding::BASE64;
 use serde_json::Value;
 

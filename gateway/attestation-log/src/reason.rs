@@ -1,6 +1,6 @@
 //! Why a node was trusted, or served, for a person.
 
-use attest::AttestationResult;
+use attest::{AttestationResult, Reject, TpmEvidenceError};
 
 use super::record::Shown;
 use super::ticket_use::Use;
@@ -32,6 +32,41 @@ pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
 #[must_use]
 pub fn trusted_by(result: &AttestationResult) -> String {
     result.reasons().join("; ")
+}
+
+/// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
+const REASON_LIMIT_CHARACTERS: usize = 4096;
+
+/// Returns the reason of a refusal of evidence. `audit` compares it.
+#[must_use]
+pub fn refused_for(reject: &Reject) -> String {
+    let command = command_for(reject);
+    with_next_step(&reject.detail(), command.as_deref().unwrap_or(reject.advice().next_step))
+}
+
+/// Returns the next step after a refusal of evidence, where it is one command; otherwise it is the advice's.
+#[must_use]
+pub fn command_for(reject: &Reject) -> Option<String> {
+    match reject {
+        Reject::Tpm(
+            TpmEvidenceError::EkNotEndorsed { ek_digest, .. }
+            | TpmEvidenceError::EkUnknown { ek_digest }
+            | TpmEvidenceError::EkCertificateUnread { ek_digest },
+        ) => Some(format!(
+            "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
+        )),
+        _ => None,
+    }
+}
+
+/// Returns the reason of a refusal and what to do about it, as a record has it. Some details are as long as what the node sent.
+#[must_use]
+pub fn with_next_step(detail: &str, next_step: &str) -> String {
+    let reason = format!("{detail}{NEXT_STEP}{next_step}");
+    match reason.char_indices().nth(REASON_LIMIT_CHARACTERS) {
+        Some((end, _)) => format!("{}…", reason.get(..end).unwrap_or_default()),
+        None => reason,
+    }
 }
 
 /// What stands between a refusal's reason and what to do.

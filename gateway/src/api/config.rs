@@ -8,6 +8,7 @@ use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, 
 use attest_certificates::Fingerprint;
 use attest_certificates::kubelet::Presented;
 use attest_ignition::SpecVersion;
+use attest_log::codes::is_code;
 use attest_log::{ConfigSet, Decision, Earns, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
 use attest_machines::objects::MachineObjects;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
@@ -135,7 +136,7 @@ pub(super) async fn get(
 /// Why the node says that it has not attested. Anybody can say it.
 fn not_attested(headers: &HeaderMap) -> Option<NotAttested> {
     let said = headers.get(NOT_ATTESTED_HEADER)?.to_str().ok()?;
-    NotAttested::read(said, |code| WAITED.contains(&code) || problem::is_code(code))
+    NotAttested::read(said, |code| WAITED.contains(&code) || is_code(code))
 }
 
 /// What is to be said of a node that gets less than it could have earned, and was not refused.

@@ -34,7 +34,7 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
 pub use endorsers::Endorsers;
 pub use gateway::Gateway;
-pub use problem::{CODES, Refusal, decided_by};
+pub use problem::Refusal;
 
 use crate::pools::Pool;
 use crate::pools::live::{LivePools, Lookup};

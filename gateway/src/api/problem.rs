@@ -1,24 +1,17 @@
 //! Where an error becomes HTTP: the one place.
 
 mod causes;
-mod codes;
 
 use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
-use attest::reject::MALFORMED_REQUEST;
-use attest_log::DecidedBy;
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
-pub(crate) use codes::is_code;
-use codes::{
+use attest_log::codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
     KUBELET_CA_UNTOLD, KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
     TOKEN_NOT_ACCEPTED, UNAVAILABLE, VALUE_AWAITED,
 };
-pub use codes::{CODES, decided_by};
-
-/// Longest reason in a record, in characters: twice the longest that is about one thing, a list of accepted digests of one PCR.
-const REASON_LIMIT_CHARACTERS: usize = 4096;
+use attest_log::{DecidedBy, with_next_step};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
 
 /// After how long a machine comes again that waits for its Machine object, in seconds: objects are told within a second of being written, and a cloud gives an
 /// instance its id in some.
@@ -93,14 +86,10 @@ impl Refusal {
         self.command.as_deref().unwrap_or(self.code.advice.next_step)
     }
 
-    /// Both, for the record. Some details are as long as what the node sent.
+    /// Both, for the record.
     #[must_use]
     pub fn reason(&self) -> String {
-        let reason = format!("{}; next: {}", self.detail(), self.next_step());
-        match reason.char_indices().nth(REASON_LIMIT_CHARACTERS) {
-            Some((end, _)) => format!("{}…", reason.get(..end).unwrap_or_default()),
-            None => reason,
-        }
+        with_next_step(self.detail(), self.next_step())
     }
 
     /// What the refusal came from: what `audit` can expect of the evidence.
@@ -112,7 +101,7 @@ impl Refusal {
     /// Whether this is the gateway's own trouble, and no verdict on the node.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        self.code.status == StatusCode::SERVICE_UNAVAILABLE
+        self.code.status == StatusCode::SERVICE_UNAVAILABLE.as_u16()
     }
 
     /// 503: the cause is the gateway's own and stays in its log.
@@ -199,12 +188,7 @@ impl Refusal {
     }
 
     pub(super) fn malformed(problem: impl ToString) -> Self {
-        let code = Code {
-            status: StatusCode::BAD_REQUEST,
-            by: DecidedBy::Request,
-            advice: MALFORMED_REQUEST,
-        };
-        Self::new(code, problem)
+        Self::new(Code::MALFORMED, problem)
     }
 
     pub(super) fn attested_not_accepted(pool: &str) -> Self {
@@ -266,7 +250,7 @@ impl Refusal {
         let problem = Problem {
             kind: format!("urn:attestation-gateway:problem:{}", advice.code),
             title: advice.title.to_owned(),
-            status: status.as_u16(),
+            status,
             code: advice.code.to_owned(),
             detail: Some(told),
             next_step,
@@ -279,6 +263,9 @@ impl Refusal {
             (header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE)),
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         ];
+        let Ok(status) = StatusCode::from_u16(status) else {
+            return empty_503();
+        };
         let mut answer = (status, headers, body).into_response();
         if let Some(seconds) = again_seconds {
             answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());

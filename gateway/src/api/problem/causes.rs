@@ -1,26 +1,23 @@
 //! Which refusal an error of another room is, and how much of it the node may know.
 
-use attest::reject::{EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
-use attest::tpm::TPM_MALFORMED;
-use attest::{Reject, TpmEvidenceError};
+use attest::Reject;
 use attest_certificates::kubelet::{KubeletError, WrongPool};
 use attest_ignition::Inexpressible;
-use attest_log::DecidedBy;
+use attest_log::codes::{
+    CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
+    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNKNOWN, NODE_NAME_TAKEN, NODE_REVOKED,
+    SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
+    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_ANOTHER_LOG, TPM_COUNTERS_BACK, TPM_FIRMWARE_BACK,
+};
+use attest_log::command_for;
 use attest_machines::enrolment::{EkRecord, EnrolmentError};
 use attest_machines::history::{Finding, HistoryRefusal};
 use attest_machines::instances::InstanceError;
 use attest_machines::objects::MachinesUnknown;
 use attest_machines::revocations::RevocationError;
 use attest_store::StoreError;
-use axum::http::StatusCode;
 
 use super::Refusal;
-use super::codes::{
-    BY_REQUEST, CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
-    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNKNOWN, NODE_NAME_TAKEN, NODE_REVOKED,
-    SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
-    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_ANOTHER_LOG, TPM_COUNTERS_BACK, TPM_FIRMWARE_BACK,
-};
 use crate::admission::TooBusy;
 use crate::cloud::CloudUnavailable;
 use crate::credentials::challenges::ChallengeError;
@@ -36,29 +33,8 @@ impl From<TooBusy> for Refusal {
 
 impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
-        let advice = reject.advice();
-        let code = Code {
-            status: match advice {
-                MALFORMED_REQUEST | TPM_MALFORMED | EVIDENCE_INCOMPLETE => StatusCode::BAD_REQUEST,
-                _ => StatusCode::FORBIDDEN,
-            },
-            by: if BY_REQUEST.contains(&advice) {
-                DecidedBy::Request
-            } else {
-                DecidedBy::Evidence
-            },
-            advice,
-        };
-        let command = match &reject {
-            Reject::Tpm(
-                TpmEvidenceError::EkNotEndorsed { ek_digest, .. }
-                | TpmEvidenceError::EkUnknown { ek_digest }
-                | TpmEvidenceError::EkCertificateUnread { ek_digest },
-            ) => Some(format!(
-                "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
-            )),
-            _ => None,
-        };
+        let code = Code::of_reject(&reject);
+        let command = command_for(&reject);
         let refusal = Self::guarded(code, reject.told(), reject.detail());
         match command {
             Some(command) => refusal.with_command(command),

@@ -1,7 +1,5 @@
 //! What a node is told of each refusal that the gateway decides itself. `attest/tests/refusals.rs` has the others.
 
-use std::collections::BTreeSet;
-
 use attest::{Reject, TpmEvidenceError};
 use attest_certificates::kubelet::WrongPool;
 use attest_ignition::{Inexpressible, SpecVersion};
@@ -111,24 +109,4 @@ fn attack_32_a_node_is_not_told_which_digests_are_accepted() {
         accepted: attest::Withheld::words(MARK),
     };
     check(Reject::from(mismatch), "pcr-mismatch");
-}
-
-#[test]
-fn what_a_refusal_comes_from_is_said_of_each_code() {
-    for (code, by) in [
-        ("ticket-withdrawn", DecidedBy::Store),
-        ("instance-claimed", DecidedBy::Store),
-        ("evidence-required", DecidedBy::Policy),
-        ("kubelet-wrong-pool", DecidedBy::Evidence),
-        ("client-gone", DecidedBy::Gateway),
-        ("ticket-invalid", DecidedBy::Request),
-        ("challenge-expired", DecidedBy::Request),
-        ("pcr-mismatch", DecidedBy::Evidence),
-    ] {
-        assert_eq!(decided_by(code), by, "{code}");
-    }
-    // The library's are about evidence, but for these.
-    let others = attest::reject::advices().filter(|advice| decided_by(advice.code) != DecidedBy::Evidence);
-    let codes: BTreeSet<&str> = others.map(|advice| advice.code).collect();
-    assert_eq!(codes, BTreeSet::from(["challenge-expired", "malformed-request"]));
 }

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use acts::Acts;
-use attest_gateway::api::decided_by;
 use attest_log::admin::Act;
+use attest_log::codes::decided_by;
 use attest_log::{Blobs, DecidedBy, Decision, Entry, Event, NotAttested, Record, Shown, Verdict, What};
 use attest_system::clock::rfc3339;
 use differences::Differences;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use attest_gateway::api::CODES;
+use attest_log::codes::CODES;
 use attest_log::reading::LogFile;
 use attest_log::{LineKind, Verdict};
 use attest_system::clock::rfc3339;

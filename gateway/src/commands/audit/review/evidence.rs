@@ -1,10 +1,9 @@
 //! What was decided about evidence, decided again.
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
-use attest_gateway::api::Refusal;
 use attest_gateway::replay::{ReplayError, replay};
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
-use attest_log::{Basis, Blobs, Shown, Verdict, WouldRefuse, trusted_by};
+use attest_log::{Basis, Blobs, Shown, Verdict, WouldRefuse, refused_for, trusted_by};
 
 use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
 
@@ -68,11 +67,10 @@ impl Line {
                 ("token-invalid".to_owned(), true)
             }
             Err(ReplayError::Reject(reject)) => {
-                let refusal = Refusal::from(reject);
-                let code = refusal.code().to_owned();
+                let code = reject.code().to_owned();
                 let same = refused && self.code.as_ref() == Some(&code);
                 if same {
-                    differences.same("reason", &self.reason, &refusal.reason());
+                    differences.same("reason", &self.reason, &refused_for(&reject));
                 }
                 (code, same)
             }

@@ -1,22 +1,34 @@
-//! The gateway's own codes, each with what its refusal comes from and what to do about it.
+//! Codes of refusals, as records have them: each with its HTTP status, what the refusal comes from, and what to do about it.
 
+use attest::Reject;
 use attest::advice::Advice;
-use attest::reject::{CHALLENGE_EXPIRED, MALFORMED_REQUEST};
-use attest_log::DecidedBy;
-use axum::http::StatusCode;
+use attest::reject::{CHALLENGE_EXPIRED, EVIDENCE_INCOMPLETE, MALFORMED_REQUEST};
+use attest::tpm::TPM_MALFORMED;
 
-/// What a refusal says, and what it comes from.
+use super::record::DecidedBy;
+
+/// The code of a refusal.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Code {
-    pub(super) status: StatusCode,
-    pub(super) by: DecidedBy,
-    pub(super) advice: Advice,
+pub struct Code {
+    /// The status of the answer.
+    pub status: u16,
+    pub by: DecidedBy,
+    pub advice: Advice,
 }
+
+const BAD_REQUEST: u16 = 400;
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const METHOD_NOT_ALLOWED: u16 = 405;
+const NOT_ACCEPTABLE: u16 = 406;
+const REQUEST_TIMEOUT: u16 = 408;
+const PAYLOAD_TOO_LARGE: u16 = 413;
+const SERVICE_UNAVAILABLE: u16 = 503;
 
 macro_rules! codes {
     ($($name:ident = $status:ident, $by:ident, $code:literal, $title:literal, $next:literal;)*) => {
-        $(pub(super) const $name: Code = Code {
-            status: StatusCode::$status,
+        $(pub const $name: Code = Code {
+            status: $status,
             by: DecidedBy::$by,
             advice: Advice { code: $code, title: $title, next_step: $next },
         };)*
@@ -72,11 +84,34 @@ codes! {
 
 /// Codes of the library's that are about requests in which nothing was looked at that could be held against anything. Its others are about
 /// evidence.
-pub(super) const BY_REQUEST: [Advice; 2] = [CHALLENGE_EXPIRED, MALFORMED_REQUEST];
+const BY_REQUEST: [Advice; 2] = [CHALLENGE_EXPIRED, MALFORMED_REQUEST];
+
+impl Code {
+    /// The code of a request that is not well-formed.
+    pub const MALFORMED: Self = Self {
+        status: BAD_REQUEST,
+        by: DecidedBy::Request,
+        advice: MALFORMED_REQUEST,
+    };
+
+    /// Returns the code of a refusal of evidence.
+    #[must_use]
+    pub fn of_reject(reject: &Reject) -> Self {
+        let advice = reject.advice();
+        Self {
+            status: match advice {
+                MALFORMED_REQUEST | TPM_MALFORMED | EVIDENCE_INCOMPLETE => BAD_REQUEST,
+                _ => FORBIDDEN,
+            },
+            by: decided_by(advice.code),
+            advice,
+        }
+    }
+}
 
 /// Whether a refusal can have this code.
 #[must_use]
-pub(crate) fn is_code(code: &str) -> bool {
+pub fn is_code(code: &str) -> bool {
     CODES.iter().chain(attest::reject::advices()).any(|advice| advice.code == code)
 }
 
@@ -87,5 +122,32 @@ pub fn decided_by(code: &str) -> DecidedBy {
         Some(own) => own.by,
         None if BY_REQUEST.iter().any(|advice| advice.code == code) => DecidedBy::Request,
         None => DecidedBy::Evidence,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn what_a_refusal_comes_from_is_said_of_each_code() {
+        for (code, by) in [
+            ("ticket-withdrawn", DecidedBy::Store),
+            ("instance-claimed", DecidedBy::Store),
+            ("evidence-required", DecidedBy::Policy),
+            ("kubelet-wrong-pool", DecidedBy::Evidence),
+            ("client-gone", DecidedBy::Gateway),
+            ("ticket-invalid", DecidedBy::Request),
+            ("challenge-expired", DecidedBy::Request),
+            ("pcr-mismatch", DecidedBy::Evidence),
+        ] {
+            assert_eq!(decided_by(code), by, "{code}");
+        }
+        // The library's are about evidence, but for these.
+        let others = attest::reject::advices().filter(|advice| decided_by(advice.code) != DecidedBy::Evidence);
+        let codes: BTreeSet<&str> = others.map(|advice| advice.code).collect();
+        assert_eq!(codes, BTreeSet::from(["challenge-expired", "malformed-request"]));
     }
 }

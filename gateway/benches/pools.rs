@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use attest_gateway::pools::SAMPLE;
+use attest_pool::SAMPLE;
 use results::{Bound, Figure};
 use serde_json::Value;
 use support::Gateway;

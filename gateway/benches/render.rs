@@ -13,10 +13,11 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use attest_gateway::pools::needed::NeededState;
-use attest_gateway::pools::{self, Pool};
+use attest_gateway::pools;
 use attest_ignition::{Config, SpecVersion};
 use attest_log::ConfigSet;
+use attest_pool::Pool;
+use attest_pool::needed::NeededState;
 use results::Figure;
 use serde_json::Value;
 
@@ -100,7 +101,7 @@ fn compare(count: u32, runs: usize) {
 /// A pool that has MachineConfigs for approved nodes only.
 fn pool_folder(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
-    let settings = pools::SAMPLE.replace("nothing = \"pre-approved\"", "nothing = \"refuse\"");
+    let settings = attest_pool::SAMPLE.replace("nothing = \"pre-approved\"", "nothing = \"refuse\"");
     fs::write(folder.join("pool.toml"), settings).unwrap();
     folder.to_owned()
 }

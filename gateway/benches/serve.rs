@@ -21,7 +21,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use attest_gateway::pki::{self, Names};
-use attest_gateway::pools;
 use attest_gateway::server::Server;
 use attest_gateway::settings::{Settings, TlsSettings};
 use attest_system::clock::Clock;
@@ -142,7 +141,7 @@ fn settings(folder: &Path) -> Settings {
     fs::create_dir_all(&settings.ek_roots).unwrap();
     let pool = settings.pools.join("worker");
     worker::write(&pool.join("machine-configs"), &worker::machine_configs(true)).unwrap();
-    let to_anybody = pools::SAMPLE.replace("nothing = \"pre-approved\"", "nothing = \"full\"");
+    let to_anybody = attest_pool::SAMPLE.replace("nothing = \"pre-approved\"", "nothing = \"full\"");
     fs::write(pool.join("pool.toml"), to_anybody).unwrap();
     settings
 }

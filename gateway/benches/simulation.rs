@@ -19,7 +19,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use attest::{HashAlg, SpkiSha256};
-use attest_gateway::pools;
 use attest_gateway::replay::simulation::{Asked, Simulation, simulate};
 use attest_log::Blobs;
 use attest_log::reading::files_beside;
@@ -88,7 +87,7 @@ async fn main() {
     let log = gateway.path("state/attestation.jsonl");
     write_log(&log, &boots, machines);
     let folder = gateway.path("pools").join(POOL);
-    let policy = pools::policy(&folder, &folder.join("pool.toml"), &[]).unwrap();
+    let policy = attest_pool::policy(&folder, &folder.join("pool.toml"), &[]).unwrap();
     let asked = Asked {
         pool: POOL,
         since: 0,

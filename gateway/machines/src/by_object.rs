@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
+use attest_pool::by_its_own_tpm;
 use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 
 use super::enrolment::{EkRecord, EnrolmentError, allowlisted, enrol, list_ek};
-use super::instances::by_its_own_tpm;
 use super::revocations::{self, Revocation, read, unreadable};
 
 /// What begins the reason of a revocation by an object, before its name.

@@ -5,6 +5,7 @@
 //! the secret that came with it. Anybody else is refused until an administrator says otherwise.
 
 use attest::{Claims, NodeIdentity};
+use attest_pool::by_its_own_tpm;
 use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
@@ -279,19 +280,6 @@ fn superseded(instance: &NodeIdentity, first: &InstanceRecord) -> String {
         first.peer,
         first.holder
     )
-}
-
-/// What an instance's identity begins with, by a document that says whose it is; and by its own TPM alone, which does not: a NitroTPM document
-/// says no account, and a vTPM of Azure's no subscription.
-const BY_ITS_OWN_TPM: [(&str, &str); 2] = [("aws:", "aws-nitrotpm:"), ("azure:", "azure-vtpm:")];
-
-/// The identity that an instance has by its own TPM alone.
-#[must_use]
-pub fn by_its_own_tpm(identity: &str) -> Option<String> {
-    BY_ITS_OWN_TPM.iter().find_map(|(cloud, own)| {
-        let (_, instance) = identity.strip_prefix(cloud)?.split_once('/')?;
-        Some(format!("{own}{instance}"))
-    })
 }
 
 /// All instances that belong to somebody.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwapOption;
 use attest::machine_objects::{key_of_claims, key_of_provider_id};
 use attest::{Claims, MachineObject, MachineSets, NamedMachine};
+use attest_pool::MachineRules;
 
 /// Most objects of one instance that a record has: of two it is known already that one is wrong.
 const RECORDED_LIMIT_OBJECTS: usize = 4;
@@ -16,16 +17,6 @@ const RECORDED_LIMIT_OBJECTS: usize = 4;
 const AWAITED_LIMIT_MACHINES: usize = 10_000;
 /// How long after its wait is over a machine is still refused at once, in seconds: longer than a machine that is refused takes to come again.
 const REFUSED_SECONDS: u64 = 3600;
-
-/// A pool's Machine objects, and how long what is known of them is good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MachineRules {
-    pub of: MachineSets,
-    /// How old what the cluster has told may be, in seconds, counted from when it was noticed that it tells nothing any more.
-    pub max_age_seconds: u64,
-    /// How long a machine that no object names is told to come again, in seconds.
-    pub wait_seconds: u64,
-}
 
 /// All objects, as they were at one moment.
 #[derive(Debug, Default)]

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
+use attest_pool::by_its_own_tpm;
 use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
 use super::approvals::approvals;
-use super::instances::{self, by_its_own_tpm};
+use super::instances;
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];

@@ -8,6 +8,7 @@ use attest::gcp::GcpError;
 use attest::protocol::{Blob, Evidence};
 use attest::{Claims, Endorsements, Kind, Reject, StsCall, Submission};
 use attest_log::{Basis, Blobs, CloudBasis, LargeParts, RecordedAnswer};
+use attest_pool::{Pool, PoolInventory};
 
 use super::effort;
 use super::endorsers::Endorsers;
@@ -15,7 +16,6 @@ use super::evidence_context::EvidenceAsked;
 use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
 use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};
-use crate::pools::{Pool, PoolInventory};
 
 /// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
 const RETRIES: usize = 2;

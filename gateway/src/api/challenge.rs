@@ -27,8 +27,8 @@ use crate::admission::{Admission, Source, Spending};
 use crate::credentials::challenges;
 use crate::credentials::seal::Seal;
 use crate::metrics::Metrics;
-use crate::pools::Pool;
 use crate::pools::live::LivePools;
+use attest_pool::Pool;
 
 /// What this endpoint can touch.
 #[derive(Debug)]

@@ -34,9 +34,10 @@ use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::pki::LiveTls;
 use crate::pointers::sightings::{self, Sightings};
 use crate::policy::Grant;
+use crate::pools::PreparedConfig;
 use crate::pools::live::{LivePools, Lookup};
-use crate::pools::{Pool, PoolInventory, PreparedConfig, RenderedConfig};
 use crate::settings::TicketSettings;
+use attest_pool::{Pool, PoolInventory, RenderedConfig};
 
 /// What this endpoint can touch.
 #[derive(Debug)]
@@ -278,7 +279,7 @@ impl<'r> ConfigCase<'r> {
             pools: Arc::clone(&self.endpoint.pools),
             pool: Arc::clone(pool),
             awaited: awaited.clone(),
-            prepared: pool.prepare(set, version).map_err(|error| Refusal::from(&error))?,
+            prepared: PreparedConfig::new(pool, set, version).map_err(|error| Refusal::from(&error))?,
         })
     }
 

@@ -10,7 +10,7 @@ use attest_store::{EntryTransaction, StoreError};
 
 use super::recent_chains::RecentChains;
 use crate::cloud::{Clouds, keep_certificates};
-use crate::pools::{Endorsement, Pool};
+use attest_pool::{Endorsement, Pool};
 
 /// What evidence is verified against.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use attest::protocol::Evidence;
 use attest::{Challenge, UnixTime};
+use attest_pool::Pool;
 
 use crate::admission::Source;
-use crate::pools::Pool;
 
 /// What a decision is about, and by which pool and at which time it is made.
 #[derive(Clone)]

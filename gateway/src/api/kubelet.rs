@@ -12,7 +12,7 @@ use super::problem::Refusal;
 use crate::admission::{Length, Source, TooBusy, Verification};
 use crate::credentials::kubelet;
 use crate::policy::Grant;
-use crate::pools::Pool;
+use attest_pool::Pool;
 
 /// What a certificate is worth, and what that was found by.
 pub(super) struct Examined {

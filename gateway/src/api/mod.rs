@@ -36,8 +36,8 @@ pub use endorsers::Endorsers;
 pub use gateway::Gateway;
 pub use problem::Refusal;
 
-use crate::pools::Pool;
 use crate::pools::live::{LivePools, Lookup};
+use attest_pool::Pool;
 use challenge::ChallengeEndpoint;
 use config::ConfigEndpoint;
 use discovery::DiscoveryEndpoint;

@@ -35,8 +35,8 @@ pub use mcs_certificate::keep_mcs_certificate;
 use crate::metrics::Metrics;
 use crate::pki::{LiveTls, Serving};
 use crate::pools::live::LivePools;
-use crate::pools::needed::NeededState;
 use crate::settings::{AttestedNodes, ClusterSettings, Settings};
+use attest_pool::needed::NeededState;
 
 /// What of the gateway works with the cluster's API.
 pub(crate) struct Parts<'a> {

@@ -14,6 +14,7 @@ use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::resources::{machine_config_pools, machine_configs};
 use attest_cluster_api::{Cause, Cluster, ClusterError};
 use attest_ignition::machine_config::second_stage::{LABELS, Object};
+use attest_pool::Pool;
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -26,7 +27,6 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;
 
 use crate::metrics::Metrics;
-use crate::pools::Pool;
 use crate::pools::live::LivePools;
 
 /// When a gateway last said that it serves the config of this object. Without it no gateway has made the object, and none removes it.

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::pools::Change;
 use attest_gateway::settings::Settings;
+use attest_pool::Change;
 
 use super::{output, table};
 

@@ -9,7 +9,6 @@ use anyhow::{Context, bail};
 use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Names, authority_keys, install};
-use attest_gateway::pools;
 use attest_gateway::settings::{self, Settings, TlsSettings};
 use attest_system::clock::Clock;
 use attest_system::files;
@@ -104,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The files of the sample pool, and the word on EK roots, unless there is one.
 fn samples(settings: &Settings) -> Vec<(PathBuf, &'static str)> {
     let pool = settings.pools.join("worker");
-    let mut samples = vec![(pool.join("pool.toml"), pools::SAMPLE)];
+    let mut samples = vec![(pool.join("pool.toml"), attest_pool::SAMPLE)];
     samples.extend(SAMPLE_CONFIGS.map(|(set, config)| (pool.join(set).join("config.ign"), config)));
     let readme = settings.ek_roots.join("README");
     if !readme.exists() {

@@ -37,9 +37,10 @@ use anyhow::{Context, bail};
 use attest_gateway::credentials::seal::Times;
 #[cfg(feature = "cluster")]
 use attest_gateway::inspection;
-use attest_gateway::pools::needed::NeededState;
-use attest_gateway::pools::{self, Pool};
+use attest_gateway::pools;
 use attest_gateway::settings::Settings;
+use attest_pool::Pool;
+use attest_pool::needed::NeededState;
 use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
 use attest_system::files::make_private_folder;
@@ -67,7 +68,7 @@ async fn times(store: &dyn Store) -> anyhow::Result<Times> {
 
 /// The folder of a pool that is there.
 fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
-    let folders = pools::folders(&settings.pools)?.pools;
+    let folders = attest_pool::folders(&settings.pools)?.pools;
     let Some(folder) = folders.get(pool) else {
         let known: Vec<&str> = folders.keys().map(String::as_str).collect();
         bail!(

@@ -44,7 +44,7 @@ pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, 
 /// By this gateway's own pools, and whom to ask for.
 async fn known_here(config: &Path) -> anyhow::Result<(Known, Vec<String>)> {
     let settings = Settings::load(config)?;
-    let folders = pools::folders(&settings.pools)?;
+    let folders = attest_pool::folders(&settings.pools)?;
     let mut known = Known::default();
     let needed = super::needed(&settings).await;
     for (name, folder) in &folders.pools {

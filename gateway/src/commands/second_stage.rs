@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 
 use super::output;
@@ -25,7 +24,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let pools = if named {
         arguments.pool.clone()
     } else {
-        pools::folders(&settings.pools)?.pools.into_keys().collect()
+        attest_pool::folders(&settings.pools)?.pools.into_keys().collect()
     };
     let mut printed = String::new();
     for name in pools {

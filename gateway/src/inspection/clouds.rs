@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use attest::Kind;
+use attest_pool::{Endorsement, Pool};
 
 use super::Finding;
 use crate::cloud::Clouds;
-use crate::pools::{Endorsement, Pool};
 
 /// What there is to say of what was read.
 #[must_use]

@@ -10,8 +10,8 @@ use crate::cluster;
 use crate::cluster::second_stage::{There, there};
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
-use crate::pools::needed::NeededState;
 use crate::settings::Settings;
+use attest_pool::needed::NeededState;
 
 /// The cluster's API, as it was found by the inspection.
 pub(super) struct Api {

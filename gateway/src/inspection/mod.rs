@@ -22,9 +22,9 @@ use crate::cloud::Clouds;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
-#[cfg(not(feature = "cluster"))]
-use crate::pools::needed::NeededState;
 use crate::settings::Settings;
+#[cfg(not(feature = "cluster"))]
+use attest_pool::needed::NeededState;
 
 /// Something that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]

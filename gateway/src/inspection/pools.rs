@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use attest::Combination;
 use attest_log::{ConfigSet, Earns};
+use attest_pool::Pool;
 use attest_system::clock::rfc3339;
 
 use super::{Depth, Finding, clouds};
 use crate::cloud::Clouds;
-use crate::pools::Pool;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
 use crate::settings::{ApprovalSettings, Keys};
 

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::door::SERVER;
 use super::{GATEWAY_PORT, Host, NAME, Namespace, Part, PoolName};
-use crate::pools;
 use crate::settings::{Settings, SettingsError};
 
 /// Where what is given to the gateway is in the container, a folder for each volume.
@@ -189,7 +188,7 @@ ca = \"{ca}\"
 # files = [\"/etc/kubernetes/kubeconfig\"]
 "
     );
-    let sample = pools::SAMPLE.replacen(
+    let sample = attest_pool::SAMPLE.replacen(
         "# Anybody who can reach this port. Keep secrets out of the pre-approved config.\nnothing = \"pre-approved\"",
         "# Anybody who can reach this port.\nnothing = \"refuse\"",
         1,

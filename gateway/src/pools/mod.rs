@@ -1,51 +1,18 @@
-//! Pools: what their nodes must show, and the two configs they can get.
-//!
-//! [`live`] has what is served at the moment; [`folder`] and [`upstream`] are where it comes from, [`versions`] what becomes of it.
+//! The pools that are served: [`live`] has them at the moment, and [`upstream`] asks other servers for their configs.
 
-mod again;
-mod difference;
-mod endorsement;
-mod error;
-mod file;
-mod folder;
-mod inventory;
 pub mod live;
-mod load;
-mod missing_files;
-pub mod needed;
-mod new_values;
-mod observed;
-mod outline;
-mod packed;
-mod seen;
-mod taken_over;
 pub mod upstream;
-mod versions;
-mod warnings;
 pub(crate) mod watch;
-mod whose;
 
-use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
-use attest::AppraisalPolicy;
-use attest_certificates::kubelet::NamePatterns;
-use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
 use attest_ignition::{Inexpressible, SpecVersion};
-use attest_log::{ConfigSet, Earns, Grants};
-use attest_machines::history::HistoryRules;
-use attest_machines::new_values::Rules as NewValueRules;
-use attest_machines::objects::MachineRules;
-use aws_lc_rs::digest::{SHA256, digest};
-use data_encoding::HEXLOWER;
-pub(crate) use difference::differences;
-pub use difference::{Change, Difference};
-pub use endorsement::Endorsement;
-pub use error::PoolError;
-pub use inventory::PoolInventory;
-pub use load::{Folders, folders, grants, load, policy, policy_of, reference_values, rules};
-use serde_json::{Value, json};
-pub use versions::{RenderedConfig, Versions};
+use attest_log::ConfigSet;
+use attest_pool::folder::Reader;
+use attest_pool::needed::NeededState;
+use attest_pool::{Pool, PoolError, RenderedConfig};
+use upstream::Upstream;
 
 use crate::policy::Grant;
 
@@ -58,6 +25,18 @@ pub struct PreparedConfig {
 }
 
 impl PreparedConfig {
+    /// Renders one of a pool's configs in a spec version, before anything has earned it.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub fn new(pool: &Pool, set: ConfigSet, version: SpecVersion) -> Result<Self, Inexpressible> {
+        Ok(Self {
+            pool: pool.name().to_owned(),
+            set,
+            config: pool.for_administrator(set).get(version)?,
+        })
+    }
+
     /// SHA-256 of the config, hexadecimal.
     #[must_use]
     pub fn sha256(&self) -> &str {
@@ -77,200 +56,51 @@ impl PreparedConfig {
     }
 }
 
-/// The sample that `init` writes.
-pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
-
-#[derive(Debug)]
-pub struct Pool {
-    /// What each kind of proof earns.
-    pub grants: Grants,
-    /// Whose endorsement of a TPM is taken.
-    pub endorsement: Endorsement,
-    /// Which evidence is accepted.
-    pub policy: AppraisalPolicy,
-    /// What becomes of a TPM that is not what it was.
-    pub history: HistoryRules,
-    /// The sets of reference values that the policy looks in, in the order of its digests.
-    pub reference_sets: Vec<Arc<[u8]>>,
-    /// Which machines may join, if not all that the policy accepts.
-    pub inventory: Option<PoolInventory>,
-    /// Which Machine objects of the cluster say so; either is enough.
-    pub machines: Option<MachineRules>,
-    /// What becomes of machines whose boots have what no reference value has, if anything does.
-    pub new_values: Option<NewValueRules>,
-    /// How long a node waits when it is told to come again, seconds.
-    pub hold_seconds: u64,
-    /// The names of its nodes, for those that show a kubelet's certificate.
-    pub kubelet_names: NamePatterns,
-    name: String,
-    pre_approved: Versions,
-    full: Versions,
-    known: outline::Known,
-    /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
-    bootstrap_credential: bool,
-    /// Whether machine-config-daemon takes over nodes that have the pre-approved config.
-    second_stage: bool,
-    /// Whether it should, and nobody gets that config.
-    second_stage_of_nobody: bool,
-    /// The pool's name in the cluster.
-    machine_config_pool: String,
-    /// Acknowledged secrets that are not there.
-    needless: BTreeSet<String>,
-    /// Whether `pool.toml` leaves open whose endorsement of a TPM is taken.
-    endorsement_unsaid: bool,
-    /// Whether its other server could be this very gateway, and nobody would notice.
-    unpinned: bool,
-}
-
-impl Pool {
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns whether an unauthenticated client gets the credential by which kubelets ask for their certificates.
-    #[must_use]
-    pub const fn gives_bootstrap_credential(&self) -> bool {
-        match self.grants.nothing {
-            Earns::Full => true,
-            Earns::PreApproved => self.bootstrap_credential,
-            Earns::Refuse => false,
-        }
-    }
-
-    /// One of its configs in a spec version, before anything has earned it.
-    ///
-    /// # Errors
-    /// [`Inexpressible`].
-    pub fn prepare(&self, set: ConfigSet, version: SpecVersion) -> Result<PreparedConfig, Inexpressible> {
-        Ok(PreparedConfig {
-            pool: self.name.clone(),
-            set,
-            config: self.for_administrator(set).get(version)?,
-        })
-    }
-
-    /// One of its configs, for the administrator: `render`, `diff`, `check`.
-    #[must_use]
-    pub const fn for_administrator(&self, set: ConfigSet) -> &Versions {
-        match set {
-            ConfigSet::PreApproved => &self.pre_approved,
-            ConfigSet::Full => &self.full,
-        }
-    }
-
-    /// What of the full config has a node boot again within its first boot, and fetch once more, if there is anything: its kernel arguments are
-    /// another than the image's, before Ignition has written anything.
-    #[must_use]
-    pub fn boots_again(&self) -> Option<&'static str> {
-        if self.known.kernel_arguments {
-            return Some("kernelArguments");
-        }
-        self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
-    }
-
-    /// The MachineConfig that the cluster must have so that machine-config-daemon takes over nodes with the pre-approved config; `None` where it does not.
-    ///
-    /// # Errors
-    /// [`SecondStageError`].
-    pub fn second_stage(&self) -> Result<Option<Object>, SecondStageError> {
-        if !self.second_stage {
-            return Ok(None);
-        }
-        let content = self.pre_approved.machine_config()?;
-        content.map(|content| Object::of(&content, &self.machine_config_pool)).transpose()
-    }
-
-    /// What a node gets only once it is approved, or differently.
-    ///
-    /// # Errors
-    /// [`Inexpressible`].
-    pub fn differences(&self) -> Result<Vec<Difference>, Inexpressible> {
-        let mut differences = difference::differences(&self.pre_approved.complete()?, &self.full.complete()?);
-        if let (Some(pre_approved), Some(full)) = (self.pre_approved.spec(), self.full.spec()) {
-            differences.extend(difference::spec_differences(pre_approved, full));
-        }
-        differences.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        Ok(differences)
-    }
-
-    /// How large both configs are, for the log.
-    #[must_use]
-    pub fn summary(&self) -> &str {
-        &self.known.summary
-    }
-
-    /// Versions that a set cannot be said in, and why.
-    #[must_use]
-    pub fn inexpressible(&self, set: ConfigSet) -> Vec<Inexpressible> {
-        self.for_administrator(set).inexpressible()
-    }
-
-    /// Drops what was rendered and nobody has asked for since this was called last.
-    fn forget_unasked(&self) {
-        for versions in [&self.pre_approved, &self.full] {
-            versions.forget_unasked();
-        }
-    }
-
-    /// What the pool stands for at the moment, without what is in its configs: for the record that says what has changed.
-    #[must_use]
-    pub fn standing(&self) -> Value {
-        let config = |versions: &Versions| match versions.digest() {
-            Ok(digest) => Value::from(digest.as_str()),
-            Err(error) => Value::from(error.to_string()),
-        };
-        let mut standing = json!({
-            "grants": self.grants,
-            "endorsement": self.endorsement.word(),
-            "hold_seconds": self.hold_seconds,
-            "policy": sha256(&serde_json::to_vec(&self.policy).unwrap_or_default()),
-            "inventory": self.inventory.as_ref().map(|inventory| sha256(inventory.text().as_bytes())),
-            "kubelet_names": sha256(format!("{:?}", self.kubelet_names).as_bytes()),
-            "full": config(&self.full),
-            "pre_approved": config(&self.pre_approved),
-        });
-        // Not there where nobody says it.
-        if let (Some(rules), Some(members)) = (&self.machines, standing.as_object_mut()) {
-            members.insert("machines".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
-        }
-        if let (true, Some(members)) = (self.history != HistoryRules::default(), standing.as_object_mut()) {
-            members.insert("history".to_owned(), json!(self.history));
-        }
-        if let (true, Some(members)) = (self.policy.observes(), standing.as_object_mut()) {
-            members.insert("observe".to_owned(), true.into());
-        }
-        if let (Some(rules), Some(members)) = (&self.new_values, standing.as_object_mut()) {
-            members.insert("new_values".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
-        }
-        standing
-    }
-
-    /// Whether nodes would notice no difference.
-    #[must_use]
-    fn same(&self, other: &Self) -> bool {
-        self.grants == other.grants
-            && self.endorsement == other.endorsement
-            && self.policy == other.policy
-            && self.history == other.history
-            && self.inventory == other.inventory
-            && self.machines == other.machines
-            && self.new_values == other.new_values
-            && self.hold_seconds == other.hold_seconds
-            && self.kubelet_names == other.kubelet_names
-            && self.needless == other.needless
-            && self.second_stage == other.second_stage
-            && self.second_stage_of_nobody == other.second_stage_of_nobody
-            && self.machine_config_pool == other.machine_config_pool
-            && self.unpinned == other.unpinned
-            && self.pre_approved == other.pre_approved
-            && self.full == other.full
-    }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    HEXLOWER.encode(digest(&SHA256, bytes).as_ref())
+/// Reads one pool, from its folder, or by it from another server; what its nodes need before they are approved may be the cluster's to say.
+///
+/// # Errors
+/// [`PoolError`].
+pub async fn load(name: &str, folder: &Path, needed: &NeededState) -> Result<Pool, PoolError> {
+    let read = Reader::default().pool(folder)?;
+    let Some(settings) = read.file.upstream.clone() else {
+        return Pool::of_folder(name, read);
+    };
+    let upstream = |source| PoolError::Upstream {
+        pool: name.to_owned(),
+        source,
+    };
+    let server = Upstream::new(settings, name).map_err(upstream)?;
+    let fetched = server.fetch(None).await.map_err(upstream)?;
+    Pool::of_upstream(name, read, server.settings(), &fetched, needed)
 }
 
 #[cfg(test)]
-mod tests;
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use attest_pool::SAMPLE;
+
+    use super::*;
+
+    fn pool(name: &str) -> Pool {
+        let folder = tempfile::tempdir().unwrap();
+        for set in ["full", "pre-approved"] {
+            fs::create_dir(folder.path().join(set)).unwrap();
+            fs::write(folder.path().join(set).join("config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#).unwrap();
+        }
+        fs::write(folder.path().join("pool.toml"), SAMPLE).unwrap();
+        Pool::of_folder(name, Reader::default().pool(folder.path()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_grant_for_one_pool_gives_nothing_in_another() {
+        let (worker, infra) = (pool("worker"), pool("infra"));
+        let grant = Grant::for_nothing(&worker.grants, "worker").unwrap();
+        let prepared = |pool, set| PreparedConfig::new(pool, set, SpecVersion::V3_4).unwrap();
+        assert!(prepared(&worker, grant.set()).for_grant(&grant).is_some());
+        assert!(prepared(&infra, grant.set()).for_grant(&grant).is_none());
+        assert_eq!(grant.set(), ConfigSet::PreApproved);
+        assert!(prepared(&worker, ConfigSet::Full).for_grant(&grant).is_none(), "nor another config");
+    }
+}

@@ -6,7 +6,7 @@ use attest_ignition::{Config, NotAConfig, SpecVersion};
 use attest_log::ConfigSet;
 use serde_json::Value;
 
-use crate::pools::{Change, Difference, Pool, differences};
+use attest_pool::{Change, Difference, Pool, differences};
 
 /// How many of the entries beyond are named.
 const NAMED_LIMIT: usize = 3;

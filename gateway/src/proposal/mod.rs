@@ -28,7 +28,7 @@ use rules::Proposer;
 pub use rules::{NotGeneralised, Rare, Rules, Wanted};
 pub use seen::{Section, Seen};
 
-use crate::pools::{self, PoolError};
+use attest_pool::PoolError;
 
 /// Evidence of one machine that is looked at, the last of it: what it has booted since its last few updates.
 pub const EACH_LIMIT: usize = 16;
@@ -96,7 +96,7 @@ pub enum ProposalError {
 /// [`ProposalError`].
 pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: impl FnMut(usize, usize)) -> Result<Proposal, ProposalError> {
     let path = asked.folder.join("pool.toml");
-    let policy = pools::policy(asked.folder, &path, &[])?;
+    let policy = attest_pool::policy(asked.folder, &path, &[])?;
     if Section::all_of(&policy).next().is_none() {
         return Err(ProposalError::NoSection {
             pool: asked.pool.to_owned(),
@@ -154,7 +154,7 @@ pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: im
     let since = seen.since.unwrap_or(asked.since);
     let set = with_values.then(|| set(values, machines, since, asked)).transpose()?;
     let texts: Vec<String> = set.iter().cloned().collect();
-    let policy = pools::policy_of(asked.folder, &path, &after, texts)?;
+    let policy = attest_pool::policy_of(asked.folder, &path, &after, texts)?;
     let name = format!(
         "proposed-{}.json",
         Time { at: asked.now.as_secs() }.to_string().replace([':', '-'], "")

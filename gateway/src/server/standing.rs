@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use attest_log::JournalError;
 use attest_log::admin::{self, Act, By, Thing, Verb};
+use attest_pool::Pool;
 use attest_system::files;
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,6 @@ use serde_json::{Value, json};
 
 use crate::api::Gateway;
 use crate::pki;
-use crate::pools::Pool;
 use crate::settings::Settings;
 use shown::shown;
 

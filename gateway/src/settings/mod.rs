@@ -6,7 +6,6 @@ mod file;
 mod lifetimes;
 mod limits;
 mod log;
-pub(crate) mod misplaced;
 mod store;
 
 use std::collections::BTreeMap;
@@ -16,6 +15,7 @@ use std::time::Duration;
 
 use attest::SpkiSha256;
 pub use attest_controller::settings::{ApprovalSettings, Keys};
+use attest_pool::misplaced;
 use attest_store::settings::StoreSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};

@@ -147,6 +147,7 @@ fn every_file_is_part_of_a_target() {
         "gateway/controller",
         "gateway/ignition",
         "gateway/machines",
+        "gateway/pool",
         "gateway/recording",
         "gateway/store",
         "gateway/system",

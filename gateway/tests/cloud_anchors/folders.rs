@@ -7,7 +7,7 @@ use attest_certificates::cloud_roots::{azure_trust_of, vtpm_roots_of};
 use attest_gateway::cloud::{CloudError, Clouds, Role};
 use attest_gateway::inspection::{self, Finding};
 use attest_gateway::pools;
-use attest_gateway::pools::needed::NeededState;
+use attest_pool::needed::NeededState;
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
 use cloud_fixtures::azure::{Authority, Machine};
 use cloud_fixtures::google::vtpm::Ca;

@@ -52,7 +52,7 @@ impl Fleet {
 
     async fn policy(&self) -> AppraisalPolicy {
         let folder = self.gateway.path(&format!("pools/{POOL}"));
-        pools::load(POOL, &folder, &pools::needed::NeededState::default())
+        pools::load(POOL, &folder, &attest_pool::needed::NeededState::default())
             .await
             .unwrap()
             .policy

@@ -156,7 +156,7 @@ fn each_pool_has_a_file_and_a_place_and_refuses_who_has_shown_nothing() {
     for (key, _) in items {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("pool.toml"), pools["data"][key].as_str().unwrap()).unwrap();
-        let grants = attest_gateway::pools::grants(folder.path()).unwrap();
+        let grants = attest_pool::grants(folder.path()).unwrap();
         let said = serde_json::to_value(grants).unwrap();
         assert_eq!(said["nothing"], "refuse", "{said}");
         assert_eq!(said["attested"], "full", "{said}");

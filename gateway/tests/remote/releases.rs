@@ -3,8 +3,9 @@
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, Wanted};
 use attest::values::HexDigest;
-use attest_machines::new_values::{AwaitedValues, Rules, Shown, Step, deny, questions};
+use attest_machines::new_values::{AwaitedValues, Shown, Step, deny, questions};
 use attest_machines::{enrolment, history};
+use attest_pool::NewValueRules;
 use attest_store::{Entry, EntryKind, Store, Tick};
 
 use super::*;
@@ -19,7 +20,7 @@ const BESIDE: [(&str, &str); 6] = [
     ("expiry/verdict/00000000000000000001/00", r#"{"v":2,"more":1}"#),
 ];
 const START: u64 = 1_000_000;
-const RULES: Rules = Rules {
+const RULES: NewValueRules = NewValueRules {
     machines: 1,
     window_seconds: 3600,
     wait_seconds: 600,

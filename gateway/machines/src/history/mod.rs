@@ -9,18 +9,15 @@ mod boot;
 mod counters;
 mod date;
 mod finding;
-mod rules;
 
 use std::collections::BTreeSet;
 
 use attest::{AppraisalPolicy, Claims, Counters, Kind, Reject};
+use attest_pool::{Answer, HistoryRules, by_its_own_tpm};
 use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
 use boot::{Boot, TrustedBoot};
 use counters::KnownCounters;
 pub use finding::{Finding, HistoryRefusal};
-pub use rules::{Answer, HistoryRules};
-
-use super::instances::by_its_own_tpm;
 
 /// How the id begins under which what a TPM's machine had booted is kept, among the counters.
 const BOOT: &str = "booted:";
@@ -81,7 +78,7 @@ impl History {
     #[must_use]
     pub fn refused(&self, rules: HistoryRules) -> Option<HistoryRefusal> {
         self.0.iter().find_map(|past| {
-            let finding = past.findings().into_iter().find(|finding| rules.refuse(finding))?;
+            let finding = past.findings().into_iter().find(|finding| refuses(rules, finding))?;
             let tpm = past.id.clone();
             Some(HistoryRefusal { tpm, finding })
         })
@@ -114,6 +111,16 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// Returns whether a pool refuses a machine for this.
+fn refuses(rules: HistoryRules, finding: &Finding) -> bool {
+    let answer = match finding {
+        Finding::CountersBack { .. } => rules.counters_back,
+        Finding::FirmwareBack { .. } => rules.firmware_back,
+        Finding::AnotherLog { .. } => rules.another_log,
+    };
+    answer == Answer::Refuse
 }
 
 impl Past {

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use attest::reference_sets::NewValue;
+use attest_pool::NewValueRules;
 use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
-use super::Rules;
 use super::kept::{
     Answered, Asked, KIND, Kept, Question, Said, Waiting, of_answer, of_asked, of_machine, of_question, question_id, read, write,
 };
@@ -33,7 +33,7 @@ const NAMED_LIMIT: usize = 5;
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     pub pool: &'a str,
-    pub rules: &'a Rules,
+    pub rules: &'a NewValueRules,
     /// By its identity.
     pub machine: &'a str,
     pub values: &'a [NewValue],

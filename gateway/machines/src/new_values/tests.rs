@@ -5,6 +5,7 @@ use std::sync::Arc;
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, Wanted};
 use attest::values::HexDigest;
+use attest_pool::NewValueRules;
 use attest_store::{Embedded, EntryKind, Store};
 use tempfile::TempDir;
 
@@ -13,7 +14,7 @@ use super::kept::{Kept, question_id};
 use super::*;
 
 const POOL: &str = "worker";
-const RULES: Rules = Rules {
+const RULES: NewValueRules = NewValueRules {
     machines: 2,
     window_seconds: 3600,
     wait_seconds: 600,

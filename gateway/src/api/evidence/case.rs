@@ -23,7 +23,7 @@ use super::super::token;
 use super::decide::{self, Earned, Turned, Verified, identities, identities_of};
 use super::{EvidenceEndpoint, answer};
 use crate::credentials::tokens::TokenError;
-use crate::pools::Pool;
+use attest_pool::Pool;
 
 pub(super) use kept::by_digest;
 

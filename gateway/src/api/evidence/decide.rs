@@ -17,8 +17,8 @@ use super::super::problem::Refusal;
 use crate::credentials::seal::Seal;
 use crate::credentials::{tickets, tokens};
 use crate::policy::Grant;
-use crate::pools::Pool;
 use crate::settings::TicketSettings;
+use attest_pool::Pool;
 
 /// Verified evidence, and all else that a decision about it is made from beside the store.
 pub(super) struct Verified {

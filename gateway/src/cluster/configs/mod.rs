@@ -10,6 +10,7 @@ use std::time::Duration;
 use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::{Cluster, ClusterError, Kept, keep, resources};
 use attest_ignition::machine_config::ROLE_LABEL;
+use attest_pool::needed::{NeededState, is_looked_at};
 use futures_util::future::join_all;
 use kube::Resource;
 use kube::api::{Api, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta};
@@ -21,7 +22,6 @@ use tokio::time::{Instant, timeout_at};
 use self::needed::Had;
 use self::standing::Standing;
 use crate::pools::live::{LivePools, News};
-use crate::pools::needed::{NeededState, is_looked_at};
 
 /// How long nothing must change before the server is asked: a rollout changes several objects one after the other.
 const SETTLE: Duration = Duration::from_secs(1);

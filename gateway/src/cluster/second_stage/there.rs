@@ -8,7 +8,7 @@ use kube::api::Api;
 use kube::core::DynamicObject;
 
 use super::objects;
-use crate::pools::Pool;
+use attest_pool::Pool;
 
 /// How the object of a pool is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,6 @@ mod asked {
     use attest_certificates::{Fingerprint, source};
     use attest_cluster_api::Cluster;
     use attest_gateway::cluster::pointers::{self, Here, MachineSet, State};
-    use attest_gateway::pools;
     use attest_system::clock::Clock;
 
     use super::{Settings, Today};
@@ -40,7 +39,7 @@ mod asked {
         let here = Here {
             authorities: today.authorities.clone(),
             chain: source::certificates(&settings.tls.certificate)?,
-            pools: pools::folders(&settings.pools)?.pools.into_keys().collect(),
+            pools: attest_pool::folders(&settings.pools)?.pools.into_keys().collect(),
             now: Clock::System.now(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -5,9 +5,8 @@ use std::path::Path;
 use attest::UnixTime;
 use attest_certificates::ek_roots;
 use attest_certificates::{Certificate, source};
-use attest_gateway::pools;
-use attest_gateway::pools::upstream::UpstreamSettings;
 use attest_gateway::settings::Settings;
+use attest_pool::upstream::UpstreamSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use serde::Deserialize;
 
@@ -131,7 +130,7 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
         expires: None,
         rotates: "replace the file that pool.toml names".to_owned(),
     };
-    let folders = match pools::folders(&settings.pools) {
+    let folders = match attest_pool::folders(&settings.pools) {
         Ok(folders) => folders.pools,
         Err(error) => return vec![item("upstream CAs".to_owned(), place(&settings.pools)).problem(error)],
     };

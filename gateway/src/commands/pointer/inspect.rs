@@ -9,7 +9,6 @@ use attest_certificates::{Certificate, Fingerprint};
 use attest_gateway::pki::Serving;
 use attest_gateway::pointers::sightings;
 use attest_gateway::pointers::{self, Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};
-use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 use attest_log::{Earns, Grants};
 use attest_system::clock::{Clock, rfc3339};
@@ -125,7 +124,7 @@ fn public(url: &Url) -> String {
 }
 
 fn grants(settings: &Settings, pool: &str) -> anyhow::Result<Grants> {
-    Ok(pools::grants(&super::super::pool_folder(settings, pool)?)?)
+    Ok(attest_pool::grants(&super::super::pool_folder(settings, pool)?)?)
 }
 
 fn sources(settings: &Settings, reading: &Reading) -> Vec<[String; 7]> {

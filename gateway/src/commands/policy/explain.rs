@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use attest::{AppraisalPolicy, ReferenceValues};
 use attest_gateway::settings::Settings;
-use attest_machines::history::HistoryRules;
-use attest_machines::new_values::Rules;
+use attest_pool::HistoryRules;
+use attest_pool::NewValueRules;
 
 use crate::commands::{output, pool};
 
@@ -28,7 +28,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
 }
 
 /// What becomes of machines that have booted what no reference value has.
-fn of_new_values(rules: Option<&Rules>, observes: bool) -> String {
+fn of_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
         let becomes = match observes {
             true => "its machine is let in, as the pool observes".to_owned(),
@@ -92,7 +92,7 @@ mod tests {
     use attest::tpm::reference_values::{Accepted, EventLogRule};
     use attest::tpm::rules::Check;
     use attest::{HashAlg, Kind};
-    use attest_machines::history::Answer;
+    use attest_pool::Answer;
 
     use super::*;
 

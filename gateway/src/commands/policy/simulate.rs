@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use attest_gateway::pools;
 use attest_gateway::replay::simulation::{Asked, Cause, Machines, Simulation, simulate};
 use attest_gateway::settings::Settings;
 use attest_log::Blobs;
@@ -34,7 +33,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let settings = Settings::load(config)?;
     let folder = pool_folder(&settings, &arguments.pool)?;
     let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));
-    let policy = pools::policy(&folder, &file, &arguments.with)?;
+    let policy = attest_pool::policy(&folder, &file, &arguments.with)?;
     let now = Clock::System.now();
     let asked = Asked {
         pool: &arguments.pool,

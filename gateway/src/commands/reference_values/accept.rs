@@ -2,7 +2,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use attest::reference_sets::{Generation, NewValue, Origin, Time, Values};
-use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
 use attest_machines::new_values::{self, Answered, Question, Said};
@@ -37,7 +36,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let Arguments { pool, ids, .. } = arguments;
     let folder = pool_folder(&settings, pool)?;
-    let (sets, _) = pools::reference_values(&folder)?;
+    let (sets, _) = attest_pool::reference_values(&folder)?;
     let sets = sets.with_context(|| format!("pool {pool} has no [reference_values]: a file would be read by nobody"))?;
     let file = in_folder(&sets, &arguments.set)?;
     let (values, first) = read_as_owner(config, pool, ids)?;

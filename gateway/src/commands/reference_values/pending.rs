@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use attest::reference_sets::NewValue;
-use attest_gateway::pools;
 use attest_gateway::settings::Settings;
-use attest_machines::new_values::{self, Answered, Beside, Row, Rules, Said, Showing};
+use attest_machines::new_values::{self, Answered, Beside, Row, Said, Showing};
+use attest_pool::NewValueRules;
 use attest_system::clock::{lasting, rfc3339};
 
 use crate::commands::{now, output, pool_folder, table, visible, with_store};
@@ -27,9 +27,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let mut wanted = BTreeMap::new();
-    for (pool, folder) in pools::folders(&settings.pools)?.pools {
+    for (pool, folder) in attest_pool::folders(&settings.pools)?.pools {
         // One that cannot be read is said by `check`; its questions are there all the same.
-        if let Ok((_, Some(rules))) = pools::reference_values(&folder) {
+        if let Ok((_, Some(rules))) = attest_pool::reference_values(&folder) {
             wanted.insert(pool, rules);
         }
     }
@@ -60,7 +60,7 @@ fn is_open(row: &Row) -> bool {
 }
 
 /// A question: one row for each of its values.
-fn rows(row: &Row, rules: Option<&Rules>) -> Vec<[String; 8]> {
+fn rows(row: &Row, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
     let machines = match rules {
         Some(rules) => format!("{} of {}", row.machines, rules.machines),
         None => row.machines.to_string(),
@@ -103,7 +103,7 @@ fn rows(row: &Row, rules: Option<&Rules>) -> Vec<[String; 8]> {
 }
 
 /// What a yes to a question is enough for, and what not.
-fn below(row: &Row, rules: Option<&Rules>, now: u64) -> String {
+fn below(row: &Row, rules: Option<&NewValueRules>, now: u64) -> String {
     let mut lines = vec![
         format!("question {} of pool {}", row.id, row.pool),
         "  a boot had all of that, and nothing else that was refused: accepted, it is enough for".to_owned(),
@@ -148,7 +148,7 @@ fn with_name(value: &NewValue) -> String {
 }
 
 /// Who waits, since when and until when.
-fn waits(one: &Showing, rules: Option<&Rules>, now: u64) -> String {
+fn waits(one: &Showing, rules: Option<&NewValueRules>, now: u64) -> String {
     let who = match &one.name {
         Some(name) => format!("{name} ({})", one.machine),
         None => one.machine.clone(),

@@ -8,10 +8,10 @@ use attest::azure::vtpm::AzureVtpmRules;
 use attest::reference_sets::{Generation, Origin, ReferenceSet, Time};
 use attest::tpm::reference_values::ReferenceValues;
 use attest::tpm::rules::{Check, Recording, UnknownEvent};
-use attest_gateway::pools::{self, PoolError};
 use attest_gateway::replay::verify;
 use attest_gateway::settings::Settings;
 use attest_log::{Blobs, WouldRefuse};
+use attest_pool::PoolError;
 
 use super::{now, read_or_new, time, who, write};
 use crate::commands::recorded::{self, Outline};
@@ -121,11 +121,11 @@ fn tell_changing(recording: &Recording) {
 
 /// Returns the reason why a rule of the pool would have no value, neither of this recording nor in the pool's files.
 fn without_value(settings: &Settings, pool: &str, kind: Kind, recording: &Recording, set: &ReferenceSet) -> anyhow::Result<Option<String>> {
-    let Some(folder) = pools::folders(&settings.pools)?.pools.remove(pool) else {
+    let Some(folder) = attest_pool::folders(&settings.pools)?.pools.remove(pool) else {
         output::tell(format_args!("there is no pool {pool:?} any more: its rules are not looked at"));
         return Ok(None);
     };
-    let rules = pools::rules(&folder)?;
+    let rules = attest_pool::rules(&folder)?;
     if !rules.wants_reference_sets() {
         return Ok(None);
     }
@@ -140,7 +140,7 @@ fn without_value(settings: &Settings, pool: &str, kind: Kind, recording: &Record
     }
     let file = folder.join("pool.toml");
     let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-    match pools::policy_of(&folder, &file, &text, vec![set.to_json()?]) {
+    match attest_pool::policy_of(&folder, &file, &text, vec![set.to_json()?]) {
         Ok(policy) => Ok(policy.without_values().into_iter().next()),
         Err(PoolError::ReferenceValues { problem, .. }) => Ok(Some(problem)),
         Err(error) => Err(error.into()),

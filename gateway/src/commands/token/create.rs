@@ -69,7 +69,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let pools: BTreeSet<String> = arguments.pool.iter().cloned().collect();
     for pool in &pools {
-        let grants = attest_gateway::pools::grants(&super::super::pool_folder(&settings, pool)?)?;
+        let grants = attest_pool::grants(&super::super::pool_folder(&settings, pool)?)?;
         if grants.token == Earns::Refuse {
             output::tell(format_args!(
                 "pool {pool} accepts no tokens yet: set grants.token = \"full\" in its pool.toml"

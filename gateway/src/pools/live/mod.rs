@@ -9,15 +9,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
+use attest_pool::Pool;
+use attest_pool::needed::NeededState;
+use attest_pool::seen::Seen;
 use attest_system::clock::{Clock, rfc3339};
 pub use occasion::Occasion;
 pub use servers::News;
 use servers::Server;
 use tokio::sync::{Mutex, Notify};
 
-use super::Pool;
-use super::needed::NeededState;
-use super::seen::Seen;
 use crate::metrics::Metrics;
 
 /// What is said of a pool that never was good.

@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use attest_pool::folder::{Folder, Reader};
+use attest_pool::inventory::{self, Twice};
+use attest_pool::needed::NeededState;
+use attest_pool::{Folders, Pool, PoolError, PoolInventory, folders};
 use attest_system::clock::Clock;
 use tokio::sync::{Mutex, Notify};
 
-use super::super::folder::{Folder, Reader};
-use super::super::inventory::{self, Twice};
-use super::super::needed::NeededState;
-use super::super::{Folders, Pool, PoolError, PoolInventory, folders};
 use super::occasion::Occasion;
 use super::servers::{UPSTREAM_RETRY, blocking};
 use super::{Broken, Known, Live, LivePools, NOT_SERVED};

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::folder::Folder;
-use super::super::needed::NeededState;
-use super::super::upstream::{Fetched, Upstream, UpstreamSettings};
-use super::super::{Pool, PoolError};
+use attest_pool::folder::Folder;
+use attest_pool::needed::NeededState;
+use attest_pool::upstream::{Fetched, UpstreamSettings};
+use attest_pool::{Pool, PoolError};
+
+use super::super::upstream::Upstream;
 use super::LivePools;
 use super::occasion::Occasion;
 
@@ -136,7 +138,7 @@ impl LivePools {
         }
         match (&server.last, failure) {
             (Some(fetched), failure) => Ok((
-                Pool::of_upstream(name, folder, &server.upstream, fetched, &self.needed.load())?,
+                Pool::of_upstream(name, folder, server.upstream.settings(), fetched, &self.needed.load())?,
                 failure,
             )),
             (None, Some(failure)) => Err(failure),
@@ -163,8 +165,8 @@ mod tests {
     use super::super::Lookup;
     use super::*;
     use crate::pki::{self, Names};
-    use crate::pools::SAMPLE;
     use crate::settings::Settings;
+    use attest_pool::SAMPLE;
     use attest_system::clock::Clock;
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use super::*;
-use crate::pools::SAMPLE;
+use attest_pool::SAMPLE;
 
 /// Long after whatever a test writes.
 const LATER: Clock = Clock::Fixed(10_000_000_000);

@@ -4,10 +4,6 @@
 //! asking for an old one would do harm there, it is made here.
 //! All versions are of one state of the cluster, or there are none.
 
-mod error;
-mod fetched;
-mod include;
-mod settings;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -16,16 +12,12 @@ use std::time::Duration;
 
 use attest_ignition::SpecVersion;
 use attest_ignition::machine_config::appended::{KERNEL_ARGUMENTS, KERNEL_ARGUMENTS_SINCE};
+use attest_pool::upstream::{Fetched, ROUNDS_LIMIT, UpstreamError, UpstreamSettings, Version};
 use attest_system::causes::with_causes;
 use axum::body::Bytes;
 use reqwest::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response, StatusCode, redirect};
 use url::{Host, Url};
-
-pub use error::UpstreamError;
-pub use fetched::{Fetched, Version};
-pub use include::{BadEntry, Include, IncludeError};
-pub use settings::{BadSettings, UpstreamSettings};
 
 /// What is asked for, newest first. A Machine Config Server has never given 3.0.0.
 const VERSIONS: [SpecVersion; 7] = [
@@ -37,8 +29,6 @@ const VERSIONS: [SpecVersion; 7] = [
     SpecVersion::V3_1,
     SpecVersion::V2_2,
 ];
-/// How often a fetch begins again because the config changed meanwhile. A rollout changes it once, or twice.
-const ROUNDS_LIMIT: usize = 3;
 /// What the requests to a healthy upstream stay far below.
 const LIMITS: Limits = Limits {
     connect: Duration::from_secs(10),

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use attest::SpkiSha256;
+use attest_pool::upstream::UpstreamError;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use attest_tls::Beside;
 use rustls::{ClientConfig, OtherError, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-
-use super::UpstreamError;
 
 /// TLS 1.2 and 1.3 for an upstream that shows a certificate of `ca`, with one of `keys` if there are any.
 pub(super) fn client_config(ca: &Path, keys: Vec<SpkiSha256>, upstream: &str) -> Result<ClientConfig, UpstreamError> {

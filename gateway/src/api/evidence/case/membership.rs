@@ -1,11 +1,11 @@
 //! Whether a machine is one of the pool's, by what names its machines.
 
 use attest::{Claims, MachineObject, MachineSets, NodeIdentity, Reject, machine_objects};
+use attest_pool::{Pool, PoolInventory};
 
 use super::{EvidenceCase, Made};
 use crate::api::problem::Refusal;
 use crate::pools::live::LivePools;
-use crate::pools::{Pool, PoolInventory};
 
 impl EvidenceCase<'_> {
     /// Checks that the machine is one of the pool's, by its inventory or by the cluster's Machine objects, if it has either; gives the object that it was

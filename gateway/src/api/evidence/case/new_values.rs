@@ -9,12 +9,13 @@ use attest::AttestationResult;
 use attest::new_values::new_values;
 use attest::reference_sets::NewValue;
 use attest_log::Earns;
-use attest_machines::new_values::{NotAwaited, Rules, Shown, Step, Wait};
+use attest_machines::new_values::{NotAwaited, Shown, Step, Wait};
+use attest_pool::NewValueRules;
 use attest_system::clock::rfc3339;
 
 use super::EvidenceCase;
 use crate::api::problem::Refusal;
-use crate::pools::Pool;
+use attest_pool::Pool;
 
 /// Values that a line of the log names; the record has all of it.
 const NAMED_LIMIT: usize = 3;
@@ -91,7 +92,7 @@ impl EvidenceCase<'_> {
     }
 
     /// Asks for a machine that has shown these; of several tries one has the administrator asked.
-    async fn ask(&self, pool: &Pool, rules: &Rules, machine: &str, values: &[NewValue], observed: bool) -> Result<Step, Refusal> {
+    async fn ask(&self, pool: &Pool, rules: &NewValueRules, machine: &str, values: &[NewValue], observed: bool) -> Result<Step, Refusal> {
         let shown = Shown {
             pool: pool.name(),
             rules,

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use url::Url;
 
-use crate::pools::upstream::{Include, UpstreamSettings};
+use attest_pool::upstream::{Include, UpstreamSettings};
 
 pub(super) const HOST: &str = "mcs.example.com";
 /// One request, as the server sees it.

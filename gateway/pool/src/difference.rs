@@ -71,7 +71,7 @@ fn entries(config: &Config) -> Entries<'_> {
 
 /// What is different between two configs, by kind and name.
 #[must_use]
-pub(crate) fn differences(first: &Config, second: &Config) -> Vec<Difference> {
+pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
     let (first, second) = (entries(first), entries(second));
     let mut differences = Vec::new();
     let mut add = |(kind, name): &(&'static str, &str), change, entry| {

@@ -19,15 +19,12 @@ use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, Combination, HashAlg, Kind, ReferenceValues, gcp};
 use attest_certificates::kubelet::NamePatterns;
 use attest_log::{Earns, Grants};
-use attest_machines::history::HistoryRules;
-use attest_machines::new_values::Rules as NewValueRules;
-use attest_machines::objects::MachineRules;
+pub use inventory::MachineRules;
 use inventory::{InventoryFile, inventory, nameable};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
-use super::{Endorsement, PoolError, new_values, observed, whose};
-use crate::settings::misplaced;
+use super::{Endorsement, HistoryRules, NewValueRules, PoolError, misplaced, new_values, observed, whose};
 
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
@@ -146,7 +143,7 @@ struct SecondStage {
 
 /// What `pool.toml` says, checked, and with its paths resolved.
 #[derive(Debug)]
-pub(super) struct PoolFile {
+pub struct PoolFile {
     pub grants: Grants,
     /// Whose endorsement of a TPM is taken, if it says so.
     pub endorsement: Option<Endorsement>,
@@ -183,7 +180,8 @@ pub(super) struct PoolFile {
 
 impl PoolFile {
     /// Whether machine-config-daemon takes over nodes that have the pre-approved config, and there are such nodes.
-    pub(crate) fn takes_over(&self) -> bool {
+    #[must_use]
+    pub fn takes_over(&self) -> bool {
         self.second_stage && self.grants.earn(Earns::PreApproved)
     }
 }
@@ -355,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_key_under_the_wrong_heading_is_told_its_own() {
-        misplaced::assert_complete::<File>(&sections());
+        assert_eq!(misplaced::incomplete::<File>(&sections()), Vec::<String>::new());
         let error = |text: &str| {
             let (path, folder) = (Path::new("pool.toml"), Path::new("worker"));
             parse(text, path, folder).unwrap_err().to_string()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use attest_ignition::machine_config::Spec;
 use attest_ignition::machine_config::appended::{self, Appended};
 use attest_ignition::{Config, Inexpressible, SpecVersion};
-use axum::body::Bytes;
+use bytes::Bytes;
 use data_encoding::HEXLOWER;
 
 use super::packed::Packed;

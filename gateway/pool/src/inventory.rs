@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use attest::Inventory;
 use attest::inventory::InventoryError;
-use attest_machines::instances::by_its_own_tpm;
+
+use super::by_its_own_tpm;
 
 /// A pool's inventory, as its file had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct PoolInventory {
 
 /// A machine that another pool's inventory names as well.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Twice {
+pub struct Twice {
     pub machine: String,
     pub other: String,
 }
@@ -44,7 +45,7 @@ impl PoolInventory {
 
 /// The pools that share a machine, each with the first that it shares: a machine is of one pool, and nobody could say of which. Instances
 /// are told from each other, and so are TPMs, wherever in a line they stand. A machine of AWS or Azure is one by either of its identities.
-pub(super) fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInventory)>) -> BTreeMap<String, Twice> {
+pub fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInventory)>) -> BTreeMap<String, Twice> {
     let mut known: HashMap<String, &str> = HashMap::new();
     let mut twice = BTreeMap::new();
     for (pool, inventory) in inventories {

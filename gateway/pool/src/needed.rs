@@ -143,7 +143,8 @@ impl NeededState {
 
 impl NeededError {
     /// Whether the cluster's API is the cause.
-    pub(super) const fn is_elsewhere(&self) -> bool {
+    #[must_use]
+    pub const fn is_elsewhere(&self) -> bool {
         matches!(self, Self::Untold | Self::Failed(_))
     }
 }

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Finding;
-
 /// `[history]` of `pool.toml`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,15 +26,6 @@ pub enum Answer {
 }
 
 impl HistoryRules {
-    pub(super) fn refuse(self, finding: &Finding) -> bool {
-        let answer = match finding {
-            Finding::CountersBack { .. } => self.counters_back,
-            Finding::FirmwareBack { .. } => self.firmware_back,
-            Finding::AnotherLog { .. } => self.another_log,
-        };
-        answer == Answer::Refuse
-    }
-
     /// What is refused, for people.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let all = [

@@ -19,7 +19,7 @@ use super::inventory::PoolInventory;
 use super::seen::{Seen, Stamp};
 
 /// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
-pub(super) const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
+pub const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 /// Most bytes of a pool's files together: what is held in memory while they are read is a small multiple of it.
 const POOL_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 /// Most files in a folder. A cluster has some hundred MachineConfigs.
@@ -30,7 +30,7 @@ const SETS_LIMIT: usize = 16;
 const READ_ATTEMPTS: usize = 3;
 
 /// What a pool's folder holds.
-pub(super) struct Folder {
+pub struct Folder {
     pub file: PoolFile,
     pub manifests: Manifests,
     pub kubeconfig: Option<Kubeconfig>,
@@ -45,7 +45,7 @@ pub(super) struct Folder {
 
 /// Reads files, and remembers where they were: what has to be watched for changes.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub struct Reader {
     /// The folders that hold what was read, or would hold what is not there.
     pub watched: BTreeSet<PathBuf>,
     /// All that was looked at.
@@ -55,7 +55,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// `now` is the time.
-    pub(crate) fn at(now: UnixTime) -> Self {
+    pub fn at(now: UnixTime) -> Self {
         Self {
             seen: Seen::from(now),
             ..Self::default()
@@ -63,7 +63,7 @@ impl Reader {
     }
 
     /// Reads a pool's folder.
-    pub(crate) fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
+    pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
         let mut file = self.settings(folder)?;
         self.reference_sets(&mut file, Vec::new())?;
         if file.upstream.is_some() {
@@ -95,20 +95,20 @@ impl Reader {
     }
 
     /// Reads `pool.toml`.
-    pub(crate) fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
+    pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
         let path = folder.join("pool.toml");
         file::parse(&self.text(&path)?, &path, folder)
     }
 
     /// What a pool would accept by this file, with these files of reference values besides.
-    pub(crate) fn policy(&mut self, folder: &Path, path: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
+    pub fn policy(&mut self, folder: &Path, path: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
         let text = self.text(path)?;
         let more = more.iter().map(|path| self.text(path)).collect::<Result<_, _>>()?;
         self.policy_of(folder, path, &text, more)
     }
 
     /// The same of a file that is none yet.
-    pub(crate) fn policy_of(&mut self, folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
+    pub fn policy_of(&mut self, folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
         let mut file = file::parse(text, path, folder)?;
         self.reference_sets(&mut file, more)?;
         Ok(file.policy)
@@ -246,7 +246,7 @@ impl Reader {
     }
 
     /// The whole of a file, as it was at one moment.
-    pub(super) fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, PoolError> {
+    pub fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, PoolError> {
         if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
             self.watched.insert(folder.to_owned());
             self.seen.note(folder);

@@ -8,7 +8,8 @@ const UNKNOWN: &str = "unknown field `";
 
 /// Where a key belongs that the file `F` does not have in the place where it stands, in words; nothing if it belongs nowhere. `sections` are the
 /// headings to try, `a.b` for one within another; keys without a heading are tried too.
-pub(crate) fn hint<F: DeserializeOwned>(error: &toml::de::Error, sections: &[&str]) -> String {
+#[must_use]
+pub fn hint<F: DeserializeOwned>(error: &toml::de::Error, sections: &[&str]) -> String {
     let key = error.message().strip_prefix(UNKNOWN).and_then(|rest| rest.split('`').next());
     let Some(key) = key.filter(|key| !key.is_empty()) else {
         return String::new();
@@ -43,25 +44,29 @@ fn has<F: DeserializeOwned>(section: &str, key: &str) -> bool {
     }
 }
 
-/// Whether `sections` are all headings that the file has, or some of its headings have within them.
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
-pub(crate) fn assert_complete<F: DeserializeOwned>(sections: &[&str]) {
+/// Returns in what `sections` differs from the headings that the file `F` has, and those within them: nothing if it is complete.
+#[must_use]
+pub fn incomplete<F: DeserializeOwned>(sections: &[&str]) -> Vec<String> {
     let complaint = |text: &str| {
-        toml::from_str::<F>(text)
-            .err()
-            .map(|error| error.message().to_owned())
-            .unwrap_or_default()
+        let error = toml::from_str::<F>(text).err();
+        error.map(|error| error.message().to_owned()).unwrap_or_default()
     };
-    let complaint_of = |section: &str| complaint(&format!("[{section}]\nno_such_key = 1"));
+    let is_section = |name: &str| complaint(&format!("[{name}]\nno_such_key = 1")).starts_with(UNKNOWN);
     let expected = complaint("no_such_key = 1");
     let names: Vec<&str> = expected.split('`').skip(3).step_by(2).collect();
-    assert!(names.len() > 5, "{expected}");
-    for name in names {
-        let is_section = complaint_of(name).starts_with(UNKNOWN);
-        assert_eq!(is_section, sections.contains(&name), "{name}");
+    let mut differences: Vec<String> = names
+        .iter()
+        .filter(|name| is_section(name) != sections.contains(name))
+        .map(|name| format!("{name} is listed: {}", sections.contains(name)))
+        .collect();
+    differences.extend(
+        sections
+            .iter()
+            .filter(|section| !is_section(section))
+            .map(|section| format!("{section} is no section")),
+    );
+    if names.len() <= 5 {
+        differences.push(expected);
     }
-    for section in sections {
-        assert!(complaint_of(section).starts_with(UNKNOWN), "{section}");
-    }
+    differences
 }

@@ -2,8 +2,32 @@
 
 use attest::AppraisalPolicy;
 use attest_log::Earns;
-use attest_machines::new_values::{MACHINES_WANTED, Rules, WINDOW_HOURS};
 use serde::Deserialize;
+
+/// Most machines that a pool can want: more than boot one after the other in a first part of any roll-out.
+const MACHINES_WANTED: std::ops::RangeInclusive<usize> = 1..=1000;
+/// For how long a machine that has shown a value can count, in hours: at most a month.
+const WINDOW_HOURS: std::ops::RangeInclusive<u64> = 1..=720;
+
+/// What a pool does with values that are new to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewValueRules {
+    /// How many machines have shown a value before the administrator is asked.
+    pub machines: usize,
+    /// How long a machine that has shown something counts, and a question stands, in seconds.
+    pub window_seconds: u64,
+    /// How long a machine is told to come again at most, in seconds, counted from when it showed this first.
+    pub wait_seconds: u64,
+}
+
+impl NewValueRules {
+    /// After how long a machine that waits comes again, in seconds: soon where it does not wait for long, and not oftener than is worth a quote and its
+    /// verification. Nodes heed no more than a minute.
+    #[must_use]
+    pub fn again_seconds(&self) -> u16 {
+        u16::try_from((self.wait_seconds / 20).clamp(5, 60)).unwrap_or(60)
+    }
+}
 
 const SECONDS_PER_MINUTE: u64 = 60;
 const SECONDS_PER_HOUR: u64 = 3600;
@@ -30,7 +54,7 @@ impl Default for Section {
 
 impl Section {
     /// Checked against what else the file says: where nobody would ever wait, it cannot be meant.
-    pub(super) fn rules(self, policy: &AppraisalPolicy, attested: Earns, hold_seconds: u64) -> Result<Rules, String> {
+    pub(super) fn rules(self, policy: &AppraisalPolicy, attested: Earns, hold_seconds: u64) -> Result<NewValueRules, String> {
         let Self {
             machines,
             window_hours,
@@ -61,7 +85,7 @@ impl Section {
                 "wait_minutes is {wait_minutes}; it has to be at least 1, and no more than nodes wait that are told to come again: attestation.hold_seconds, {hold_seconds}"
             ));
         }
-        Ok(Rules {
+        Ok(NewValueRules {
             machines,
             window_seconds,
             wait_seconds,

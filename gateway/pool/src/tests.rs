@@ -143,18 +143,6 @@ fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
 }
 
 #[test]
-fn a_grant_for_one_pool_gives_nothing_in_another() {
-    let worker = load_with(|_| ()).unwrap();
-    let infra = load_with(|pool| fs::rename(pool, pool.with_file_name("infra")).unwrap()).unwrap();
-    let grant = Grant::for_nothing(&worker.grants, "worker").unwrap();
-    let prepared = |pool: &Pool, set| pool.prepare(set, SpecVersion::V3_4).unwrap();
-    assert!(prepared(&worker, grant.set()).for_grant(&grant).is_some());
-    assert!(prepared(&infra, grant.set()).for_grant(&grant).is_none());
-    assert_eq!(grant.set(), ConfigSet::PreApproved);
-    assert!(prepared(&worker, ConfigSet::Full).for_grant(&grant).is_none(), "nor another config");
-}
-
-#[test]
 fn plain_configs_are_merged_by_name_the_full_ones_over_the_pre_approved() {
     let config = |files: &str| format!(r#"{{"ignition":{{"version":"3.4.0"}},"storage":{{"files":[{files}]}}}}"#);
     let pool = load_with(|pool| {
@@ -246,7 +234,7 @@ fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
     let given = format!(
         r#"{{"ignition":{{"version":"3.5.0"}},"kernelArguments":{{"shouldExist":["new"]}},"storage":{{"files":[{{"path":"{ENCAPSULATED}","contents":{{"source":"{machine_config}"}}}}]}}}}"#
     );
-    let given = axum::body::Bytes::from(given);
+    let given = bytes::Bytes::from(given);
     let kind = Kind::Given(BTreeMap::from([(SpecVersion::V3_5, given.clone())]));
     let versions = versions::of(Config::parse(&given).unwrap(), kind);
     assert_eq!(versions.get(SpecVersion::V3_5).unwrap().bytes, given);

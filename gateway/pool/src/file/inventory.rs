@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use attest::machine_objects::{self, SetPattern};
 use attest::protocol::HOLD_DEFAULT_SECONDS;
 use attest::{AppraisalPolicy, Combination, MachineSets};
-use attest_machines::objects::MachineRules;
 use serde::Deserialize;
 
-use crate::pools::Endorsement;
+use crate::Endorsement;
 
 /// How old what the cluster tells of its machines may be, unless the pool says otherwise. While the API is away no Machine object can be made, and no Node
 /// can join; who is told nothing because of a right that was taken away is to be found out sooner.
@@ -22,6 +21,16 @@ const WAIT_DEFAULT_SECONDS: u64 = 180;
 const WAIT_LIMIT_SECONDS: u64 = HOLD_DEFAULT_SECONDS;
 /// Most patterns of one pool: each is compared for each machine, and stands in its record.
 const SETS_LIMIT: usize = 100;
+
+/// A pool's Machine objects, and how long what is known of them is good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineRules {
+    pub of: MachineSets,
+    /// How old what the cluster has told may be, in seconds, counted from when it was noticed that it tells nothing any more.
+    pub max_age_seconds: u64,
+    /// How long a machine that no object names is told to come again, in seconds.
+    pub wait_seconds: u64,
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]

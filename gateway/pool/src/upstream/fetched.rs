@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use attest_ignition::{Config, NotAConfig, SpecVersion};
-use axum::body::Bytes;
+use bytes::Bytes;
 use serde::Deserialize;
 
 /// A config in one spec version, as upstream gave it.
@@ -28,7 +28,10 @@ pub struct Fetched {
 
 impl Version {
     /// Reads a config, and says of which version it is.
-    pub(super) fn parse(bytes: Bytes, etag: Option<String>) -> Result<(SpecVersion, Self), NotAConfig> {
+    ///
+    /// # Errors
+    /// [`NotAConfig`].
+    pub fn parse(bytes: Bytes, etag: Option<String>) -> Result<(SpecVersion, Self), NotAConfig> {
         let config = Arc::new(Config::parse(&bytes)?);
         let head: Head = serde_json::from_slice(&bytes).map_err(|_| NotAConfig::Version {
             found: "not found".to_owned(),

@@ -85,7 +85,7 @@ fn denial(status: Option<u16>) -> String {
 impl UpstreamError {
     /// Whether nobody could be asked: the settings, or the files that they name, are wrong.
     #[must_use]
-    pub(in crate::pools) const fn is_of_settings(&self) -> bool {
+    pub const fn is_of_settings(&self) -> bool {
         matches!(self, Self::Ca { .. } | Self::Client { .. } | Self::AddressOfAddress { .. })
     }
 }

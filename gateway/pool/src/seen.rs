@@ -14,7 +14,7 @@ const SETTLED_SECONDS: i64 = 3;
 
 /// Files and folders, and what the file system said of them before they were read.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub struct Seen {
     /// When it was looked, seconds since 1970.
     at: i64,
     places: BTreeMap<PathBuf, Option<Stamp>>,
@@ -27,15 +27,15 @@ pub(super) struct Seen {
 /// What is another one when a file or a folder has changed. Nobody can set the time at which its inode changed, so that one says it of a file that got its
 /// size and its time back, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub struct Stamp {
     file: (u64, u64),
-    pub(super) length: u64,
+    pub length: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
 impl Stamp {
-    pub(super) fn of(metadata: &Metadata) -> Self {
+    pub fn of(metadata: &Metadata) -> Self {
         Self {
             file: (metadata.dev(), metadata.ino()),
             length: metadata.len(),
@@ -47,7 +47,7 @@ impl Stamp {
 
 impl Seen {
     /// Nothing yet; `now` is the time.
-    pub(super) fn from(now: UnixTime) -> Self {
+    pub fn from(now: UnixTime) -> Self {
         Self {
             at: i64::try_from(now.as_secs()).unwrap_or_default(),
             ..Self::default()
@@ -55,7 +55,7 @@ impl Seen {
     }
 
     /// Notes what there is at a path, or that there is nothing.
-    pub(super) fn note(&mut self, path: &Path) {
+    pub fn note(&mut self, path: &Path) {
         match looked(path) {
             Ok(stamp) => self.put(path, stamp),
             Err(_) => self.restless = true,
@@ -63,19 +63,19 @@ impl Seen {
     }
 
     /// Notes what was there before it was read.
-    pub(super) fn put(&mut self, path: &Path, stamp: Option<Stamp>) {
+    pub fn put(&mut self, path: &Path, stamp: Option<Stamp>) {
         if let Some(before) = self.places.insert(path.to_owned(), stamp) {
             self.restless |= before != stamp;
         }
     }
 
     /// Notes where a link leads: what is watched hangs on that.
-    pub(super) fn leads(&mut self, path: &Path, target: &Path) {
+    pub fn leads(&mut self, path: &Path, target: &Path) {
         self.targets.insert(path.to_owned(), target.to_owned());
     }
 
     /// Whether reading it again would find the same: everything is as it was, and has been for long enough.
-    pub(super) fn is_still(&self) -> bool {
+    pub fn is_still(&self) -> bool {
         let settled = |stamp: &Stamp| stamp.changed.0 < self.at - SETTLED_SECONDS;
         !self.restless
             && !self.places.is_empty()

@@ -12,15 +12,14 @@ use attest_ignition::machine_config::render::{self, Rendered, RenderedPool};
 use attest_ignition::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
 use attest_ignition::{Config, Invalid};
 use attest_log::{ConfigSet, Earns, Grants};
-use attest_machines::new_values::Rules as NewValueRules;
 
 use super::folder::{Folder, Reader};
 use super::needed::NeededState;
 use super::outline::Outlines;
 use super::packed::{Packed, Packing, Places};
-use super::upstream::{Fetched, Upstream};
+use super::upstream::{Fetched, UpstreamSettings};
 use super::versions::{Kind, Versions};
-use super::{Pool, PoolError, PoolInventory, file};
+use super::{NewValueRules, Pool, PoolError, PoolInventory, file};
 
 /// What is in the folder of pools.
 #[derive(Debug)]
@@ -102,27 +101,12 @@ pub fn policy_of(folder: &Path, path: &Path, text: &str, more: Vec<String>) -> R
     Reader::default().policy_of(folder, path, text, more)
 }
 
-/// Reads one pool, from its folder, or by it from another server; what its nodes need before they are approved may be the cluster's to say.
-///
-/// # Errors
-/// [`PoolError`].
-pub async fn load(name: &str, folder: &Path, needed: &NeededState) -> Result<Pool, PoolError> {
-    let read = Reader::default().pool(folder)?;
-    let Some(settings) = read.file.upstream.clone() else {
-        return Pool::of_folder(name, read);
-    };
-    let upstream = |source| PoolError::Upstream {
-        pool: name.to_owned(),
-        source,
-    };
-    let server = Upstream::new(settings, name).map_err(upstream)?;
-    let fetched = server.fetch(None).await.map_err(upstream)?;
-    Pool::of_upstream(name, read, &server, &fetched, needed)
-}
-
 impl Pool {
     /// A pool whose configs lie in its folder.
-    pub(super) fn of_folder(name: &str, folder: Folder) -> Result<Self, PoolError> {
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn of_folder(name: &str, folder: Folder) -> Result<Self, PoolError> {
         let Folder {
             file,
             manifests,
@@ -202,11 +186,14 @@ impl Pool {
         Self::new(name, file, inventory, pre_approved, full, size)
     }
 
-    /// A pool whose full config is another server's.
-    pub(super) fn of_upstream(
+    /// A pool whose full config is another server's: that of these settings has given it.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn of_upstream(
         name: &str,
         folder: Folder,
-        server: &Upstream,
+        settings: &UpstreamSettings,
         fetched: &Fetched,
         needed: &NeededState,
     ) -> Result<Self, PoolError> {
@@ -215,11 +202,14 @@ impl Pool {
             source,
         };
         let full = fetched.newest();
-        let list = &server.settings().include;
+        let list = &settings.include;
         let pre_approved = if list.is_empty() && !folder.file.grants.earn(Earns::PreApproved) {
             Config::empty()
         } else {
-            let needed = list.needed().then(|| needed.of_pool(server.pool(), full)).transpose();
+            let needed = list
+                .needed()
+                .then(|| needed.of_pool(settings.pool.as_deref().unwrap_or(name), full))
+                .transpose();
             let needed = needed.map_err(|source| PoolError::Needed {
                 pool: name.to_owned(),
                 source: Box::new(source),

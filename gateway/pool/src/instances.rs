@@ -1,0 +1,20 @@
+//! Identities of cloud instances, by a document and by their own TPM.
+
+/// What an instance's identity begins with, by a document that says whose it is; and by its own TPM alone, which does not: a NitroTPM document
+/// says no account, and a vTPM of Azure's no subscription.
+const BY_ITS_OWN_TPM: [(&str, &str); 2] = [("aws:", "aws-nitrotpm:"), ("azure:", "azure-vtpm:")];
+
+/// The identity that an instance has by its own TPM alone.
+#[must_use]
+pub fn by_its_own_tpm(identity: &str) -> Option<String> {
+    BY_ITS_OWN_TPM.iter().find_map(|(cloud, own)| {
+        let (_, instance) = identity.strip_prefix(cloud)?.split_once('/')?;
+        Some(format!("{own}{instance}"))
+    })
+}
+
+/// Whether an instance shows this identity by its own TPM alone.
+#[must_use]
+pub fn is_by_its_own_tpm(identity: &str) -> bool {
+    BY_ITS_OWN_TPM.iter().any(|(_, own)| identity.starts_with(own))
+}

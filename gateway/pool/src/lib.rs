@@ -1,0 +1,245 @@
+//! Pools: what their nodes must show, and the two configs they can get.
+//!
+//! [`folder`] and [`upstream`] are where a pool comes from, [`versions`] what becomes of its configs. Nothing here asks a server.
+
+#![deny(unreachable_pub)]
+
+mod again;
+mod difference;
+mod endorsement;
+mod error;
+mod file;
+pub mod folder;
+mod history;
+mod instances;
+pub mod inventory;
+mod load;
+pub mod misplaced;
+mod missing_files;
+pub mod needed;
+mod new_values;
+mod observed;
+mod outline;
+mod packed;
+pub mod seen;
+mod taken_over;
+pub mod upstream;
+mod versions;
+mod warnings;
+mod whose;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use attest::AppraisalPolicy;
+use attest_certificates::kubelet::NamePatterns;
+use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
+use attest_ignition::{Inexpressible, SpecVersion};
+use attest_log::{ConfigSet, Earns, Grants};
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
+pub use difference::{Change, Difference, differences};
+pub use endorsement::Endorsement;
+pub use error::PoolError;
+pub use file::{MachineRules, PoolFile};
+pub use history::{Answer, HistoryRules};
+pub use instances::{by_its_own_tpm, is_by_its_own_tpm};
+pub use inventory::PoolInventory;
+pub use load::{Folders, folders, grants, policy, policy_of, reference_values, rules};
+pub use new_values::NewValueRules;
+use serde_json::{Value, json};
+pub use versions::{RenderedConfig, Versions};
+
+/// The sample that `init` writes.
+pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
+
+#[derive(Debug)]
+pub struct Pool {
+    /// What each kind of proof earns.
+    pub grants: Grants,
+    /// Whose endorsement of a TPM is taken.
+    pub endorsement: Endorsement,
+    /// Which evidence is accepted.
+    pub policy: AppraisalPolicy,
+    /// What becomes of a TPM that is not what it was.
+    pub history: HistoryRules,
+    /// The sets of reference values that the policy looks in, in the order of its digests.
+    pub reference_sets: Vec<Arc<[u8]>>,
+    /// Which machines may join, if not all that the policy accepts.
+    pub inventory: Option<PoolInventory>,
+    /// Which Machine objects of the cluster say so; either is enough.
+    pub machines: Option<MachineRules>,
+    /// What becomes of machines whose boots have what no reference value has, if anything does.
+    pub new_values: Option<NewValueRules>,
+    /// How long a node waits when it is told to come again, seconds.
+    pub hold_seconds: u64,
+    /// The names of its nodes, for those that show a kubelet's certificate.
+    pub kubelet_names: NamePatterns,
+    name: String,
+    pre_approved: Versions,
+    full: Versions,
+    known: outline::Known,
+    /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
+    bootstrap_credential: bool,
+    /// Whether machine-config-daemon takes over nodes that have the pre-approved config.
+    second_stage: bool,
+    /// Whether it should, and nobody gets that config.
+    second_stage_of_nobody: bool,
+    /// The pool's name in the cluster.
+    machine_config_pool: String,
+    /// Acknowledged secrets that are not there.
+    needless: BTreeSet<String>,
+    /// Whether `pool.toml` leaves open whose endorsement of a TPM is taken.
+    endorsement_unsaid: bool,
+    /// Whether its other server could be this very gateway, and nobody would notice.
+    unpinned: bool,
+}
+
+impl Pool {
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether an unauthenticated client gets the credential by which kubelets ask for their certificates.
+    #[must_use]
+    pub const fn gives_bootstrap_credential(&self) -> bool {
+        match self.grants.nothing {
+            Earns::Full => true,
+            Earns::PreApproved => self.bootstrap_credential,
+            Earns::Refuse => false,
+        }
+    }
+
+    /// Whether one of its configs can be said in a spec version. It is rendered for that, and not given.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub fn can_say(&self, set: ConfigSet, version: SpecVersion) -> Result<(), Inexpressible> {
+        self.for_administrator(set).get(version).map(|_| ())
+    }
+
+    /// One of its configs, for the administrator: `render`, `diff`, `check`, `log config`.
+    #[must_use]
+    pub const fn for_administrator(&self, set: ConfigSet) -> &Versions {
+        match set {
+            ConfigSet::PreApproved => &self.pre_approved,
+            ConfigSet::Full => &self.full,
+        }
+    }
+
+    /// What of the full config has a node boot again within its first boot, and fetch once more, if there is anything: its kernel arguments are
+    /// another than the image's, before Ignition has written anything.
+    #[must_use]
+    pub fn boots_again(&self) -> Option<&'static str> {
+        if self.known.kernel_arguments {
+            return Some("kernelArguments");
+        }
+        self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
+    }
+
+    /// The MachineConfig that the cluster must have so that machine-config-daemon takes over nodes with the pre-approved config; `None` where it does not.
+    ///
+    /// # Errors
+    /// [`SecondStageError`].
+    pub fn second_stage(&self) -> Result<Option<Object>, SecondStageError> {
+        if !self.second_stage {
+            return Ok(None);
+        }
+        let content = self.pre_approved.machine_config()?;
+        content.map(|content| Object::of(&content, &self.machine_config_pool)).transpose()
+    }
+
+    /// What a node gets only once it is approved, or differently.
+    ///
+    /// # Errors
+    /// [`Inexpressible`].
+    pub fn differences(&self) -> Result<Vec<Difference>, Inexpressible> {
+        let mut differences = difference::differences(&self.pre_approved.complete()?, &self.full.complete()?);
+        if let (Some(pre_approved), Some(full)) = (self.pre_approved.spec(), self.full.spec()) {
+            differences.extend(difference::spec_differences(pre_approved, full));
+        }
+        differences.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        Ok(differences)
+    }
+
+    /// How large both configs are, for the log.
+    #[must_use]
+    pub fn summary(&self) -> &str {
+        &self.known.summary
+    }
+
+    /// Versions that a set cannot be said in, and why.
+    #[must_use]
+    pub fn inexpressible(&self, set: ConfigSet) -> Vec<Inexpressible> {
+        self.for_administrator(set).inexpressible()
+    }
+
+    /// Drops what was rendered and nobody has asked for since this was called last.
+    pub fn forget_unasked(&self) {
+        for versions in [&self.pre_approved, &self.full] {
+            versions.forget_unasked();
+        }
+    }
+
+    /// What the pool stands for at the moment, without what is in its configs: for the record that says what has changed.
+    #[must_use]
+    pub fn standing(&self) -> Value {
+        let config = |versions: &Versions| match versions.digest() {
+            Ok(digest) => Value::from(digest.as_str()),
+            Err(error) => Value::from(error.to_string()),
+        };
+        let mut standing = json!({
+            "grants": self.grants,
+            "endorsement": self.endorsement.word(),
+            "hold_seconds": self.hold_seconds,
+            "policy": sha256(&serde_json::to_vec(&self.policy).unwrap_or_default()),
+            "inventory": self.inventory.as_ref().map(|inventory| sha256(inventory.text().as_bytes())),
+            "kubelet_names": sha256(format!("{:?}", self.kubelet_names).as_bytes()),
+            "full": config(&self.full),
+            "pre_approved": config(&self.pre_approved),
+        });
+        // Not there where nobody says it.
+        if let (Some(rules), Some(members)) = (&self.machines, standing.as_object_mut()) {
+            members.insert("machines".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
+        }
+        if let (true, Some(members)) = (self.history != HistoryRules::default(), standing.as_object_mut()) {
+            members.insert("history".to_owned(), json!(self.history));
+        }
+        if let (true, Some(members)) = (self.policy.observes(), standing.as_object_mut()) {
+            members.insert("observe".to_owned(), true.into());
+        }
+        if let (Some(rules), Some(members)) = (&self.new_values, standing.as_object_mut()) {
+            members.insert("new_values".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
+        }
+        standing
+    }
+
+    /// Whether nodes would notice no difference.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        self.grants == other.grants
+            && self.endorsement == other.endorsement
+            && self.policy == other.policy
+            && self.history == other.history
+            && self.inventory == other.inventory
+            && self.machines == other.machines
+            && self.new_values == other.new_values
+            && self.hold_seconds == other.hold_seconds
+            && self.kubelet_names == other.kubelet_names
+            && self.needless == other.needless
+            && self.second_stage == other.second_stage
+            && self.second_stage_of_nobody == other.second_stage_of_nobody
+            && self.machine_config_pool == other.machine_config_pool
+            && self.unpinned == other.unpinned
+            && self.pre_approved == other.pre_approved
+            && self.full == other.full
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    HEXLOWER.encode(digest(&SHA256, bytes).as_ref())
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use attest::challenge::is_pool_name;
 use attest_controller::settings::{self as of_controller, ApprovalSection, ApprovalSettings};
+use attest_store::section::is_label;
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use serde::Deserialize;
 
@@ -153,13 +154,6 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         bootstrap_kubeconfig: section.bootstrap_kubeconfig,
         attested_nodes: section.attested_nodes,
     }))
-}
-
-/// Whether it is a label of RFC 1123, as names of namespaces are.
-pub(super) fn is_label(text: &str) -> bool {
-    const LIMIT: usize = 63;
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=LIMIT).contains(&text.len()) && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 #[cfg(all(test, feature = "cluster"))]

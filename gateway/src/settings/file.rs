@@ -4,6 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use attest::SpkiSha256;
+use attest_store::section::StoreSection;
 use serde::Deserialize;
 
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
@@ -11,7 +12,6 @@ use super::cluster::ClusterSection;
 use super::lifetimes::{ChallengeSection, TicketSection};
 use super::limits::LimitsSection;
 use super::log::{ConsoleSection, LogSection};
-use super::store::StoreSection;
 
 /// The headings of the file.
 pub(super) const SECTIONS: &[&str] = &[

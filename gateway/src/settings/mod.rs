@@ -6,7 +6,6 @@ mod file;
 mod lifetimes;
 mod limits;
 mod log;
-mod store;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,6 +15,7 @@ use std::time::Duration;
 use attest::SpkiSha256;
 pub use attest_controller::settings::{ApprovalSettings, Keys};
 use attest_pool::misplaced;
+use attest_store::section::{Fault, Seal};
 use attest_store::settings::StoreSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
@@ -33,9 +33,6 @@ use crate::network::network;
 
 /// The sample that `init` writes; it holds every key at its default.
 pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
-
-/// A key, what it is, and what it may be.
-type Fault = (&'static str, String, &'static str);
 
 /// Everything the gateway is told, checked and with its paths resolved.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,7 +227,9 @@ impl Settings {
             state,
             store_key_file: file.store.key_file.as_ref().map(|path| folder.join(path)),
             store: StoreSettings {
-                engine: store::checked(file.store, folder, cluster.as_ref())?,
+                engine: file
+                    .store
+                    .checked(folder, cluster.as_ref().map(|cluster| &cluster.access), Seal::Held)?,
                 file: file_of_store,
             },
             pools: folder.join(file.pools),

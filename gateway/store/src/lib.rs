@@ -34,6 +34,7 @@ mod remote;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 mod replica;
 mod schema;
+pub mod section;
 pub mod settings;
 mod sqlite;
 mod tend;

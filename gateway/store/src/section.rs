@@ -1,25 +1,29 @@
-//! Which engine keeps the store, and how it is reached.
+//! The section `[store]` of a settings file: which engine keeps the store, and how it is reached.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attest_store::settings::{EngineSettings, EtcdSettings, KubernetesSettings};
 use serde::Deserialize;
 use url::Url;
 
-use super::{ClusterSettings, Fault};
+use crate::settings::{ClusterAccess, EngineSettings, EtcdSettings, KubernetesSettings};
+
+/// A key, the value found, and the values allowed.
+pub type Fault = (&'static str, String, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Engine {
+enum Engine {
     Embedded,
     Etcd,
     Kubernetes,
 }
 
+/// The section, not checked.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct StoreSection {
+pub struct StoreSection {
+    /// The key by which programs with one store encrypt the seal's keys there.
     pub key_file: Option<PathBuf>,
     engine: Engine,
     endpoints: Vec<String>,
@@ -50,11 +54,30 @@ impl Default for StoreSection {
     }
 }
 
-pub(super) fn checked(section: StoreSection, folder: &Path, cluster: Option<&ClusterSettings>) -> Result<EngineSettings, Fault> {
-    match section.engine {
-        Engine::Embedded => without_etcd(&section).map(|()| EngineSettings::Embedded),
-        Engine::Etcd => etcd(section, folder),
-        Engine::Kubernetes => kubernetes(section, cluster),
+/// Whether a program has the seal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seal {
+    /// It opens and makes seals: of a shared store it needs the key file.
+    Held,
+    /// It has none, and must not have the key file.
+    None,
+}
+
+impl StoreSection {
+    /// Checks the section of a file in this folder, for a program that reaches the cluster's API in this way.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn checked(self, folder: &Path, cluster: Option<&ClusterAccess>, seal: Seal) -> Result<EngineSettings, Fault> {
+        if let (Seal::None, Some(path)) = (seal, &self.key_file) {
+            let allowed = "for gateways only: this program needs no key of the seal, take it out";
+            return Err(("store.key_file", path.display().to_string(), allowed));
+        }
+        match self.engine {
+            Engine::Embedded => without_etcd(&self).map(|()| EngineSettings::Embedded),
+            Engine::Etcd => etcd(self, folder, seal),
+            Engine::Kubernetes => kubernetes(self, cluster, seal),
+        }
     }
 }
 
@@ -75,8 +98,8 @@ fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
 }
 
 /// What gateways with one store have to share.
-fn shares_a_key(section: &StoreSection) -> Result<(), Fault> {
-    if section.key_file.is_none() {
+fn shares_a_key(section: &StoreSection, seal: Seal) -> Result<(), Fault> {
+    if seal == Seal::Held && section.key_file.is_none() {
         let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
         return Err(("store.key_file", "not set".to_owned(), allowed));
     }
@@ -90,31 +113,31 @@ fn timeout(seconds: u32) -> Result<Duration, Fault> {
     Ok(Duration::from_secs(seconds.into()))
 }
 
-fn kubernetes(section: StoreSection, cluster: Option<&ClusterSettings>) -> Result<EngineSettings, Fault> {
+fn kubernetes(section: StoreSection, cluster: Option<&ClusterAccess>, seal: Seal) -> Result<EngineSettings, Fault> {
     without_etcd(&section)?;
     let Some(cluster) = cluster else {
         let allowed = "the store is on objects of the cluster's API: say in [cluster] how it is reached";
         return Err(("cluster.api", "not set".to_owned(), allowed));
     };
-    shares_a_key(&section)?;
+    shares_a_key(&section, seal)?;
     // With what is added to it, it is shorter than 253, as names of objects are.
-    if !super::cluster::is_label(&section.prefix) {
+    if !is_label(&section.prefix) {
         let allowed = "what names of objects begin with: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
         return Err(("store.prefix", format!("{:?}", section.prefix), allowed));
     }
     Ok(EngineSettings::Kubernetes(KubernetesSettings {
-        cluster: cluster.access.clone(),
+        cluster: cluster.clone(),
         name: section.prefix,
         timeout: timeout(section.timeout_seconds)?,
     }))
 }
 
-fn etcd(section: StoreSection, folder: &Path) -> Result<EngineSettings, Fault> {
+fn etcd(section: StoreSection, folder: &Path, seal: Seal) -> Result<EngineSettings, Fault> {
     if !cfg!(feature = "etcd") {
-        let allowed = "this attest-gateway was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
+        let allowed = "this program was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
         return Err(("store.engine", "\"etcd\"".to_owned(), allowed));
     }
-    shares_a_key(&section)?;
+    shares_a_key(&section, seal)?;
     let StoreSection {
         endpoints,
         prefix,
@@ -192,4 +215,12 @@ fn scheme(endpoints: &[String]) -> Result<bool, Fault> {
         return Err(("store.endpoints", format!("{endpoints:?}"), ALLOWED));
     }
     Ok(encrypted.first() == Some(&true))
+}
+
+/// Returns whether it is a label of RFC 1123, as names of namespaces are.
+#[must_use]
+pub fn is_label(text: &str) -> bool {
+    const LIMIT: usize = 63;
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=LIMIT).contains(&text.len()) && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }

@@ -215,6 +215,7 @@ async fn administered() -> Vec<Value> {
         host: "control-1".to_owned(),
         pid: 2,
         gateway: Some("gateway-1".to_owned()),
+        controller: Some("controller-1".to_owned()),
         object: Some(ByObject::new("tpm-00", "17", Some("kubectl-edit"))),
     };
     let thing = Thing {

@@ -38,6 +38,9 @@ pub struct By {
     /// The gateway's name, if it has done it of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
+    /// The name of the `attest-controller` that has done it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<String>,
     /// The object of the cluster's API that says so, if that is why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ByObject>,
@@ -82,6 +85,7 @@ impl By {
             host: host(),
             pid: std::process::id(),
             gateway: None,
+            controller: None,
             object: None,
         }
     }
@@ -95,12 +99,23 @@ impl By {
             ..process
         }
     }
+
+    /// This process, an `attest-controller` of this name, or of the host's.
+    #[must_use]
+    pub fn controller(name: Option<&str>) -> Self {
+        let process = Self::this_process();
+        Self {
+            controller: Some(name.map_or_else(|| process.host.clone(), str::to_owned)),
+            ..process
+        }
+    }
 }
 
 impl std::fmt::Display for By {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(name) = &self.gateway {
-            write!(f, "the gateway {name}")?;
+        let program = [("gateway", &self.gateway), ("controller", &self.controller)];
+        if let Some((kind, Some(name))) = program.into_iter().find(|(_, name)| name.is_some()) {
+            write!(f, "the {kind} {name}")?;
             return match &self.object {
                 Some(object) => write!(f, ", as the object {} says", object.name),
                 None => Ok(()),

@@ -45,7 +45,7 @@ const fn kind(
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 31] = [
+pub(super) const KINDS: [Kind; 32] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -54,6 +54,7 @@ pub(super) const KINDS: [Kind; 31] = [
     kind("", "v1", "Event", "events", true, &[]),
     kind("", "v1", "Service", "services", true, STATUS),
     kind("apps", "v1", "DaemonSet", "daemonsets", true, STATUS),
+    kind("apps", "v1", "Deployment", "deployments", true, STATUS),
     kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", true, STATUS),
     kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", true, &[]),
     kind("coordination.k8s.io", "v1", "Lease", "leases", true, &[]),

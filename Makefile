@@ -53,9 +53,9 @@ toolchain: # Debian's own Rust is older than this workspace needs
 		exit 1
 	fi
 
-build: toolchain ## attest-gateway and attest-node, release builds in target/release
-	@echo "== Building attest-gateway and attest-node"
-	$(CARGO) build --release --locked --package attest-gateway --package attest-node
+build: toolchain ## attest-gateway, attest-controller and attest-node, release builds in target/release
+	@echo "== Building attest-gateway, attest-controller and attest-node"
+	$(CARGO) build --release --locked --package attest-gateway --package attest-controller --package attest-node
 
 programs: toolchain # development builds, and the demo
 	@echo "== Building attest-gateway, attest-node and the demo; make test goes on from here"
@@ -136,9 +136,10 @@ node-initrd: build ## the file to append to an initrd: build/attest-node-initrd.
 	@mkdir -p build
 	attest/node/initrd/build "$${CARGO_TARGET_DIR:-target}/release/attest-node" build/attest-node-initrd.cpio.gz
 
-image: $(if $(PROGRAM),,build) ## a container image of attest-gateway: build/attest-gateway-image, an OCI layout, and .tar; PROGRAM=FILE for another program
+image: $(if $(PROGRAMS_FOLDER),,build) ## a container image of both programs: build/attest-gateway-image, an OCI layout, and .tar; PROGRAMS_FOLDER=FOLDER for others
 	@version=$$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-	gateway/image/build "$(or $(PROGRAM),$${CARGO_TARGET_DIR:-target}/release/attest-gateway)" build/attest-gateway-image "$$version"
+	folder="$(or $(PROGRAMS_FOLDER),$${CARGO_TARGET_DIR:-target}/release)"
+	gateway/image/build "$$folder/attest-gateway" "$$folder/attest-controller" build/attest-gateway-image "$$version"
 
 demo: deps toolchain ## four VMs ask for their config; KEEP=1 leaves the gateway running
 	@$(MAKE) programs

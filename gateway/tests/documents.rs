@@ -81,8 +81,12 @@ fn keys(sample: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_setting_is_described() {
-    let configuration = document("docs/configuration.md");
-    for sample in ["gateway/dist/gateway.toml", "gateway/dist/pool.toml"] {
+    for (sample, page) in [
+        ("gateway/dist/gateway.toml", "docs/configuration.md"),
+        ("gateway/dist/pool.toml", "docs/configuration.md"),
+        ("gateway/controller/dist/controller.toml", "docs/controller.md"),
+    ] {
+        let configuration = document(page);
         let keys = keys(&document(sample));
         assert!(keys.len() > 4, "{sample}: {keys:?}");
         for key in keys {
@@ -90,7 +94,7 @@ fn every_setting_is_described() {
             let named = [format!("`{key}`"), format!(".{key}`"), format!("`[{key}]`"), format!("`\"{key}\"`")];
             assert!(
                 named.iter().any(|named| configuration.contains(named.as_str())),
-                "{sample}: {key} is not in docs/configuration.md"
+                "{sample}: {key} is not in {page}"
             );
         }
     }
@@ -138,6 +142,7 @@ fn links_between_documents_lead_somewhere() {
         "cloud-fixtures/README.md",
         "docs/architecture.md",
         "docs/control-plane-hosts.md",
+        "docs/controller.md",
         "docs/install.md",
         "docs/protocol.md",
         "docs/cluster.md",

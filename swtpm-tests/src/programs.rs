@@ -26,6 +26,8 @@ pub fn repository() -> PathBuf {
 pub struct Programs {
     /// `attest-gateway`.
     pub gateway: PathBuf,
+    /// `attest-controller`.
+    pub controller: PathBuf,
     /// `attest-node`.
     pub node: PathBuf,
 }
@@ -47,9 +49,10 @@ impl Programs {
         };
         let programs = Self {
             gateway: folder.join("attest-gateway"),
+            controller: folder.join("attest-controller"),
             node: folder.join("attest-node"),
         };
-        for program in [&programs.gateway, &programs.node] {
+        for program in [&programs.gateway, &programs.controller, &programs.node] {
             if !program.is_file() {
                 bail!("there is no {}", program.display());
             }

@@ -57,9 +57,8 @@ struct Membership {
 impl Membership {
     const NODE: &str = "worker-1";
 
-    /// Has the gateway approve by attested keys, and its full config bring the bootstrap kubeconfig.
+    /// Has nodes attest the keys of their kubelets, and the full config bring the bootstrap kubeconfig.
     fn prepare(&self, gateway: &Gateway) {
-        gateway.write("kubeconfig", &self.api.kubeconfig(self.api.admin())).unwrap();
         gateway.add_settings(approval::SETTINGS).unwrap();
         gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
         let path = gateway.folder().join(format!("pools/{POOL}/full/config.ign"));
@@ -89,6 +88,10 @@ fn check(release: Release, membership: Option<&Membership>) {
     let mut site = Site::new(folder.path()).unwrap();
     membership.inspect(|membership| membership.prepare(site.gateway()));
     site.gateway().start(None).unwrap();
+    let _controller = membership.map(|membership| {
+        let log = site.gateway().folder().join("controller.log");
+        approval::controller(site.gateway(), &membership.api, &log)
+    });
     let pointer = site.gateway().pointer(None).unwrap();
     let vm_folder = site.vm_folder("whole").unwrap();
     let tpm = site.tpm(Scenario::EndorsedTpm, &vm_folder).unwrap().unwrap();

@@ -1,14 +1,30 @@
-//! A cluster beside the gateway that approves its CSRs: how the gateway is told to, and who signs what it has approved.
+//! A cluster whose CSRs are approved: the controller next to a gateway, and who signs what it has approved.
+use std::path::Path;
 use std::time::Duration;
 
 use cloud_fixtures::kubernetes::Kubernetes;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
-use swtpm_tests::Cluster;
+use swtpm_tests::{Cluster, Gateway, Process, Programs};
 
 pub const CSRS: &str = "certificatesigningrequests";
-/// Without Machine objects: a node's name is what its TPM has asked for, and its key what that has signed.
-pub const SETTINGS: &str = "[cluster]\napi = \"kubeconfig\"\n[cluster.approval]\nenabled = true\nkeys = \"attested\"\nmachine_objects = false\nasked_names = true\n";
+/// The gateway's settings: nodes attest the keys of their kubelets.
+pub const SETTINGS: &str = "[approval]\npools = [\"worker\"]\n";
+
+/// Starts a controller of this gateway's store. Without Machine objects: a node's name is what its TPM has asked for, and its key what that has signed.
+pub fn controller(gateway: &Gateway, api: &Kubernetes, log: &Path) -> Process {
+    let folder = gateway.folder();
+    std::fs::write(folder.join("kubeconfig"), api.kubeconfig(api.admin())).unwrap();
+    let approval = "[approval]\nenabled = true\nmachine_objects = false\nasked_names = true\n";
+    let settings = format!("listen = \"127.0.0.1:0\"\n[cluster]\napi = \"kubeconfig\"\n{approval}");
+    std::fs::write(folder.join("controller.toml"), settings).unwrap();
+    let words = [
+        "--config".to_owned(),
+        folder.join("controller.toml").display().to_string(),
+        "serve".to_owned(),
+    ];
+    Process::spawn(&Programs::build().unwrap().controller, words, log, None).unwrap()
+}
 
 /// The kubeconfig of whoever asks for new nodes.
 pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {

@@ -7,7 +7,7 @@ use cloud_fixtures::kubernetes::Kubernetes;
 use serde_json::Value;
 use swtpm_tests::{Cluster, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer};
 
-use crate::approval::{CSRS, SETTINGS, bootstrap_kubeconfig, sign_approved, wait};
+use crate::approval::{CSRS, SETTINGS, bootstrap_kubeconfig, controller, sign_approved, wait};
 
 const NODE: &str = "worker-1";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -23,7 +23,6 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     );
     let mut gateway = Gateway::on_free_port(&path("gateway")).unwrap();
     gateway.trust(&authority).unwrap();
-    fs::write(gateway.folder().join("kubeconfig"), api.kubeconfig(api.admin())).unwrap();
     fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate().unwrap()).unwrap();
     let settings = fs::read_to_string(gateway.settings()).unwrap();
     let client_ca = "[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"";
@@ -32,6 +31,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     gateway.edit_pool("\nkubelet = \"refuse\"", "\nkubelet = \"full\"").unwrap();
     gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
     gateway.start(None).unwrap();
+    let _controller = controller(&gateway, &api, &path("controller.log"));
     let tpm = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
     fs::write(path("pointer.ign"), gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap()).unwrap();
     fs::write(path("cmdline"), "quiet attest-node.kubelet-key\n").unwrap();

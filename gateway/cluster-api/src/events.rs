@@ -12,8 +12,6 @@ use super::{Cluster, ClusterError};
 
 /// Where events of what is in no namespace are (`legacyValidateEvent` in `pkg/apis/core/validation/events.go`, and client-go's recorder).
 const NAMESPACE: &str = "default";
-/// Who says it.
-const COMPONENT: &str = "attest-gateway";
 /// Longest text of an event, in characters: `NoteLengthLimit` of the newer API of events has 1 kB.
 const MESSAGE_LIMIT_CHARACTERS: usize = 900;
 /// How much of an object's name is in that of an event: names have 253 characters at most.
@@ -43,20 +41,23 @@ pub struct Said {
 /// Writes events.
 #[derive(Debug)]
 pub struct Events {
+    /// The program that writes them.
+    component: &'static str,
     begun: Instant,
     written: u32,
 }
 
-impl Default for Events {
-    fn default() -> Self {
+impl Events {
+    /// Events that name this program as their source.
+    #[must_use]
+    pub fn of(component: &'static str) -> Self {
         Self {
+            component,
             begun: Instant::now(),
             written: 0,
         }
     }
-}
 
-impl Events {
     /// Whether there is room for one more in this minute.
     fn take(&mut self) -> bool {
         if self.begun.elapsed() > MINUTE {
@@ -87,7 +88,7 @@ impl Events {
             return Ok(false);
         }
         let events: Api<Event> = Api::namespaced(cluster.client(), NAMESPACE);
-        let event = event(about, said, text, (now, repetition));
+        let event = event(self.component, about, said, text, (now, repetition));
         match cluster.ask("events", events.create(&PostParams::default(), &event)).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_status(409) => Ok(true),
@@ -96,7 +97,7 @@ impl Events {
     }
 }
 
-fn event(about: About<'_>, said: Said, text: &str, (now, repetition): (u64, u64)) -> Event {
+fn event(component: &str, about: About<'_>, said: Said, text: &str, (now, repetition): (u64, u64)) -> Event {
     let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);
     let message: String = text.chars().take(MESSAGE_LIMIT_CHARACTERS).collect();
     Event {
@@ -117,10 +118,10 @@ fn event(about: About<'_>, said: Said, text: &str, (now, repetition): (u64, u64)
         message: Some(message),
         type_: Some(if said.warning { "Warning" } else { "Normal" }.to_owned()),
         source: Some(EventSource {
-            component: Some(COMPONENT.to_owned()),
+            component: Some(component.to_owned()),
             host: None,
         }),
-        reporting_component: Some(COMPONENT.to_owned()),
+        reporting_component: Some(component.to_owned()),
         first_timestamp: at.clone(),
         last_timestamp: at,
         count: Some(1),

@@ -10,7 +10,6 @@ use axum::http::Uri;
 
 use super::gateway::Gateway;
 use crate::pools::live::{LivePools, Lookup};
-use crate::settings::Keys;
 
 /// What discovery answers from.
 pub(super) struct DiscoveryEndpoint {
@@ -21,10 +20,14 @@ pub(super) struct DiscoveryEndpoint {
 
 impl DiscoveryEndpoint {
     pub(super) fn of(gateway: &Gateway) -> Self {
-        let approval = gateway.settings.approval().filter(|approval| approval.keys == Keys::Attested);
+        let approval = &gateway.settings.approval;
         Self {
             pools: Arc::clone(&gateway.pools),
-            keyed: approval.map(|approval| approval.pools.clone()).unwrap_or_default(),
+            keyed: if approval.kubelet_keys {
+                approval.pools.clone()
+            } else {
+                Vec::new()
+            },
         }
     }
 }

@@ -102,9 +102,6 @@ pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'stati
     if settings.configs {
         found.extend(configs::look(cluster).await);
     }
-    if let Some(settings) = &settings.approval {
-        found.extend(attest_controller::approval::look(cluster, settings, namespace).await);
-    }
     if settings.machines {
         found.extend(machines::look(cluster, namespace).await);
     }

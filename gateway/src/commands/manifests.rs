@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 /// A part of what the cluster gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Only {
-    /// Namespace, account, roles and the DaemonSet.
+    /// Namespace, accounts, roles, the DaemonSet, and the controller's Deployment.
     Gateway,
     /// gateway.toml and the pools' files, to begin with.
     Settings,
@@ -101,7 +101,12 @@ impl Arguments {
                 "--with tokens: as printed, no pool takes tokens; set token = \"full\" (or \"pre-approved\") under [grants] in those of ConfigMap attest-gateway-pools that should",
             );
         }
-        Ok(settings.config_maps()?.into())
+        if settings.etcd.is_empty() && settings.parts.contains(&Part::Approval) && !settings.parts.contains(&Part::Store) {
+            anyhow::bail!(
+                "--with approval: attest-controller runs in pods of its own, and cannot reach the store of one host: name --etcd, or --with store (docs/controller.md has a controller next to an embedded store)"
+            );
+        }
+        Ok(settings.config_maps()?)
     }
 
     fn pools(&self) -> BTreeSet<PoolName> {

@@ -113,7 +113,7 @@ impl Inspection {
             clouds: clouds.as_ref(),
             machines: settings.cluster.as_ref().is_some_and(|cluster| cluster.machines),
             bootstrap_tokens: &bootstrap_tokens.unwrap_or_default(),
-            approval: settings.approval(),
+            approval: &settings.approval,
             depth,
             now: clock.now().as_secs(),
         };

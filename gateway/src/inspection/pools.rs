@@ -10,7 +10,7 @@ use attest_system::clock::rfc3339;
 use super::{Depth, Finding, clouds};
 use crate::cloud::Clouds;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
-use crate::settings::{ApprovalSettings, Keys};
+use crate::settings::ApprovalSettings;
 
 /// What decides what a pool's settings mean.
 pub(super) struct Known<'a> {
@@ -24,8 +24,7 @@ pub(super) struct Known<'a> {
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
     pub bootstrap_tokens: &'a BTreeSet<String>,
-    /// The settings of approval, if CSRs are approved.
-    pub approval: Option<&'a ApprovalSettings>,
+    pub approval: &'a ApprovalSettings,
     pub depth: Depth,
     /// Seconds since 1970.
     pub now: u64,
@@ -61,31 +60,30 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
         )));
     }
     let names = pools.names();
-    let approved = known.approval.map(|approval| approval.pools.as_slice()).unwrap_or_default();
-    for name in approved.iter().filter(|name| !names.contains(name)) {
+    let approval = known.approval;
+    for name in approval.pools.iter().filter(|name| !names.contains(name)) {
         findings.push(Finding::Warning(format!(
-            "cluster.approval.pools names pool {name}, and there is no such pool: no machine of it is approved"
+            "approval.pools names pool {name}, and there is no such pool: no machine of it is approved"
         )));
     }
-    if known.approval.is_some_and(|approval| approval.keys == Keys::Any) {
+    if approval.notes_attested() && !approval.kubelet_keys {
         let exposed = pools.all().into_iter().filter(|pool| pool.gives_bootstrap_credential());
         findings.extend(exposed.map(|pool| {
             Finding::Error(format!(
-                "cluster.approval.keys is \"any\", and pool {} gives the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml): whoever fetches it is approved for the name of a machine that boots; say keys = \"attested\", or grants.nothing = \"refuse\"",
+                "approval.kubelet_keys is false, and pool {} gives the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml): any client that fetches it can ask for the name of a machine that boots; set approval.kubelet_keys = true, or grants.nothing = \"refuse\"",
                 pool.name()
             ))
         }));
     }
-    let by_key = known.approval.filter(|approval| approval.keys == Keys::Attested);
     for pool in pools
         .all()
         .into_iter()
-        .filter(|pool| by_key.is_some_and(|approval| approval.pools.iter().any(|name| name == pool.name())))
+        .filter(|pool| approval.kubelet_keys && approval.pools.iter().any(|name| name == pool.name()))
     {
         let signs_nothing = |kinds: &&Combination| !kinds.kinds().iter().any(|kind| kind.signs_purpose());
         findings.extend(pool.policy.accepts().iter().find(signs_nothing).map(|kinds| {
             Finding::Warning(format!(
-                "pool {}: a machine that shows {kinds} signs no key for its kubelet, and cluster.approval.keys is \"attested\": its CSR stays pending",
+                "pool {}: a machine that shows {kinds} signs no key for its kubelet: its CSR stays pending where attest-controller has approval.keys = \"attested\"",
                 pool.name()
             ))
         }));

@@ -8,6 +8,7 @@ const NAMESPACE: &str = include_str!("../../dist/kubernetes/base/namespace.yaml"
 const NETWORK_POLICY: &str = include_str!("../../dist/kubernetes/base/network-policy.yaml");
 const SERVICE_ACCOUNT: &str = include_str!("../../dist/kubernetes/base/service-account.yaml");
 const SECURITY_CONTEXT: &str = include_str!("../../dist/kubernetes/overlays/openshift/security-context.yaml");
+const CONTROLLER: &str = include_str!("../../dist/kubernetes/parts/approval/controller.yaml");
 const DAEMON_SET: &str = include_str!("../../dist/kubernetes/base/daemon-set.yaml");
 
 /// The image in the files, of a registry that cannot exist: kustomize and `--image` replace it.
@@ -36,22 +37,34 @@ impl InCluster {
         std::iter::once(namespace)
             .chain([NETWORK_POLICY, SERVICE_ACCOUNT, SECURITY_CONTEXT].map(|text| self.in_namespace(text)))
             .chain(roles)
+            .chain(self.controller())
             .chain([self.daemon_set()])
             .collect()
     }
 
     fn daemon_set(&self) -> String {
+        let text = self.filled_in(DAEMON_SET);
+        match self.parts.iter().all(|part| part.is_of_controller()) {
+            true => text,
+            false => text.replace(WITHOUT_TOKEN, "automountServiceAccountToken: true\n"),
+        }
+    }
+
+    /// The Deployment of `attest-controller` and its account, if a part is its own.
+    fn controller(&self) -> Option<String> {
+        let is_wanted = self.parts.iter().any(|part| part.is_of_controller());
+        is_wanted.then(|| self.filled_in(CONTROLLER))
+    }
+
+    /// A program's objects, with the image and the pools.
+    fn filled_in(&self, text: &str) -> String {
         let pools: Vec<String> = self
             .pools
             .iter()
             .map(|pool| POOL_ITEM.replace("worker", &pool.to_string()))
             .collect();
-        let text = self.in_namespace(DAEMON_SET);
-        let text = text.replace(NO_IMAGE, &self.image.to_string()).replace(POOL_ITEM, &pools.concat());
-        match self.parts.is_empty() {
-            true => text,
-            false => text.replace(WITHOUT_TOKEN, "automountServiceAccountToken: true\n"),
-        }
+        let text = self.in_namespace(text);
+        text.replace(NO_IMAGE, &self.image.to_string()).replace(POOL_ITEM, &pools.concat())
     }
 
     /// Names the namespace where the files name their own.
@@ -96,8 +109,8 @@ mod tests {
             WITHOUT_TOKEN.trim_end(),
         ] {
             let place = text.find(left);
-            // The account itself has no token; its pods have.
-            let is_account = left.starts_with("automount") && text.matches(left).count() == 1;
+            // The accounts themselves have no token; their pods have.
+            let is_account = left.starts_with("automount") && text.matches(left).count() == 2;
             assert!(place.is_none() || is_account, "{left}");
         }
         for filled in [
@@ -109,9 +122,12 @@ mod tests {
         ] {
             assert!(text.contains(filled), "{filled}");
         }
-        let bound = text.matches("  - kind: ServiceAccount\n    name: attest-gateway\n    namespace: elsewhere\n");
+        let bound = |account: &str| {
+            let subject = format!("  - kind: ServiceAccount\n    name: {account}\n    namespace: elsewhere\n");
+            text.matches(&subject).count()
+        };
         assert_eq!(
-            bound.count(),
+            bound("attest-gateway") + bound("attest-controller"),
             text.matches("Binding\n").count() - text.matches("PolicyBinding\n").count()
         );
     }

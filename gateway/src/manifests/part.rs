@@ -1,6 +1,6 @@
 //! The parts of the gateway that ask the cluster's API, and the objects that each needs there.
 
-/// What the gateway can do with the cluster's API. Each is off unless it is asked for.
+/// What the gateway and its controller can do with the cluster's API. Each is off unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Part {
     /// Say when configs have to be fetched again.
@@ -61,6 +61,12 @@ impl Part {
         }
     }
 
+    /// Whether `attest-controller` does it, and the gateway has no right for it.
+    #[must_use]
+    pub const fn is_of_controller(self) -> bool {
+        matches!(self, Self::Approval)
+    }
+
     /// What it is for.
     #[must_use]
     pub const fn purpose(self) -> &'static str {
@@ -79,7 +85,7 @@ impl Part {
         }
     }
 
-    /// Returns the roles that it needs, the gateway's account bound to them, and what else the cluster has for it.
+    /// Returns the roles that it needs, the account of its program bound to them, and what else the cluster has for it.
     #[must_use]
     pub(super) const fn roles(self) -> &'static str {
         macro_rules! roles {

@@ -8,6 +8,8 @@ use super::door::SERVER;
 use super::{GATEWAY_PORT, Host, NAME, Namespace, Part, PoolName};
 use crate::settings::{Settings, SettingsError};
 
+/// The controller's objects are called so.
+const CONTROLLER: &str = "attest-controller";
 /// Where what is given to the gateway is in the container, a folder for each volume.
 const CONFIGURATION: &str = "/etc/attest-gateway";
 /// Its state.
@@ -43,14 +45,10 @@ const CONTROL_PLANE: [&str; 2] = ["arbiter", "master"];
 /// `[cluster]`.
 fn cluster(parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let mut cluster = String::new();
-    if parts.is_empty() {
+    if parts.iter().all(|part| part.is_of_controller()) {
         return cluster;
     }
-    let names = pools
-        .iter()
-        .map(ToString::to_string)
-        .filter(|name| !CONTROL_PLANE.contains(&&**name));
-    let pools = names.map(|name| quoted(&name)).collect::<Vec<_>>().join(", ");
+    let pools = workers(pools);
     // Writing to a string cannot fail.
     let _ = write!(
         cluster,
@@ -82,52 +80,88 @@ bootstrap_kubeconfig = {}
         // Whoever may edit them would decide about machines: that is the administrator's to say.
         cluster.push_str("# \"edit\" takes edits of the objects besides.\nattested_nodes = \"show\"\n");
     }
-    if parts.contains(&Part::Approval) {
-        let _ = write!(
-            cluster,
-            "
-[cluster.approval]
-enabled = true
-pools = [{pools}]
-# Only a CSR for the key that its machine has attested. \"any\" approves others for the name: docs/approval.md.
-keys = \"attested\"
-"
-        );
-    }
     cluster
 }
 
-/// `gateway.toml`.
-fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
-    let (mut store, cluster) = (String::new(), cluster(parts, pools));
-    if parts.contains(&Part::Store) && etcd.is_empty() {
-        let _ = write!(
-            store,
-            "
-# Gateways on several hosts have one store, on Secrets of this namespace. Their key is in Secret {NAME}-store.
-[store]
-engine = \"kubernetes\"
-key_file = \"{CONFIGURATION}/store/store.key\"
-"
-        );
-    }
+/// The pools that a part may let machines into, as TOML has them.
+fn workers(pools: &BTreeSet<PoolName>) -> String {
+    let names = pools
+        .iter()
+        .map(ToString::to_string)
+        .filter(|name| !CONTROL_PLANE.contains(&&**name));
+    names.map(|name| quoted(&name)).collect::<Vec<_>>().join(", ")
+}
+
+/// `[store]` of one of the programs, but for the key that only gateways have.
+fn store(etcd: &[String], parts: &BTreeSet<Part>) -> String {
     if !etcd.is_empty() {
         let endpoints: Vec<String> = etcd.iter().map(|endpoint| quoted(endpoint)).collect();
-        let _ = write!(
-            store,
-            "
-# Gateways on several hosts have one store. All of this is in Secret {NAME}-store.
-[store]
+        return format!(
+            "[store]
 engine = \"etcd\"
 endpoints = [{}]
 ca = \"{CONFIGURATION}/store/ca.crt\"
 certificate = \"{CONFIGURATION}/store/tls.crt\"
 key = \"{CONFIGURATION}/store/tls.key\"
-key_file = \"{CONFIGURATION}/store/store.key\"
 ",
             endpoints.join(", ")
         );
     }
+    match parts.contains(&Part::Store) {
+        true => "[store]\nengine = \"kubernetes\"\n".to_owned(),
+        false => String::new(),
+    }
+}
+
+/// `controller.toml`.
+fn controller(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+    format!(
+        "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
+listen = \"[::]:8080\"
+state = \"/var/lib/attest-controller\"
+pools = \"{CONFIGURATION}/pools\"
+
+[cluster]
+api = \"in-cluster\"
+
+{}
+[approval]
+enabled = true
+pools = [{}]
+# Only a CSR for the key that its machine has attested. \"any\" approves others for the name: docs/approval.md.
+keys = \"attested\"
+
+[log]
+format = \"json\"
+",
+        store(etcd, parts),
+        workers(pools),
+    )
+}
+
+/// `gateway.toml`.
+fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+    let cluster = cluster(parts, pools);
+    let store = match store(etcd, parts) {
+        text if text.is_empty() => text,
+        text => format!(
+            "
+# Gateways on several hosts have one store. Its files are in Secret {NAME}-store.
+{text}key_file = \"{CONFIGURATION}/store/store.key\"
+"
+        ),
+    };
+    let approval = match parts.contains(&Part::Approval) {
+        true => format!(
+            "
+# What attest-controller approves: its own settings are in ConfigMap {CONTROLLER}.
+[approval]
+pools = [{}]
+",
+            workers(pools)
+        ),
+        false => String::new(),
+    };
     let client_ca = format!("# client_ca = \"{CONFIGURATION}/kubelet-ca/ca-bundle.crt\"");
     let tls = if parts.contains(&Part::McsCertificate) {
         client_ca
@@ -148,7 +182,7 @@ pointer_url = \"https://{host}:22623\"
 state = \"{STATE}\"
 pools = \"{CONFIGURATION}/pools\"
 ek_roots = \"{CONFIGURATION}/{ek}\"
-{store}{cluster}
+{store}{cluster}{approval}
 [tls]
 {tls}
 
@@ -198,19 +232,28 @@ ca = \"{ca}\"
 }
 
 impl InitialSettings {
-    /// As ConfigMaps: `gateway.toml`, and the pools.
+    /// As ConfigMaps: `gateway.toml`, the pools, and `controller.toml` if a part is the controller's.
     ///
     /// # Errors
     /// [`SettingsError`]: what was asked for is no setting.
-    pub fn config_maps(&self) -> Result<[String; 2], SettingsError> {
+    pub fn config_maps(&self) -> Result<Vec<String>, SettingsError> {
         let settings = settings(&self.host, &self.etcd, &self.parts, &self.pools);
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
         let pool = pool(&self.host, &self.parts);
         let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();
-        Ok([
+        let mut maps = vec![
             config_map(&self.namespace, NAME, &[("gateway.toml".to_owned(), &settings)]),
             config_map(&self.namespace, &format!("{NAME}-pools"), &pools),
-        ])
+        ];
+        if self.parts.iter().any(|part| part.is_of_controller()) {
+            let controller = controller(&self.etcd, &self.parts, &self.pools);
+            maps.push(config_map(
+                &self.namespace,
+                CONTROLLER,
+                &[("controller.toml".to_owned(), &controller)],
+            ));
+        }
+        Ok(maps)
     }
 }
 
@@ -238,7 +281,7 @@ mod tests {
     use attest_store::settings::EngineSettings;
 
     use super::*;
-    use crate::settings::{AttestedNodes, Keys};
+    use crate::settings::AttestedNodes;
 
     fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
@@ -257,7 +300,11 @@ mod tests {
         assert_eq!(printed(&[], &[]).cluster, None);
         for part in Part::ALL {
             let settings = printed(&[], &[part]);
-            let cluster = settings.cluster.unwrap();
+            let approves = settings.approval.notes_attested();
+            assert_eq!(settings.cluster.is_none(), part.is_of_controller());
+            let cluster = settings
+                .cluster
+                .unwrap_or_else(|| printed(&[], &[Part::SecondStage]).cluster.unwrap());
             let on = [
                 (Part::Configs, cluster.configs),
                 (Part::Inventory, cluster.machines),
@@ -266,7 +313,7 @@ mod tests {
                 (Part::McsCertificate, cluster.mcs_certificate && settings.tls.serving_of_cluster),
                 (Part::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
                 (Part::Pointers, cluster.pointers),
-                (Part::Approval, cluster.approval.is_some()),
+                (Part::Approval, approves),
                 // It is the pools' to say.
                 (Part::SecondStage, part == Part::SecondStage),
                 (Part::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),
@@ -281,22 +328,38 @@ mod tests {
 
     #[test]
     fn no_machine_gets_into_the_control_plane_by_a_part() {
-        let cluster = printed(&[], &[Part::Tokens, Part::Approval]).cluster.unwrap();
+        let settings = printed(&[], &[Part::Tokens, Part::Approval]);
         let workers = ["worker".to_owned()];
-        assert_eq!(
-            (cluster.bootstrap_tokens, cluster.approval.unwrap().pools),
-            (BTreeSet::from(workers.clone()), workers.to_vec())
-        );
+        assert_eq!(settings.cluster.unwrap().bootstrap_tokens, BTreeSet::from(workers.clone()));
+        assert_eq!(settings.approval.pools, workers);
+        assert_eq!(of_controller(&[], &[Part::Approval]).approval.unwrap().pools, workers);
+    }
+
+    /// What is printed for the controller.
+    fn of_controller(etcd: &[&str], parts: &[Part]) -> attest_controller::settings::Settings {
+        let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
+        let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
+        let text = controller(&etcd, &parts.iter().copied().collect(), &pools);
+        attest_controller::settings::Settings::parse(&text, Path::new("/etc/attest-controller/controller.toml")).unwrap()
+    }
+
+    #[test]
+    fn both_programs_have_one_store() {
+        for (etcd, parts) in [
+            (&["https://etcd.example.com:2379"][..], &[Part::Approval][..]),
+            (&[], &[Part::Approval, Part::Store]),
+        ] {
+            assert_eq!(of_controller(etcd, parts).store.engine, printed(etcd, parts).store.engine);
+        }
     }
 
     #[test]
     fn attack_49_only_attested_keys_are_approved_and_that_is_printed() {
-        let text = cluster(&BTreeSet::from([Part::Approval]), &BTreeSet::from(["worker".parse().unwrap()]));
+        let text = controller(&[], &BTreeSet::from([Part::Approval]), &BTreeSet::from(["worker".parse().unwrap()]));
         assert!(text.contains("\nkeys = \"attested\"\n"), "{text}");
-        assert_eq!(
-            printed(&[], &[Part::Approval]).cluster.unwrap().approval.unwrap().keys,
-            Keys::Attested
-        );
+        let approval = of_controller(&[], &[Part::Approval]).approval.unwrap();
+        assert_eq!(approval.keys, attest_controller::settings::Keys::Attested);
+        assert!(printed(&[], &[Part::Approval]).approval.kubelet_keys);
     }
 
     #[test]

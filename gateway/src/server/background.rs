@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use attest::UnixTime;
 #[cfg(feature = "cluster")]
 use attest_cluster_api::Cluster;
-#[cfg(feature = "cluster")]
-use attest_controller::approval::{Approver, PoolRules};
 use attest_log::admin::{By, Verb};
 use attest_log::{FoundDecisions, JournalError};
 use attest_recording::{Acting, TakeError, Taken, take};
@@ -133,9 +131,6 @@ fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<
         durable: gateway.journal.durable(),
     };
     crate::cluster::spawn(tasks, cluster, settings, &parts);
-    if let Some(approver) = approver(gateway, cluster, settings) {
-        tasks.spawn(approver.run());
-    }
     if settings.machines {
         let namespace = settings.machine_namespace.clone();
         tasks.spawn(keep_machines(Arc::clone(cluster), namespace, Arc::clone(&gateway.machines)));
@@ -156,33 +151,6 @@ fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<
         let path = gateway.settings.bootstrap_kubeconfig();
         tasks.spawn(keep_bootstrap_kubeconfig(Arc::clone(cluster), path));
     }
-}
-
-/// Who approves the CSRs of kubelets, if that is to be done.
-#[cfg(feature = "cluster")]
-fn approver(gateway: &Gateway, cluster: &Arc<Cluster>, settings: &ClusterSettings) -> Option<Approver> {
-    let approval = settings.approval.clone()?;
-    let pools = Arc::clone(&gateway.pools);
-    let rules = move || {
-        let pools = pools.all();
-        let exposed = pools.iter().find(|pool| pool.gives_bootstrap_credential());
-        PoolRules {
-            gives_credential: exposed.map(|pool| pool.name().to_owned()),
-            names: pools
-                .iter()
-                .map(|pool| (pool.name().to_owned(), pool.kubelet_names.clone()))
-                .collect(),
-        }
-    };
-    Some(Approver {
-        cluster: Arc::clone(cluster),
-        settings: approval,
-        machine_namespace: settings.machine_namespace.clone(),
-        store: Arc::clone(&gateway.store),
-        clock: gateway.clock,
-        by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
-        pools: Arc::new(rules),
-    })
 }
 
 /// Goes on in a new attestation log after the old one was moved. However long one cannot be begun, the signal is not forgotten.

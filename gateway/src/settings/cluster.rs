@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use attest::challenge::is_pool_name;
-use attest_controller::settings::{self as of_controller, ApprovalSection, ApprovalSettings};
 use attest_store::section::is_label;
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use serde::Deserialize;
@@ -22,8 +21,6 @@ pub struct ClusterSettings {
     pub machine_namespace: String,
     /// Whether the pointers of machine sets that lead to this gateway are given the CAs that pointers carry now.
     pub pointers: bool,
-    /// Whose certificates are approved, if any are.
-    pub approval: Option<ApprovalSettings>,
     /// Whether the Machine objects there say which machines are pools'.
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for. None: they are no tokens here.
@@ -62,7 +59,6 @@ pub(super) struct ClusterSection {
     configs: bool,
     machine_namespace: String,
     pointers: bool,
-    pub(super) approval: ApprovalSection,
     machines: bool,
     bootstrap_tokens: BTreeSet<String>,
     client_ca: bool,
@@ -79,7 +75,6 @@ impl Default for ClusterSection {
             configs: true,
             machine_namespace: MACHINES.to_owned(),
             pointers: false,
-            approval: ApprovalSection::default(),
             machines: false,
             bootstrap_tokens: BTreeSet::new(),
             client_ca: false,
@@ -94,12 +89,10 @@ impl Default for ClusterSection {
 const IN_CLUSTER: &str = "in-cluster";
 
 pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<ClusterSettings>, Fault> {
-    let approval = of_controller::checked(section.approval)?;
     let Some(api) = section.api else {
         let said = [
             ("cluster.namespace", section.namespace.is_some()),
             ("cluster.machines", section.machines),
-            ("cluster.approval.enabled", approval.is_some()),
             ("cluster.bootstrap_tokens", !section.bootstrap_tokens.is_empty()),
             ("cluster.client_ca", section.client_ca),
             ("cluster.mcs_certificate", section.mcs_certificate),
@@ -146,7 +139,6 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         configs: section.configs,
         machine_namespace: section.machine_namespace,
         pointers: section.pointers,
-        approval,
         machines: section.machines,
         bootstrap_tokens: section.bootstrap_tokens,
         client_ca: section.client_ca,

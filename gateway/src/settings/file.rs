@@ -7,6 +7,7 @@ use attest::SpkiSha256;
 use attest_store::section::StoreSection;
 use serde::Deserialize;
 
+use super::approval::ApprovalSection;
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
 use super::cluster::ClusterSection;
 use super::lifetimes::{ChallengeSection, TicketSection};
@@ -28,7 +29,7 @@ pub(super) const SECTIONS: &[&str] = &[
     "aws",
     "azure",
     "cluster",
-    "cluster.approval",
+    "approval",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -53,6 +54,7 @@ pub(super) struct File {
     pub aws: AwsSection,
     pub azure: AzureSection,
     pub cluster: ClusterSection,
+    pub approval: ApprovalSection,
 }
 
 impl Default for File {
@@ -78,6 +80,7 @@ impl Default for File {
             aws: AwsSection::default(),
             azure: AzureSection::default(),
             cluster: ClusterSection::default(),
+            approval: ApprovalSection::default(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Settings: what the file says, made whole with defaults and checked.
 
+mod approval;
 mod cloud;
 mod cluster;
 mod file;
@@ -12,8 +13,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use approval::ApprovalSettings;
 use attest::SpkiSha256;
-pub use attest_controller::settings::{ApprovalSettings, Keys};
 use attest_pool::misplaced;
 use attest_store::section::{Fault, Seal};
 use attest_store::settings::StoreSettings;
@@ -72,6 +73,8 @@ pub struct Settings {
     pub metrics_listen: Option<SocketAddr>,
     /// What cloud evidence is verified against.
     pub clouds: CloudSettings,
+    /// What is done for `attest-controller`.
+    pub approval: ApprovalSettings,
     /// The cluster that the gateway is a part of, if it asks one.
     pub cluster: Option<ClusterSettings>,
 }
@@ -143,12 +146,6 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// Whose certificates are approved, if any are.
-    #[must_use]
-    pub fn approval(&self) -> Option<&ApprovalSettings> {
-        self.cluster.as_ref()?.approval.as_ref()
-    }
-
     /// Reads and checks the file; its folder is what relative paths are relative to.
     ///
     /// # Errors
@@ -245,6 +242,7 @@ impl Settings {
             },
             challenge_lifetime: lifetimes::of_challenges(&file.challenge)?,
             ticket: lifetimes::of_tickets(&file.ticket)?,
+            approval: approval::checked(file.approval)?,
             cluster,
             clouds: cloud::checked((file.outgoing, file.gcp, file.aws, file.azure), folder, limits.request)?,
             limits,

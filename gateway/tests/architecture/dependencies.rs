@@ -288,7 +288,7 @@ fn libraries_show_what_others_can_reach_and_nothing_else() {
 #[test]
 fn each_engine_and_server_library_is_linked_through_one_crate() {
     for (library, users) in [
-        ("axum", &["cloud-fixtures", "gateway"][..]),
+        ("axum", &["cloud-fixtures", "gateway", "gateway/controller"][..]),
         ("etcd-client", &["gateway/store"]),
         ("rusqlite", &["gateway/store"]),
         ("kube", &["gateway", "gateway/cluster-api", "gateway/controller", "gateway/store"]),

@@ -1,30 +1,30 @@
-//! CSRs of kubelets at the API, with a gateway to which machines attest: which it approves, and what it says of the others.
-
-mod credential;
-mod flood;
-mod outage;
-mod serving;
+//! A gateway to which machines attest, and `attest-controller` with the same store: what each does for the other. What is approved is tested with the
+//! controller, in `gateway/controller/tests`.
 
 use std::fs;
-use std::process::Command;
 
+use crate::support::pending::{evidence, is_recorded_late};
 use attest::{NodeIdentity, SpkiSha256, purpose};
+use attest_controller::settings::Settings;
 use attest_machines::attested::{self, Attested};
 use attest_store::{Embedded, EntryKind, Store as _, StoreError, Transact as _};
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
+use attest_system::clock::Clock;
+use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::port::Port;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, shown};
-use crate::support::{Case, Gateway, next_boot, tpm};
+use crate::support::{Case, Gateway, tpm};
 
 const CSRS: &str = "certificatesigningrequests";
-const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-const SERVING: &str = "kubernetes.io/kubelet-serving";
-const BOOTSTRAPPER: (&str, &str) = ("openshift-machine-config-operator", "node-bootstrapper");
 const NODE: &str = "worker-1";
+/// Settings of a gateway whose machines are approved.
+const APPROVED: &str = "[approval]\npools = [\"worker\"]\n";
+/// The same, for machines that attest no key.
+const WITHOUT_KEYS: &str = "[approval]\npools = [\"worker\"]\nkubelet_keys = false\n";
 
-/// The rights that the document has the administrator give.
+/// The rights that the document has the administrator give the controller.
 fn rights() -> Vec<Value> {
     let document = include_str!("../../../docs/approval.md");
     let blocks = document.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
@@ -32,466 +32,225 @@ fn rights() -> Vec<Value> {
     block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()
 }
 
-/// That part of it which is about Machine objects, in their namespace.
-fn of_machines() -> Value {
-    let is_it = |object: &Value| object["kind"] == "Role" && object["metadata"]["namespace"] == "openshift-machine-api";
-    rights().into_iter().find(is_it).unwrap()
-}
-
 struct Site {
     api: Kubernetes,
     gateway: Gateway,
-    bootstrapper: reqwest::Client,
+    _port: Port,
 }
 
 impl Site {
-    /// A cluster with a Machine object for each of these and one of the control plane, and a gateway with these settings beside.
-    fn with(settings: &str) -> Self {
+    /// A gateway with these settings, and a controller of its store with these, in this process.
+    async fn start(settings: &str, approval: &str) -> Self {
         let api = Kubernetes::start();
         rights().into_iter().for_each(|object| api.put(object));
-        let can_ask = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create"]}]);
-        api.grant(BOOTSTRAPPER.0, BOOTSTRAPPER.1, &can_ask);
-        for (name, role) in [
-            ("worker-0", "worker"),
-            (NODE, "worker"),
-            ("worker-2", "worker"),
-            ("master-0", "master"),
-        ] {
-            api.put(machine(name, role, None));
+        for name in [NODE, "worker-2"] {
+            api.put(machine(name));
         }
-        api.put(node("worker-0"));
-        let gateway = Gateway::init();
-        fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token(NAMESPACE, "attest-gateway"))).unwrap();
-        gateway.settings(&format!("[cluster]\napi = \"kubeconfig\"\n{settings}"));
-        let ca = reqwest::Certificate::from_pem(api.ca_pem().as_bytes()).unwrap();
-        let bootstrapper = reqwest::Client::builder()
-            .tls_certs_only([ca])
-            .no_proxy()
-            .pool_max_idle_per_host(0)
-            .build()
-            .unwrap();
-        Self {
-            api,
-            gateway,
-            bootstrapper,
-        }
-    }
-
-    /// With machines that attest no key.
-    fn start() -> Self {
-        let mut site = Self::with("[cluster.approval]\nenabled = true\nkeys = \"any\"");
-        site.gateway.run();
-        site
-    }
-
-    /// Starts a site whose settings say only that CSRs are approved.
-    fn by_default() -> Self {
-        let mut site = Self::with("[cluster.approval]\nenabled = true");
-        site.gateway.run();
-        site
-    }
-
-    /// A machine that the administrator has named, and that has attested this key for its kubelet.
-    async fn attested_with(&self, name: &str, key: &KeyPair) {
-        let digest = SpkiSha256::of_spki(&key.subject_public_key_info());
-        let case = tpm().but(|case| case.purpose = purpose::with_kubelet_key(&digest));
-        self.gateway.endorse(&case, &["--name", name]);
-        self.gateway.attest(case, None).await.ticket();
+        let mut gateway = Gateway::init();
+        gateway.settings(settings);
+        gateway.edit_pool("worker", "nothing = \"pre-approved\"", "nothing = \"refuse\"");
+        gateway.edit_pool("infra", "nothing = \"pre-approved\"", "nothing = \"refuse\"");
+        gateway.run();
+        let port = Port::reserve();
+        fs::write(
+            gateway.path("kubeconfig"),
+            api.kubeconfig(&api.token(NAMESPACE, "attest-controller")),
+        )
+        .unwrap();
+        let text = format!(
+            "listen = \"{}\"\n[cluster]\napi = \"kubeconfig\"\n[approval]\nenabled = true\n{approval}",
+            port.address()
+        );
+        let settings = Settings::parse(&text, &gateway.path("controller.toml")).unwrap();
+        // Until this process ends.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(attest_controller::run(settings, Clock::System, std::future::pending()))
+        });
+        Self { api, gateway, _port: port }
     }
 
     /// A kubelet asks for its first certificate, for this key.
-    fn asks_for(&self, csr_name: &str, node: &str, key: &KeyPair) {
-        let own = csr(csr_name, CLIENT, &request_for(key, node, Vec::new()), "client auth");
-        self.api.put(by_bootstrapper(own, &[]));
-    }
-
-    /// A machine that the administrator has named, and that has attested.
-    async fn attested(&self, name: &str) -> Case {
-        let case = tpm();
-        self.gateway.endorse(&case, &["--name", name]);
-        self.boots(&case).await;
-        case
-    }
-
-    async fn boots(&self, case: &Case) {
-        self.gateway.attest(next_boot(case), None).await.ticket();
-    }
-
-    /// A kubelet asks for its first certificate.
-    async fn asks(&self, csr: &str, node: &str) {
-        let token = self.api.token(BOOTSTRAPPER.0, BOOTSTRAPPER.1);
-        let url = format!("{}/apis/certificates.k8s.io/v1/{CSRS}", self.api.url());
-        let sent = self
-            .bootstrapper
-            .post(url)
-            .bearer_auth(token)
-            .json(&client_csr(csr, node))
-            .send()
-            .await
-            .unwrap();
-        assert_eq!(sent.status(), 201);
-    }
-
-    fn conditions(&self, csr: &str) -> Value {
-        self.api.get(CSRS, "", csr).unwrap()["status"]["conditions"].clone()
+    fn asks(&self, name: &str, node: &str, key: &KeyPair) {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+        let request = params.serialize_request(key).unwrap().pem().unwrap();
+        let account = "openshift-machine-config-operator";
+        self.api.put(json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+            "spec": {
+                "request": data_encoding::BASE64.encode(request.as_bytes()),
+                "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+                "usages": ["digital signature", "client auth"],
+                "username": format!("system:serviceaccount:{account}:node-bootstrapper"),
+                "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{account}"), "system:authenticated"],
+            },
+        }));
     }
 
     fn is_approved(&self, csr: &str) -> bool {
-        let conditions = self.conditions(csr);
-        let all = conditions.as_array().cloned().unwrap_or_default();
-        assert!(all.iter().all(|condition| condition["type"] == "Approved"), "{all:?}");
-        !all.is_empty()
+        self.api.get(CSRS, "", csr).unwrap()["status"]["conditions"][0]["type"] == "Approved"
     }
 
     async fn wait_approved(&self, csr: &str) {
         shown(&self.api, &format!("{csr} is approved"), || self.is_approved(csr)).await;
     }
-
-    /// What `kubectl describe csr` shows: by what it asks for.
-    fn events(&self, csr: &str) -> Vec<Value> {
-        let uid = self.api.get(CSRS, "", csr).unwrap()["metadata"]["uid"].clone();
-        let about = |event: &Value| {
-            let object = &event["involvedObject"];
-            object["kind"] == "CertificateSigningRequest" && object["uid"] == uid && object["name"] == csr && object["namespace"].is_null()
-        };
-        let all = self.api.all("events").into_iter().filter(about).collect::<Vec<_>>();
-        assert!(all.iter().all(|event| event["metadata"]["namespace"] == "default"));
-        all
-    }
-
-    /// That a request is left as it is, for this reason and no other.
-    async fn wait_left(&self, csr: &str, code: &str) -> String {
-        let said = |event: &Value| event["message"].as_str().unwrap_or_default().starts_with(&format!("{code}: "));
-        shown(&self.api, &format!("{csr} has an event {code}"), || {
-            self.events(csr).iter().any(said)
-        })
-        .await;
-        assert_eq!(self.conditions(csr), Value::Null, "{csr}");
-        let events = self.events(csr);
-        assert_eq!(events.len(), 1, "{events:?}");
-        assert_eq!(
-            (&events[0]["type"], &events[0]["reason"]),
-            (&json!("Warning"), &json!("AttestationNotApproved"))
-        );
-        events[0]["message"].as_str().unwrap().to_owned()
-    }
 }
 
-fn machine(name: &str, role: &str, node: Option<&str>) -> Value {
-    let node = node.map_or(Value::Null, |node| json!({"kind": "Node", "name": node}));
-    let addresses = json!([{"type": "InternalDNS", "address": name}, {"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.7"}]);
+fn machine(name: &str) -> Value {
+    let addresses = json!([{"type": "InternalDNS", "address": name}, {"type": "Hostname", "address": name}]);
     json!({
         "apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine",
-        "metadata": {"name": name, "namespace": "openshift-machine-api", "labels": {"machine.openshift.io/cluster-api-machine-role": role}},
-        "spec": {"providerID": "baremetalhost:///openshift-machine-api/host/1"},
-        "status": {"addresses": addresses, "nodeRef": node},
+        "metadata": {"name": name, "namespace": "openshift-machine-api", "labels": {"machine.openshift.io/cluster-api-machine-role": "worker"}},
+        "spec": {"providerID": "baremetalhost:///openshift-machine-api/host/1"}, "status": {"addresses": addresses, "nodeRef": null},
     })
 }
 
-fn node(name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-}
-
-fn request(node: &str, names: Vec<SanType>) -> String {
-    request_for(&KeyPair::generate().unwrap(), node, names)
-}
-
-fn request_for(key: &KeyPair, node: &str, names: Vec<SanType>) -> String {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
-    params.subject_alt_names = names;
-    params.serialize_request(key).unwrap().pem().unwrap()
-}
-
-fn csr(name: &str, signer: &str, request: &str, usage: &str) -> Value {
-    let request = data_encoding::BASE64.encode(request.as_bytes());
-    json!({
-        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
-        "spec": {"request": request, "signerName": signer, "usages": ["digital signature", usage]},
-    })
-}
-
-fn client_csr(name: &str, node: &str) -> Value {
-    csr(name, CLIENT, &request(node, Vec::new()), "client auth")
-}
-
-/// As it is in the API when this user has made it.
-fn by(mut csr: Value, user: &str, groups: &[&str]) -> Value {
-    csr["spec"]["username"] = json!(user);
-    csr["spec"]["groups"] = json!(groups);
-    csr
-}
-
-fn by_bootstrapper(csr: Value, more: &[&str]) -> Value {
-    let (namespace, name) = BOOTSTRAPPER;
-    let of_namespace = format!("system:serviceaccounts:{namespace}");
-    let groups = [&["system:serviceaccounts", &of_namespace, "system:authenticated"], more].concat();
-    by(csr, &format!("system:serviceaccount:{namespace}:{name}"), &groups)
-}
-
-fn serving_csr(name: &str, node: &str, address: [u8; 4]) -> Value {
-    let names = vec![SanType::DnsName(node.try_into().unwrap()), SanType::IpAddress(address.into())];
-    let made = csr(name, SERVING, &request(node, names), "server auth");
-    by(made, &format!("system:node:{node}"), &["system:nodes", "system:authenticated"])
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn the_machine_that_has_attested_is_approved_once_and_that_is_recorded() {
-    let site = Site::start();
-    let case = site.attested(NODE).await;
-    site.asks("csr-1", NODE).await;
-    site.wait_approved("csr-1").await;
-    let condition = &site.conditions("csr-1")[0];
-    let identity = format!("tpm:{}", crate::support::digest(&case));
-    let decision = &site.gateway.records()[0]["id"];
-    let message = condition["message"].as_str().unwrap();
-    assert_eq!(
-        (&condition["status"], &condition["reason"]),
-        (&json!("True"), &json!("AttestationApproved"))
-    );
-    for part in [identity.as_str(), NODE, decision.as_str().unwrap()] {
-        assert!(message.contains(part), "{message}");
-    }
-    shown(&site.api, "an event says so", || site.events("csr-1").len() == 1).await;
-    assert_eq!(site.events("csr-1")[0]["type"], "Normal");
-
-    let acts = site.gateway.wait_for_acts(1, "csr.approve");
-    let thing = &acts[0]["admin"]["things"][0];
-    assert_eq!((&thing["kind"], &thing["id"]), (&json!("approval"), &json!(NODE)));
-    let after = &thing["after"];
-    assert_eq!(
-        (&after["identity"], &after["csr"], &after["attestation"]),
-        (&json!(identity), &json!("csr-1"), decision)
-    );
-
-    // The attestation is spent: whoever asks after that has another key.
-    site.asks("csr-2", NODE).await;
-    site.wait_left("csr-2", "csr-not-attested").await;
-    // Once it has booted anew, and its node is gone, it is approved again; the one that was left is of an earlier boot then.
-    site.boots(&case).await;
-    let mut earlier = site.api.get(CSRS, "", "csr-2").unwrap();
-    earlier["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
-    site.api.put(earlier);
-    let mut first = site.api.get(CSRS, "", "csr-1").unwrap();
-    first["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
-    site.api.put(first);
-    site.asks("csr-3", NODE).await;
-    site.wait_approved("csr-3").await;
-    assert!(!site.is_approved("csr-2"));
-    site.gateway.command(&["audit"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_45_what_is_not_the_machines_stays_pending_with_an_event() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    site.asks("of-a-node", "worker-0").await;
-    site.asks("of-another-machine", "worker-2").await;
-    site.asks("of-nobody", "worker-9").await;
-    site.asks("of-the-control-plane", "master-0").await;
-    site.api
-        .put(by_bootstrapper(client_csr("in-more-groups", NODE), &["system:masters"]));
-    site.api.put(by(
-        client_csr("by-another", NODE),
-        "system:serviceaccount:default:default",
-        &["system:authenticated"],
-    ));
-    let mut usages = by_bootstrapper(client_csr("for-more", NODE), &[]);
-    usages["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);
-    site.api.put(usages);
-    let mut garbage = by_bootstrapper(client_csr("garbage", NODE), &[]);
-    garbage["spec"]["request"] =
-        json!(data_encoding::BASE64.encode(b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"));
-    site.api.put(garbage);
-    for (csr, code) in [
-        ("of-a-node", "csr-node-exists"),
-        ("of-another-machine", "csr-not-attested"),
-        ("of-nobody", "csr-not-attested"),
-        ("of-the-control-plane", "csr-control-plane"),
-        ("in-more-groups", "csr-groups"),
-        ("by-another", "csr-requester"),
-        ("for-more", "csr-usages"),
-        ("garbage", "csr-request"),
-    ] {
-        site.wait_left(csr, code).await;
-    }
-    // As whoever asks is told.
-    let config = site.gateway.path("kubeconfig-of-a-person");
-    fs::write(&config, site.api.kubeconfig(site.api.admin())).unwrap();
-    let mut kubectl = Command::new("kubectl");
-    kubectl.env("HOME", site.gateway.path("")).arg("--kubeconfig").arg(config);
-    let described = kubectl
-        .args(["describe", "certificatesigningrequests", "of-another-machine"])
-        .output()
-        .unwrap();
-    let described = String::from_utf8([described.stdout, described.stderr].concat()).unwrap();
-    assert!(
-        described.contains("Pending") && described.contains("csr-not-attested"),
-        "{described}"
-    );
-    // None of them is in the way of the machine's own.
-    site.asks("own", NODE).await;
-    site.wait_approved("own").await;
-    let asked = site.api.asked();
-    let written: Vec<_> = asked
-        .iter()
-        .filter(|asked| asked.user.ends_with(":attest-gateway") && asked.verb == "update")
-        .collect();
-    assert_eq!(written.len(), 1, "{written:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    tokio::join!(site.asks("one", NODE), site.asks("other", NODE));
-    assert!(site.wait_left("one", "csr-duplicate").await.contains("other"));
-    assert!(site.wait_left("other", "csr-duplicate").await.contains("one"));
-    // The administrator says which is not the machine's.
-    site.api.remove(CSRS, "", "other");
-    site.wait_approved("one").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_the_machine() {
-    let site = Site::by_default();
+async fn a_machine_that_has_attested_is_approved_for_its_key_and_the_log_has_that() {
+    let site = Site::start(APPROVED, "").await;
     let key = KeyPair::generate().unwrap();
     let digest = SpkiSha256::of_spki(&key.subject_public_key_info());
-    site.attested_with(NODE, &key).await;
+    let case = tpm().but(|case| case.purpose = purpose::with_kubelet_key(&digest));
+    site.gateway.endorse(&case, &["--name", NODE]);
+    site.asks("anothers", NODE, &KeyPair::generate().unwrap());
+    site.gateway.attest(case, None).await.ticket();
     assert_eq!(site.gateway.records()[0]["claims"]["kubelet_key_sha256"], digest.to_string());
-    // Before the machine's own: it is left, and in nobody's way.
-    site.asks("before", NODE).await;
-    let said = site.wait_left("before", "csr-key-not-attested").await;
-    assert!(said.contains(&digest.to_string()), "{said}");
-    site.asks_for("own", NODE, &key);
+    site.asks("own", NODE, &key);
     site.wait_approved("own").await;
-    // And after it, when its attestation is spent.
-    site.asks("after", NODE).await;
-    site.wait_left("after", "csr-not-attested").await;
+    assert!(!site.is_approved("anothers"));
     let acts = site.gateway.wait_for_acts(1, "csr.approve");
-    assert_eq!(acts[0]["admin"]["things"][0]["after"]["key_sha256"], digest.to_string());
-    // Here a machine has to attest a key.
-    site.attested("worker-2").await;
-    site.asks("without", "worker-2").await;
-    site.wait_left("without", "csr-key-not-attested").await;
+    assert!(acts[0]["admin"]["by"]["controller"].is_string(), "{acts:?}");
+    let after = &acts[0]["admin"]["things"][0]["after"];
+    assert_eq!((&after["csr"], &after["key_sha256"]), (&json!("own"), &json!(digest.to_string())));
+    assert_eq!(after["attestation"], site.gateway.records()[0]["id"]);
     site.gateway.command(&["audit"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_45_who_was_revoked_is_not_approved() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    site.gateway.command(&["node", "revoke", NODE, "--reason", "stolen"]);
-    site.asks("csr-1", NODE).await;
-    assert!(site.wait_left("csr-1", "csr-revoked").await.contains("stolen"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_others_decide_is_theirs_and_spends_nothing() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    let mut theirs = by_bootstrapper(client_csr("theirs", "worker-2"), &[]);
-    theirs["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "NodeCSRApprove"}]});
-    site.api.put(theirs.clone());
-    let mut denied = by_bootstrapper(client_csr("denied", NODE), &[]);
-    denied["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
-    site.api.put(denied.clone());
-    site.api
-        .put(by(csr("another-signers", "example.com/signer", "", "client auth"), "somebody", &[]));
-    // A kubelet renews its own, which the kube-controller-manager approves.
-    site.api.put(by(
-        client_csr("renewal", "worker-0"),
-        "system:node:worker-0",
-        &["system:nodes", "system:authenticated"],
-    ));
-    site.asks("own", NODE).await;
-    site.wait_approved("own").await;
-    for name in ["theirs", "denied", "another-signers", "renewal"] {
-        assert!(site.events(name).is_empty(), "{name}");
-    }
-    assert_eq!(site.conditions("theirs"), theirs["status"]["conditions"]);
-    assert_eq!(site.conditions("denied"), denied["status"]["conditions"]);
-    assert_eq!(site.conditions("renewal"), Value::Null);
-    // Approved by another for the same name after the machine has attested.
-    let case = site.attested("worker-2").await;
-    site.asks("late", "worker-2").await;
-    let said = site.wait_left("late", "csr-name-taken").await;
-    assert!(said.contains("theirs"), "{said} {}", crate::support::digest(&case));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn check_says_whether_the_api_tells_what_is_needed() {
-    let site = Site::with("configs = false\n[cluster.approval]\nenabled = true");
-    let said = site.gateway.command(&["check"]);
-    assert!(
-        said.contains(
-            "its API tells of certificate signing requests, serving certificate signing requests, nodes for approval, machines for approval"
-        ),
-        "{said}"
-    );
-    let mut less = of_machines();
-    less["rules"] = json!([]);
-    site.api.put(less);
-    let said = site.gateway.command(&["check"]);
-    let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
-    assert!(line.contains("machines for approval") && line.contains("cannot list"), "{said}");
-    // A role that lacks the rights to read a CSR whole and to list egress addresses.
-    let mut less = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
-    let rules = less["rules"].as_array_mut().unwrap();
-    rules.retain(|rule| rule["resources"] != json!(["egressips"]));
-    let verbs = rules.iter_mut().find(|rule| rule["resources"] == json!([CSRS])).unwrap()["verbs"].as_array_mut();
-    verbs.unwrap().retain(|verb| verb != "get");
-    site.api.put(less);
-    let said = site.gateway.command(&["check"]);
-    let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
-    assert!(
-        line.contains("certificate signing requests") && line.contains("cannot get"),
-        "{said}"
-    );
-    assert!(said.contains("egress IPs"), "{said}");
-    // A pool that nobody has is a typing error.
-    site.gateway.settings(
-        "[cluster]\napi = \"kubeconfig\"\nconfigs = false\n[cluster.approval]\nenabled = true\npools = [\"worker\", \"wroker\"]\n",
-    );
-    let said = site.gateway.command(&["check"]);
-    assert!(
-        said.contains("cluster.approval.pools names pool wroker") && !said.contains("names pool worker"),
-        "{said}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_approved_unless_that_is_said() {
-    let mut site = Site::with("");
+async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_attested() {
+    let mut site = Site::start(WITHOUT_KEYS, "keys = \"any\"\n").await;
+    let recorded = tpm();
+    site.gateway.endorse(&recorded, &["--name", NODE]);
+    site.gateway.attest(crate::support::next_boot(&recorded), None).await.ticket();
+    let unrecorded = tpm();
+    site.gateway.endorse(&unrecorded, &["--name", "worker-2"]);
+    let at = site.gateway.records()[0]["at"].as_u64().unwrap();
+    site.gateway.kill();
+    // As it is when it is killed before anything of the store is settled: with the line in the log, and before that.
+    let store = Embedded::open(&site.gateway.path("state/gateway.db")).unwrap();
+    let (identity, attested) = attested::list(&store).await.unwrap().pop().unwrap();
+    assert!(store.remove(EntryKind::Attested, &identity).await.unwrap());
+    let decided = async |case: &Case, attested: Attested, at: u64| {
+        let ek = crate::support::digest(case).parse().unwrap();
+        let decided = evidence(&attested.decision, at, ek);
+        let id = attested.decision.clone();
+        let written = store.decide(&id, move |transaction| {
+            attested::note(transaction, &NodeIdentity::of_tpm(ek), &attested)?;
+            transaction.decide(decided.clone())
+        });
+        let written: Result<(), StoreError> = written.await;
+        written.unwrap();
+    };
+    decided(&recorded, attested.clone(), at).await;
+    let unanswered = "ab".repeat(16);
+    let never = Attested {
+        name: Some("worker-2".to_owned()),
+        decision: unanswered.clone(),
+        ..attested
+    };
+    decided(&unrecorded, never, at + 5).await;
+    drop(store);
     site.gateway.run();
-    site.attested(NODE).await;
-    site.asks("csr-1", NODE).await;
-    let asked = site.api.asked();
-    assert!(
-        asked
-            .iter()
-            .all(|asked| !asked.user.ends_with(":attest-gateway") || !asked.resource.starts_with(CSRS)),
-        "{asked:?}"
-    );
-    assert!(!site.is_approved("csr-1") && site.events("csr-1").is_empty());
+    let late: Vec<_> = site
+        .gateway
+        .records()
+        .into_iter()
+        .filter(|record| record["id"] == unanswered)
+        .collect();
+    assert_eq!(late.len(), 1, "{late:?}");
+    is_recorded_late(&late[0]);
+    // Both have attested, whatever the node was told: their kubelets ask with what they have.
+    site.asks("csr-1", NODE, &KeyPair::generate().unwrap());
+    site.asks("csr-2", "worker-2", &KeyPair::generate().unwrap());
+    site.wait_approved("csr-1").await;
+    site.wait_approved("csr-2").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_machine_objects_are_not_told_nothing_is_approved() {
-    let site = Site::start();
-    site.attested(NODE).await;
-    let role = of_machines();
-    let mut less = role.clone();
-    less["rules"] = json!([]);
-    site.api.put(less);
-    site.api.restart(History::Lost);
-    site.gateway
-        .line(|line| line.contains("machines for approval") && line.contains("cannot"));
-    site.asks("csr-1", NODE).await;
-    shown(&site.api, "it is said", || !site.events("csr-1").is_empty()).await;
-    assert!(site.wait_left("csr-1", "csr-untold").await.contains("machines"));
-    site.api.put(role);
-    site.wait_approved("csr-1").await;
+async fn nothing_is_kept_for_a_controller_unless_pools_are_named() {
+    let site = Site::start("", "").await;
+    let case = tpm();
+    site.gateway.endorse(&case, &["--name", NODE]);
+    site.gateway.attest(case, None).await.ticket();
+    let store = Embedded::open(&site.gateway.path("state/gateway.db")).unwrap();
+    assert!(attested::list(&store).await.unwrap().is_empty());
+}
+
+/// Returns whether discovery asks a node of this pool for the key of its kubelet.
+async fn asks_for_key(gateway: &Gateway, pool: &str) -> bool {
+    let url = gateway.url(&format!("/v1/attest?pool={pool}"));
+    let answer = crate::support::Answer::of(gateway.client.get(url)).await;
+    serde_json::from_slice::<Value>(&answer.body).unwrap()["kubelet_key"] == true
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_the_pools_that_are_approved_are_asked_for_the_key() {
+    let start = |settings: &str| {
+        let mut gateway = Gateway::init();
+        gateway.settings(settings);
+        gateway.run();
+        gateway
+    };
+    let gateway = start(APPROVED);
+    assert!(asks_for_key(&gateway, "worker").await && !asks_for_key(&gateway, "infra").await);
+    assert!(!asks_for_key(&start(WITHOUT_KEYS), "worker").await);
+}
+
+/// Pool worker gives the bootstrap credential to unauthenticated clients.
+fn give_credential(gateway: &Gateway) {
+    const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
+    let kubeconfig = "kind: Config\nclusters:\n- name: local\n  cluster: {server: \"https://api:6443\"}\nusers:\n- name: kubelet\n  user:\n    token: abcdef.0123456789abcdef\n";
+    let source = format!("data:;base64,{}", data_encoding::BASE64.encode(kubeconfig.as_bytes()));
+    let file = json!({"path": KUBECONFIG, "mode": 420, "contents": {"source": source}});
+    let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [file]}});
+    let pool = gateway.path("pools/worker");
+    fs::write(pool.join("pre-approved/kubeconfig.ign"), config.to_string()).unwrap();
+    let found = gateway.try_command(&["check"]);
+    let said = String::from_utf8_lossy(&[found.stdout, found.stderr].concat()).into_owned();
+    // As the refusal names them.
+    let findings = ["kubeconfig-credential", "token", "password"].map(|kind| format!("{kind} {KUBECONFIG}"));
+    let findings: Vec<String> = findings.into_iter().filter(|finding| said.contains(finding)).collect();
+    gateway.edit_pool("worker", "acknowledged = []", &format!("acknowledged = {findings:?}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_49_nodes_that_attest_no_key_are_refused_where_a_pool_gives_the_credential_to_anybody() {
+    let gateway = Gateway::init();
+    gateway.settings(WITHOUT_KEYS);
+    gateway.command(&["check"]);
+    give_credential(&gateway);
+    for command in ["check", "serve"] {
+        let output = gateway.try_command(&[command]);
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(
+            !output.status.success() && said.contains("approval.kubelet_keys is false, and pool worker gives"),
+            "{command}: {said}"
+        );
+    }
+    gateway.edit_pool("worker", "nothing = \"pre-approved\"", "nothing = \"refuse\"");
+    gateway.command(&["check"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_a_pool_that_there_is_not() {
+    let gateway = Gateway::init();
+    gateway.settings("[approval]\npools = [\"worker\", \"wroker\"]\n");
+    let said = gateway.command(&["check"]);
+    assert!(
+        said.contains("approval.pools names pool wroker") && !said.contains("names pool worker"),
+        "{said}"
+    );
 }

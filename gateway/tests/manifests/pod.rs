@@ -217,6 +217,56 @@ fn the_settings_name_an_api_where_there_are_rights_for_it() {
     }
 }
 
+/// The controller's pod has no more than it needs: no host's network, no folder of a host, and not the key of the seal.
+#[test]
+fn the_controller_is_a_deployment_with_an_account_of_its_own() {
+    let objects = objects(&all(&["approval"]));
+    let deployment = object(&objects, "Deployment", "attest-controller");
+    let template = &deployment["spec"]["template"];
+    assert_eq!(deployment["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]);
+    let policy = object(&objects, "NetworkPolicy", "attest-controller");
+    assert_eq!(policy["spec"]["podSelector"]["matchLabels"], template["metadata"]["labels"]);
+    let pod = &template["spec"];
+    object(&objects, "ServiceAccount", pod["serviceAccountName"].as_str().unwrap());
+    assert_eq!(pod["serviceAccountName"], "attest-controller");
+    for absent in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
+        assert_eq!(pod[absent], Value::Null, "{absent}");
+    }
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    let container = &pod["containers"][0];
+    assert_eq!((list(pod, "/containers").len(), &container["image"]), (1, &IMAGE.into()));
+    assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    assert_eq!(container["securityContext"]["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    for volume in list(pod, "/volumes") {
+        assert_eq!(volume["hostPath"], Value::Null, "{volume}");
+        assert_ne!(volume["secret"]["secretName"], "attest-gateway-store", "{volume}");
+    }
+    // The settings name what is mounted, and the port that is probed.
+    let settings = object(&objects, "ConfigMap", "attest-controller");
+    let text = settings["data"]["controller.toml"].as_str().unwrap();
+    let settings =
+        attest_controller::settings::Settings::parse(text, Path::new("/etc/attest-controller/settings/controller.toml")).unwrap();
+    let mounts: Vec<&Path> = list(container, "/volumeMounts")
+        .iter()
+        .map(|mount| Path::new(mount["mountPath"].as_str().unwrap()))
+        .collect();
+    for path in [&settings.pools, &settings.store.file] {
+        assert!(mounts.iter().any(|mount| path.starts_with(mount)), "{}: {mounts:?}", path.display());
+    }
+    assert_eq!(
+        settings.listen.port().to_string(),
+        container["ports"][0]["containerPort"].to_string()
+    );
+    assert_eq!(
+        settings.listen.port().to_string(),
+        policy["spec"]["ingress"][0]["ports"][0]["port"].to_string()
+    );
+    // The gateway has a token only for parts of its own.
+    let gateway = object(&objects, "DaemonSet", "attest-gateway");
+    assert_eq!(gateway["spec"]["template"]["spec"]["automountServiceAccountToken"], false);
+}
+
 /// Nobody can be told apart from its selector, and its account, constraints and namespace are those that are made.
 #[test]
 fn names_fit_one_another() {

@@ -80,19 +80,32 @@ const NAMESPACES: [&str; 6] = [
     "openshift-machine-config-operator",
 ];
 
+/// The accounts of the two programs.
+const GATEWAY: &str = "attest-gateway";
+const CONTROLLER: &str = "attest-controller";
+/// The parts of the controller.
+const OF_CONTROLLER: [&str; 1] = ["approval"];
+/// What the controller may do for its lease; it has one of that name.
+const LEASE: Right = ("create", "leases", "attest-gateway");
+
 /// An API that has the roles of these parts, and the token of the gateway's account there.
 fn api(parts: &[&str]) -> (Kubernetes, String) {
+    api_of(GATEWAY, parts)
+}
+
+/// The same, and the token of this account.
+fn api_of(account: &str, parts: &[&str]) -> (Kubernetes, String) {
     let api = Kubernetes::start();
     for object in objects(&all(parts)) {
         api.put(object);
     }
-    let token = api.token("attest-gateway", "attest-gateway");
+    let token = api.token("attest-gateway", account);
     (api, token)
 }
 
-/// All that may be done: of everything that can be.
-fn allowed(parts: &[&str]) -> BTreeSet<(&'static str, String, &'static str)> {
-    let (api, token) = api(parts);
+/// All that an account may do: of everything that can be.
+fn allowed(account: &str, parts: &[&str]) -> BTreeSet<(&'static str, String, &'static str)> {
+    let (api, token) = api_of(account, parts);
     let mut allowed = BTreeSet::new();
     for kind in Kind::all() {
         for subresource in std::iter::once(None).chain(kind.subresources.iter().map(|sub| Some(*sub))) {
@@ -131,12 +144,26 @@ fn each_part_may_do_what_it_needs_and_nothing_else() {
         .map(attest_gateway::manifests::Part::name)
         .into();
     assert_eq!(PARTS.map(|(part, _)| part).to_vec(), of_code);
-    assert_eq!(allowed(&[]), BTreeSet::new());
+    let lease = || BTreeSet::from([(LEASE.0, LEASE.1.to_owned(), LEASE.2)]);
+    for account in [GATEWAY, CONTROLLER] {
+        assert_eq!(allowed(account, &[]), BTreeSet::new(), "{account}");
+    }
     for (part, _) in PARTS {
-        assert_eq!(allowed(&[part]), of_table(part), "{part}");
+        let (own, other) = match OF_CONTROLLER.contains(&part) {
+            true => (CONTROLLER, GATEWAY),
+            false => (GATEWAY, CONTROLLER),
+        };
+        let mut expected = of_table(part);
+        expected.extend((own == CONTROLLER).then(lease).into_iter().flatten());
+        assert_eq!(allowed(own, &[part]), expected, "{part}");
+        assert_eq!(allowed(other, &[part]), BTreeSet::new(), "{part}");
     }
     let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
-    assert_eq!(allowed(&every), every.iter().flat_map(|part| of_table(part)).collect());
+    let of = |controller: bool| every.iter().filter(move |part| OF_CONTROLLER.contains(part) == controller);
+    assert_eq!(allowed(GATEWAY, &every), of(false).flat_map(|part| of_table(part)).collect());
+    // Both have one store.
+    let of_controller = of(true).chain(["store"].iter()).flat_map(|part| of_table(part));
+    assert_eq!(allowed(CONTROLLER, &every), of_controller.chain(lease()).collect());
 }
 
 #[test]
@@ -150,7 +177,8 @@ fn the_document_says_what_each_part_may_do() {
         assert!(row.starts_with(&format!("| `{}` | {} |", part.name(), part.purpose())), "{row}");
         for object in objects(&printed(&["--only", "gateway", "--image", IMAGE, "--with", part.name()])) {
             // The roles of the part, and neither of the constraints nor of the editors of AttestedNodes.
-            if object["metadata"]["name"] != format!("attest-gateway-{}", part.name()) {
+            let program = if part.is_of_controller() { CONTROLLER } else { GATEWAY };
+            if object["metadata"]["name"] != format!("{program}-{}", part.name()) {
                 continue;
             }
             for rule in object["rules"].as_array().into_iter().flatten() {
@@ -237,6 +265,28 @@ fn of_the_secrets_of_machines_two_are_read_and_changed_and_the_operators_are_rea
         }
         for name in ["", "infra-user-data", "any"] {
             assert!(!may(verb, "openshift-machine-api", name), "{verb} {name}");
+        }
+    }
+}
+
+#[test]
+fn the_controller_renews_its_own_lease_and_no_other() {
+    let (api, token) = api_of(CONTROLLER, &["approval"]);
+    for verb in VERBS {
+        for (namespace, name) in [
+            ("attest-gateway", "attest-controller"),
+            ("attest-gateway", "any"),
+            ("default", "attest-controller"),
+        ] {
+            let is_own = namespace == "attest-gateway" && name == "attest-controller";
+            let expected = match verb {
+                "get" | "update" => is_own,
+                // It has no name yet.
+                "create" => namespace == "attest-gateway",
+                _ => false,
+            };
+            let may = api.may(&token, verb, Kind::by_plural("leases"), None, namespace, name);
+            assert_eq!(may, expected, "{verb} {namespace}/{name}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -105,6 +105,7 @@ fn checked(object: &Value) -> Result<(), String> {
         "ServiceAccount" => through::<ServiceAccount>(object),
         "ConfigMap" => through::<ConfigMap>(object),
         "DaemonSet" => through::<DaemonSet>(object),
+        "Deployment" => through::<Deployment>(object),
         "Role" => through::<Role>(object),
         "RoleBinding" => through::<RoleBinding>(object),
         "ClusterRole" => through::<ClusterRole>(object),

@@ -35,7 +35,7 @@ pub(super) async fn approve(
     why: &str,
     (events, clock): (&mut Events, Clock),
 ) -> Result<(), ClusterError> {
-    let message = format!("approved by attest-gateway: {why}");
+    let message = format!("approved by attest-controller: {why}");
     let mut approved = object;
     let now = clock.now().as_secs();
     let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);

@@ -1,4 +1,4 @@
-//! Judges CSRs as they come, and approves those that may be approved; one gateway at a time.
+//! Judges CSRs as they come, and approves those that may be approved, for as long as this controller is the leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use attest_cluster_api::{Cluster, ClusterError};
 use attest_log::admin::{By, Verb};
 use attest_machines::attested::{self, Attested, Held};
 use attest_recording::Acting;
-use attest_store::{EntryKind, Store, StoreError, Transact, Turn};
+use attest_store::{EntryKind, Store, StoreError, Transact};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
@@ -82,7 +82,7 @@ impl Memory {
         Self {
             pass: 0,
             first_seen: HashMap::new(),
-            events: Events::default(),
+            events: Events::of("attest-controller"),
             budget: EventBudget::new(Instant::now()),
             egress: Egress::default(),
             forgotten: None,
@@ -120,21 +120,20 @@ fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> A
 }
 
 impl Approver {
-    /// Approves for as long as it is polled.
-    pub async fn run(self) {
+    /// Approves for as long as it is polled. Watches begin with it: what was known in an earlier leadership is forgotten.
+    pub async fn run(&self) {
         let (watched, keeping) = Watched::begin(&self.cluster, &self.settings, &self.machine_namespace);
         tokio::join!(keeping, self.look(watched));
     }
 
     async fn look(&self, watched: Watched) {
-        let mut turn = Turn::new(Arc::clone(&self.store), "approve CSRs");
         let mut memory = Memory::new();
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failed = None;
         loop {
             every.tick().await;
-            let passed = self.pass(&watched, &mut turn, &mut memory).await;
+            let passed = self.pass(&watched, &mut memory).await;
             // Said once, and once more when it is another.
             let problem = passed.err().map(|error| attest_system::causes::with_causes(&error));
             if let Some(problem) = problem.as_ref().filter(|problem| failed.as_ref() != Some(*problem)) {
@@ -144,26 +143,22 @@ impl Approver {
         }
     }
 
-    async fn pass(&self, watched: &Watched, turn: &mut Turn, memory: &mut Memory) -> Result<(), PassError> {
+    async fn pass(&self, watched: &Watched, memory: &mut Memory) -> Result<(), PassError> {
         let requests = &*watched.requests;
         warn_of_full_cache(requests, memory);
         let moment = Instant::now();
         if !requests.has_due(moment) {
             return Ok(());
         }
-        // Another gateway does it.
-        let Some(store) = turn.shared().await?.map(Arc::clone) else {
-            requests.leave_to_others(moment);
-            return Ok(());
-        };
+        let store = &self.store;
         let now = self.clock.now().as_secs();
         if memory.forgotten.is_none_or(|at: Instant| at.elapsed() >= FORGET_EVERY) {
             let too_long_ago = now.saturating_sub(self.settings.within.as_secs() + FORGET_EVERY.as_secs());
-            attested::forget_before(&*store, too_long_ago).await?;
+            attested::forget_before(&**store, too_long_ago).await?;
             memory.forgotten = Some(Instant::now());
         }
         let told = watched.told(&self.cluster);
-        let (attested, rules) = (attested::list(&*store).await?, self.rules(memory));
+        let (attested, rules) = (attested::list(&**store).await?, self.rules(memory));
         memory.next_pass(&attested);
         let machines = told.as_ref().map(|told| told.machines.as_slice()).unwrap_or_default();
         let groups = requests.due(moment, &attested_subjects(&attested, machines));
@@ -176,7 +171,7 @@ impl Approver {
         let mut problem = None;
         for group in &groups {
             for asked in &group.due {
-                match self.settle(asked, group, &found, &store, (requests, &mut *memory)).await {
+                match self.settle(asked, group, &found, (requests, &mut *memory)).await {
                     Ok(()) => {}
                     // One request that the API has something against is in no other's way.
                     Err(PassError::Cluster(error @ ClusterError::Api { .. })) if error.is_answer() => problem = problem.or(Some(error)),
@@ -193,7 +188,6 @@ impl Approver {
         asked: &Asked,
         group: &DueGroup,
         found: &Found<'_>,
-        store: &Arc<dyn Store>,
         (requests, memory): (&RequestCache, &mut Memory),
     ) -> Result<(), PassError> {
         let csr = &asked.csr;
@@ -210,7 +204,7 @@ impl Approver {
                     attested: found.attested,
                     first_seen: &first_seen,
                 };
-                self.decide(asked, &facts, store, memory).await
+                self.decide(asked, &facts, memory).await
             }
             Err(reason) => Ok(Some(reason.clone())),
         };
@@ -251,14 +245,8 @@ impl Approver {
     }
 
     /// Judges a request, and approves it if that is what comes of it; gives the reason for which it is left.
-    async fn decide(
-        &self,
-        asked: &Asked,
-        facts: &Facts<'_>,
-        store: &Arc<dyn Store>,
-        memory: &mut Memory,
-    ) -> Result<Option<Reason>, PassError> {
-        let csr = &*asked.csr;
+    async fn decide(&self, asked: &Asked, facts: &Facts<'_>, memory: &mut Memory) -> Result<Option<Reason>, PassError> {
+        let (csr, store) = (&*asked.csr, &self.store);
         let request = match (&csr.request, csr.purpose) {
             (Ok(request), Purpose::Serving) => request,
             // No kubelet asks like that: the store is not asked about it.
@@ -366,11 +354,11 @@ impl Approver {
 
     fn rules(&self, memory: &mut Memory) -> Rules {
         let (settings, pools) = (&self.settings, (self.pools)());
-        // A pool may have come to give it while this gateway serves.
+        // A pool may have come to give it while this controller runs.
         let exposed = pools.gives_credential.filter(|_| settings.keys == Keys::Any);
         if let Some(pool) = exposed.as_ref().filter(|_| !memory.keys_said) {
             tracing::error!(
-                "cluster.approval.keys is \"any\", and pool {pool} gives the bootstrap credential to unauthenticated clients: only CSRs for attested keys are approved, as with \"attested\""
+                "approval.keys is \"any\", and pool {pool} gives the bootstrap credential to unauthenticated clients: only CSRs for attested keys are approved, as with \"attested\""
             );
         }
         memory.keys_said = exposed.is_some();

@@ -23,13 +23,13 @@ const DIGITAL_SIGNATURE: &str = "digital signature";
 const KEY_ENCIPHERMENT: &str = "key encipherment";
 const CLIENT_AUTH: &str = "client auth";
 
-/// A request, and when this gateway judged it first.
+/// A request, and when this controller judged it first.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub csr: Arc<Csr>,
     /// The number of the pass that judged it first.
     pub first_judged: Option<u64>,
-    /// True if another gateway, or this one before a restart, may have judged it.
+    /// True if another controller, or this one before a restart, may have judged it.
     pub maybe_judged_before: bool,
 }
 
@@ -247,7 +247,7 @@ fn in_time(asked: &Asked, name: &str, (identity, attested): (&String, &Attested)
     Ok(())
 }
 
-/// Returns whether this gateway judged the request before it knew of the attestation.
+/// Returns whether this controller judged the request before it knew of the attestation.
 fn was_judged_before(asked: &Asked, attested: &Attested, facts: &Facts<'_>) -> bool {
     let seen = facts.first_seen.get(&attested.decision);
     asked.first_judged.is_some_and(|judged| seen.is_none_or(|seen| *seen > judged))

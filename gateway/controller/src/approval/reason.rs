@@ -115,7 +115,7 @@ pub enum Reason {
     NoAddresses,
     #[error("{found} is no address of {of}")]
     Address { found: String, of: String },
-    #[error("the API does not tell the gateway of {what} at the moment")]
+    #[error("the watch of {what} fails at the moment")]
     Untold { what: &'static str },
 }
 

@@ -1,4 +1,4 @@
-//! The CSRs of kubelets that are in the cluster, by the node they are for, with what this gateway has done about each.
+//! The CSRs of kubelets that are in the cluster, by the node they are for, with what this controller has done about each.
 //!
 //! Any client with the bootstrap credential fills it, and any node with its own. So its size in bytes and what is judged in one pass are bounded, for client
 //! certificates and for serving certificates each, and in those for each node name.
@@ -133,7 +133,7 @@ struct Share {
 
 #[derive(Default)]
 struct Content {
-    /// The user whose CSRs for client certificates are approved (`cluster.approval.requester`).
+    /// The user whose CSRs for client certificates are approved (`approval.requester`).
     requester: String,
     entries: HashMap<String, Entry>,
     groups: BTreeMap<Subject, Group>,
@@ -191,7 +191,7 @@ impl RequestCache {
         // A signature is verified here: not while others wait.
         let csr = Csr::of(object).filter(|csr| csr.purpose == purpose && csr.stage != Stage::Closed);
         let mut content = self.locked();
-        // Another gateway may have judged it, or this one before it was evicted.
+        // Another controller may have judged it, or this one before it was evicted.
         let maybe_judged_before = is_listed || content.evicted_of.contains(&purpose);
         let before = content.remove(uid);
         let Some(csr) = csr else { return };
@@ -237,13 +237,6 @@ impl RequestCache {
     /// Returns whether any CSR is to be judged.
     pub(super) fn has_due(&self, now: Instant) -> bool {
         self.locked().entries.values().any(|entry| entry.is_due(now))
-    }
-
-    /// Notes that another gateway judges the CSRs that are due now.
-    pub(super) fn leave_to_others(&self, now: Instant) {
-        for entry in self.locked().entries.values_mut().filter(|entry| entry.is_due(now)) {
-            entry.maybe_judged_before = true;
-        }
     }
 
     /// The CSRs that are judged in this pass: those for nodes whose machine has attested first, and of each node's first that for the attested key. Of the

@@ -56,7 +56,10 @@ pub async fn look(
         let mut asked = cluster.ask(what, requests.list_metadata(&of_signer)).await.map(drop);
         if asked.is_ok() {
             // Before one is approved it is read whole. This one is not there.
-            asked = cluster.ask(what, requests.get_metadata_opt("attest-gateway-check")).await.map(drop);
+            asked = cluster
+                .ask(what, requests.get_metadata_opt("attest-controller-check"))
+                .await
+                .map(drop);
         }
         found.push((what, asked));
     }

@@ -1,10 +1,10 @@
-//! Which requests for kubelets' certificates the gateway approves.
+//! Which CSRs of kubelets are approved.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Fault;
+use attest_store::section::Fault;
 
 /// Longest time after an attestation in which something is approved for it, minutes: a day. Who has not come by then has to attest again.
 const WITHIN_LIMIT_MINUTES: u64 = 1440;
@@ -46,7 +46,7 @@ pub enum Keys {
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct ApprovalSection {
+pub(super) struct ApprovalSection {
     enabled: bool,
     within_minutes: u64,
     pools: Vec<String>,
@@ -82,36 +82,32 @@ impl Default for ApprovalSection {
     }
 }
 
-pub fn checked(section: ApprovalSection) -> Result<Option<ApprovalSettings>, Fault> {
+pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSettings>, Fault> {
     if !section.enabled {
         return Ok(None);
     }
     if !(1..=WITHIN_LIMIT_MINUTES).contains(&section.within_minutes) {
-        return Err(("cluster.approval.within_minutes", section.within_minutes.to_string(), "1 to 1440"));
+        return Err(("approval.within_minutes", section.within_minutes.to_string(), "1 to 1440"));
     }
     if !(1..=NAMED_LIMIT).contains(&section.pools.len()) {
         let found = format!("{} pools", section.pools.len());
-        return Err(("cluster.approval.pools", found, "1 to 100 pools whose machines are approved"));
+        return Err(("approval.pools", found, "1 to 100 pools whose machines are approved"));
     }
     if section.control_plane_pools.len() > NAMED_LIMIT {
         let found = format!("{} pools", section.control_plane_pools.len());
-        return Err(("cluster.approval.control_plane_pools", found, "100 pools at most"));
+        return Err(("approval.control_plane_pools", found, "100 pools at most"));
     }
     if section.requester.is_empty() {
-        return Err((
-            "cluster.approval.requester",
-            "\"\"".to_owned(),
-            "who asks for certificates of new nodes",
-        ));
+        return Err(("approval.requester", "\"\"".to_owned(), "who asks for certificates of new nodes"));
     }
     // As the API does with whoever has a certificate of its own.
     if section.requester.starts_with("system:node:") {
         let allowed = "whoever asks for new nodes: a node asks for itself alone";
-        return Err(("cluster.approval.requester", format!("{:?}", section.requester), allowed));
+        return Err(("approval.requester", format!("{:?}", section.requester), allowed));
     }
     if !(1..=NAMED_LIMIT).contains(&section.requester_groups.len()) {
         let found = format!("{} groups", section.requester_groups.len());
-        return Err(("cluster.approval.requester_groups", found, "1 to 100 groups, all that it is in"));
+        return Err(("approval.requester_groups", found, "1 to 100 groups, all that it is in"));
     }
     Ok(Some(ApprovalSettings {
         within: Duration::from_secs(60 * section.within_minutes),
@@ -155,10 +151,10 @@ mod tests {
         };
         check("within_minutes = 0", "within_minutes is 0");
         check("within_minutes = 1441", "within_minutes is 1441");
-        check("pools = []", "cluster.approval.pools is 0 pools");
-        check("requester = \"\"", "cluster.approval.requester is");
-        check("requester = \"system:node:a\"", "cluster.approval.requester is");
-        check("requester_groups = []", "cluster.approval.requester_groups is 0 groups");
+        check("pools = []", "approval.pools is 0 pools");
+        check("requester = \"\"", "approval.requester is");
+        check("requester = \"system:node:a\"", "approval.requester is");
+        check("requester_groups = []", "approval.requester_groups is 0 groups");
         check("enable = true", "unknown field");
         check("keys = \"some\"", "unknown variant");
         check("keys = true", "keys = true");

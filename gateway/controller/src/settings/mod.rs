@@ -1,8 +1,274 @@
-//! Settings of the controller.
+//! Settings: `controller.toml`, made whole with defaults and checked.
 
 mod approval;
 
-pub use approval::{ApprovalSection, ApprovalSettings, Keys, checked};
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
-/// A key, what it is, and what it may be.
-type Fault = (&'static str, String, &'static str);
+pub use approval::{ApprovalSettings, Keys};
+use attest_store::section::{Fault, Seal, StoreSection, is_label};
+use attest_store::settings::{ClusterAccess, ClusterApi, StoreSettings};
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
+use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
+
+/// The sample; it holds every key at its default.
+pub const SAMPLE: &str = include_str!("../../dist/controller.toml");
+/// `cluster.api` of the pod's own service account.
+const IN_CLUSTER: &str = "in-cluster";
+
+/// The settings, checked and with their paths resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The address of health and metrics.
+    pub listen: SocketAddr,
+    /// The controller's name in the attestation log and the lease. `None`: the host's.
+    pub name: Option<String>,
+    pub access: ClusterAccess,
+    /// The namespace of Machine objects.
+    pub machine_namespace: String,
+    /// The lease by which one of several controllers acts.
+    pub lease: String,
+    pub store: StoreSettings,
+    /// One folder for each pool.
+    pub pools: PathBuf,
+    /// `None`: no CSR is approved.
+    pub approval: Option<ApprovalSettings>,
+    pub log_format: LogFormat,
+    /// A filter of tracing.
+    pub log_filter: String,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For log collectors.
+    Json,
+}
+
+/// Why there are no settings.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("{path}: {source}; --config names the controller.toml")]
+    Io { path: PathBuf, source: std::io::Error },
+    /// The file is no TOML, or has unknown keys, or values of the wrong type.
+    #[error("{path}: {}", source.to_string().trim_end())]
+    Toml { path: PathBuf, source: Box<toml::de::Error> },
+    /// A value out of its range.
+    #[error("{path}: {key} is {found}; {allowed}")]
+    Range {
+        path: PathBuf,
+        key: &'static str,
+        found: String,
+        /// The values allowed.
+        allowed: &'static str,
+    },
+}
+
+/// The file's shape: every key optional, none unknown.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    listen: SocketAddr,
+    name: Option<String>,
+    state: PathBuf,
+    pools: PathBuf,
+    cluster: ClusterSection,
+    store: StoreSection,
+    approval: approval::ApprovalSection,
+    log: LogSection,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            // The next free port beside the gateway's on a control-plane host.
+            listen: SocketAddr::from((Ipv6Addr::UNSPECIFIED, 22626)),
+            name: None,
+            state: "state".into(),
+            pools: "pools".into(),
+            cluster: ClusterSection::default(),
+            store: StoreSection::default(),
+            approval: approval::ApprovalSection::default(),
+            log: LogSection::default(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ClusterSection {
+    api: String,
+    namespace: Option<String>,
+    machine_namespace: String,
+    lease: String,
+}
+
+impl Default for ClusterSection {
+    fn default() -> Self {
+        Self {
+            api: IN_CLUSTER.to_owned(),
+            namespace: None,
+            machine_namespace: "openshift-machine-api".to_owned(),
+            lease: "attest-controller".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LogSection {
+    format: LogFormat,
+    filter: String,
+}
+
+impl Default for LogSection {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            filter: "info".to_owned(),
+        }
+    }
+}
+
+impl ClusterSection {
+    fn checked(&self, folder: &Path) -> Result<ClusterAccess, Fault> {
+        let api = match self.api.as_str() {
+            "" => return Err(("cluster.api", "\"\"".to_owned(), "\"in-cluster\", or the path of a kubeconfig")),
+            IN_CLUSTER => ClusterApi::InCluster,
+            path => ClusterApi::Kubeconfig(folder.join(path)),
+        };
+        let labels = [
+            ("cluster.namespace", self.namespace.as_deref()),
+            ("cluster.machine_namespace", Some(&*self.machine_namespace)),
+            ("cluster.lease", Some(&*self.lease)),
+        ];
+        match labels.into_iter().find(|(_, label)| label.is_some_and(|label| !is_label(label))) {
+            Some((key, label)) => {
+                let allowed = "1 to 63 of a-z, 0-9 and '-', no '-' first or last";
+                Err((key, format!("{:?}", label.unwrap_or_default()), allowed))
+            }
+            None => Ok(ClusterAccess {
+                api,
+                namespace: self.namespace.clone(),
+            }),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads and checks the file; relative paths are relative to its folder.
+    ///
+    /// # Errors
+    /// [`SettingsError`], which names file, line and key.
+    pub fn load(file: &Path) -> Result<Self, SettingsError> {
+        let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).map_err(|source| SettingsError::Io {
+            path: file.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// As [`Settings::load`], of a text that would be in that file.
+    ///
+    /// # Errors
+    /// [`SettingsError`], which names file, line and key.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
+        let file: File = toml::from_str(text).map_err(|source| SettingsError::Toml {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Self::of(file, folder).map_err(|(key, found, allowed)| SettingsError::Range {
+            path: path.to_owned(),
+            key,
+            found,
+            allowed,
+        })
+    }
+
+    fn of(file: File, folder: &Path) -> Result<Self, Fault> {
+        let access = file.cluster.checked(folder)?;
+        if EnvFilter::try_new(&file.log.filter).is_err() {
+            let allowed = "a filter of tracing, such as \"info\" or \"warn,attest_controller=debug\"";
+            return Err(("log.filter", format!("{:?}", file.log.filter), allowed));
+        }
+        Ok(Self {
+            listen: file.listen,
+            name: file.name,
+            store: StoreSettings {
+                engine: file.store.checked(folder, Some(&access), Seal::None)?,
+                file: folder.join(file.state).join("gateway.db"),
+            },
+            access,
+            machine_namespace: file.cluster.machine_namespace,
+            lease: file.cluster.lease,
+            pools: folder.join(file.pools),
+            approval: approval::checked(file.approval)?,
+            log_format: file.log.format,
+            log_filter: file.log.filter,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        Settings::parse(text, Path::new("/etc/attest-controller/controller.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_sample_says_the_defaults() {
+        assert_eq!(parse(SAMPLE), parse(""));
+        let uncommented: String = SAMPLE
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
+        assert_eq!(parse(&uncommented), parse(""));
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let settings = parse("state = \"/var/lib/attest-gateway\"\npools = \"p\"\n[cluster]\napi = \"kubeconfig\"").unwrap();
+        assert_eq!(settings.store.file, Path::new("/var/lib/attest-gateway/gateway.db"));
+        assert_eq!(settings.pools, Path::new("/etc/attest-controller/p"));
+        assert_eq!(
+            settings.access.api,
+            ClusterApi::Kubeconfig("/etc/attest-controller/kubeconfig".into())
+        );
+        assert_eq!(parse("").unwrap().access.api, ClusterApi::InCluster);
+    }
+
+    #[test]
+    fn the_key_of_the_seal_is_no_business_of_the_controller() {
+        let error = parse("[store]\nengine = \"kubernetes\"\nkey_file = \"store.key\"").unwrap_err();
+        assert!(error.contains("store.key_file"), "{error}");
+        assert!(parse("[store]\nengine = \"kubernetes\"").is_ok());
+    }
+
+    #[test]
+    fn refuses_values_that_make_no_sense() {
+        for (text, expected) in [
+            ("[cluster]\napi = \"\"", "cluster.api is"),
+            ("[cluster]\nnamespace = \"A\"", "cluster.namespace is"),
+            ("[cluster]\nmachine_namespace = \"\"", "cluster.machine_namespace is"),
+            ("[cluster]\nlease = \"a/b\"", "cluster.lease is"),
+            ("[cluster]\nconfigs = true", "unknown field"),
+            ("[log]\nfilter = \"=\"", "log.filter is"),
+            ("[approval]\nenabled = true\nwithin_minutes = 0", "approval.within_minutes is 0"),
+            ("[store]\nprefix = \"a/b\"\nengine = \"kubernetes\"", "store.prefix is"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -83,7 +83,7 @@ impl EvidenceEndpoint {
             ticket: gateway.settings.ticket,
             decisions: Decisions::of(gateway),
             likenesses: Likenesses::default(),
-            notes_attested: gateway.settings.approval().is_some(),
+            notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
             new_values: AwaitedValues::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
             metrics: Arc::clone(&gateway.metrics),

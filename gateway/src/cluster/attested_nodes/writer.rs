@@ -53,7 +53,7 @@ impl Writer {
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             cluster,
-            events: Events::default(),
+            events: Events::of("attest-gateway"),
             pace,
             past: HashMap::new(),
             failed: HashMap::new(),

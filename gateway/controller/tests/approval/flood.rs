@@ -1,26 +1,26 @@
 //! CSRs by the thousand, and as large as the API takes them, as any node's credential can create them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::*;
 
 /// About the largest object that an API takes.
 const LARGE_BYTES: usize = 1_180_000;
-/// Number of large CSRs, in four pages: what the gateway has of them at a time does not depend on how many there are, and all of them are in this
+/// Number of large CSRs, in four pages: what the controller has of them at a time does not depend on how many there are, and all of them are in this
 /// process while the test runs.
 const LARGE_COUNT: usize = 40;
 const CROWD: usize = 5_000;
 
-/// The most memory that the gateway has had so far, bytes.
-fn memory(gateway: &Gateway) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", gateway.process_id())).unwrap();
+/// The most memory that the controller has had so far, bytes.
+fn memory(controller: &Controller) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", controller.process_id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// Processor time that the gateway has used so far.
-fn processor_time(gateway: &Gateway) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", gateway.process_id())).unwrap();
+/// Processor time that the controller has used so far.
+fn processor_time(controller: &Controller) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", controller.process_id())).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let ticks: u64 = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
     // A tick is 10 ms wherever Linux tells a process (`USER_HZ`).
@@ -30,11 +30,10 @@ fn processor_time(gateway: &Gateway) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_53_csrs_as_large_as_the_api_takes_them_are_read_a_few_at_a_time() {
     let count = LARGE_COUNT;
-    let mut site = Site::with("[cluster.approval]\nenabled = true");
-    site.gateway.run();
-    let before = memory(&site.gateway);
-    site.gateway.terminate();
-    assert!(site.gateway.wait().success());
+    let mut site = Site::with(DEFAULT);
+    site.controller.run();
+    let before = memory(&site.controller);
+    assert!(site.controller.stop().success());
     let large = data_encoding::BASE64.encode(&vec![b'x'; LARGE_BYTES / 4 * 3]);
     for number in 0..count {
         let mut object = by_bootstrapper(client_csr(&format!("large-{number:03}"), NODE), &[]);
@@ -48,12 +47,12 @@ async fn attack_53_csrs_as_large_as_the_api_takes_them_are_read_a_few_at_a_time(
         &[],
     ));
     site.api.forget_asked();
-    site.gateway.run();
+    site.controller.run();
     let key = KeyPair::generate().unwrap();
     site.attested_with(NODE, &key).await;
     site.asks_for("own", NODE, &key);
     site.wait_approved("own").await;
-    let grown = memory(&site.gateway).saturating_sub(before);
+    let grown = memory(&site.controller).saturating_sub(before);
     println!("{grown} bytes more for {count} CSRs of {LARGE_BYTES}");
     assert!(grown < 160 * 1024 * 1024, "{grown} bytes for {count} CSRs of {LARGE_BYTES}");
     let asked = site.api.asked();
@@ -86,9 +85,9 @@ async fn attack_53_five_thousand_csrs_of_one_name_cost_no_processor_and_nobodys_
     site.asks_for("own", NODE, &key);
     site.wait_approved("own").await;
     // While they stay: a measurement, not a wait for anything.
-    let (since, used) = (Instant::now(), processor_time(&site.gateway));
+    let (since, used) = (Instant::now(), processor_time(&site.controller));
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let (took, used) = (since.elapsed(), processor_time(&site.gateway) - used);
+    let (took, used) = (since.elapsed(), processor_time(&site.controller) - used);
     let share = used.as_secs_f64() / took.as_secs_f64();
     println!("{CROWD} CSRs of one name: {share:.3} processors");
     assert!(share < 0.2, "{share} processors");

@@ -27,7 +27,7 @@ async fn a_node_that_was_approved_here_gets_a_serving_certificate_for_its_own_ad
     site.api.put(serving_csr("anothers-egress", NODE, [10, 0, 0, 98]));
     site.wait_approved("egress").await;
     site.wait_left("anothers-egress", "csr-address").await;
-    site.gateway.command(&["node", "revoke", NODE]);
+    site.revoke(NODE, "stolen").await;
     site.api.put(serving_csr("revoked", NODE, [10, 0, 0, 7]));
     site.wait_left("revoked", "csr-revoked").await;
 }

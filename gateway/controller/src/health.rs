@@ -1,0 +1,47 @@
+//! Health and metrics, over plain HTTP. Nothing else is answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use crate::metrics::{CONTENT_TYPE, Metrics};
+
+/// What the endpoints answer from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health {
+    pub metrics: Arc<Metrics>,
+    /// Whether the store is open, so that this controller can lead.
+    pub ready: Arc<AtomicBool>,
+}
+
+/// Answers for as long as it is polled.
+pub(crate) async fn serve(listener: TcpListener, health: Health) {
+    let router = Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(health);
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "health and metrics are not served any more");
+    }
+}
+
+async fn ready(State(health): State<Health>) -> Response {
+    match health.ready.load(Ordering::Relaxed) {
+        true => "ok".into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "the store is not open").into_response(),
+    }
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    match health.metrics.text() {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

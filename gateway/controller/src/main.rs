@@ -1,0 +1,103 @@
+//! `attest-controller`: the program.
+
+#![deny(unreachable_pub)]
+
+use std::alloc::System;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use attest_alloc::ZeroOnFree;
+use attest_controller::check::{Finding, check};
+use attest_controller::run;
+use attest_controller::settings::{LogFormat, Settings};
+use attest_system::clock::Clock;
+use clap::{Parser, Subcommand};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Zeroes freed memory, as in the gateway: the client of the API has a token.
+#[global_allocator]
+static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
+
+/// Approves the CSRs of kubelets whose machines have attested to an attest-gateway with the same store.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The settings; paths in it are relative to it.
+    #[arg(long, global = true, value_name = "FILE", default_value = "controller.toml")]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run until SIGTERM or Ctrl-C.
+    Serve,
+    /// Check settings, pools, store, and rights at the API. Exit code 1 if serve would not start.
+    Check,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Serve => serve(&arguments.config),
+        Command::Check => print_check(&arguments.config),
+    };
+    done.unwrap_or_else(|error| {
+        // Nothing is left to report to if this fails.
+        let _ = writeln!(io::stderr(), "attest-controller: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn serve(config: &Path) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    // prctl(2) has no reason to fail.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // The API's client logs answers that it cannot read whole, with secrets.
+    let filter = EnvFilter::try_new(&settings.log_filter)?.add_directive("kube_client=off".parse()?);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .log_internal_errors(false);
+    match settings.log_format {
+        LogFormat::Text => log.with_target(false).with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        LogFormat::Json => log.json().init(),
+    }
+    runtime()?.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        run(settings, Clock::System, stop).await?;
+        tracing::info!("stopped");
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn print_check(config: &Path) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let findings = runtime()?.block_on(check(&settings, Clock::System));
+    let mut output = io::stdout().lock();
+    for finding in &findings {
+        let (word, text) = match finding {
+            Finding::Good(text) => ("ok", text),
+            Finding::Degraded(text) => ("degraded", text),
+            Finding::Error(text) => ("error", text),
+        };
+        writeln!(output, "{word}: {text}").context("standard output")?;
+    }
+    let fails = findings.iter().any(|finding| matches!(finding, Finding::Error(_)));
+    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}

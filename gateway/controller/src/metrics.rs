@@ -1,0 +1,68 @@
+//! Prometheus metrics.
+
+use std::fmt;
+
+use attest_cluster_api::WatchObserver;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The content type of [`Metrics::text`].
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// A watch of the cluster's API.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabels {
+    what: &'static str,
+}
+
+/// All metrics of the program.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    leader: Gauge,
+    watch_broken: Family<WatchLabels, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("attest_controller");
+        let (leader, watch_broken) = (Gauge::default(), Family::default());
+        registry.register("leader", "1 while this controller is the one that acts", leader.clone());
+        registry.register(
+            "cluster_watch_broken",
+            "1 while a watch of the cluster's API fails and its cached state is used",
+            watch_broken.clone(),
+        );
+        Self {
+            registry,
+            leader,
+            watch_broken,
+        }
+    }
+}
+
+impl Metrics {
+    /// Sets whether this controller is the leader.
+    pub(crate) fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+    }
+
+    /// Returns all metrics in the OpenMetrics text format.
+    ///
+    /// # Errors
+    /// Those of the encoder.
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl WatchObserver for Metrics {
+    fn watch_broken(&self, what: &'static str, broken: bool) {
+        self.watch_broken.get_or_create(&WatchLabels { what }).set(i64::from(broken));
+    }
+}

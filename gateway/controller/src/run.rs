@@ -1,0 +1,163 @@
+//! The program's life: open the store, become the leader, act until the lease is lost.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use attest_cluster_api::{Cluster, ClusterError};
+use attest_log::admin::By;
+use attest_store::settings::{EngineSettings, StoreSettings};
+use attest_store::{AnyStore, StoreError};
+use attest_system::clock::Clock;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::approval::Approver;
+use crate::health::{self, Health};
+use crate::lease::{Candidate, Timing};
+use crate::metrics::Metrics;
+use crate::pools::{Pools, PoolsError};
+use crate::settings::{Keys, Settings};
+
+/// Pause between two attempts to open the store.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Why the controller does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("listen {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cluster: {0}")]
+    Cluster(#[from] ClusterError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("pools: {0}")]
+    Pools(#[from] PoolsError),
+    /// Any key would be approved of a client that attests nothing.
+    #[error(
+        "approval.keys is \"any\", and pool {0} may give the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml is not \"refuse\"): any client that fetches it is approved for the name of a machine that boots; set approval.keys = \"attested\", or grants.nothing = \"refuse\""
+    )]
+    AnyKey(String),
+    #[error("no random bytes for the identity in the lease")]
+    Random,
+}
+
+/// Reads the pools, and refuses them where they and the settings would approve any client.
+///
+/// # Errors
+/// [`RunError::Pools`], [`RunError::AnyKey`].
+pub(crate) fn pools(settings: &Settings) -> Result<Pools, RunError> {
+    let pools = Pools::open(&settings.pools)?;
+    let approves_any = settings.approval.as_ref().is_some_and(|approval| approval.keys == Keys::Any);
+    match pools.rules().gives_credential.filter(|_| approves_any) {
+        Some(pool) => Err(RunError::AnyKey(pool)),
+        None => Ok(pools),
+    }
+}
+
+/// Runs until `stop` completes.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+    let pools = Arc::new(pools(&settings)?);
+    let health = Health::default();
+    let observer = Arc::<Metrics>::clone(&health.metrics);
+    let cluster = Arc::new(Cluster::open(&settings.access, clock, observer).await?);
+    let listen = |source| RunError::Listen {
+        address: settings.listen,
+        source,
+    };
+    let listener = TcpListener::bind(settings.listen).await.map_err(listen)?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(health::serve(listener, health.clone()));
+    tracing::info!("health and metrics: http://{}", settings.listen);
+    let mut stop = std::pin::pin!(stop);
+    let store = tokio::select! {
+        opened = open_store(&settings.store) => opened?,
+        () = &mut stop => return Ok(()),
+    };
+    health.ready.store(true, Ordering::Relaxed);
+    let by = By::controller(settings.name.as_deref());
+    let host = by.controller.clone().unwrap_or_default();
+    let approver = settings.approval.as_ref().map(|approval| Approver {
+        cluster: Arc::clone(&cluster),
+        settings: approval.clone(),
+        machine_namespace: settings.machine_namespace.clone(),
+        store: Arc::new(store),
+        clock,
+        by,
+        pools: Arc::new(move || pools.rules()),
+    });
+    let act = async || match &approver {
+        Some(approver) => approver.run().await,
+        None => {
+            tracing::warn!("approval.enabled is false: this controller does nothing");
+            std::future::pending().await
+        }
+    };
+    if settings.store.engine == EngineSettings::Embedded {
+        // The store is one gateway's, so that nobody else acts on it.
+        health.metrics.leads(true);
+        tokio::select! {
+            () = act() => {}
+            () = stop => {}
+        }
+        return Ok(());
+    }
+    let candidate = Candidate::new((cluster, clock), &settings.lease, &host, Timing::default()).map_err(|_| RunError::Random)?;
+    lead(candidate, &health.metrics, act, stop).await;
+    Ok(())
+}
+
+/// Acts whenever this controller holds the lease, until `stop` completes.
+async fn lead(mut candidate: Candidate, metrics: &Metrics, act: impl AsyncFn(), mut stop: std::pin::Pin<&mut impl Future<Output = ()>>) {
+    loop {
+        tokio::select! {
+            () = candidate.acquire() => {}
+            () = &mut stop => break,
+        }
+        metrics.leads(true);
+        tracing::info!("leader by lease, as {}", candidate.identity());
+        let lost = tokio::select! {
+            biased;
+            lost = candidate.renew_until_lost() => Some(lost),
+            () = &mut stop => None,
+            () = act() => None,
+        };
+        metrics.leads(false);
+        match lost {
+            Some(lost) => tracing::warn!("lease lost: {lost}"),
+            None => break,
+        }
+    }
+    candidate.release().await;
+}
+
+/// Opens the store once there is one and it answers.
+async fn open_store(settings: &StoreSettings) -> Result<AnyStore, StoreError> {
+    let said = AtomicBool::new(false);
+    let wait = |problem: &str| {
+        if !said.swap(true, Ordering::Relaxed) {
+            tracing::warn!("waiting for the store: {problem}");
+        }
+    };
+    loop {
+        let settings = settings.clone();
+        // A gateway makes the store.
+        let opening = tokio::task::spawn_blocking(move || match AnyStore::look(&settings)? {
+            true => AnyStore::open(&settings).map(Some),
+            false => Ok(None),
+        });
+        match opening.await.map_err(|_| StoreError::Closed)? {
+            Ok(Some(store)) => return Ok(store),
+            Ok(None) => wait("no gateway has made it yet"),
+            Err(error) if error.is_unanswered() => wait(&error.to_string()),
+            Err(error) => return Err(error),
+        }
+        sleep(RETRY_EVERY).await;
+    }
+}

@@ -1,0 +1,637 @@
+//! CSRs of kubelets at the API, with a store in which machines have attested: which the controller approves, and what it says of the others.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod controller;
+mod credential;
+mod flood;
+mod leader;
+mod outage;
+mod serving;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use attest::{EkDigest, NodeIdentity, SpkiSha256};
+use attest_controller::settings::Settings;
+use attest_machines::attested::Attested;
+use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::revocations;
+use attest_store::{Embedded, Entry, EntryKind, Store};
+use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::port::Port;
+use controller::{Controller, LIMIT};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
+use serde_json::{Value, json};
+
+const CSRS: &str = "certificatesigningrequests";
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+const BOOTSTRAPPER: (&str, &str) = ("openshift-machine-config-operator", "node-bootstrapper");
+const NAMESPACE: &str = "attest-gateway";
+const ACCOUNT: &str = "attest-controller";
+const NODE: &str = "worker-1";
+/// Settings by which machines without an attested key are approved.
+const ANY_KEY: &str = "[approval]\nenabled = true\nkeys = \"any\"";
+const DEFAULT: &str = "[approval]\nenabled = true";
+
+/// The rights that the document has the administrator give.
+fn rights() -> Vec<Value> {
+    let document = include_str!("../../../../docs/approval.md");
+    let blocks = document.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let block = blocks.into_iter().find(|block| block.contains("kind: ClusterRole\n")).unwrap();
+    block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()
+}
+
+/// The part of it about Machine objects, in their namespace.
+fn of_machines() -> Value {
+    let is_it = |object: &Value| object["kind"] == "Role" && object["metadata"]["namespace"] == "openshift-machine-api";
+    rights().into_iter().find(is_it).unwrap()
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Waits for something that becomes of the API's objects.
+async fn shown(api: &Kubernetes, what: &str, is_so: impl FnMut() -> bool) {
+    assert!(api.comes_to(LIMIT, is_so).await, "{what}: not within {} s", LIMIT.as_secs());
+}
+
+/// A machine that has attested.
+#[derive(Clone, Copy)]
+struct Machine {
+    ek: EkDigest,
+}
+
+impl Machine {
+    fn identity(self) -> NodeIdentity {
+        NodeIdentity::of_tpm(self.ek)
+    }
+}
+
+/// Enrols a machine with a name, as the administrator does.
+async fn enrolled_in(store: &dyn Store, name: &str) -> Machine {
+    let mut ek = [0; 32];
+    aws_lc_rs::rand::fill(&mut ek).unwrap();
+    let machine = Machine {
+        ek: data_encoding::HEXLOWER.encode(&ek).parse().unwrap(),
+    };
+    let record = EkRecord {
+        name: Some(name.to_owned()),
+        added: now(),
+        pools: Vec::new(),
+        removed: None,
+    };
+    enrolment::allow(store, machine.ek, record, true).await.unwrap();
+    machine
+}
+
+/// Writes what a gateway writes of an attestation that is recorded; returns the decision's id.
+async fn attested_in(store: &dyn Store, machine: Machine, name: &str, key_sha256: Option<SpkiSha256>) -> String {
+    let mut decision = [0; 16];
+    aws_lc_rs::rand::fill(&mut decision).unwrap();
+    let attested = Attested {
+        at: now(),
+        pool: "worker".to_owned(),
+        name: Some(name.to_owned()),
+        instance: None,
+        provider: None,
+        key_sha256,
+        decision: data_encoding::HEXLOWER.encode(&decision),
+    };
+    let entry = Entry {
+        id: machine.identity().as_str().to_owned(),
+        value: serde_json::to_string(&attested).unwrap(),
+    };
+    store.put(EntryKind::Attested, entry).await.unwrap();
+    attested.decision
+}
+
+struct Site {
+    api: Kubernetes,
+    controller: Controller,
+    store: Embedded,
+    bootstrapper: reqwest::Client,
+}
+
+impl Site {
+    /// A cluster with a Machine object for each of these and one of the control plane, and a controller with these settings.
+    fn with(settings: &str) -> Self {
+        let api = Kubernetes::start();
+        rights().into_iter().for_each(|object| api.put(object));
+        let can_ask = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create"]}]);
+        api.grant(BOOTSTRAPPER.0, BOOTSTRAPPER.1, &can_ask);
+        for (name, role) in [
+            ("worker-0", "worker"),
+            (NODE, "worker"),
+            ("worker-2", "worker"),
+            ("master-0", "master"),
+        ] {
+            api.put(machine(name, role, None));
+        }
+        api.put(node("worker-0"));
+        let controller = Controller::new(&api.kubeconfig(&api.token(NAMESPACE, ACCOUNT)), settings);
+        let store = Embedded::open(&controller.path("state/gateway.db")).unwrap();
+        let ca = reqwest::Certificate::from_pem(api.ca_pem().as_bytes()).unwrap();
+        let bootstrapper = reqwest::Client::builder()
+            .tls_certs_only([ca])
+            .no_proxy()
+            .pool_max_idle_per_host(0)
+            .build()
+            .unwrap();
+        Self {
+            api,
+            controller,
+            store,
+            bootstrapper,
+        }
+    }
+
+    /// With machines that attest no key.
+    fn start() -> Self {
+        let mut site = Self::with(ANY_KEY);
+        site.controller.run();
+        site
+    }
+
+    /// Starts a site whose settings say only that CSRs are approved.
+    fn by_default() -> Self {
+        let mut site = Self::with(DEFAULT);
+        site.controller.run();
+        site
+    }
+
+    /// A machine that the administrator has named, and that has attested this key for its kubelet.
+    async fn attested_with(&self, name: &str, key: &KeyPair) -> Machine {
+        let machine = self.enrolled(name).await;
+        attested_in(
+            &self.store,
+            machine,
+            name,
+            Some(SpkiSha256::of_spki(&key.subject_public_key_info())),
+        )
+        .await;
+        machine
+    }
+
+    /// A kubelet asks for its first certificate, for this key.
+    fn asks_for(&self, csr_name: &str, node: &str, key: &KeyPair) {
+        let own = csr(csr_name, CLIENT, &request_for(key, node, Vec::new()), "client auth");
+        self.api.put(by_bootstrapper(own, &[]));
+    }
+
+    async fn enrolled(&self, name: &str) -> Machine {
+        enrolled_in(&self.store, name).await
+    }
+
+    /// A machine that the administrator has named, and that has attested.
+    async fn attested(&self, name: &str) -> Machine {
+        let machine = self.enrolled(name).await;
+        self.boots(machine, name).await;
+        machine
+    }
+
+    async fn boots(&self, machine: Machine, name: &str) -> String {
+        attested_in(&self.store, machine, name, None).await
+    }
+
+    async fn revoke(&self, name: &str, reason: &str) {
+        let machine = revocations::machine(&self.store, name).await.unwrap();
+        revocations::revoke(&self.store, &machine.all, now(), Some(reason)).await.unwrap();
+    }
+
+    /// The acts of this kind that wait for a gateway to record them.
+    async fn acts(&self, verb: &str) -> Vec<Value> {
+        let waiting = self.store.outbox(None, 100).await.unwrap();
+        let acts = waiting.iter().map(|entry| serde_json::from_str::<Value>(&entry.value).unwrap());
+        acts.filter(|act| act["verb"] == verb).collect()
+    }
+
+    /// A kubelet asks for its first certificate.
+    async fn asks(&self, csr: &str, node: &str) {
+        let token = self.api.token(BOOTSTRAPPER.0, BOOTSTRAPPER.1);
+        let url = format!("{}/apis/certificates.k8s.io/v1/{CSRS}", self.api.url());
+        let sent = self
+            .bootstrapper
+            .post(url)
+            .bearer_auth(token)
+            .json(&client_csr(csr, node))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(sent.status(), 201);
+    }
+
+    fn conditions(&self, csr: &str) -> Value {
+        self.api.get(CSRS, "", csr).unwrap()["status"]["conditions"].clone()
+    }
+
+    fn is_approved(&self, csr: &str) -> bool {
+        let conditions = self.conditions(csr);
+        let all = conditions.as_array().cloned().unwrap_or_default();
+        assert!(all.iter().all(|condition| condition["type"] == "Approved"), "{all:?}");
+        !all.is_empty()
+    }
+
+    async fn wait_approved(&self, csr: &str) {
+        shown(&self.api, &format!("{csr} is approved"), || self.is_approved(csr)).await;
+    }
+
+    /// What `kubectl describe csr` shows: by what it asks for.
+    fn events(&self, csr: &str) -> Vec<Value> {
+        let uid = self.api.get(CSRS, "", csr).unwrap()["metadata"]["uid"].clone();
+        let about = |event: &Value| {
+            let object = &event["involvedObject"];
+            object["kind"] == "CertificateSigningRequest" && object["uid"] == uid && object["name"] == csr && object["namespace"].is_null()
+        };
+        let all = self.api.all("events").into_iter().filter(about).collect::<Vec<_>>();
+        assert!(all.iter().all(|event| event["metadata"]["namespace"] == "default"));
+        all
+    }
+
+    /// That a request is left as it is, for this reason and no other.
+    async fn wait_left(&self, csr: &str, code: &str) -> String {
+        let said = |event: &Value| event["message"].as_str().unwrap_or_default().starts_with(&format!("{code}: "));
+        shown(&self.api, &format!("{csr} has an event {code}"), || {
+            self.events(csr).iter().any(said)
+        })
+        .await;
+        assert_eq!(self.conditions(csr), Value::Null, "{csr}");
+        let events = self.events(csr);
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(
+            (&events[0]["type"], &events[0]["reason"]),
+            (&json!("Warning"), &json!("AttestationNotApproved"))
+        );
+        events[0]["message"].as_str().unwrap().to_owned()
+    }
+}
+
+fn machine(name: &str, role: &str, node: Option<&str>) -> Value {
+    let node = node.map_or(Value::Null, |node| json!({"kind": "Node", "name": node}));
+    let addresses = json!([{"type": "InternalDNS", "address": name}, {"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.7"}]);
+    json!({
+        "apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine",
+        "metadata": {"name": name, "namespace": "openshift-machine-api", "labels": {"machine.openshift.io/cluster-api-machine-role": role}},
+        "spec": {"providerID": "baremetalhost:///openshift-machine-api/host/1"},
+        "status": {"addresses": addresses, "nodeRef": node},
+    })
+}
+
+fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+}
+
+fn request(node: &str, names: Vec<SanType>) -> String {
+    request_for(&KeyPair::generate().unwrap(), node, names)
+}
+
+fn request_for(key: &KeyPair, node: &str, names: Vec<SanType>) -> String {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    params.subject_alt_names = names;
+    params.serialize_request(key).unwrap().pem().unwrap()
+}
+
+fn csr(name: &str, signer: &str, request: &str, usage: &str) -> Value {
+    let request = data_encoding::BASE64.encode(request.as_bytes());
+    json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"request": request, "signerName": signer, "usages": ["digital signature", usage]},
+    })
+}
+
+fn client_csr(name: &str, node: &str) -> Value {
+    csr(name, CLIENT, &request(node, Vec::new()), "client auth")
+}
+
+/// As it is in the API when this user has made it.
+fn by(mut csr: Value, user: &str, groups: &[&str]) -> Value {
+    csr["spec"]["username"] = json!(user);
+    csr["spec"]["groups"] = json!(groups);
+    csr
+}
+
+fn by_bootstrapper(csr: Value, more: &[&str]) -> Value {
+    let (namespace, name) = BOOTSTRAPPER;
+    let of_namespace = format!("system:serviceaccounts:{namespace}");
+    let groups = [&["system:serviceaccounts", &of_namespace, "system:authenticated"], more].concat();
+    by(csr, &format!("system:serviceaccount:{namespace}:{name}"), &groups)
+}
+
+fn serving_csr(name: &str, node: &str, address: [u8; 4]) -> Value {
+    let names = vec![SanType::DnsName(node.try_into().unwrap()), SanType::IpAddress(address.into())];
+    let made = csr(name, SERVING, &request(node, names), "server auth");
+    by(made, &format!("system:node:{node}"), &["system:nodes", "system:authenticated"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_machine_that_has_attested_is_approved_once_and_that_is_recorded() {
+    let site = Site::start();
+    let machine = site.enrolled(NODE).await;
+    let decision = site.boots(machine, NODE).await;
+    site.asks("csr-1", NODE).await;
+    site.wait_approved("csr-1").await;
+    let condition = &site.conditions("csr-1")[0];
+    let identity = machine.identity();
+    let message = condition["message"].as_str().unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("True"), &json!("AttestationApproved"))
+    );
+    for part in [identity.as_str(), NODE, decision.as_str()] {
+        assert!(message.contains(part), "{message}");
+    }
+    shown(&site.api, "an event says so", || site.events("csr-1").len() == 1).await;
+    assert_eq!(site.events("csr-1")[0]["type"], "Normal");
+
+    // A gateway records it.
+    let acts = site.acts("csr.approve").await;
+    assert!(acts.len() == 1 && acts[0]["by"]["controller"].is_string(), "{acts:?}");
+    let thing = &acts[0]["things"][0];
+    assert_eq!((&thing["kind"], &thing["id"]), (&json!("approval"), &json!(NODE)));
+    let after = &thing["after"];
+    assert_eq!(
+        (&after["identity"], &after["csr"], &after["attestation"]),
+        (&json!(identity.as_str()), &json!("csr-1"), &json!(decision))
+    );
+
+    // The attestation is spent: whoever asks after that has another key.
+    site.asks("csr-2", NODE).await;
+    site.wait_left("csr-2", "csr-not-attested").await;
+    // Once it has booted anew, and its node is gone, it is approved again; the one that was left is of an earlier boot then.
+    site.boots(machine, NODE).await;
+    let mut earlier = site.api.get(CSRS, "", "csr-2").unwrap();
+    earlier["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    site.api.put(earlier);
+    let mut first = site.api.get(CSRS, "", "csr-1").unwrap();
+    first["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    site.api.put(first);
+    site.asks("csr-3", NODE).await;
+    site.wait_approved("csr-3").await;
+    assert!(!site.is_approved("csr-2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_what_is_not_the_machines_stays_pending_with_an_event() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    site.asks("of-a-node", "worker-0").await;
+    site.asks("of-another-machine", "worker-2").await;
+    site.asks("of-nobody", "worker-9").await;
+    site.asks("of-the-control-plane", "master-0").await;
+    site.api
+        .put(by_bootstrapper(client_csr("in-more-groups", NODE), &["system:masters"]));
+    site.api.put(by(
+        client_csr("by-another", NODE),
+        "system:serviceaccount:default:default",
+        &["system:authenticated"],
+    ));
+    let mut usages = by_bootstrapper(client_csr("for-more", NODE), &[]);
+    usages["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);
+    site.api.put(usages);
+    let mut garbage = by_bootstrapper(client_csr("garbage", NODE), &[]);
+    garbage["spec"]["request"] =
+        json!(data_encoding::BASE64.encode(b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"));
+    site.api.put(garbage);
+    for (csr, code) in [
+        ("of-a-node", "csr-node-exists"),
+        ("of-another-machine", "csr-not-attested"),
+        ("of-nobody", "csr-not-attested"),
+        ("of-the-control-plane", "csr-control-plane"),
+        ("in-more-groups", "csr-groups"),
+        ("by-another", "csr-requester"),
+        ("for-more", "csr-usages"),
+        ("garbage", "csr-request"),
+    ] {
+        site.wait_left(csr, code).await;
+    }
+    // As whoever asks is told.
+    let config = site.controller.path("kubeconfig-of-a-person");
+    fs::write(&config, site.api.kubeconfig(site.api.admin())).unwrap();
+    let mut kubectl = Command::new("kubectl");
+    kubectl.env("HOME", site.controller.path("")).arg("--kubeconfig").arg(config);
+    let described = kubectl
+        .args(["describe", "certificatesigningrequests", "of-another-machine"])
+        .output()
+        .unwrap();
+    let described = String::from_utf8([described.stdout, described.stderr].concat()).unwrap();
+    assert!(
+        described.contains("Pending") && described.contains("csr-not-attested"),
+        "{described}"
+    );
+    // None of them is in the way of the machine's own.
+    site.asks("own", NODE).await;
+    site.wait_approved("own").await;
+    let asked = site.api.asked();
+    let written: Vec<_> = asked
+        .iter()
+        .filter(|asked| asked.user.ends_with(":attest-controller") && asked.verb == "update")
+        .collect();
+    assert_eq!(written.len(), 1, "{written:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    tokio::join!(site.asks("one", NODE), site.asks("other", NODE));
+    assert!(site.wait_left("one", "csr-duplicate").await.contains("other"));
+    assert!(site.wait_left("other", "csr-duplicate").await.contains("one"));
+    // The administrator says which is not the machine's.
+    site.api.remove(CSRS, "", "other");
+    site.wait_approved("one").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_the_machine() {
+    let site = Site::by_default();
+    let key = KeyPair::generate().unwrap();
+    let digest = SpkiSha256::of_spki(&key.subject_public_key_info());
+    site.attested_with(NODE, &key).await;
+    // Before the machine's own: it is left, and in nobody's way.
+    site.asks("before", NODE).await;
+    let said = site.wait_left("before", "csr-key-not-attested").await;
+    assert!(said.contains(&digest.to_string()), "{said}");
+    site.asks_for("own", NODE, &key);
+    site.wait_approved("own").await;
+    // And after it, when its attestation is spent.
+    site.asks("after", NODE).await;
+    site.wait_left("after", "csr-not-attested").await;
+    let acts = site.acts("csr.approve").await;
+    assert_eq!(acts[0]["things"][0]["after"]["key_sha256"], digest.to_string());
+    // Here a machine has to attest a key.
+    site.attested("worker-2").await;
+    site.asks("without", "worker-2").await;
+    site.wait_left("without", "csr-key-not-attested").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_45_who_was_revoked_is_not_approved() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    site.revoke(NODE, "stolen").await;
+    site.asks("csr-1", NODE).await;
+    assert!(site.wait_left("csr-1", "csr-revoked").await.contains("stolen"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_decide_is_theirs_and_spends_nothing() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    let mut theirs = by_bootstrapper(client_csr("theirs", "worker-2"), &[]);
+    theirs["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "NodeCSRApprove"}]});
+    site.api.put(theirs.clone());
+    let mut denied = by_bootstrapper(client_csr("denied", NODE), &[]);
+    denied["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+    site.api.put(denied.clone());
+    site.api
+        .put(by(csr("another-signers", "example.com/signer", "", "client auth"), "somebody", &[]));
+    // A kubelet renews its own, which the kube-controller-manager approves.
+    site.api.put(by(
+        client_csr("renewal", "worker-0"),
+        "system:node:worker-0",
+        &["system:nodes", "system:authenticated"],
+    ));
+    site.asks("own", NODE).await;
+    site.wait_approved("own").await;
+    for name in ["theirs", "denied", "another-signers", "renewal"] {
+        assert!(site.events(name).is_empty(), "{name}");
+    }
+    assert_eq!(site.conditions("theirs"), theirs["status"]["conditions"]);
+    assert_eq!(site.conditions("denied"), denied["status"]["conditions"]);
+    assert_eq!(site.conditions("renewal"), Value::Null);
+    // Approved by another for the same name after the machine has attested.
+    site.attested("worker-2").await;
+    site.asks("late", "worker-2").await;
+    let said = site.wait_left("late", "csr-name-taken").await;
+    assert!(said.contains("theirs"), "{said}");
+}
+
+/// Runs `check`; returns what it prints.
+fn check(site: &Site) -> String {
+    let output = site.controller.output("check");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_which_rights_are_missing() {
+    let site = Site::with(DEFAULT);
+    let said = check(&site);
+    for what in [
+        "certificate signing requests",
+        "serving certificate signing requests",
+        "nodes for approval",
+        "machines for approval",
+    ] {
+        assert!(said.contains(&format!("ok: cluster: its API tells of {what}\n")), "{said}");
+    }
+    let mut less = of_machines();
+    less["rules"] = json!([]);
+    site.api.put(less);
+    let said = check(&site);
+    let line = said.lines().find(|line| line.starts_with("degraded")).unwrap_or_default();
+    assert!(line.contains("machines for approval") && line.contains("cannot list"), "{said}");
+    // A role that lacks the rights to read a CSR whole and to list egress addresses.
+    let mut less = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
+    let rules = less["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!(["egressips"]));
+    let verbs = rules.iter_mut().find(|rule| rule["resources"] == json!([CSRS])).unwrap()["verbs"].as_array_mut();
+    verbs.unwrap().retain(|verb| verb != "get");
+    site.api.put(less);
+    let said = check(&site);
+    let line = said.lines().find(|line| line.starts_with("degraded")).unwrap_or_default();
+    assert!(
+        line.contains("certificate signing requests") && line.contains("cannot get"),
+        "{said}"
+    );
+    assert!(said.contains("egress IPs"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_approved_unless_that_is_said() {
+    let mut site = Site::with("");
+    site.controller.run();
+    site.attested(NODE).await;
+    site.asks("csr-1", NODE).await;
+    let asked = site.api.asked();
+    assert!(
+        asked
+            .iter()
+            .all(|asked| !asked.user.ends_with(":attest-controller") || !asked.resource.starts_with(CSRS)),
+        "{asked:?}"
+    );
+    assert!(!site.is_approved("csr-1") && site.events("csr-1").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_machine_objects_are_not_told_nothing_is_approved() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    let role = of_machines();
+    let mut less = role.clone();
+    less["rules"] = json!([]);
+    site.api.put(less);
+    site.api.restart(History::Lost);
+    site.controller
+        .line(|line| line.contains("machines for approval") && line.contains("cannot"));
+    site.asks("csr-1", NODE).await;
+    shown(&site.api, "it is said", || !site.events("csr-1").is_empty()).await;
+    assert!(site.wait_left("csr-1", "csr-untold").await.contains("machines"));
+    site.api.put(role);
+    site.wait_approved("csr-1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_health_and_metrics_and_nothing_else() {
+    let site = Site::by_default();
+    site.attested(NODE).await;
+    site.asks("csr-1", NODE).await;
+    site.wait_left("csr-1", "csr-key-not-attested").await;
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/metrics", 200),
+        ("/", 404),
+        ("/v1/attest", 404),
+    ] {
+        assert_eq!(site.controller.get(path).await.0, status, "{path}");
+    }
+    let (_, metrics) = site.controller.get("/metrics").await;
+    for line in [
+        "attest_controller_leader 1\n",
+        "attest_controller_cluster_watch_broken{what=\"nodes for approval\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_for_a_store_that_no_gateway_has_made() {
+    let mut site = Site::with(DEFAULT);
+    drop(std::mem::replace(
+        &mut site.store,
+        Embedded::open(&site.controller.path("other.db")).unwrap(),
+    ));
+    for file in fs::read_dir(site.controller.path("state")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    site.controller.run();
+    site.controller.line(|line| line.contains("no gateway has made it yet"));
+    assert_eq!(
+        (site.controller.get("/healthz").await.0, site.controller.get("/readyz").await.0),
+        (200, 503)
+    );
+    assert!(!site.controller.path("state/gateway.db").exists());
+    site.store = Embedded::open(&site.controller.path("state/gateway.db")).unwrap();
+    let key = KeyPair::generate().unwrap();
+    site.attested_with(NODE, &key).await;
+    site.asks_for("own", NODE, &key);
+    site.wait_approved("own").await;
+    assert!(site.controller.stop().success());
+}

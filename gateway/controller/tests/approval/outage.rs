@@ -1,0 +1,48 @@
+//! An API that is away, and a controller that is restarted.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_away_or_forgets_its_history_delays_it() {
+    let site = Site::start();
+    site.attested(NODE).await;
+    for history in [History::Kept, History::Lost] {
+        site.api.disturb(Disturbance::Down);
+        let name = format!("csr-{history:?}").to_lowercase();
+        let node = if history == History::Kept { NODE } else { "worker-2" };
+        if history == History::Lost {
+            site.attested(node).await;
+        }
+        site.api.put(by_bootstrapper(client_csr(&name, node), &[]));
+        site.api.restart(history);
+        site.wait_approved(&name).await;
+    }
+    site.api.disturb(Disturbance::Status(503));
+    site.attested("worker-3").await;
+    site.api.put(machine("worker-3", "worker", None));
+    site.api.put(by_bootstrapper(client_csr("csr-3", "worker-3"), &[]));
+    site.api.recover();
+    site.wait_approved("csr-3").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_spent_and_not_told_is_told_when_the_api_takes_it_also_after_a_restart() {
+    let mut site = Site::start();
+    site.attested(NODE).await;
+    let roles: Vec<Value> = rights().into_iter().filter(|object| object["kind"] == "ClusterRole").collect();
+    let mut less = roles[0].clone();
+    let rules = less["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!(["signers"]));
+    assert!(rules.len() < roles[0]["rules"].as_array().unwrap().len());
+    site.api.put(less);
+    site.asks("csr-1", NODE).await;
+    site.controller
+        .line(|line| line.contains("CSRs are not approved at the moment") && line.contains("signerName"));
+    assert!(!site.is_approved("csr-1"));
+    assert_eq!(site.acts("csr.approve").await.len(), 1);
+    site.controller.kill();
+    site.api.put(roles[0].clone());
+    site.controller.run();
+    site.wait_approved("csr-1").await;
+    assert_eq!(site.acts("csr.approve").await.len(), 1);
+}

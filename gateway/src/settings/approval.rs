@@ -1,0 +1,85 @@
+//! `[approval]`: what `attest-controller`, which approves CSRs of kubelets, needs from the gateway.
+
+use attest::challenge::is_pool_name;
+use serde::Deserialize;
+
+use super::Fault;
+
+/// Most pools that can be named.
+const POOLS_LIMIT: usize = 100;
+
+/// The part of the gateway in the approval of CSRs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalSettings {
+    /// The pools whose machines `attest-controller` approves. None: attestations are not kept for it.
+    pub pools: Vec<String>,
+    /// Whether nodes of these pools attest the key of their kubelet.
+    pub kubelet_keys: bool,
+}
+
+impl ApprovalSettings {
+    /// Whether attestations are kept in the store for `attest-controller`: those of all pools, so that it can say that a machine is of another one.
+    #[must_use]
+    pub const fn notes_attested(&self) -> bool {
+        !self.pools.is_empty()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ApprovalSection {
+    pools: Vec<String>,
+    kubelet_keys: bool,
+}
+
+impl Default for ApprovalSection {
+    fn default() -> Self {
+        Self {
+            pools: Vec::new(),
+            kubelet_keys: true,
+        }
+    }
+}
+
+pub(super) fn checked(section: ApprovalSection) -> Result<ApprovalSettings, Fault> {
+    let ApprovalSection { pools, kubelet_keys } = section;
+    if pools.len() > POOLS_LIMIT {
+        return Err(("approval.pools", format!("{} pools", pools.len()), "100 pools at most"));
+    }
+    if let Some(pool) = pools.iter().find(|pool| !is_pool_name(pool)) {
+        let allowed = "names of pools: lower-case letters, digits, '-' and '.' only, at most 63";
+        return Err(("approval.pools", format!("{pool:?}"), allowed));
+    }
+    Ok(ApprovalSettings { pools, kubelet_keys })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ApprovalSettings, String> {
+        let section: ApprovalSection = toml::from_str(text).map_err(|error| error.to_string())?;
+        checked(section).map_err(|(key, found, allowed)| format!("{key} is {found}; {allowed}"))
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_controller_unless_pools_are_named() {
+        assert!(!parse("").unwrap().notes_attested());
+        let settings = parse("pools = [\"worker\"]").unwrap();
+        assert!(settings.notes_attested() && settings.kubelet_keys);
+    }
+
+    #[test]
+    fn refuses_values_that_make_no_sense() {
+        for (text, expected) in [
+            ("pools = [\"A/b\"]", "approval.pools is"),
+            ("pools = true", "invalid type"),
+            ("enabled = true", "unknown field"),
+            ("kubelet_keys = \"any\"", "invalid type"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

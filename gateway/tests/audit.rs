@@ -183,6 +183,12 @@ async fn attack_34_every_altered_field_is_found() {
         (TRUSTED, "/config_sha256", json!("00"), "config_sha256 does not"),
         (TRUSTED, "/spec_version", json!("3.4.0"), "spec_version does not"),
         (TRUSTED, "/basis", Value::Null, "comes out as cannot"),
+        (
+            TRUSTED,
+            "/recorded_late",
+            json!("unanswered"),
+            "recorded_late does not belong there",
+        ),
         (TRUSTED, "/basis/challenge/pool", json!("infra"), "pool is"),
         (
             TRUSTED,
@@ -247,6 +253,28 @@ async fn attack_34_every_altered_field_is_found() {
         missed.extend(log.misses(line, field, &value, said));
     }
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+}
+
+/// Whoever alters a log cannot get rid of evidence by saying that it was recorded late: what the decision earned was used.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_34_what_was_recorded_late_is_checked_as_far_as_it_is_there() {
+    let log = Log::written().await;
+    let late = |answered: &str, terms: bool| {
+        let mut records = log.records.clone();
+        let record = records[TRUSTED].as_object_mut().unwrap();
+        record.remove("basis");
+        record.insert("recorded_late".to_owned(), json!(answered));
+        if !terms {
+            record.remove("ticket");
+        }
+        records.iter().map(Value::to_string).collect::<Vec<_>>()
+    };
+    let (sound, table) = log.audit(&late("unanswered", true));
+    assert!(!sound && table.contains("its ticket was never sent"), "{table}");
+    let (sound, table) = log.audit(&late("unknown", true));
+    assert!(sound && table.contains("was recorded late, without its evidence"), "{table}");
+    let (sound, table) = log.audit(&late("unknown", false));
+    assert!(!sound && table.contains("ticket is missing"), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

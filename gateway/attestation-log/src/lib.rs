@@ -58,7 +58,7 @@ pub use kept::{GivenUp, Kept, last_chain, standing};
 pub use likeness::{Difference, Likened, LikenessError, Likenesses, event_log};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use reason::{NEXT_STEP, command_for, refused_for, served_for, trusted_by, with_before, with_next_step};
-pub use record::{DecidedBy, Decision, NotAttested, Record, Shown, TicketTerms, Verdict, WAITED, decision_id};
+pub use record::{DecidedBy, Decision, NotAttested, Record, RecordedLate, Shown, TicketTerms, Verdict, WAITED, decision_id};
 pub use removal::{KeptLines, Past, Removal, Span};
 pub use replica_name::{is_replica_name, replica_name};
 pub use retention::{Held, KEPT_NAME, PendingDecisions, Retention, RetentionError, Rule, Tended, kept_file};

@@ -144,9 +144,9 @@ pub struct Record<C = Claims, B = Basis> {
     /// Of a ticket's use after it had expired: how long after, seconds. It was not used before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_seconds: Option<u64>,
-    /// Whether it was recorded late, because its gateway ended or could not write before: the node has not got this answer, and its evidence was not kept.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unanswered: bool,
+    /// Of a decision that was recorded late, because its gateway ended or could not write before: whether the node has got the answer. Its evidence was not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded_late: Option<RecordedLate>,
     /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
@@ -176,6 +176,16 @@ pub struct Record<C = Claims, B = Basis> {
     /// Whether the administrator, or the store, knows the machine that is refused: then it is recorded, however often. Not written.
     #[serde(skip)]
     pub known: bool,
+}
+
+/// Whether the node has got the answer to a decision that was recorded late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedLate {
+    /// The node has not got it.
+    Unanswered,
+    /// That stands in lines that are missing, or in another gateway's log.
+    Unknown,
 }
 
 /// A new decision's id: 128 random bits. `None` if the system's random generator fails.
@@ -232,7 +242,7 @@ impl<C, B> Record<C, B> {
             use_number: None,
             again: false,
             late_seconds: None,
-            unanswered: false,
+            recorded_late: None,
             not_attested: None,
             user_agent: None,
             pointer_authorities: None,

@@ -226,7 +226,8 @@ pub fn approve(
         Some(entry) => read::<Attested>(EntryKind::Attested, entry)? == *attested,
         None => false,
     };
-    if !stands || held(transaction, name, Some(machine))? != *judged {
+    // Until the log has the attestation, nothing is approved for it.
+    if !stands || transaction.is_pending(&attested.decision)? || held(transaction, name, Some(machine))? != *judged {
         return Ok(false);
     }
     transaction.remove(EntryKind::Attested, identity)?;

@@ -14,4 +14,4 @@ pub use acting::Acting;
 pub use checkpoints::{GivingUp, Keeping, Signs, give_up, keep, keep_checkpoint, kept, missing, of_other_keys};
 pub use journal::{position, replacement, with_store};
 pub use outbox::{TakeError, Taken, take};
-pub use pending::{PendingIn, Resolved, resolve, resolve_pending, wanted};
+pub use pending::{PendingIn, Resolved, Unrecorded, resolve_pending};

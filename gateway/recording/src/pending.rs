@@ -11,7 +11,15 @@ pub struct Resolved {
     /// How many uses were given back: their decisions are not in the log, so nobody got anything for them.
     pub given_back: usize,
     /// The decisions that are not in the log. A use that counts still stays used: the log does not reach back to it without a gap.
-    pub unrecorded: Vec<Pending>,
+    pub unrecorded: Vec<Unrecorded>,
+}
+
+/// A decision that is not in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unrecorded {
+    pub pending: Pending,
+    /// Whether its answer was not sent: not known where lines are missing, or another gateway's log may have it.
+    pub is_unanswered: bool,
 }
 
 /// Settles the decisions that are in the log, and gives back the uses of those that are not. Where the log begins too late to tell, or lines are missing
@@ -20,7 +28,7 @@ pub struct Resolved {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pending>, missing: &[Point]) -> Result<Resolved, StoreError> {
+async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pending>, missing: &[Point]) -> Result<Resolved, StoreError> {
     let mut resolved = Resolved::default();
     for mut pending in pending {
         let DecisionRecord { decision, at, .. } = &pending.decided;
@@ -33,7 +41,8 @@ pub async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pen
             pending.has_use = false;
             resolved.given_back += 1;
         }
-        resolved.unrecorded.push(pending);
+        let is_unanswered = is_whole && !pending.adopted;
+        resolved.unrecorded.push(Unrecorded { pending, is_unanswered });
     }
     Ok(resolved)
 }
@@ -56,8 +65,7 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
 }
 
 /// These decisions, as the log looks for them.
-#[must_use]
-pub fn wanted(pending: &[Pending]) -> Vec<PendingDecision> {
+fn wanted(pending: &[Pending]) -> Vec<PendingDecision> {
     let decided = pending.iter().map(|pending| &pending.decided);
     let wanted = decided.map(|DecisionRecord { decision, at, .. }| PendingDecision {
         id: decision.clone(),
@@ -126,12 +134,14 @@ mod tests {
         decided.unwrap();
         let resolved = resolve_pending(&store, &file, &[]).await.unwrap();
         // Whoever has recorded it settles it; until then it is found again.
-        assert_eq!(store.pending().await.unwrap(), resolved.unrecorded);
+        let left: Vec<Pending> = resolved.unrecorded.iter().map(|left| left.pending.clone()).collect();
+        assert_eq!(store.pending().await.unwrap(), left);
         let again = resolve_pending(&store, &file, &[]).await.unwrap();
         assert_eq!((again.given_back, &again.unrecorded), (0, &resolved.unrecorded), "given back once");
         let good = matches!(store.spend(thing("a")).await.unwrap(), Spend::Granted { .. });
         assert_eq!(resolved.given_back, usize::from(good));
-        assert!(resolved.unrecorded.iter().all(|pending| pending.has_use != good));
+        let told = |left: &Unrecorded| (left.pending.has_use, left.is_unanswered) == (!good, good);
+        assert!(resolved.unrecorded.iter().all(told));
         good
     }
 

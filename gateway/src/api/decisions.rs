@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest_log::{JournalError, LargeParts, Record, Recorded, Verdict};
+use attest_log::{Decision, JournalError, LargeParts, Record, Recorded, Verdict};
 use attest_store::{DecisionRecord, Store};
 use axum::response::{IntoResponse, Response};
 
@@ -46,7 +46,7 @@ impl Decisions {
         if is_pending(&record) {
             match &recorded {
                 Ok(_) => self.store.settle(&record.id),
-                Err(_) => self.give_back(&record.id).await,
+                Err(_) => self.abandon(&record).await,
             }
         }
         recorded
@@ -72,11 +72,16 @@ impl Decisions {
         self.answer(Decided { record, kept, outcome }).await
     }
 
-    /// Gives back the use that a decision has made whose answer is not sent.
-    pub(super) async fn give_back(&self, decision: &str) {
-        if let Err(error) = self.store.give_back(decision).await {
-            // It is given back as soon as the store can be reached, or at the next start.
-            tracing::error!(%error, decision, "cannot give back the use of a ticket or token yet");
+    /// Gives up a decision whose answer cannot be sent: its use is given back, and it is recorded later. A config whose use is free again has changed nothing.
+    pub(super) async fn abandon(&self, record: &Record) {
+        self.recorder.is_unwritten(record.id.clone());
+        match self.store.give_back(&record.id).await {
+            Ok(true) if record.decision == Decision::Config => self.store.settle(&record.id),
+            Ok(_) => {}
+            Err(error) => {
+                // It is given back as soon as the store can be reached, or at the next start.
+                tracing::error!(%error, decision = record.id, "cannot give back the use of a ticket or token yet");
+            }
         }
     }
 }

@@ -2,9 +2,11 @@
 
 mod counted;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, WouldRefuse, word};
+use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, word};
+use attest_recording::Unrecorded;
 use attest_store::Pending;
 use counted::{Recording, Strangers};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
@@ -12,8 +14,9 @@ use serde_json::Value;
 
 use crate::metrics::Metrics;
 
-/// The alert of a decision that was recorded after its gateway had ended, or had not been able to write.
-const NOT_ANSWERED: &str = "recorded late: the node has not got this answer, and its evidence was not kept";
+/// Alerts of decisions that were recorded after their gateway had ended, or had not been able to write.
+const UNANSWERED: &str = "recorded late: the node has not got this answer, and its evidence was not kept";
+const UNKNOWN: &str = "recorded late: whether the node has got this answer stands in lines that are missing, or in another gateway's log; its evidence was not kept";
 
 /// Records decisions, within the budgets of those who prove nothing.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub struct Recorder {
     journal: Arc<Journal>,
     metrics: Arc<Metrics>,
     strangers: Strangers,
+    /// The decisions that could not be written, and that the store keeps until they are.
+    unwritten: Mutex<BTreeSet<String>>,
 }
 
 impl Recorder {
@@ -31,7 +36,24 @@ impl Recorder {
             journal,
             metrics,
             strangers: Strangers::default(),
+            unwritten: Mutex::default(),
         }
+    }
+
+    /// Notes a decision that could not be written.
+    pub fn is_unwritten(&self, decision: String) {
+        self.unwritten().insert(decision);
+    }
+
+    /// Whether a decision that the store keeps is to be recorded by [`Recorder::record_pending`]: it could not be written, or was another gateway's. Any other
+    /// is under way, however long that takes, and is recorded by whoever decides it.
+    #[must_use]
+    pub fn is_left(&self, pending: &Pending) -> bool {
+        pending.adopted || self.unwritten().contains(&pending.decided.decision)
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a decision durable, as [`Journal::record`] does. Of decisions beyond the budget for them, a line says beforehand that they are counted,
@@ -66,23 +88,36 @@ impl Recorder {
         Ok(recorded)
     }
 
-    /// Records a decision that the store has kept, because its gateway ended, or could not write, before it was recorded. Its node has no answer. A config
-    /// whose use was given back has changed nothing, and needs no line. Returns whether there is one.
+    /// Records a decision that the store has kept, because its gateway ended, or could not write, before it was recorded. A config whose use was given back has
+    /// changed nothing, and needs no line. Returns whether there is one; `None` if it cannot be read, and stays in the store.
     ///
     /// # Errors
     /// [`JournalError`]: it stays in the store.
-    pub async fn record_pending(&self, pending: &Pending) -> Result<bool, JournalError> {
-        let mut record: Record<Value, Value> = serde_json::from_str(&pending.decided.record)?;
-        if !pending.has_use {
-            if record.decision == Decision::Config {
-                return Ok(false);
+    pub async fn record_pending(&self, unrecorded: &Unrecorded) -> Result<Option<bool>, JournalError> {
+        let Unrecorded { pending, is_unanswered } = unrecorded;
+        let decision = &pending.decided.decision;
+        let mut record: Record<Value, Value> = match serde_json::from_str(&pending.decided.record) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(%error, decision, "a decision that the store keeps cannot be read, and is not recorded");
+                return Ok(None);
             }
-            (record.use_number, record.again) = (None, false);
+        };
+        let needs_line = pending.has_use || record.decision != Decision::Config;
+        if needs_line {
+            if !pending.has_use {
+                (record.use_number, record.again) = (None, false);
+            }
+            let (late, alert) = match is_unanswered {
+                true => (RecordedLate::Unanswered, UNANSWERED),
+                false => (RecordedLate::Unknown, UNKNOWN),
+            };
+            record.recorded_late = Some(late);
+            record.alerts.push(alert.to_owned());
+            self.journal.record_late(&record).await?;
         }
-        record.unanswered = true;
-        record.alerts.push(NOT_ANSWERED.to_owned());
-        self.journal.record_late(&record).await?;
-        Ok(true)
+        self.unwritten().remove(decision);
+        Ok(Some(needs_line))
     }
 
     /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use attest_log::{Blobs, Decision, LogKey, SegmentLimits, Signer, Verdict};
 use attest_recording::with_store;
-use attest_store::{Embedded, EntryKind, Spendable, Store};
+use attest_store::{DecisionRecord, Embedded, EntryKind, Spendable, Store};
 
 use super::*;
 
@@ -49,4 +49,38 @@ async fn what_is_only_counted_is_not_told_either_before_what_it_used_up_is_durab
     counted(Decision::Config).await.unwrap();
     let refused = counted(Decision::Evidence).await;
     assert!(matches!(refused, Err(JournalError::Failed)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_is_under_way_is_left_to_whoever_decides_it_and_what_cannot_be_read_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::new(Arc::new(open(folder.path())), Arc::default());
+    let mut record = Record::<Value, Value>::new("d".to_owned(), Decision::Evidence, 0, "127.0.0.1:1".to_owned(), "worker".to_owned());
+    record.verdict = Verdict::Trusted;
+    let kept = |record: String, adopted| Pending {
+        decided: DecisionRecord {
+            decision: "d".to_owned(),
+            at: 0,
+            record,
+        },
+        has_use: false,
+        adopted,
+    };
+    let text = serde_json::to_string(&record).unwrap();
+    let pending = kept(text.clone(), false);
+    assert!(!recorder.is_left(&pending) && recorder.is_left(&kept(text, true)));
+    recorder.is_unwritten("d".to_owned());
+    assert!(recorder.is_left(&pending));
+    let unread = Unrecorded {
+        pending: kept("{\"id\":\"d\"}".to_owned(), false),
+        is_unanswered: true,
+    };
+    assert_eq!(recorder.record_pending(&unread).await.unwrap(), None);
+    assert!(recorder.is_left(&pending));
+    let read = Unrecorded {
+        pending: pending.clone(),
+        is_unanswered: true,
+    };
+    assert_eq!(recorder.record_pending(&read).await.unwrap(), Some(true));
+    assert!(!recorder.is_left(&pending), "once");
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use attest::UnixTime;
 #[cfg(feature = "cluster")]
 use attest_cluster_api::Cluster;
+use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
-use attest_log::{FoundDecisions, JournalError};
-use attest_recording::{Acting, TakeError, Taken, take};
-use attest_store::{Pending, Store, StoreError, Tended, Tending, Turn};
+use attest_recording::{Acting, TakeError, Taken, Unrecorded, take};
+use attest_store::{Store, StoreError, Tended, Tending, Turn};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -75,10 +75,8 @@ const LEAVE_OUTBOX: Duration = Duration::from_secs(10);
 /// all.
 const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether decisions wait in the store that should be recorded.
-const RECORD_OVERDUE_EVERY: Duration = Duration::from_secs(60);
-/// A decision is recorded by then, however long its request has waited.
-const OVERDUE: Duration = Duration::from_secs(600);
+/// How often it is looked whether decisions wait in the store that could not be written.
+const RECORD_UNWRITTEN_EVERY: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether the gateway goes by other files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
@@ -97,7 +95,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
     tasks.spawn(take_outbox(Arc::clone(gateway)));
-    tasks.spawn(record_overdue(Arc::clone(gateway)));
+    tasks.spawn(record_unwritten(Arc::clone(gateway)));
     tasks.spawn(look_at_files(Arc::clone(gateway), standing));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
@@ -232,50 +230,49 @@ async fn take_outbox(gateway: Arc<Gateway>) {
     }
 }
 
-/// Records decisions that have waited for long, because the log could not be written.
-async fn record_overdue(gateway: Arc<Gateway>) {
-    let mut every = tokio::time::interval(RECORD_OVERDUE_EVERY);
+/// Records decisions that could not be written, and those that were another gateway's.
+async fn record_unwritten(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(RECORD_UNWRITTEN_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut log = TaskLog::new("record decisions that were not recorded in time; they wait in the store");
+    let mut log = TaskLog::new("record decisions that could not be written; they wait in the store");
     loop {
         every.tick().await;
-        log.note(try_record_overdue(&gateway).await);
+        log.note(try_record_unwritten(&gateway).await);
     }
 }
 
-async fn try_record_overdue(gateway: &Gateway) -> Result<(), RecordPendingError> {
-    let latest = gateway.clock.now().as_secs().saturating_sub(OVERDUE.as_secs());
+/// Decisions under way are left alone, however long that takes.
+async fn try_record_unwritten(gateway: &Gateway) -> Result<(), RecordPendingError> {
+    let recorder = &gateway.recorder;
     let pending = gateway.store.pending().await?.into_iter();
-    let overdue: Vec<Pending> = pending.filter(|pending| pending.decided.at < latest).collect();
-    if overdue.is_empty() {
-        return Ok(());
-    }
-    let (log, wanted) = (gateway.settings.attestation_log(), attest_recording::wanted(&overdue));
-    let found = gateway.journal.aside(move || FoundDecisions::of(&log, &wanted)).await;
-    let found = found.ok_or(JournalError::Failed)??;
-    // Whether the log is whole was looked at when the gateway began, and nothing is given back here that was not then.
-    let resolved = attest_recording::resolve(&*gateway.store, &found, overdue, &[]).await?;
-    record_pending(&gateway.recorder, &*gateway.store, &resolved.unrecorded).await?;
+    let unwritten = pending.filter(|pending| recorder.is_left(pending));
+    let unrecorded: Vec<Unrecorded> = unwritten
+        .map(|pending| Unrecorded {
+            is_unanswered: !pending.adopted,
+            pending,
+        })
+        .collect();
+    record_pending(recorder, &*gateway.store, &unrecorded).await?;
     Ok(())
 }
 
 /// Why decisions that the store keeps are not recorded.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RecordPendingError {
+enum RecordPendingError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("the attestation log cannot be read: {0}")]
-    Log(#[from] std::io::Error),
 }
 
 /// Records these decisions; returns how many lines that are.
-pub(super) async fn record_pending(recorder: &Recorder, store: &dyn Store, pending: &[Pending]) -> Result<usize, JournalError> {
+pub(super) async fn record_pending(recorder: &Recorder, store: &dyn Store, unrecorded: &[Unrecorded]) -> Result<usize, JournalError> {
     let mut lines = 0;
-    for one in pending {
-        lines += usize::from(recorder.record_pending(one).await?);
-        store.settle(&one.decided.decision);
+    for one in unrecorded {
+        if let Some(line) = recorder.record_pending(one).await? {
+            lines += usize::from(line);
+            store.settle(&one.pending.decided.decision);
+        }
     }
     Ok(lines)
 }

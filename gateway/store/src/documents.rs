@@ -94,6 +94,9 @@ pub(super) struct PendingDocument {
     pub replica: Option<String>,
     /// What the attestation log gets of it, if the gateway ends before it has written its own.
     pub record: String,
+    /// Whether another gateway's log may have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
     /// The use that it has made, until that is given back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<UseOfDecision>,
@@ -112,7 +115,7 @@ pub(super) struct UseOfDecision {
     /// Whether the holder had made it before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
-    /// Whether it is never given back: another gateway's log says what came of it.
+    /// Whether it is never given back: its answer may have been sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
 }

@@ -224,6 +224,8 @@ pub struct Pending {
     pub decided: DecisionRecord,
     /// Whether a use that it has made counts.
     pub has_use: bool,
+    /// Whether it was another gateway's, whose log may have it.
+    pub adopted: bool,
 }
 
 /// An entry of the store.

@@ -174,7 +174,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
         range = keys::after(&last.key, &range);
         for pair in &pairs {
             let mut part = Part::new(connection);
-            let done = uses::keep(&mut part, &pair.key);
+            let done = uses::adopt(&mut part, &pair.key);
             part.end(done)?;
         }
     }

@@ -124,6 +124,15 @@ impl<'t> EntryTransaction<'t> {
         Ok(self.reach(done)?.is_some())
     }
 
+    /// Returns whether the attestation log does not have a decision yet.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn is_pending(&mut self, decision: &str) -> Result<bool, StoreError> {
+        let done = self.keys.get(&keys::pending(decision));
+        Ok(self.reach(done)?.is_some())
+    }
+
     /// Keeps a decision until the attestation log has it ([`super::Store::settle`]), with the use that this transaction has made.
     ///
     /// # Errors
@@ -134,6 +143,7 @@ impl<'t> EntryTransaction<'t> {
             at,
             replica: self.replica.map(str::to_owned),
             record,
+            adopted: false,
             made: self.made.clone(),
         };
         let done = write(self.keys, &keys::pending(&decision), &document);

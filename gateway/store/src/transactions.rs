@@ -75,7 +75,7 @@ async fn adopt(engine: &impl Engine, is_one: impl Fn(&PendingDocument) -> bool) 
                 Some(found) if found == document && !served => {
                     let replica = own.clone();
                     write(transaction, &key, &PendingDocument { replica, ..found })?;
-                    uses::keep(transaction, &key)
+                    uses::adopt(transaction, &key)
                 }
                 _ => Ok(()),
             }
@@ -123,13 +123,18 @@ impl<E: Engine + 'static> Store for E {
         let mut found = Vec::new();
         for KeyValue { key, value } in all(self, keys::pendings()).await? {
             let PendingDocument {
-                at, replica, record, made, ..
+                at,
+                replica,
+                record,
+                adopted,
+                made,
+                ..
             } = parse(&key, &value)?;
             if replica.as_deref() == self.replica() {
                 let decision = last(&key)?;
                 let decided = DecisionRecord { decision, at, record };
                 let has_use = made.is_some();
-                found.push(Pending { decided, has_use });
+                found.push(Pending { decided, has_use, adopted });
             }
         }
         found.sort_by(|a, b| (a.decided.at, &a.decided.decision).cmp(&(b.decided.at, &b.decided.decision)));

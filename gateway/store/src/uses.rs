@@ -167,13 +167,15 @@ pub(super) fn give_back(transaction: &mut dyn Transaction, made: &UseOfDecision)
     Ok(true)
 }
 
-/// Keeps the use that a decision, under this key, has made: it is never given back.
-pub(super) fn keep(transaction: &mut dyn Transaction, pending: &str) -> Result<(), Unfinished> {
+/// Notes of a decision, under this key, that another gateway's log may have it: the use that it has made is never given back.
+pub(super) fn adopt(transaction: &mut dyn Transaction, pending: &str) -> Result<(), Unfinished> {
     let Some(mut document) = read::<PendingDocument>(transaction, pending)? else {
         return Ok(());
     };
-    let Some(made) = &mut document.made else { return Ok(()) };
-    made.kept = true;
+    document.adopted = true;
+    if let Some(made) = &mut document.made {
+        made.kept = true;
+    }
     write(transaction, pending, &document)
 }
 

@@ -135,7 +135,7 @@ async fn attack_27_who_is_judged_anew_keeps_instance_and_name_meanwhile() {
         }
         at += 1;
     }
-    assert!(at >= 3, "{at} transactions");
+    assert!(at >= 4, "{at} transactions");
 }
 
 #[tokio::test(flavor = "multi_thread")]

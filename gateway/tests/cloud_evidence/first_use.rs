@@ -164,12 +164,12 @@ fn decided(id: &str) -> DecisionRecord {
     evidence(id, now() + 1, "ab".repeat(32).parse().unwrap())
 }
 
-/// Asserts that the log has this decision once, recorded late.
-fn has_late(gateway: &Gateway, is_it: impl Fn(&Value) -> bool) {
+/// Asserts that the log has this decision once, recorded late, and whether its node has got the answer.
+fn has_late(gateway: &Gateway, answered: &str, is_it: impl Fn(&Value) -> bool) {
     let records = gateway.records();
     let late: Vec<_> = records.iter().filter(|record| is_it(record)).collect();
     assert_eq!(late.len(), 1, "{records:?}");
-    is_recorded_late(late[0]);
+    is_recorded_late(late[0], answered);
 }
 
 /// Its instance and name are its own from the decision on: that stands, and is recorded by the next start.
@@ -186,7 +186,7 @@ async fn attack_27_who_was_trusted_and_not_answered_keeps_its_instance_and_name(
     node.attest(&gateway, &[Kind::Gcp]).await.refused(503, "unavailable");
     gateway.kill();
     gateway.run();
-    has_late(&gateway, |record| record["decision"] == "evidence");
+    has_late(&gateway, "unknown", |record| record["decision"] == "evidence");
     let list = gateway.command(&["node", "list"]);
     assert!(list.contains("worker-0") && list.contains(GCP_IDENTITY), "{list}");
     let pod = Machine::another();
@@ -208,7 +208,7 @@ async fn attack_27_what_a_decision_had_claimed_before_a_crash_stands_and_is_reco
     drop(store);
     gateway.run();
     gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
-    has_late(&gateway, |record| record["id"] == *decision);
+    has_late(&gateway, "unanswered", |record| record["id"] == *decision);
     site::refused(
         &gateway,
         &Machine::another().attest(&gateway, &[Kind::Gcp]).await,

@@ -167,7 +167,7 @@ async fn attack_44_evidence_that_takes_nothing_is_judged_by_what_stands_at_the_e
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_who_loses_an_instance_while_it_attests_again_gets_no_ticket() {
-    for steps in 0..2 {
+    for steps in 0..3 {
         let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
         gateway.run();
         let pod = Machine::another();
@@ -185,8 +185,8 @@ async fn attack_27_who_loses_an_instance_while_it_attests_again_gets_no_ticket()
     }
 }
 
-/// It is looked who vouches for its TPM, and what the token is called; then it is decided.
-const TRANSACTIONS_OF_ONE: usize = 3;
+/// Transactions of one attestation: its challenge, who vouches for its TPM, what the token is called, and the decision.
+const TRANSACTIONS_OF_ONE: usize = 4;
 
 /// What is told of a TPM whose counters ran backwards is told though the evidence is judged anew.
 #[tokio::test(flavor = "multi_thread")]
@@ -204,7 +204,7 @@ async fn attack_07_counters_that_run_backwards_are_told_though_the_token_changes
     let ek: EkDigest = digest(&case).parse().unwrap();
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
     // The second time, the allowlist's entry is another when it is decided: it says when the machine was added.
-    let stand_in = after(&store, TRANSACTIONS_OF_ONE + 2, move |store| async move {
+    let stand_in = after(&store, 2 * TRANSACTIONS_OF_ONE - 1, move |store| async move {
         let found = store.get(EntryKind::Ek, &ek.to_string()).await.unwrap().unwrap();
         let mut record: enrolment::EkRecord = serde_json::from_str(&found.value).unwrap();
         record.added += 1;

@@ -171,7 +171,7 @@ async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_att
         .filter(|record| record["id"] == unanswered)
         .collect();
     assert_eq!(late.len(), 1, "{late:?}");
-    is_recorded_late(&late[0]);
+    is_recorded_late(&late[0], "unanswered");
     // Both have attested, whatever the node was told: their kubelets ask with what they have.
     site.asks("csr-1", NODE, &KeyPair::generate().unwrap());
     site.asks("csr-2", "worker-2", &KeyPair::generate().unwrap());

@@ -179,6 +179,15 @@ pub fn pending_at(decision: &str, at: u64) -> Pending {
     Pending {
         decided: decided_at(decision, at),
         has_use: true,
+        adopted: false,
+    }
+}
+
+/// As [`pending_at`]; it was another gateway's.
+pub fn adopted_at(decision: &str, at: u64) -> Pending {
+    Pending {
+        adopted: true,
+        ..pending_at(decision, at)
     }
 }
 

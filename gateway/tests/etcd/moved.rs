@@ -7,7 +7,7 @@ use cloud_fixtures::etcd::signal;
 use super::gateways::gateway;
 use super::house::{backup, copy, gateway as embedded_gateway, refusal};
 use super::*;
-use crate::conformance::{decided_at, pending_at, use_for, would_spend};
+use crate::conformance::{adopted_at, decided_at, use_for, would_spend};
 use crate::support::kubelet::embedded;
 use crate::support::pending::{evidence, is_recorded_late};
 use crate::support::{Gateway, POOL, bearer, now};
@@ -141,7 +141,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
         for lost in LOST {
             let late: Vec<_> = records.iter().filter(|record| record["id"] == lost).collect();
             assert_eq!(late.len(), 1, "{records:?}");
-            is_recorded_late(late[0]);
+            is_recorded_late(late[0], "unknown");
         }
         gateway.terminate();
         assert!(gateway.wait().success());
@@ -170,7 +170,7 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
         assert_eq!(would.unwrap(), Spend::Exhausted);
         assert_eq!(
             store.pending().await.unwrap(),
-            [pending_at("d1", at)],
+            [adopted_at("d1", at)],
             "{to}: it is to be recorded here"
         );
         assert!(!store.give_back("d1").await.unwrap(), "{to}: its use counts");

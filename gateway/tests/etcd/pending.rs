@@ -4,7 +4,7 @@ use attest_store::etcd::Etcd;
 use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
 
 use super::Site;
-use crate::conformance::{decided_at, pending_at, use_for};
+use crate::conformance::{adopted_at, decided_at, use_for};
 
 const DAY: u64 = 86_400;
 
@@ -58,7 +58,7 @@ async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
     tick(&other, 1002 + 7 * DAY).await;
     // It is the other's to record from now on, and its use counts.
     assert!(pending(&one).await.is_empty());
-    assert_eq!(other.pending().await.unwrap(), [pending_at("d1", 1000)]);
+    assert_eq!(other.pending().await.unwrap(), [adopted_at("d1", 1000)]);
     for store in [&one, &other] {
         assert!(!store.give_back("d1").await.unwrap());
     }
@@ -87,9 +87,9 @@ async fn what_a_gateway_that_serves_had_used_is_its_own_to_give_back_whatever_th
     assert!(pending(&site.open("one")).await.is_empty());
     let given_back = Pending {
         has_use: false,
-        ..pending_at("d1", 1000)
+        ..adopted_at("d1", 1000)
     };
-    assert_eq!(other.pending().await.unwrap(), [given_back, pending_at("d2", 1000)]);
+    assert_eq!(other.pending().await.unwrap(), [given_back, adopted_at("d2", 1000)]);
     assert_eq!(spend(&other, "d3").await, Spend::Exhausted);
 }
 

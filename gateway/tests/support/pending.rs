@@ -1,7 +1,7 @@
 //! Decisions that a gateway had made when it was killed, and had not recorded.
 
 use attest::{EkDigest, NodeIdentity};
-use attest_log::{ConfigSet, Decision, Earns, Grants, Record, Shown, Verdict};
+use attest_log::{ConfigSet, Decision, Earns, Grants, Record, Shown, TicketTerms, Verdict};
 use attest_store::DecisionRecord;
 
 use super::POOL;
@@ -22,6 +22,11 @@ pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
     record.verdict = Verdict::Trusted;
     record.shown = Shown::Tpm;
     record.identity = Some(NodeIdentity::of_tpm(ek).to_string());
+    record.ticket = Some(TicketTerms {
+        expires: at + 600,
+        uses: 5,
+        late_seconds: 0,
+    });
     kept(&record)
 }
 
@@ -45,9 +50,10 @@ fn kept(record: &Record) -> DecisionRecord {
     }
 }
 
-/// Asserts that a line of the log is that of a decision which was recorded late.
-pub fn is_recorded_late(record: &serde_json::Value) {
+/// Asserts that a line of the log is that of a decision which was recorded late, and whether its node has got the answer: `unanswered`, `unknown`.
+pub fn is_recorded_late(record: &serde_json::Value, answered: &str) {
+    assert_eq!(record["recorded_late"], answered, "{record}");
     let alerts = record["alerts"].as_array().unwrap();
-    let late = |alert: &serde_json::Value| alert.as_str().unwrap().contains("recorded late: the node has not got this answer");
+    let late = |alert: &serde_json::Value| alert.as_str().unwrap().starts_with("recorded late: ");
     assert_eq!(alerts.iter().filter(|alert| late(alert)).count(), 1, "{record}");
 }

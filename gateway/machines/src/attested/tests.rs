@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use attest_store::Embedded;
+use attest_store::{DecisionRecord, Embedded, Store};
 
 use super::*;
 use crate::enrolment::{EkRecord, allow, forget_name};
@@ -104,6 +105,30 @@ async fn an_attestation_is_good_for_one_approval() {
     // Another one is another attestation.
     note(&store, &identity, &attested(60, "two")).await.unwrap();
     assert!(!approve_now(&store, NODE, &identity, &attested(50, "one")).await);
+    assert!(approve_now(&store, NODE, &identity, &attested(60, "two")).await);
+}
+
+#[tokio::test]
+async fn nothing_is_approved_by_an_attestation_that_the_log_does_not_have_yet() {
+    let (_folder, store, identity) = store().await;
+    let (noted, of_whom) = (attested(60, "two"), identity.clone());
+    let decided = store.decide("two", move |transaction| {
+        super::note(transaction, &of_whom, &noted)?;
+        transaction.decide(DecisionRecord {
+            decision: "two".to_owned(),
+            at: 60,
+            record: "{}".to_owned(),
+        })
+    });
+    let decided: Result<(), StoreError> = decided.await;
+    decided.unwrap();
+    assert!(!approve_now(&store, NODE, &identity, &attested(60, "two")).await);
+    store.settle("two");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !store.pending().await.unwrap().is_empty() {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     assert!(approve_now(&store, NODE, &identity, &attested(60, "two")).await);
 }
 

@@ -258,7 +258,7 @@ impl<'r> EvidenceCase<'r> {
                     Err(_) => Ok(()),
                 };
                 if let Err(refusal) = let_in {
-                    endpoint.decisions.give_back(&self.record.id).await;
+                    endpoint.decisions.abandon(&self.record).await;
                     return Err(refusal);
                 }
                 Ok(earned)

@@ -45,7 +45,10 @@ impl Line {
                 differences.absent("claims", self.claims.as_ref());
                 return ("unread".to_owned(), Judged::Unread);
             }
-            None if self.unanswered && self.verdict == Verdict::Trusted => return ("not kept".to_owned(), Judged::Late),
+            None if self.recorded_late.is_some() && self.verdict == Verdict::Trusted => {
+                self.check_ticket(differences);
+                return ("not kept".to_owned(), Judged::Late);
+            }
             Some(basis) if refused && !unread && basis.digests.is_some() && basis.evidence.is_none() => {
                 return ("by digest".to_owned(), Judged::ByDigest);
             }
@@ -53,6 +56,9 @@ impl Line {
         }
         if let Some(basis) = &self.basis {
             self.check_challenge(basis, differences);
+        }
+        if self.recorded_late.is_some() {
+            differences.say("recorded_late does not belong there");
         }
         let (again, holds) = match replay(text, blobs) {
             Ok(result) => {

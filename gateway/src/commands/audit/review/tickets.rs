@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attest_gateway::settings::TICKET_LATE_LIMIT_SECONDS;
-use attest_log::{TicketTerms, Verdict};
+use attest_log::{RecordedLate, TicketTerms, Verdict};
 
 use super::{Differences, Line, TICKET_LIMIT_SECONDS};
 
@@ -18,6 +18,7 @@ struct Earned {
     pool: String,
     at: u64,
     ticket: Option<TicketTerms>,
+    recorded_late: Option<RecordedLate>,
 }
 
 /// The tickets that a log speaks of, from its beginning.
@@ -59,6 +60,7 @@ impl Tickets {
             pool: line.pool.clone(),
             at: line.at,
             ticket: line.ticket,
+            recorded_late: line.recorded_late,
         };
         self.earned.insert(line.id.clone(), earned);
     }
@@ -95,6 +97,11 @@ impl Tickets {
         }
         if !served {
             return;
+        }
+        match earned.recorded_late {
+            Some(RecordedLate::Unanswered) => differences.say("its ticket was never sent: the decision that earned it was recorded late"),
+            Some(RecordedLate::Unknown) => differences.warn("the decision that earned it was recorded late, without its evidence"),
+            None => {}
         }
         let Some(number) = line.use_number else {
             return differences.say("use_number is missing");

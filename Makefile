@@ -53,12 +53,12 @@ toolchain: # Debian's own Rust is older than this workspace needs
 		exit 1
 	fi
 
-build: toolchain ## attest-gateway, attest-controller and attest-node, release builds in target/release
-	@echo "== Building attest-gateway, attest-controller and attest-node"
-	$(CARGO) build --release --locked --package attest-gateway --package attest-controller --package attest-node
+build: toolchain ## attest-gateway, attest-controller, attest-audit and attest-node, release builds in target/release
+	@echo "== Building attest-gateway, attest-controller, attest-audit and attest-node"
+	$(CARGO) build --release --locked --package attest-gateway --package attest-controller --package attest-audit --package attest-node
 
 programs: toolchain # development builds, and the demo
-	@echo "== Building attest-gateway, attest-node and the demo; make test goes on from here"
+	@echo "== Building attest-gateway, attest-audit, attest-node and the demo; make test goes on from here"
 	$(CARGO) build $(PROGRAMS)
 
 check: toolchain deny ## formatting, lints, licences and sources of dependencies
@@ -139,7 +139,7 @@ node-initrd: build ## the file to append to an initrd: build/attest-node-initrd.
 image: $(if $(PROGRAMS_FOLDER),,build) ## a container image of both programs: build/attest-gateway-image, an OCI layout, and .tar; PROGRAMS_FOLDER=FOLDER for others
 	@version=$$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 	folder="$(or $(PROGRAMS_FOLDER),$${CARGO_TARGET_DIR:-target}/release)"
-	gateway/image/build "$$folder/attest-gateway" "$$folder/attest-controller" build/attest-gateway-image "$$version"
+	gateway/image/build "$$folder/attest-gateway" "$$folder/attest-controller" "$$folder/attest-audit" build/attest-gateway-image "$$version"
 
 demo: deps toolchain ## four VMs ask for their config; KEEP=1 leaves the gateway running
 	@$(MAKE) programs

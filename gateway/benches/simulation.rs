@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use attest::{HashAlg, SpkiSha256};
-use attest_gateway::replay::simulation::{Asked, Simulation, simulate};
+use attest_audit::replay::simulation::{Asked, Simulation, simulate};
 use attest_log::Blobs;
 use attest_log::reading::files_beside;
 use attest_system::clock::Clock;

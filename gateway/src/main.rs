@@ -10,11 +10,11 @@
 mod commands;
 
 use std::alloc::System;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use attest_alloc::ZeroOnFree;
+use attest_command_line::{in_full, usage};
 use clap::{Parser, Subcommand};
 
 use commands::output;
@@ -70,7 +70,7 @@ enum Command {
     /// The names of nodes, and the machines they belong to.
     #[command(subcommand)]
     Node(commands::node::Command),
-    /// What a pool requires, in words; and recorded evidence held against it.
+    /// What a pool requires, in words.
     #[command(subcommand)]
     Policy(commands::policy::Command),
     /// Reference values: what nodes may boot, in files with a history.
@@ -87,16 +87,15 @@ enum Command {
     Log(commands::log::Command),
     /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.
     Certificates(commands::certificates::Arguments),
-    /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
-    Audit(commands::audit::Arguments),
     /// Validate settings, certificates, pools, EK roots, state and addresses. Exit code 1 if serve would not start.
     Check(commands::check::Arguments),
 }
 
 fn main() -> ExitCode {
+    output::set_program("attest-gateway");
     let Arguments { config, command } = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(said) => return say(&said),
+        Err(said) => return usage(&said),
     };
     let result = match command {
         Command::Init(arguments) => commands::init::run(&arguments),
@@ -118,58 +117,13 @@ fn main() -> ExitCode {
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
         Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
-        Command::Audit(arguments) => commands::audit::run(&config, &arguments),
         Command::Check(arguments) => commands::check::run(&config, &arguments),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
-            output::tell(format_args!("attest-gateway: {}", in_full(&error)));
+            output::warn(in_full(&error));
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Help, the version, or what is wrong with the arguments.
-fn say(said: &clap::Error) -> ExitCode {
-    match said.print() {
-        Err(error) if !said.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
-            output::tell(format_args!("attest-gateway: standard output: {error}"));
-            ExitCode::FAILURE
-        }
-        // Nothing is left to be told by.
-        _ => u8::try_from(said.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
-    }
-}
-
-/// The error with its causes; many of them already say what caused them.
-fn in_full(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain() {
-        let cause = cause.to_string();
-        if text.contains(cause.trim_end()) {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(cause.trim_end());
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let missing = || std::io::Error::other("no such file");
-        let said = |error: anyhow::Error| in_full(&error);
-        assert_eq!(
-            said(anyhow::Error::from(missing()).context("a.toml: no such file")),
-            "a.toml: no such file"
-        );
-        assert_eq!(said(anyhow::Error::from(missing()).context("a.toml")), "a.toml: no such file");
     }
 }

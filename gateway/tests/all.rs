@@ -47,8 +47,6 @@ mod given_back;
 mod handshakes;
 mod history;
 mod hold;
-#[path = "../../attest/tests/prediction/image.rs"]
-mod image;
 mod inspection;
 mod inventory;
 mod journal;
@@ -78,7 +76,6 @@ mod observed_values;
 mod output;
 mod owner;
 mod pointers;
-mod predictions;
 mod probe;
 mod proposal;
 mod recorded;

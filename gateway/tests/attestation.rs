@@ -8,7 +8,7 @@ use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_req
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
 use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::{HashAlg, Reject, SpkiSha256};
-use attest_gateway::replay::{ReplayError, replay};
+use attest_audit::replay::{ReplayError, replay};
 use attest_log::Blobs;
 use serde_json::{Value, json};
 

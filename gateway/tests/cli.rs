@@ -330,7 +330,6 @@ fn every_help_shows_an_example() {
         "node forget",
         "node forget-history",
         "node release",
-        "reference-values predict",
         "reference-values pending",
         "reference-values accept",
         "reference-values deny",

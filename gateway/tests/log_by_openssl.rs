@@ -368,7 +368,7 @@ async fn an_archive_that_is_cut_is_verified_as_the_document_says() {
     assert!(!sound && said.contains("missing"), "{said}");
     cut(&november, &december);
     assert!(run(&commands).0);
-    let holds = |logs: &str| run(&format!("attest-gateway audit --log {logs} --holds november.checkpoint"));
+    let holds = |logs: &str| run(&format!("attest-audit audit --log {logs} --holds november.checkpoint"));
     let (sound, said) = holds("attestation.jsonl-20261201 attestation.jsonl-20270101");
     assert!(sound && said.contains("whole"), "{said}");
     // Cut off, and made anew.

@@ -463,7 +463,7 @@ async fn the_last_checkpoint_says_what_it_has_signed_and_no_more() {
     let altered = gateway.path("altered.jsonl");
     let audit = |last: &str| {
         fs::write(&altered, format!("{before}\n{last}\n")).unwrap();
-        let output = gateway.try_command(&["audit", "--without-store", "--log", altered.to_str().unwrap()]);
+        let output = gateway.try_command(&["audit", "--without-checkpoints", "--log", altered.to_str().unwrap()]);
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
     let (sound, said) = audit(last);

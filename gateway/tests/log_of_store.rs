@@ -56,7 +56,14 @@ async fn a_log_that_was_replaced_with_its_key_is_missed() {
     fs::write(&kept, old).unwrap();
     let (sound, text) = audit(
         &gateway,
-        &["--whole", "--log", kept.to_str().unwrap(), "--log", log.to_str().unwrap()],
+        &[
+            "--checkpoints",
+            &gateway.checkpoints(),
+            "--log",
+            kept.to_str().unwrap(),
+            "--log",
+            log.to_str().unwrap(),
+        ],
     );
     assert!(!sound && text.contains("by an unknown key") && !text.contains("missing"), "{text}");
 }
@@ -162,7 +169,7 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
     fs::remove_file(gateway.path("state/log.key")).unwrap();
     let key = LogKey::open(&gateway.path("state/log.key")).unwrap();
     fs::write(&log, signed_again(&altered, &key)).unwrap();
-    let (sound, text) = audit(&gateway, &["--without-store"]);
+    let (sound, text) = audit(&gateway, &["--without-checkpoints"]);
     assert!(sound, "by itself it holds: {text}");
     let chain = |line: &str| link_of(line.as_bytes()).unwrap().unwrap().id;
     let forged = chain(fs::read_to_string(&log).unwrap().lines().next().unwrap());
@@ -174,7 +181,7 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
     gateway.wait();
     let last = fs::read_to_string(&log).unwrap();
     assert_ne!(chain(last.lines().last().unwrap()), forged, "another chain has begun");
-    for options in [&[][..], &["--whole"]] {
+    for options in [&[][..], &["--checkpoints", &gateway.checkpoints()]] {
         let (sound, text) = audit(&gateway, options);
         assert!(
             !sound && text.contains(&forged[..8]) && text.contains("is known to have been signed"),
@@ -187,7 +194,7 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
     gateway.wait_for_acts(1, "log.give-up");
     gateway.terminate();
     gateway.wait();
-    let (_, text) = audit(&gateway, &["--whole"]);
+    let (_, text) = audit(&gateway, &["--checkpoints", &gateway.checkpoints()]);
     assert!(
         text.contains(&format!("chain {forged} of gateway gw-1")) && text.contains("was given up on"),
         "{text}"
@@ -259,7 +266,7 @@ async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
     let (log, state) = (other.join("attestation.jsonl"), gateway.path("state"));
     let logs = ["--log", log.to_str().unwrap(), "--log", state.to_str().unwrap()];
     let keys = ["--log-key", &own, "--log-key", &others];
-    let (sound, text) = audit(&gateway, &[&logs[..], &keys, &["--whole"]].concat());
+    let (sound, text) = audit(&gateway, &[&logs[..], &keys, &["--checkpoints", &gateway.checkpoints()]].concat());
     assert!(sound && text.contains("gw-2"), "{text}");
 }
 
@@ -299,14 +306,17 @@ async fn a_ticket_that_another_gateway_gave_is_no_difference_where_its_log_is_no
     let log = folder.join("attestation.jsonl");
     let given = ["--log", log.to_str().unwrap(), "--log-key", &key(&folder)];
     let audited = |options: &[&str]| audit(&gateway, &[&given[..], options].concat());
-    for options in [&["--whole", "--replica", "gw-2"][..], &["--replica", "gw-2"]] {
+    for options in [
+        &["--checkpoints", &gateway.checkpoints(), "--replica", "gw-2"][..],
+        &["--replica", "gw-2"],
+    ] {
         let (sound, text) = audited(options);
         assert!(
             sound && text.contains("warning: ") && text.contains("is not in these logs"),
             "{options:?}: {text}"
         );
     }
-    let (sound, text) = audited(&["--whole"]);
+    let (sound, text) = audited(&["--checkpoints", &gateway.checkpoints()]);
     assert!(!sound && text.contains("0 different") && text.contains("gw-1: missing"), "{text}");
     // Where nothing says that there is another gateway, somebody has invented it.
     let (sound, text) = audited(&[]);
@@ -342,17 +352,24 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
     }
     let (sound, text) = audit(&gateway, &[]);
     assert!(
-        !sound && text.contains("nothing is said to be whole") && text.contains("--without-store"),
+        !sound && text.contains("nothing is said to be whole") && text.contains("--without-checkpoints"),
         "{text}"
     );
-    let (sound, text) = audit(&gateway, &["--without-store"]);
-    assert!(sound && text.contains("the store was not asked"), "{text}");
-    // Whoever names a log and does not say that it is all there is asks for no store.
+    let (sound, text) = audit(&gateway, &["--without-checkpoints"]);
+    assert!(sound && text.contains("no checkpoints were given"), "{text}");
+    // Whoever names a log and does not say that it is all there needs no checkpoints.
     let log = gateway.path("state/attestation.jsonl");
     let (sound, text) = audit(&gateway, &["--log", log.to_str().unwrap()]);
-    assert!(sound && !text.contains("the store"), "{text}");
-    let (sound, _) = audit(&gateway, &["--whole", "--log", log.to_str().unwrap()]);
-    assert!(!sound);
+    assert!(
+        sound && !text.contains("what was signed") && !text.contains("no checkpoints"),
+        "{text}"
+    );
+    let refused = gateway.try_command(&["log", "checkpoints"]);
+    assert!(
+        !refused.status.success() && said(&refused).contains("gateway.db is not there"),
+        "{}",
+        said(&refused)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

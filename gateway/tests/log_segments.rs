@@ -265,7 +265,7 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     assert!(own.contains("whole") && own.contains("16 as recorded, 0 different"), "{own}");
     // A log is named, and its segments are read with it; the file that was moved has to be named, too.
     let [log, moved] = [&log, &moved].map(|path| path.to_str().unwrap());
-    let both = audited(&gateway, &["--log", log, "--log", moved, "--whole"]);
+    let both = audited(&gateway, &["--log", log, "--log", moved, "--checkpoints", &gateway.checkpoints()]);
     assert!(both.contains("whole") && both.contains("16 as recorded, 0 different"), "{both}");
     let one = gateway.try_command(&["audit", "--log", log]);
     assert!(!one.status.success() && String::from_utf8_lossy(&one.stdout).contains("missing between"));
@@ -273,8 +273,18 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     let segment = segments(&state)[1].clone();
     let spelled = state.join("../state").join(segment.file_name().unwrap());
     for named in [&segment, &spelled] {
-        let both = ["--log", log, "--log", moved, "--log", named.to_str().unwrap(), "--whole"];
-        for options in [both, [both[4], both[5], both[0], both[1], both[2], both[3], both[6]]] {
+        let checkpoints = gateway.checkpoints();
+        let both = [
+            "--log",
+            log,
+            "--log",
+            moved,
+            "--log",
+            named.to_str().unwrap(),
+            "--checkpoints",
+            &checkpoints,
+        ];
+        for options in [both, [both[4], both[5], both[0], both[1], both[2], both[3], both[6], both[7]]] {
             let said = audited(&gateway, &options);
             assert!(said.contains("whole") && said.contains("16 as recorded, 0 different"), "{said}");
         }

@@ -271,7 +271,7 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
         "{said}"
     );
     // What it advises says how the recorded boot stands with the rules of now.
-    let advised = lines.last().unwrap().split_once("attest-gateway ").unwrap().1.to_owned();
+    let advised = lines.last().unwrap().split_once("attest-audit ").unwrap().1.to_owned();
     let tested = site.said(&advised.split(' ').collect::<Vec<_>>(), false);
     assert!(tested.contains("boot-not-accepted"), "{tested}");
 

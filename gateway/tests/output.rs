@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{Gateway, LIMIT, POOL, digest, program, rotating, tpm};
+use crate::support::{Gateway, LIMIT, POOL, digest, program_of, rotating, tpm};
 
 /// Standard output that takes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Taker {
 }
 
 fn command(gateway: &Gateway, arguments: &[&str]) -> Command {
-    let mut command = program();
+    let mut command = program_of(arguments);
     command
         .current_dir(gateway.path(""))
         .args(arguments)
@@ -87,7 +87,8 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
         "log show",
         "log show --record 1",
         "log export",
-        "audit",
+        "log checkpoints",
+        "audit --without-checkpoints",
         "store backup backup.jsonl",
         "store export export.jsonl",
         "--config second.toml store import backup.jsonl",

@@ -79,7 +79,7 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let identity = format!("tpm:{}", site.node.ek());
     site.said(&["reference-values", "record", "nobody", "--name", "first", "--to", &file], false);
     // Who does it is whose process it is, whatever the environment says.
-    let recorded = crate::support::program()
+    let recorded = crate::support::auditor()
         .env_remove("SUDO_USER")
         .env("USER", "somebody")
         .env_remove("LOGNAME")

@@ -124,6 +124,23 @@ async fn prints_the_config_that_was_served_if_the_folder_is_that_of_then() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn refuses_a_folder_whose_configs_come_from_a_server() {
+    let served = Served::new().await;
+    let then = served.copied("then");
+    for set in ["full", "pre-approved"] {
+        fs::remove_dir_all(then.join(set)).unwrap();
+    }
+    let pool = fs::read_to_string(then.join("pool.toml")).unwrap();
+    let upstream = "\n[upstream]\nurl = \"https://mcs.example.com:22623\"\nca = \"ca.crt\"\n[upstream.include]\nfiles = [\"/a\"]\n";
+    fs::write(then.join("pool.toml"), pool + upstream).unwrap();
+    let said = served.refused(&served.id("full"), &then, &[]);
+    assert!(
+        said.contains("https://mcs.example.com:22623") && said.contains("[upstream]"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_both_digests_and_the_causes_if_the_folder_is_another() {
     let served = Served::new().await;
     let altered = served.copied("altered");
@@ -136,7 +153,7 @@ async fn names_both_digests_and_the_causes_if_the_folder_is_another() {
         assert!(said.contains(&format!("recorded: {recorded}\n")), "{said}");
         let rendered = said.split_once("rendered: ").unwrap().1.lines().next().unwrap();
         assert!(rendered.len() == 64 && rendered != recorded, "{said}");
-        for cause in ["the folder is of another time", "[upstream]", "another release"] {
+        for cause in ["the folder is of another time", "a kubeconfig", "another release"] {
             assert!(said.contains(cause), "{cause}: {said}");
         }
         assert!(said.contains(served.record("full")["time"].as_str().unwrap()), "{said}");

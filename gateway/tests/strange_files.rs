@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::support::{Gateway, LIMIT, POOL, program};
+use crate::support::{Gateway, LIMIT, POOL, auditor, program, program_of};
 
 /// More than any such file has.
 const LARGE_BYTES: u64 = 20 * 1024 * 1024;
@@ -48,7 +48,7 @@ fn ends(command: &mut Command) -> (Option<i32>, String) {
 }
 
 fn run(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
-    ends(program().current_dir(gateway.path("")).args(arguments))
+    ends(program_of(arguments).current_dir(gateway.path("")).args(arguments))
 }
 
 /// Each file of the settings; and whether nothing is served without it.
@@ -174,10 +174,11 @@ fn what_a_command_is_given_is_a_file_and_no_larger_than_such_files_are() {
         }
     }
     // What a shell hands over is read: `--log-key <(ssh gateway-1 attest-gateway log key)`.
-    let script = "\"$0\" audit --log-key <(\"$0\" log key)";
+    let script = "\"$0\" audit --without-checkpoints --log-key <(\"$1\" log key)";
     let mut handed = Command::new("bash");
     handed
         .args(["-c", script])
+        .arg(auditor().get_program())
         .arg(program().get_program())
         .current_dir(gateway.path(""));
     let (code, said) = ends(&mut handed);

@@ -259,6 +259,20 @@ impl Gateway {
         run(command.arg("--config").arg(self.settings()).args(arguments))
     }
 
+    /// Runs a subcommand of the auditor on this folder; its standard output.
+    pub fn auditor(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&Programs::build()?.auditor);
+        run(command.arg("--config").arg(self.settings()).args(arguments))
+    }
+
+    /// Audits the log, with what the store says was signed; what the auditor says.
+    pub fn audit(&self, arguments: &[&str]) -> Result<String> {
+        let checkpoints = self.folder.join("signed.jsonl");
+        std::fs::write(&checkpoints, self.command(&["log", "checkpoints"])?)?;
+        let checkpoints = format!("--checkpoints={}", checkpoints.display());
+        self.auditor(&[&["audit", &checkpoints], arguments].concat())
+    }
+
     /// Every decision so far, oldest first.
     pub fn records(&self) -> Result<Vec<Record>> {
         Record::read_all(&self.attestation_log())

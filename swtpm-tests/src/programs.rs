@@ -30,6 +30,8 @@ pub struct Programs {
     pub controller: PathBuf,
     /// `attest-node`.
     pub node: PathBuf,
+    /// `attest-audit`.
+    pub auditor: PathBuf,
 }
 
 impl Programs {
@@ -51,8 +53,9 @@ impl Programs {
             gateway: folder.join("attest-gateway"),
             controller: folder.join("attest-controller"),
             node: folder.join("attest-node"),
+            auditor: folder.join("attest-audit"),
         };
-        for program in [&programs.gateway, &programs.controller, &programs.node] {
+        for program in [&programs.gateway, &programs.controller, &programs.node, &programs.auditor] {
             if !program.is_file() {
                 bail!("there is no {}", program.display());
             }

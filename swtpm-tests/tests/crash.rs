@@ -280,7 +280,7 @@ fn killed_at_any_moment_it_forgets_nothing() {
     );
     assert!(trusted > 10);
     // And whatever it was killed in, every decision comes out again as it was recorded.
-    bench.gateway.command(&["audit"]).unwrap();
+    bench.gateway.audit(&[]).unwrap();
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
     decisions(&bench, &unendorsed);
     // What was decided then is judged by what was known then.
     bench.gateway.command(&["ek", "remove", &digest]).unwrap();
-    let table = bench.gateway.command(&["audit"]).unwrap();
+    let table = bench.gateway.audit(&[]).unwrap();
     let counted = |said: &str| table.lines().filter(|line| line.ends_with(said)).count();
     // Whoever does not know the secret, or comes with a challenge that was answered, has proven nothing.
     assert_eq!(
@@ -399,7 +399,7 @@ fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
             .find(|line| line.contains(&format!("\"id\":\"{id}\",\"decision\"")))
             .unwrap() = record.to_string();
         fs::write(&log, lines.join("\n") + "\n").unwrap();
-        let audit = bench.gateway.command(&["audit"]);
+        let audit = bench.gateway.audit(&[]);
         let Err(error) = audit else { panic!("not found: {record}") };
         let error = format!("{error:#}");
         assert!(error.contains("exit status: 1") && error.contains("DIFFERENT"), "{error}");
@@ -424,7 +424,7 @@ fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
         "refused",
     );
     fs::write(&log, &whole).unwrap();
-    bench.gateway.command(&["audit"]).unwrap();
+    bench.gateway.audit(&[]).unwrap();
     // An event log that was altered, among the large parts.
     let parts = bench.gateway.folder().join("state/evidence");
     let name = records.iter().find_map(|record| record.text("/basis/event_log_sha256")).unwrap();
@@ -436,7 +436,7 @@ fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
         .find(|path| *path != part)
         .unwrap();
     fs::copy(another, &part).unwrap();
-    bench.gateway.command(&["audit"]).unwrap_err();
+    bench.gateway.audit(&[]).unwrap_err();
     fs::write(&part, before).unwrap();
-    bench.gateway.command(&["audit"]).unwrap();
+    bench.gateway.audit(&[]).unwrap();
 }

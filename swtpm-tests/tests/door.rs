@@ -210,6 +210,6 @@ fn attack_47_root_attests_after_the_boot() {
     }
     reset(&tpm);
     accepted(None);
-    let audit = gateway.command(&["audit"]).unwrap();
+    let audit = gateway.audit(&[]).unwrap();
     assert!(audit.contains("tpm-boot-is-over") && !audit.contains("DIFFERENT"), "{audit}");
 }

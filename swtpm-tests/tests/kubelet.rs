@@ -72,7 +72,7 @@ fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
         .unwrap();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, full.trim_end().as_bytes());
     assert_eq!(data_encoding::HEXLOWER.encode(digest.as_ref()), sha256);
-    let audit = site.gateway().command(&["audit"]).unwrap();
+    let audit = site.gateway().audit(&[]).unwrap();
     assert!(audit.contains("kubelet:worker-1") && audit.contains(" same"), "{audit}");
 }
 

@@ -113,6 +113,6 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     // The approval was told in the store; its record follows, and is shown then.
     let is_shown = |line: &str| line.contains(" ADMIN ") && line.contains("csr.approve");
     gateway.process().unwrap().wait_line(LIMIT, is_shown).unwrap();
-    let audit = gateway.command(&["audit"]).unwrap();
+    let audit = gateway.audit(&[]).unwrap();
     assert!(audit.contains(", 0 different;") && audit.contains("csr.approve"), "{audit}");
 }

@@ -88,7 +88,7 @@ fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
     fs::create_dir_all(&sets).unwrap();
     let file = sets.join("known.json");
     gateway
-        .command(&["reference-values", "record", identity, "--name", "known", "--to", text(&file)])
+        .auditor(&["reference-values", "record", identity, "--name", "known", "--to", text(&file)])
         .unwrap();
     gateway.edit_pool("\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n").unwrap();
     gateway
@@ -123,7 +123,7 @@ fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
     for (node, machine) in nodes.into_iter().zip(&machines) {
         attested(node, machine);
     }
-    let audit = gateway.command(&["audit"]).unwrap();
+    let audit = gateway.audit(&[]).unwrap();
     assert!(audit.contains("boot-not-accepted") && !audit.contains("DIFFERENT"), "{audit}");
 }
 

@@ -67,7 +67,7 @@ pub use segments::{SegmentLimits, closed_segments, next_file};
 pub use signer::Signer;
 pub use store_link::{StoreFailure, StoreLink};
 pub use store_position::{GatewayCommits, StorePosition, StoreReplacement};
-pub use ticket_use::Use;
+pub use ticket_use::{TICKET_LATE_LIMIT_SECONDS, Use};
 pub use verification::{ChainReport, FileReport, Finding, Note, Place, Report, Trust, Verifier};
 pub use would_refuse::WouldRefuse;
 pub use writer_lock::{is_written, lock_file};

@@ -36,7 +36,7 @@ pub(super) fn change_store_as<T, F: Future<Output = anyhow::Result<T>>>(
         let done = work(acting.clone().on(Arc::new(store.clone()))).await;
         if let Err(error) = &done {
             // That the store is gone is said by this error, too.
-            drop(acting.refused(&store, &crate::in_full(error)).await);
+            drop(acting.refused(&store, &attest_command_line::in_full(error)).await);
         }
         done
     })
@@ -60,10 +60,10 @@ pub(super) fn change_files<T>(
     let (by, done) = (By::this_process(), work());
     let act = match &done {
         Ok((_, things)) => Act::done(verb, now(), by, things.clone()),
-        Err(error) => Act::refused(verb, now(), by, &crate::in_full(error)),
+        Err(error) => Act::refused(verb, now(), by, &attest_command_line::in_full(error)),
     };
     if let Err(error) = tell(settings, &act) {
-        output::tell(format_args!("this could not be recorded: {}", crate::in_full(&error)));
+        output::tell(format_args!("this could not be recorded: {}", attest_command_line::in_full(&error)));
     }
     done.map(|(done, _)| done)
 }

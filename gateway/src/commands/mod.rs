@@ -1,25 +1,21 @@
 //! What the administrator can ask for: each command is a file, or a folder; `acting` and `owner` say who acts, and as whom.
 
 mod acting;
-pub(crate) mod audit;
 pub(crate) mod ca;
 pub(crate) mod certificate;
 mod certificate_thing;
 pub(crate) mod certificates;
 pub(crate) mod check;
 pub(crate) mod diff;
-mod durations;
 pub(crate) mod ek;
 pub(crate) mod init;
 pub(crate) mod log;
 pub(crate) mod manifests;
 pub(crate) mod node;
-pub(crate) mod output;
 mod owner;
 pub(crate) mod pointer;
 pub(crate) mod policy;
 pub(crate) mod probe;
-mod recorded;
 pub(crate) mod reference_values;
 pub(crate) mod render;
 pub(crate) mod seal;
@@ -28,12 +24,12 @@ pub(crate) mod serve;
 pub(crate) mod state_folder;
 pub(crate) mod store;
 pub(crate) mod token;
-mod visible;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+pub(crate) use attest_command_line::{clean, durations, now, output, table, visible, visible_json};
 use attest_gateway::credentials::seal::Times;
 #[cfg(feature = "cluster")]
 use attest_gateway::inspection;
@@ -42,9 +38,9 @@ use attest_gateway::settings::Settings;
 use attest_pool::Pool;
 use attest_pool::needed::NeededState;
 use attest_store::{AnyStore, Store};
+#[cfg(feature = "cluster")]
 use attest_system::clock::Clock;
 use attest_system::files::make_private_folder;
-use visible::visible;
 
 /// Runs `work` on the gateway's store, which may be in use by a serving gateway.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(AnyStore) -> F) -> anyhow::Result<T> {
@@ -101,34 +97,4 @@ fn pool(settings: &Settings, name: &str) -> anyhow::Result<Pool> {
 fn pool_of_folder(settings: &Settings, name: &str, folder: &Path) -> anyhow::Result<Pool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(async { pools::load(name, folder, &needed(settings).await).await })?)
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    Clock::System.now().as_secs()
-}
-
-/// A foreign text, without what a terminal would take for a command.
-fn clean(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
-}
-
-/// Rows in columns, as wide as their widest cell. A cell may be a foreign text.
-fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| visible(cell))).collect();
-    let mut widths = head.map(|cell| cell.chars().count());
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let line = |cells: &[&str]| {
-        let cells: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    let mut out = line(&head);
-    for row in &rows {
-        out.push_str(&line(&row.each_ref().map(String::as_str)));
-    }
-    out
 }

@@ -102,7 +102,7 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
         let without = pool.policy.without_values().into_iter();
         findings.extend(without.map(|words| {
             Finding::Warning(format!(
-                "pool {}: {words}: it observes, so its machines are taken; record values before it refuses (attest-gateway reference-values record)",
+                "pool {}: {words}: it observes, so its machines are taken; record values before it refuses (attest-audit reference-values record)",
                 pool.name()
             ))
         }));

@@ -24,7 +24,7 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     for point in &missing {
         tracing::error!(
             "{} does not hold line {} of chain {}, which this gateway has signed: lines were taken out or altered, or the file was lost; \
-             `attest-gateway audit` says more. Another chain begins",
+             `attest-audit audit` says more. Another chain begins",
             log.display(),
             point.number,
             point.chain,

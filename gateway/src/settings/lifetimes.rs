@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Fault;
+use attest_log::TICKET_LATE_LIMIT_SECONDS;
 
-/// How long a ticket that was not used can be good at most after its lifetime, in seconds. A week: a gateway that was away for longer is a site that is
-/// provisioned anew; and the store remembers for as long what was used.
-pub const TICKET_LATE_LIMIT_SECONDS: u64 = 7 * 86_400;
+use super::Fault;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TicketSettings {

@@ -23,7 +23,7 @@ pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, Outgoing
 pub use cluster::{AttestedNodes, ClusterSettings};
 use file::{File, SECTIONS};
 use ipnet::IpNet;
-pub use lifetimes::{TICKET_LATE_LIMIT_SECONDS, TicketSettings};
+pub use lifetimes::TicketSettings;
 pub use limits::Limits;
 use log::LogSettings;
 pub use log::{CheckpointSettings, KeepSettings, LogFormat, SegmentSettings};

@@ -493,7 +493,7 @@ async fn a_small_file_of_many_lines_that_are_none_takes_little_memory() {
     assert!(zipped.len() < 16 * 1024);
     fs::write(folder.join("attestation.jsonl.1.gz"), zipped).unwrap();
     let said = site.gateway.path("said");
-    let mut child = crate::support::program()
+    let mut child = crate::support::auditor()
         .arg("--config")
         .arg(site.gateway.path("gateway.toml"))
         .args(["audit", "--log", folder.to_str().unwrap(), "--log-key"])

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use attest::protocol::{CONFIG_PREFIX, EvidenceResponse};
 use attest::{Kind, reject};
-use attest_gateway::replay::{ReplayError, replay};
+use attest_audit::replay::{ReplayError, replay};
 use attest_log::Blobs;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use cloud_fixtures::aws::Sts;

@@ -42,7 +42,8 @@ async fn attack_34_the_log_of_one_replica_that_was_shortened_is_named_by_what_th
             second,
             "--log-key",
             keys.to_str().unwrap(),
-            "--whole",
+            "--checkpoints",
+            &one.checkpoints(),
         ])
     };
     let whole = audit();
@@ -103,7 +104,7 @@ async fn attack_52_a_chain_that_is_given_up_at_another_host_does_not_disappear()
     let lost = chain(&two);
     let whole = || {
         let log = log(&one);
-        let audited = one.try_command(&["audit", "--whole", "--log", log.to_str().unwrap()]);
+        let audited = one.try_command(&["audit", "--checkpoints", &one.checkpoints(), "--log", log.to_str().unwrap()]);
         (audited.status.success(), String::from_utf8(audited.stdout).unwrap())
     };
     let refused = one.try_command(&["log", "give-up", &lost]);

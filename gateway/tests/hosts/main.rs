@@ -128,7 +128,7 @@ impl Site {
     /// What an auditor says who was given the logs, the keys and the evidence of all.
     fn audited(&self) -> String {
         let auditor = &self.replicas[0];
-        let mut arguments = vec!["audit".to_owned(), "--whole".to_owned()];
+        let mut arguments = vec!["audit".to_owned()];
         for replica in &self.replicas {
             let key = replica.state().join("log-key.pem");
             fs::write(&key, replica.tell(&["log", "key"])).unwrap();
@@ -143,7 +143,7 @@ impl Site {
                 }
             }
         }
-        auditor.tell(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        auditor.audit(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Runs it where the nodes are.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::network::Host;
 use super::program::Program;
-use crate::support::{LIMIT, log_schema, program};
+use crate::support::{LIMIT, auditor, log_schema, program};
 
 pub struct Replica {
     pub host: Host,
@@ -73,6 +73,15 @@ impl Replica {
             let end = said.last().map_or("", String::as_str);
             assert!(end.contains("etcd") && Instant::now() < until, "{said:?}");
         }
+    }
+
+    /// The auditor, given this replica's files and what the store says was signed; its standard output.
+    pub fn audit(&self, arguments: &[&str]) -> String {
+        let checkpoints = self.state().join("checkpoints-of-store.jsonl");
+        fs::write(&checkpoints, self.tell(&["log", "checkpoints"])).unwrap();
+        let mut command = auditor();
+        command.arg("--config").arg(self.settings()).args(arguments);
+        succeeds(&command.arg("--checkpoints").arg(checkpoints).output().unwrap())
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

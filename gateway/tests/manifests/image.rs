@@ -22,8 +22,8 @@ const USER: u32 = attest_gateway::manifests::USER;
 fn build(program: &Path, folder: &Path) -> PathBuf {
     let output = folder.join("image");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/image/build");
-    // One program for both.
-    said(Command::new(script).args([program, program, &output]).arg(VERSION));
+    // One program for all.
+    said(Command::new(script).args([program, program, program, &output]).arg(VERSION));
     output
 }
 
@@ -217,7 +217,7 @@ async fn it_serves_as_the_pod_has_it_run() {
         .collect();
     assert_eq!(
         there,
-        BTreeSet::from(["attest-controller", "attest-gateway"].map(str::to_owned)),
+        BTreeSet::from(["attest-audit", "attest-controller", "attest-gateway"].map(str::to_owned)),
         "no shell, and nothing else to run"
     );
     if !geteuid().is_root() {

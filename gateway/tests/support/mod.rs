@@ -10,6 +10,7 @@
     reason = "a test may panic"
 )]
 
+mod auditor;
 #[path = "../../../attest/tests/support/mod.rs"]
 pub mod soft_tpm;
 
@@ -40,6 +41,7 @@ use attest::protocol::{Attester, ChallengeRequest, EvidenceRequest, HexDigest};
 use attest::{Challenge, EkDigest, SpkiSha256};
 use attest_gateway::credentials::challenges;
 use attest_gateway::credentials::seal::Seal;
+pub use auditor::auditor;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use cloud_fixtures::port::Port;
 use rustls_pki_types::CertificateDer;
@@ -288,12 +290,32 @@ impl Gateway {
 
     /// Runs a subcommand on this gateway's folder.
     pub fn try_command(&self, arguments: &[&str]) -> Output {
-        program()
-            .arg("--config")
-            .arg(self.path("gateway.toml"))
-            .args(arguments)
-            .output()
-            .unwrap()
+        let mut command = program_of(arguments);
+        command.arg("--config").arg(self.path("gateway.toml")).args(arguments);
+        // As an administrator does who audits a gateway's own log: with what the store says was signed, if there is a store.
+        let names_files = |argument: &&str| ["--log", "--checkpoints", "--without-checkpoints"].contains(argument);
+        if arguments.first() == Some(&"audit") && !arguments.iter().any(names_files) && self.export_checkpoints().is_ok() {
+            command.arg("--checkpoints").arg(self.path("signed.jsonl"));
+        }
+        command.output().unwrap()
+    }
+
+    /// Writes what the store says was signed into a file.
+    fn export_checkpoints(&self) -> Result<(), Output> {
+        let mut export = program();
+        export.arg("--config").arg(self.path("gateway.toml"));
+        let output = export.args(["log", "checkpoints"]).output().unwrap();
+        if !output.status.success() {
+            return Err(output);
+        }
+        fs::write(self.path("signed.jsonl"), output.stdout).unwrap();
+        Ok(())
+    }
+
+    /// The file of what the store says was signed, for `audit --checkpoints`.
+    pub fn checkpoints(&self) -> String {
+        self.export_checkpoints().unwrap();
+        self.path("signed.jsonl").to_str().unwrap().to_owned()
     }
 
     /// Runs a subcommand that succeeds; its standard output.
@@ -502,6 +524,17 @@ pub fn bearer(credential: &str) -> String {
 
 pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_attest-gateway"))
+}
+
+/// The program that has this command.
+pub fn program_of(arguments: &[&str]) -> Command {
+    match arguments {
+        ["audit", ..]
+        | ["policy", "propose" | "simulate" | "test", ..]
+        | ["log", "boot-diff" | "config", ..]
+        | ["reference-values", "predict" | "record", ..] => auditor(),
+        _ => program(),
+    }
 }
 
 /// What serves, and can write no file longer than this: then the disk is full, as far as it sees.

@@ -14,7 +14,7 @@ use super::BANKS;
 
 /// What `reference-values predict` prints: `--secure-boot`, and the files.
 pub fn reference_values(secure_boot: &str, arguments: &[(&str, &Path)], set: Option<&str>) -> Value {
-    let mut predict = Command::new(&Programs::build().unwrap().gateway);
+    let mut predict = Command::new(&Programs::build().unwrap().auditor);
     predict.args(["reference-values", "predict", "--secure-boot", secure_boot]);
     arguments.iter().for_each(|(option, path)| {
         predict.arg(option).arg(path);

@@ -50,18 +50,18 @@ advice! {
     SECURE_BOOT_OFF = "secure-boot-off", "Secure Boot is off", "Turn Secure Boot on in the firmware setup.";
     BOOT_NOTHING_MEASURED = "boot-nothing-measured", "Nothing was measured of what the pool checks", "Take the check that the gateway's log names out of `boot` in the pool's pool.toml, if these machines boot otherwise.";
     DBX_TOO_OLD = "dbx-too-old", "The firmware's list of revoked images lacks some that the pool requires", "Update dbx on the machine (fwupdmgr update), or let a generation without these hashes be accepted for a while.";
-    BOOT_NOT_ACCEPTED = "boot-not-accepted", "The machine booted something the pool does not accept", "The gateway's log names the event, what it is, and what is accepted. If it was updated: `attest-gateway reference-values record` from a node that you trust, or add the digest by hand.";
+    BOOT_NOT_ACCEPTED = "boot-not-accepted", "The machine booted something the pool does not accept", "The gateway's log names the event, what it is, and what is accepted. If it was updated: `attest-audit reference-values record` from a node that you trust, or add the digest by hand.";
     FIRMWARE_NOT_ACCEPTED = "firmware-not-accepted", "The firmware's version is not accepted", "If the firmware was updated, add its version to the pool's reference values; otherwise update it.";
 }
 
 /// The advice for a file that is written while the machine runs.
-const GRUB_ENVIRONMENT: &str = "The node calls this file GRUB's environment block, which GRUB and the system write: saved_entry, boot_success, boot_counter. Accept each content that it should have, by `attest-gateway reference-values record` from a node that you trust; if it is another at each boot, take `files` out of `boot` in the pool's pool.toml.";
+const GRUB_ENVIRONMENT: &str = "The node calls this file GRUB's environment block, which GRUB and the system write: saved_entry, boot_success, boot_counter. Accept each content that it should have, by `attest-audit reference-values record` from a node that you trust; if it is another at each boot, take `files` out of `boot` in the pool's pool.toml.";
 
 /// The advice for a fact that is not proven: under one code, what each cause wants.
 const fn not_proven(why: &NotProven) -> Advice {
     let next_step = match why {
         NotProven::UnknownEvent { .. } => {
-            "The firmware measures something into PCR 7 that this gateway does not know; the reason has its digest. If the machine's maker explains it, list exactly this digest: pcr_7_events in a file of the pool's reference values, or `attest-gateway reference-values record` with --pcr-7-events while the pool observes (docs/reference-values.md)."
+            "The firmware measures something into PCR 7 that this gateway does not know; the reason has its digest. If the machine's maker explains it, list exactly this digest: pcr_7_events in a file of the pool's reference values, or `attest-audit reference-values record` with --pcr-7-events while the pool observes (docs/reference-values.md)."
         }
         NotProven::DebugMode { .. } => {
             "Turn the firmware's debugger off in the firmware setup: while it is on, Secure Boot proves nothing."
@@ -79,7 +79,7 @@ const fn not_proven(why: &NotProven) -> Advice {
             "This machine's firmware or boot loader does not measure what the check needs. Update its firmware, or take the check out of `boot` in the pool's pool.toml."
         }
         NotProven::Repeated { .. } | NotProven::Unexpected { .. } => {
-            "The event that the reason names is not what has to be in its place: software has extended the PCR after the firmware, or this firmware measures otherwise. Reset the machine; if it stays, compare its log with another machine's (`attest-gateway log boot-diff`)."
+            "The event that the reason names is not what has to be in its place: software has extended the PCR after the firmware, or this firmware measures otherwise. Reset the machine; if it stays, compare its log with another machine's (`attest-audit log boot-diff`)."
         }
         NotProven::SecureBootOff => return SECURE_BOOT_OFF,
     };

@@ -69,7 +69,7 @@ pub enum RetentionError {
     #[error(transparent)]
     Store(StoreFailure),
     /// A segment is not as it was written.
-    #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-gateway audit` says more")]
+    #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-audit audit` says more")]
     Altered { path: PathBuf, problem: String },
     /// It is called as a segment is, and nobody knows what it holds.
     #[error("{path} is called as a segment of the attestation log, and cannot be read: {problem}; it stays until you move it elsewhere")]

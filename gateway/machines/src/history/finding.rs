@@ -22,7 +22,7 @@ pub enum Finding {
     FirmwareBack { before: u64, now: u64 },
     /// The same was measured, and the log says something else about it.
     #[error(
-        "the event log says of PCR {pcr} something else than on {}, and its value is the same: what the digests do not cover was written by somebody else, or the same files were booted from another place; compare it by `attest-gateway log boot-diff --html` with decision {decision}",
+        "the event log says of PCR {pcr} something else than on {}, and its value is the same: what the digests do not cover was written by somebody else, or the same files were booted from another place; compare it by `attest-audit log boot-diff --html` with decision {decision}",
         date(*.at)
     )]
     AnotherLog {

@@ -1,6 +1,7 @@
 //! Where lines that are written one after the other do not verify as one file: each file begins anew what stands before a chain.
 
-use super::source::Read;
+use attest_command_line::records::Read;
+
 use crate::commands::output;
 
 /// Places that are named; more are counted.
@@ -49,7 +50,7 @@ impl Chains {
             more => format!(" and before {more} more lines"),
         };
         output::tell(format_args!(
-            "attest-gateway: these are lines of several chains: `audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
+            "attest-gateway: these are lines of several chains: `attest-audit audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
             named.join(", "),
             named.join(" ")
         ));

@@ -1,18 +1,15 @@
 //! `attest-gateway log export`.
 
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use attest_command_line::records::{Opened, Source, Unread};
 use attest_gateway::settings::Settings;
-use attest_system::files::{self, PRIVATE};
 
 use super::chains::Chains;
+use super::known_by::source_with_identities;
 use super::row::visible_json;
-use super::source::{Opened, Source, Unread};
 use crate::commands::output::{Output, Reader, stdout};
 
 #[derive(Debug, clap::Args)]
@@ -28,10 +25,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let source = arguments.source.clone().with_identities(settings)?;
-    let opened = source.open(settings, source.last)?;
+    let source = source_with_identities(settings, arguments.source.clone())?;
+    let opened = source.open(&settings.attestation_log(), source.last)?;
     let unread = match &arguments.output {
-        Some(path) => into_file(path, |output| write(&opened, &source, output, false))?,
+        Some(path) => attest_command_line::into_file(path, |output| write(&opened, &source, output, false))?,
         None => {
             let (mut output, terminal) = stdout()?;
             write(&opened, &source, &mut output, terminal)?
@@ -65,33 +62,4 @@ pub(crate) fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], termin
     };
     bytes.push(b'\n');
     output.put(&bytes)
-}
-
-/// A new file, durable and whole, or none.
-pub(crate) fn into_file<T>(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    if path.symlink_metadata().is_ok() {
-        bail!("{} exists, and is left as it is", path.display());
-    }
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let opened = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&part);
-    let opened = opened.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => anyhow!(
-            "{} exists: another command is writing it, or was broken off; remove it if none is",
-            part.display()
-        ),
-        _ => anyhow!("{}: {error}", part.display()),
-    });
-    let mut output = Output::new(opened?, part.display().to_string());
-    let written = write(&mut output).and_then(|written| {
-        output.into_inner().sync_all().with_context(|| part.display().to_string())?;
-        files::rename(&part, path)?;
-        Ok(written)
-    });
-    if written.is_err() {
-        // What is there of it is of no use; why it failed is said.
-        drop(std::fs::remove_file(&part));
-    }
-    written
 }

@@ -14,7 +14,7 @@ use attest_system::clock::rfc3339;
 
 use super::super::acting::change_store_as;
 use super::super::now;
-use super::super::visible::visible;
+use super::super::visible;
 use super::output;
 
 /// As many digits of a chain's id as `audit` shows.
@@ -25,7 +25,7 @@ const DIGITS: usize = 8;
     after_help = "Example: gw-2 was set up anew, and its old log is nowhere any more\n  attest-gateway log give-up 6f0c51d2\n\nUntil then `audit` says that the chain is missing: the store knows that it was signed. Afterwards it is not required. The store keeps its last checkpoint\nfor ever, with who gave it up, and `audit` and `log status` show that; the log of another gateway has it, too (log.give-up). A gateway that serves, or was\nkilled less than 15 s ago, is refused. A chain that is signed on after it was given up is required again.\n\nExample: log.key of this gateway was lost, and it has started with a new one\n  attest-gateway log give-up 6f0c51d2\n\nThat gives up the checkpoint by the old key only. Lines that are there have to be the ones that were signed all the same."
 )]
 pub(crate) struct Arguments {
-    /// The chain's id, or its first 8 digits or more, as `audit` and `log status` show them.
+    /// The chain's id, or its first 8 digits or more, as `attest-audit audit` and `log status` show them.
     chain: String,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let given_up = change_store_as(who, config, Verb::LogGiveUp, async |store| {
         ensure!(
             wanted.len() >= DIGITS,
-            "{wanted:?} is too short: give the first {DIGITS} digits of the chain, as `audit` shows them"
+            "{wanted:?} is too short: give the first {DIGITS} digits of the chain, as `attest-audit audit` shows them"
         );
         let all = kept(&*store).await?;
         let chain = the_chain(&all, wanted)?;

@@ -1,9 +1,9 @@
 //! A record in one line, for whoever is awake at 3 a.m.
 
-pub(crate) use super::super::visible::{visible, visible_json};
+pub(crate) use crate::commands::{visible, visible_json};
 use attest_log::NEXT_STEP;
 
-use super::filter::Fields;
+use attest_command_line::records::Fields;
 
 /// How wide columns are, in characters; what is longer is cut, but for the last one's with `--wide`.
 const NODE: usize = 28;
@@ -83,9 +83,9 @@ fn cut(text: &str, limit: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::visible::is_command;
-    use super::super::filter::WouldRefuse;
     use super::*;
+    use attest_command_line::is_command;
+    use attest_command_line::records::WouldRefuse;
 
     fn fields() -> Fields {
         Fields {

@@ -3,15 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use attest_command_line::records::{Fields, Record, Source, record};
 use attest_gateway::settings::Settings;
 use attest_log::with_before;
 use serde_json::Value;
 
-use super::filter::Fields;
+use super::known_by::source_with_identities;
 use super::row::{head, row, visible, visible_json};
-use super::source::Source;
 use crate::commands::output::{Output, Reader, stdout};
-use crate::commands::recorded::ID_LEAST;
 
 /// How many are listed if nobody says how many: a screen or two.
 const LAST: usize = 50;
@@ -34,37 +33,8 @@ pub(crate) struct Arguments {
     record: Option<Record>,
 }
 
-/// Which record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Record {
-    Id(String),
-    Number(u64),
-}
-
-pub(crate) fn record(text: &str) -> Result<Record, String> {
-    if text.len() < ID_LEAST
-        && let Ok(number) = text.parse()
-    {
-        return Ok(Record::Number(number));
-    }
-    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.len() >= ID_LEAST && text.bytes().all(hex) {
-        return Ok(Record::Id(text.to_owned()));
-    }
-    Err("an id has 32 hexadecimal digits, of which the first 8 or more name it; a number in a chain has at most 7 digits".to_owned())
-}
-
-impl Record {
-    pub(super) fn is(&self, fields: &Fields) -> bool {
-        match self {
-            Self::Id(begin) => fields.id.starts_with(begin.as_str()),
-            Self::Number(number) => fields.chain.as_ref().is_some_and(|place| place.number == *number),
-        }
-    }
-}
-
 pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let source = arguments.source.clone().with_identities(settings)?;
+    let source = source_with_identities(settings, arguments.source.clone())?;
     match &arguments.record {
         Some(record) => show_record(settings, &source, record),
         None => list(settings, &source, arguments),
@@ -73,7 +43,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
 
 fn list(settings: &Settings, source: &Source, Arguments { all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
     let last = source.last.or((!all && !source.filter.has_beginning()).then_some(LAST));
-    let opened = source.open(settings, last)?;
+    let opened = source.open(&settings.attestation_log(), last)?;
     let (mut output, _) = stdout()?;
     output.put(head().as_bytes())?;
     let unread = opened.each(|read| match &read.fields {
@@ -85,7 +55,7 @@ fn list(settings: &Settings, source: &Source, Arguments { all, wide, .. }: &Argu
 }
 
 fn show_record(settings: &Settings, source: &Source, record: &Record) -> anyhow::Result<ExitCode> {
-    let opened = source.open(settings, None)?;
+    let opened = source.open(&settings.attestation_log(), None)?;
     let (mut output, _) = stdout()?;
     let mut found = 0;
     let unread = opened.each(|read| match &read.fields {
@@ -123,20 +93,4 @@ fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &
         output.put(format!("{}\n", visible_json(line)).as_bytes())?;
     }
     Ok(Reader::There)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_is_named_by_its_id_or_its_number() {
-        assert_eq!(record("5021"), Ok(Record::Number(5021)));
-        assert_eq!(record("12345678"), Ok(Record::Id("12345678".to_owned())));
-        let id = "127e54f3ecdd6c496ca8b038a5da45d6";
-        assert_eq!(record(id), Ok(Record::Id(id.to_owned())));
-        for wrong in ["", "127e54", "127E54F3", "-1", "127e54f3 ", "worker-7"] {
-            assert!(record(wrong).is_err(), "{wrong:?}");
-        }
-    }
 }

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use attest_command_line::records::{Fields, Filter, say_counted};
 use attest_gateway::settings::Settings;
 use attest_log::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
 use attest_system::files;
 
 use super::changes::Changes;
 use super::export::put_as_it_is;
-use super::filter::{Fields, Filter};
+use super::known_by::with_identities;
 use super::row::{head, row, visible};
-use super::source::{say_counted, with_identities};
 use crate::commands::output::{self, Output, Reader, stdout};
 
 /// How many come first if nobody says how many.
@@ -68,14 +68,14 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
             Next::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
             Next::TooLong(length) => {
                 output::tell(format_args!(
-                    "attest-gateway: a line of {length} bytes, which no gateway writes; `audit` says more"
+                    "attest-gateway: a line of {length} bytes, which no gateway writes; `attest-audit audit` says more"
                 ));
                 Reader::There
             }
             Next::SetBack => {
                 output.flush()?;
                 output::tell(
-                    "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `audit` says more. It is gone on with what it holds now, the last of it first",
+                    "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `attest-audit audit` says more. It is gone on with what it holds now, the last of it first",
                 );
                 follower = begin(&log, filter, arguments.last)?;
                 continue;
@@ -137,7 +137,7 @@ fn print<W: std::io::Write>(
     terminal: bool,
 ) -> anyhow::Result<Reader> {
     let Some(fields) = Fields::of(line) else {
-        output::tell("attest-gateway: a line that is no record; `audit` says more");
+        output::tell("attest-gateway: a line that is no record; `attest-audit audit` says more");
         return Ok(Reader::There);
     };
     if !filter.takes(&fields, line) {

@@ -1,55 +1,18 @@
 //! `attest-gateway policy`.
 
 mod explain;
-mod propose;
-mod simulate;
-mod test;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
-use attest::UnixTime;
-
-use crate::commands::output;
-
-/// How often somebody at a terminal is told how far it has come.
-const TOLD_EACH: Duration = Duration::from_secs(2);
-const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Say in words what a pool requires of a node that attests.
     Explain(explain::Arguments),
-    /// Hold recorded evidence against a pool's rules as they are now: each rule, and what comes of it.
-    Test(test::Arguments),
-    /// Hold the last evidence of each machine against a changed pool.toml: which would be refused, by what they share.
-    Simulate(simulate::Arguments),
-    /// Write the strictest rules that fit what machines have booted, as a diff of pool.toml to review, and say what no rule was made of.
-    Propose(propose::Arguments),
 }
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Explain(arguments) => explain::run(config, arguments),
-        Command::Test(arguments) => test::run(config, arguments),
-        Command::Simulate(arguments) => simulate::run(config, arguments),
-        Command::Propose(arguments) => propose::run(config, arguments),
-    }
-}
-
-/// When the last N days began, seconds since 1970; without a number all of time.
-fn since(days: Option<u64>, now: UnixTime) -> u64 {
-    days.map_or(0, |days| now.as_secs().saturating_sub(days.saturating_mul(SECONDS_PER_DAY)))
-}
-
-/// Says now and then how much is done of how much.
-fn told(of_what: &'static str) -> impl FnMut(usize, usize) {
-    let mut told = Instant::now();
-    move |of, done| {
-        if told.elapsed() >= TOLD_EACH {
-            told = Instant::now();
-            output::tell(format_args!("{done} of {of} {of_what}"));
-        }
     }
 }

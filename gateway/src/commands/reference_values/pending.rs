@@ -132,7 +132,7 @@ fn below(row: &Row, rules: Option<&NewValueRules>, now: u64) -> String {
         lines.push(format!("  {} questions more have something in common with it", row.more_beside));
     }
     lines.push(format!(
-        "  by the pool's rules as they are now, where that machine has attested: attest-gateway policy test {} --record {}",
+        "  by the pool's rules as they are now, where that machine has attested: attest-audit policy test {} --record {}",
         row.pool, row.question.decision
     ));
     let lines: String = lines.iter().map(|line| format!("{}\n", visible(line))).collect();

@@ -142,7 +142,7 @@ fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyho
         Ok(()) => format!("token {name:?} could not be shown, so it was revoked again, and there is none"),
         Err(failed) => format!(
             "token {name:?} could not be shown, and could not be revoked again ({}); do that: attest-gateway token revoke {name}",
-            crate::in_full(&failed)
+            attest_command_line::in_full(&failed)
         ),
     })
 }

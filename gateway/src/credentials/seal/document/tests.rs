@@ -4,8 +4,10 @@
 
 use std::path::Path;
 
+use attest_log::TICKET_LATE_LIMIT_SECONDS;
+
 use super::*;
-use crate::settings::{Settings, TICKET_LATE_LIMIT_SECONDS};
+use crate::settings::Settings;
 
 const DAY: u64 = 24 * 3600;
 const NOW: u64 = 20_000 * DAY;

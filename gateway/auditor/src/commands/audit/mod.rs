@@ -1,0 +1,491 @@
+//! `attest-audit audit`.
+
+mod bounded;
+mod logs;
+mod review;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use attest_command_line::records::{Record, record};
+use attest_command_line::{output, table, visible};
+use attest_log::reading::LogFile;
+use attest_log::{
+    Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, is_replica_name,
+    standing,
+};
+use attest_system::clock::rfc3339;
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
+use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
+use logs::Ordered;
+use review::{Elsewhere, Judged, Review, Reviewer};
+
+use super::gateway_files::GatewayFiles;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what --checkpoints says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\n\nExample: on the gateway's host; first the checkpoints, because the gateway signs on\n  attest-gateway log checkpoints > signed.jsonl\n  attest-audit audit --checkpoints signed.jsonl\n\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read."
+)]
+pub(crate) struct Arguments {
+    /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
+    #[arg(long, value_name = "ID", value_parser = decision_id)]
+    decision: Option<String>,
+    /// A file of an attestation log, also a rotated one (.gz), or a folder with such files; any number, of any number of gateways, in any
+    /// order [default: the gateway's own, with those that were rotated beside it].
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    log: Vec<PathBuf>,
+    /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
+    #[arg(long)]
+    continued: bool,
+    /// An older release has written lines of no chain: they are taken as they are. Without this only those are that stand where a gateway's first
+    /// chain began.
+    #[arg(long)]
+    unchained: bool,
+    /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own]. With a name only those of
+    /// the gateway that calls itself so.
+    #[arg(long, value_name = "[NAME=]FILE", num_args = 1..)]
+    log_key: Vec<String>,
+    /// Begin after this checkpoint, a line of a log in a file of its own: what comes before it is elsewhere, and was verified.
+    #[arg(long, value_name = "CHECKPOINT")]
+    from: Vec<PathBuf>,
+    /// A checkpoint that was kept elsewhere, likewise: the log must hold it.
+    #[arg(long, value_name = "CHECKPOINT")]
+    holds: Vec<PathBuf>,
+    /// What was signed, by whatever gateway, as `attest-gateway log checkpoints` prints it: the logs are whole up to then, and all there, and must
+    /// hold it.
+    #[arg(long, value_name = "FILE", conflicts_with = "without_checkpoints")]
+    checkpoints: Option<PathBuf>,
+    /// Of the gateways in --checkpoints, only those of these names have to be there, by what they call themselves in checkpoints.
+    #[arg(long, value_name = "NAME")]
+    replica: Vec<String>,
+    /// Go without --checkpoints where no --log is named: a log that was cut off, or begun anew by another key, is not noticed then.
+    #[arg(long)]
+    without_checkpoints: bool,
+}
+
+/// Most bytes of a file of checkpoints: a store keeps some thousand.
+const CHECKPOINTS_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What came of all lines.
+#[derive(Default)]
+struct Counts {
+    same: usize,
+    different: usize,
+    by_digest: usize,
+    unread: usize,
+    late: usize,
+    unreadable: usize,
+    /// Lines that there are, and those that were asked for.
+    lines: usize,
+    wanted: usize,
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            same,
+            different,
+            by_digest,
+            unread,
+            late,
+            unreadable,
+            lines: _,
+            wanted: _,
+        } = self;
+        write!(
+            f,
+            "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {unreadable} lines that cannot be read"
+        )?;
+        match late {
+            0 => Ok(()),
+            late => write!(f, "; {late} recorded late, without evidence"),
+        }
+    }
+}
+
+pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let mut notes = Vec::new();
+    let Keys { believed, names } = keys(files, &arguments.log_key, &mut notes)?;
+    let mut trust = Trust {
+        keys: believed,
+        names,
+        continued: arguments.continued,
+        unchained: arguments.unchained,
+        ..Trust::default()
+    };
+    for file in &arguments.holds {
+        trust.required.push(checkpoint(file, &trust.keys)?);
+    }
+    for file in &arguments.from {
+        let point = checkpoint(file, &trust.keys)?;
+        trust.from.insert(point.chain.clone(), point);
+    }
+    let paths = match arguments.log.as_slice() {
+        [] => vec![own_folder(files)?],
+        paths => paths.to_vec(),
+    };
+    // What was signed is read before the logs are.
+    let (mut asked, mut known) = (true, None);
+    if let Some(file) = &arguments.checkpoints {
+        known = Some(of_checkpoints(file, &arguments.replica, &mut trust, &mut notes)?);
+    } else if arguments.without_checkpoints {
+        notes.push("no checkpoints were given that say what was signed".to_owned());
+    } else if arguments.log.is_empty() {
+        asked = false;
+        notes.push(
+            "what was signed is not known, so nothing is said to be whole: give --checkpoints FILE, as `attest-gateway log checkpoints` prints it at \
+             the gateway; --without-checkpoints goes without"
+                .to_owned(),
+        );
+    }
+    let evidence = files.evidence(&arguments.log)?;
+    let continued = arguments.continued || !trust.from.is_empty();
+    let (report, reviewed) = logs::settled(&paths, |listed| {
+        let report = logs::verify(listed, &paths, Verifier::new(trust.clone()))?;
+        // What was earned in lines that were removed is used in those that are there.
+        let elsewhere = Elsewhere {
+            continued: continued || report.is_shorter(),
+            several: false,
+            others: known
+                .as_deref()
+                .map_or(!arguments.replica.is_empty(), |known| others_are_known(known, &report)),
+        };
+        let reviewed = review_all(&evidence, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
+        Ok((report, reviewed))
+    })?;
+    reviewed.show()?;
+    let counts = reviewed.counts;
+    show(&report, &notes)?;
+    output::line(&counts)?;
+    let is_empty = counts.lines == 0 && !continued;
+    if is_empty {
+        output::line("there is no record: a gateway's log is never empty")?;
+    }
+    if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
+        say(format_args!("there is no decision {decision} in it"))?;
+    }
+    let sound = asked
+        && !is_empty
+        && (arguments.decision.is_none() || counts.wanted > 0)
+        && counts.different == 0
+        && counts.unreadable == 0
+        && report.findings.is_empty();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn decision_id(text: &str) -> Result<String, String> {
+    match record(text)? {
+        Record::Id(id) => Ok(id),
+        Record::Number(_) => Err("a decision is named by its id, 8 hexadecimal digits or more".to_owned()),
+    }
+}
+
+/// The folder that holds the gateway's own log, with what was rotated beside it.
+fn own_folder(files: &GatewayFiles) -> anyhow::Result<PathBuf> {
+    let log = files.attestation_log()?;
+    Ok(log.parent().map_or_else(|| log.clone(), Path::to_owned))
+}
+
+/// The keys by which checkpoints are believed, and whose they are said to be.
+#[derive(Default)]
+struct Keys {
+    believed: BTreeSet<LogPublicKey>,
+    names: BTreeMap<LogPublicKey, BTreeSet<String>>,
+}
+
+fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyhow::Result<Keys> {
+    let mut keys = Keys::default();
+    if given.is_empty() {
+        match files.log_key().and_then(|file| Ok(LogKey::read(&file)?)) {
+            Ok(key) => drop(keys.believed.insert(key.public())),
+            Err(error) => notes.push(format!("whose checkpoints these are is not known: give --log-key ({error:#})")),
+        }
+    }
+    let mut of_all = BTreeSet::new();
+    for given in given {
+        let (name, file) = match given.split_once('=') {
+            Some((name, file)) if is_replica_name(name) => (Some(name), file),
+            _ => (None, given.as_str()),
+        };
+        let pem = files::read(Path::new(file), SMALL_FILE_LIMIT_BYTES).with_context(|| file.to_owned())?;
+        let Some(found) = LogPublicKey::all_of_pem(&pem) else {
+            bail!("{file}: no public keys as `log key` prints them");
+        };
+        for key in found {
+            keys.believed.insert(key);
+            match name {
+                Some(name) => drop(keys.names.entry(key).or_default().insert(name.to_owned())),
+                None => drop(of_all.insert(key)),
+            }
+        }
+    }
+    // Given without a name, too, it is anybody's.
+    keys.names.retain(|key, _| !of_all.contains(key));
+    Ok(keys)
+}
+
+/// A checkpoint in a file of its own, by a key that is believed.
+fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Point> {
+    let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
+    let text = text.trim_end_matches('\n');
+    let line: CheckpointLine = serde_json::from_str(text).with_context(|| format!("{}: no checkpoint's line", file.display()))?;
+    if !line.checkpoint.is_signed(&line.chain.id, line.at) {
+        bail!("{}: checkpoint false: it is not signed by its key", file.display());
+    }
+    if !keys.contains(&line.checkpoint.key) {
+        bail!(
+            "{}: a checkpoint by an unknown key, {}: give it with --log-key",
+            file.display(),
+            line.checkpoint.key
+        );
+    }
+    Ok(Point {
+        chain: line.chain.id,
+        number: line.chain.number,
+        sha256: LineHash::of(text.as_bytes()),
+    })
+}
+
+/// The lines that were signed by these checkpoints. They have to be there, whoever has signed them: a gateway whose key was replaced with its log is
+/// another one. Gives all checkpoints.
+fn of_checkpoints(file: &Path, replicas: &[String], trust: &mut Trust, notes: &mut Vec<String>) -> anyhow::Result<Vec<Kept>> {
+    let named = || file.display().to_string();
+    let text = files::read_text(file, CHECKPOINTS_LIMIT_BYTES).with_context(named)?;
+    let read = |(number, line): (usize, &str)| {
+        let line = Kept::read(line);
+        line.with_context(|| {
+            format!(
+                "{}, line {}: no checkpoint as `attest-gateway log checkpoints` prints it",
+                file.display(),
+                number + 1
+            )
+        })
+    };
+    let all = text.lines().enumerate().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    let known: BTreeSet<&str> = all.iter().map(|kept| kept.line.checkpoint.replica.as_str()).collect();
+    if let Some(unknown) = replicas.iter().find(|name| !known.contains(name.as_str())) {
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        bail!("{}: no checkpoint is of a gateway {unknown}; they are of: {known}", file.display());
+    }
+    notes.extend(notes_of(&all));
+    let named = |kept: &&Kept| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
+    let required: Vec<Point> = standing(&all).filter(named).map(Kept::point).collect();
+    let name = |kept: &Kept| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
+    trust.whose.extend(all.iter().map(name));
+    trust
+        .known
+        .extend(all.iter().map(Kept::point).filter(|point| !required.contains(point)));
+    trust.required.extend(required);
+    Ok(all)
+}
+
+/// Reports checkpoints that no log has to hold because a command has given them up, and chains that a second key has signed. The report is
+/// the same for any choice of logs: nothing else shows a log that is gone.
+fn notes_of(all: &[Kept]) -> Vec<String> {
+    let mut said = Vec::new();
+    for kept in all {
+        let (chain, at) = (&kept.line.chain, rfc3339(kept.line.at));
+        let (id, replica) = (&chain.id, &kept.line.checkpoint.replica);
+        if let Some(GivenUp { at: when, by }) = &kept.given_up {
+            let number = chain.number;
+            said.push(format!(
+                "chain {id} of gateway {replica}, signed up to line {number} ({at}), was given up on {} by {by}: no log has to hold it",
+                rfc3339(*when)
+            ));
+        }
+    }
+    for kept in standing(all) {
+        let id = &kept.line.chain.id;
+        let newer = standing(all).find(|other| other.line.chain.id == *id && other.is_later_than(kept) && other.key() != kept.key());
+        if let Some(newer) = newer {
+            said.push(format!(
+                "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; `attest-gateway log give-up {id}` at its host accepts that",
+                newer.line.checkpoint.replica,
+                kept.line.chain.number,
+                kept.key(),
+                newer.line.chain.number,
+                newer.key()
+            ));
+        }
+    }
+    said
+}
+
+/// Whether the checkpoints are of gateways beside those whose logs were read.
+fn others_are_known(known: &[Kept], report: &Report) -> bool {
+    let read: BTreeSet<&str> = report.chains.iter().map(|chain| chain.chain.as_str()).collect();
+    let is_read = |kept: &&Kept| read.contains(kept.line.chain.id.as_str());
+    let keys: BTreeSet<LogPublicKey> = known.iter().filter(is_read).map(|kept| kept.line.checkpoint.key).collect();
+    // Of lines of no chain nobody knows whose they are.
+    !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
+}
+
+/// What came of all decisions, as it is shown.
+struct Reviewed {
+    rows: Bounded<6>,
+    acts: Bounded<3>,
+    notes: Bounded<1>,
+    counts: Counts,
+}
+
+impl Reviewed {
+    fn show(&self) -> anyhow::Result<()> {
+        let Self {
+            rows,
+            acts,
+            notes,
+            counts: _,
+        } = self;
+        output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], rows.rows()))?;
+        say_more(rows.more(), "decisions")?;
+        if !acts.rows().is_empty() {
+            output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], acts.rows())))?;
+            say_more(acts.more(), "acts")?;
+        }
+        for [note] in notes.rows() {
+            say(note)?;
+        }
+        say_more(notes.more(), "such lines")
+    }
+}
+
+/// Says how many there were that are not shown.
+fn say_more(more: u64, what: &str) -> anyhow::Result<()> {
+    match more {
+        0 => Ok(()),
+        more => output::line(format_args!("and {more} more {what}, which are counted and not shown")),
+    }
+}
+
+/// Makes the decisions again.
+fn review_all(
+    evidence: &Path,
+    files: &[LogFile],
+    report: &Report,
+    decision: Option<&str>,
+    elsewhere: Elsewhere,
+) -> anyhow::Result<Reviewed> {
+    let blobs = Blobs::at(evidence);
+    let mut lines = Ordered::of(files, report);
+    let several = lines.are_several();
+    let elsewhere = Elsewhere { several, ..elsewhere };
+    let mut reviewer = Reviewer::new(&blobs, elsewhere);
+    if several {
+        // Of a ticket that was used elsewhere in the second in which it was earned, or where a clock is behind, the use may be read first.
+        while let Some(line) = lines.next() {
+            reviewer.foresee(&String::from_utf8_lossy(&line.text));
+        }
+        lines = Ordered::of(files, report);
+    }
+    let mut reviewed = Reviewed {
+        rows: Bounded::of(ROWS_LIMIT),
+        acts: Bounded::of(ROWS_LIMIT),
+        notes: Bounded::of(NOTES_LIMIT),
+        counts: Counts::default(),
+    };
+    let Reviewed { rows, acts, notes, counts } = &mut reviewed;
+    while let Some(line) = lines.next() {
+        let at = line.at;
+        counts.lines += 1;
+        match reviewer.review(&String::from_utf8_lossy(&line.text)) {
+            Ok(review) if decision.is_some_and(|wanted| !review.id.starts_with(wanted)) => {}
+            Ok(mut review) => {
+                counts.wanted += 1;
+                if let Some(act) = review.act.take() {
+                    acts.push([rfc3339(act.at), act.verb.to_string(), act.to_string()]);
+                }
+                note(review, &at, rows, notes, counts);
+            }
+            Err(error) => {
+                counts.unreadable += 1;
+                notes.push([format!("{at}: cannot be read: {error}")]);
+            }
+        }
+    }
+    Ok(reviewed)
+}
+
+/// What is to be said of the logs.
+fn show(report: &Report, notes: &[String]) -> anyhow::Result<()> {
+    if !report.chains.is_empty() {
+        let rows: Vec<_> = report.chains.iter().map(row).collect();
+        output::print(table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows))?;
+    }
+    for note in notes {
+        say(note)?;
+    }
+    for note in &report.notes {
+        say(note)?;
+    }
+    for finding in &report.findings {
+        say(finding)?;
+    }
+    Ok(())
+}
+
+/// Prints a line of which parts may be foreign: of a log, or of names of files.
+fn say(line: impl ToString) -> anyhow::Result<()> {
+    output::line(visible(&line.to_string()))
+}
+
+fn row(report: &ChainReport) -> [String; 7] {
+    [
+        shortened_to(&report.chain, CHAIN_LIMIT_CHARACTERS),
+        report.replica.clone().unwrap_or_default(),
+        format!("{} to {}", report.first, report.last),
+        rfc3339(report.first_at),
+        rfc3339(report.last_at),
+        report.signed.map(|number| number.to_string()).unwrap_or_default(),
+        if report.whole { "whole" } else { "NOT WHOLE" }.to_owned(),
+    ]
+}
+
+fn note(review: Review, at: &str, rows: &mut Bounded<6>, notes: &mut Bounded<1>, counts: &mut Counts) {
+    let (count, said) = match (review.differences.is_empty(), review.judged) {
+        (false, _) => (&mut counts.different, "DIFFERENT"),
+        (true, Judged::Whole) => (&mut counts.same, "same"),
+        (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
+        (true, Judged::Unread) => (&mut counts.unread, "unread"),
+        (true, Judged::Late) => (&mut counts.late, "recorded late"),
+        (true, Judged::OfLog | Judged::Admin) => return,
+    };
+    *count += 1;
+    for what in &review.differences {
+        notes.push([format!("{at}: {what}")]);
+    }
+    for what in &review.warnings {
+        notes.push([format!("{at}: warning: {what}")]);
+    }
+    if review.of_proof || !review.differences.is_empty() {
+        rows.push([
+            review.time,
+            review.id,
+            shortened(&review.identity),
+            review.recorded,
+            review.again,
+            said.to_owned(),
+        ]);
+    }
+}
+
+/// Characters of an identity in the table: of a TPM's digest, the beginning says enough; an instance's identity is whole.
+const TPM_LIMIT_CHARACTERS: usize = 20;
+const INSTANCE_LIMIT_CHARACTERS: usize = 96;
+
+fn shortened(identity: &str) -> String {
+    let limit = if identity.starts_with("tpm:") {
+        TPM_LIMIT_CHARACTERS
+    } else {
+        INSTANCE_LIMIT_CHARACTERS
+    };
+    shortened_to(identity, limit)
+}
+
+/// Characters of a chain's id in the table.
+const CHAIN_LIMIT_CHARACTERS: usize = 8;
+
+fn shortened_to(text: &str, limit: usize) -> String {
+    text.chars().take(limit).collect()
+}

@@ -1,0 +1,98 @@
+//! Configs that were served or refused: what was given is what was earned.
+
+use attest_audit::replay::{ReplayError, replay_kubelet};
+use attest_certificates::kubelet::WrongPool;
+use attest_log::{Blobs, DecidedBy, Shown, Use, Verdict, served_for};
+
+use super::{Differences, Judged, Line, refused_by_others};
+
+/// Refusals of client certificates that no CA of the cluster has signed: a stranger's chain is not kept.
+const UNSIGNED: [&str; 2] = ["kubelet-certificate-invalid", "kubelet-certificate-expired"];
+
+impl Line {
+    pub(super) fn config(&self, differences: &mut Differences) -> (String, Judged) {
+        differences.absent("claims", self.claims.as_ref());
+        differences.absent("basis", self.basis.as_ref());
+        differences.absent("ticket", self.ticket.as_ref());
+        differences.absent("instance", self.instance.as_ref());
+        if self.verdict == Verdict::Refused {
+            let code = self.code.as_deref().unwrap_or_default();
+            let family = match self.shown {
+                Shown::Ticket => ["ticket-", "node-", "attested-", "spec-version-"].as_slice(),
+                Shown::Token => &["token-", "spec-version-"],
+                Shown::Nothing => &["evidence-required", "spec-version-"],
+                Shown::Unreadable => &["credential-", "spec-version-"],
+                _ => &[],
+            };
+            // Whatever was shown, nobody may have waited for the answer.
+            if self.by() != DecidedBy::Gateway && !family.iter().any(|begin| code.starts_with(begin)) {
+                differences.say(format!("code is {code:?}, which is not given for what was shown"));
+            }
+            return (self.recorded(), Judged::Whole);
+        }
+        differences.there("config_sha256", self.config_sha256.as_ref());
+        differences.there("spec_version", self.spec_version.as_ref());
+        let number = self.use_number.unwrap_or_default();
+        match self.shown {
+            Shown::Ticket => {}
+            Shown::Token => {
+                differences.absent("identity", self.identity.as_ref());
+                differences.absent("earned_by", self.earned_by.as_ref());
+                differences.there("name", self.name.as_ref());
+                if number == 0 {
+                    differences.say("use_number is missing");
+                }
+            }
+            Shown::Nothing => {
+                differences.absent("identity", self.identity.as_ref());
+                differences.absent("name", self.name.as_ref());
+                differences.absent("earned_by", self.earned_by.as_ref());
+                differences.absent("use_number", self.use_number.as_ref());
+            }
+            _ => {
+                differences.say("no config is served for what was shown");
+                return (self.recorded(), Judged::Whole);
+            }
+        }
+        let made = Use {
+            number,
+            again: self.again,
+            late_seconds: self.late_seconds,
+        };
+        let reason = served_for(self.shown, Some(made));
+        differences.same("reason", &self.reason, &reason);
+        (self.recorded(), Judged::Whole)
+    }
+
+    /// A config that was asked for by a client certificate.
+    pub(super) fn certificate(&self, text: &str, blobs: &Blobs, differences: &mut Differences) -> (String, Judged) {
+        let refused = self.verdict == Verdict::Refused;
+        let chain = self.basis.as_ref().map(|basis| basis.client_chain.as_slice()).unwrap_or_default();
+        if refused && chain.is_empty() && self.code.as_deref().is_some_and(|code| UNSIGNED.contains(&code)) {
+            return ("unread".to_owned(), Judged::Unread);
+        }
+        let leaf = self.basis.as_ref().and_then(|basis| basis.client_certificate_sha256.as_ref());
+        differences.same("client_certificate_sha256", &leaf, &chain.first());
+        let (again, same) = match replay_kubelet(text, blobs) {
+            Ok(verified) => {
+                differences.same("name", &self.name.as_deref(), &Some(verified.name()));
+                ("served".to_owned(), !refused || refused_by_others(self.by()))
+            }
+            Err(error) => {
+                let code = match error {
+                    ReplayError::Kubelet(error) => error.code().to_owned(),
+                    ReplayError::WrongPool(_) => WrongPool::CODE.to_owned(),
+                    error => format!("cannot: {error}"),
+                };
+                let same = refused && self.code.as_ref() == Some(&code);
+                // Names need not be given where the pool gives nothing.
+                let policy = self.code.as_deref() == Some("kubelet-not-accepted") && code == "kubelet-wrong-pool";
+                (code, same || policy)
+            }
+        };
+        if !same {
+            differences.say(format!("it was decided {}, and comes out as {again}", self.recorded()));
+        }
+        (again, Judged::Whole)
+    }
+}

@@ -1,0 +1,155 @@
+//! Uses of tickets, held against what earned them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attest_log::{RecordedLate, TICKET_LATE_LIMIT_SECONDS, TicketTerms, Verdict};
+
+use super::{Differences, Line, TICKET_LIMIT_SECONDS};
+
+/// The latest that a ticket can be used after it was earned, whatever gateway.toml says, in seconds: first as late as it may be, and then for its lifetime.
+const LATEST_USE_SECONDS: u64 = 2 * TICKET_LIMIT_SECONDS + TICKET_LATE_LIMIT_SECONDS;
+
+/// What a ticket was earned by.
+#[derive(Debug)]
+struct Earned {
+    identity: Option<String>,
+    name: Option<String>,
+    pool: String,
+    at: u64,
+    ticket: Option<TicketTerms>,
+    recorded_late: Option<RecordedLate>,
+}
+
+/// The tickets that a log speaks of, from its beginning.
+#[derive(Debug)]
+pub(super) struct Tickets {
+    elsewhere: Elsewhere,
+    earned: BTreeMap<String, Earned>,
+    uses: BTreeSet<(String, u32)>,
+    /// When they were used first, by what earned them.
+    first: BTreeMap<String, u64>,
+}
+
+/// What else there is that is not read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Elsewhere {
+    /// The log begins where another ended.
+    pub continued: bool,
+    /// Lines of several gateways are read, each with the time of its own clock.
+    pub several: bool,
+    /// Other gateways have logs that are not read: a ticket that one of them gave is good at all.
+    pub others: bool,
+}
+
+impl Tickets {
+    pub(super) const fn new(elsewhere: Elsewhere) -> Self {
+        Self {
+            elsewhere,
+            earned: BTreeMap::new(),
+            uses: BTreeSet::new(),
+            first: BTreeMap::new(),
+        }
+    }
+
+    /// A line that is trusted has earned one.
+    pub(super) fn earned(&mut self, line: &Line) {
+        let earned = Earned {
+            identity: line.identity.clone(),
+            name: line.name.clone(),
+            pool: line.pool.clone(),
+            at: line.at,
+            ticket: line.ticket,
+            recorded_late: line.recorded_late,
+        };
+        self.earned.insert(line.id.clone(), earned);
+    }
+
+    /// A line that a ticket was served for the first time by.
+    pub(super) fn first_used(&mut self, line: &Line) {
+        if let (Some(earned_by), Some(1), Verdict::Served) = (&line.earned_by, line.use_number, line.verdict) {
+            self.first.entry(earned_by.clone()).or_insert(line.at);
+        }
+    }
+
+    /// A use of a ticket: by whom it was earned, for what, for how long, and how often.
+    pub(super) fn check(&mut self, line: &Line, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
+        let served = line.verdict == Verdict::Served;
+        let Some(earned_by) = &line.earned_by else {
+            // A ticket that could not be opened says nothing.
+            if served {
+                differences.say("earned_by is missing");
+            }
+            return;
+        };
+        let Some(earned) = self.earned.get(earned_by) else {
+            return self.earned_elsewhere(line, earned_by, began, ids, differences);
+        };
+        differences.same("identity", &line.identity, &earned.identity);
+        differences.same("name", &line.name, &earned.name);
+        differences.same("pool", &line.pool, &earned.pool);
+        if line.at < earned.at {
+            // Each record says the time of its own gateway.
+            differences.warn(format!(
+                "it is {} s older than what earned it: clocks differ, or one was set back",
+                earned.at - line.at
+            ));
+        }
+        if !served {
+            return;
+        }
+        match earned.recorded_late {
+            Some(RecordedLate::Unanswered) => differences.say("its ticket was never sent: the decision that earned it was recorded late"),
+            Some(RecordedLate::Unknown) => differences.warn("the decision that earned it was recorded late, without its evidence"),
+            None => {}
+        }
+        let Some(number) = line.use_number else {
+            return differences.say("use_number is missing");
+        };
+        if let Some(ticket) = earned.ticket {
+            let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
+            differences.same("late_seconds", &line.late_seconds, &late);
+            let lifetime = ticket.expires.saturating_sub(earned.at);
+            match (late, self.first.get(earned_by)) {
+                (None, _) => {}
+                (Some(late), _) if number == 1 => {
+                    if late > ticket.late_seconds {
+                        differences.say("its ticket was too old");
+                    }
+                }
+                // It is for the number to say which use is the first: where clocks differ, it may be read later.
+                (Some(_), Some(first)) if *first > ticket.expires && line.at.saturating_sub(*first) <= lifetime => {}
+                (Some(_), Some(first)) if *first > ticket.expires && self.elsewhere.several => {
+                    differences.warn("its ticket was too old, unless clocks differ");
+                }
+                (Some(_), None) if self.elsewhere.others => {
+                    differences.warn("its ticket was too old, unless another gateway's log that is not read has its first use");
+                }
+                _ => differences.say("its ticket was too old"),
+            }
+        }
+        if !self.uses.insert((earned_by.clone(), number)) {
+            differences.say(format!("use {number} was made before"));
+        }
+        if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
+            differences.say(format!("there is no use {number} of its ticket"));
+        }
+    }
+
+    /// A use of a ticket that no line has earned.
+    fn earned_elsewhere(&self, line: &Line, earned_by: &str, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
+        let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
+        if ids.contains(earned_by) {
+            differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
+        } else if self.elsewhere.continued && in_time {
+            differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
+        } else if self.elsewhere.others {
+            differences.warn(format!(
+                "{earned_by}, which earned it, is not in these logs: another gateway's that is not read may have it"
+            ));
+        } else {
+            differences.say(format!(
+                "earned_by is {earned_by}, which earned nothing before it; if it was at another gateway, give its log, too, or say which gateway's this is (--replica)"
+            ));
+        }
+    }
+}

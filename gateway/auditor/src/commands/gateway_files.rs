@@ -1,0 +1,127 @@
+//! The files of a gateway, or copies of them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
+use serde::Deserialize;
+
+/// Where the files of the gateway are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GatewayFiles {
+    /// The gateway's settings: its `state` and `pools` are read where --state and --pools do not say it.
+    #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]
+    config: PathBuf,
+    /// The folder with attestation.jsonl, evidence/ and log.key, or a copy of it.
+    #[arg(long, global = true, value_name = "FOLDER")]
+    state: Option<PathBuf>,
+    /// The folder of the pools.
+    #[arg(long, global = true, value_name = "FOLDER")]
+    pools: Option<PathBuf>,
+}
+
+/// What is read of gateway.toml.
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+struct Settings {
+    state: PathBuf,
+    pools: PathBuf,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            state: "state".into(),
+            pools: "pools".into(),
+        }
+    }
+}
+
+impl GatewayFiles {
+    /// Returns whether it is said where the gateway's state is.
+    pub(crate) fn has_state(&self) -> bool {
+        self.state.is_some() || self.config.exists()
+    }
+
+    fn folder(&self, given: Option<&PathBuf>, of: impl FnOnce(Settings) -> PathBuf, option: &str) -> anyhow::Result<PathBuf> {
+        if let Some(given) = given {
+            return Ok(given.clone());
+        }
+        let text = files::read_text(&self.config, SMALL_FILE_LIMIT_BYTES).map_err(|error| {
+            let config = self.config.display();
+            anyhow!("{config}: {error}; it says where the gateway's files are: name it with --config, or give {option}")
+        })?;
+        let settings: Settings = toml::from_str(&text).with_context(|| self.config.display().to_string())?;
+        Ok(self.config.parent().unwrap_or(Path::new("")).join(of(settings)))
+    }
+
+    fn state(&self) -> anyhow::Result<PathBuf> {
+        let option = "--state FOLDER, with attestation.jsonl and evidence/";
+        self.folder(self.state.as_ref(), |settings| settings.state, option)
+    }
+
+    /// The folder of the pools.
+    ///
+    /// # Errors
+    /// If neither an option nor gateway.toml names it.
+    pub(crate) fn pools(&self) -> anyhow::Result<PathBuf> {
+        self.folder(
+            self.pools.as_ref(),
+            |settings| settings.pools,
+            "--pools FOLDER, with a folder for each pool",
+        )
+    }
+
+    /// The folder of a pool that is there.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub(crate) fn pool(&self, pool: &str) -> anyhow::Result<PathBuf> {
+        let pools = self.pools()?;
+        let folders = attest_pool::folders(&pools)?.pools;
+        let Some(folder) = folders.get(pool) else {
+            let known: Vec<&str> = folders.keys().map(String::as_str).collect();
+            bail!("there is no pool {pool:?} in {}; there is: {}", pools.display(), known.join(", "));
+        };
+        Ok(folder.clone())
+    }
+
+    /// The attestation log that is written.
+    ///
+    /// # Errors
+    /// If neither an option nor gateway.toml names the state.
+    pub(crate) fn attestation_log(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.state()?.join("attestation.jsonl"))
+    }
+
+    /// The attestation log that is read where none of these is named.
+    ///
+    /// # Errors
+    /// If there are none, and neither an option nor gateway.toml names the state.
+    pub(crate) fn own_log(&self, logs: &[PathBuf]) -> anyhow::Result<PathBuf> {
+        match logs {
+            [] => self.attestation_log(),
+            [first, ..] => Ok(first.clone()),
+        }
+    }
+
+    /// The log's large parts: of the state, or next to the first of these logs where nothing says where the state is.
+    ///
+    /// # Errors
+    /// If neither an option nor gateway.toml names the state, and there are no logs.
+    pub(crate) fn evidence(&self, logs: &[PathBuf]) -> anyhow::Result<PathBuf> {
+        match logs.first().filter(|_| !self.has_state()) {
+            Some(log) if log.is_dir() => Ok(log.join("evidence")),
+            Some(log) => Ok(log.with_file_name("evidence")),
+            None => Ok(self.state()?.join("evidence")),
+        }
+    }
+
+    /// The key that signs the log's checkpoints.
+    ///
+    /// # Errors
+    /// If neither an option nor gateway.toml names the state.
+    pub(crate) fn log_key(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.state()?.join("log.key"))
+    }
+}

@@ -1,0 +1,162 @@
+//! `attest-audit log config`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use attest::challenge::is_pool_name;
+use attest_command_line::output::{self, Reader, stdout};
+use attest_command_line::records::{Fields, Record, Source, record};
+use attest_command_line::{into_file, visible, visible_json};
+use attest_ignition::SpecVersion;
+use attest_log::ConfigSet;
+use attest_pool::Pool;
+use attest_pool::folder::Reader as FolderReader;
+use serde_json::Value;
+
+use super::GatewayFiles;
+
+/// Records that are named where several are meant; no more are looked for.
+const NAMED_LIMIT: usize = 4;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: the config that a node got, from pools that are kept in git\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-audit log config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record says the pool, which of its configs was served, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\nWhat pool.toml names outside FOLDER is read as it is now. Configs of a server ([upstream]) are not asked for, and cannot be rendered.\nExit code 1 if the rendered config has another SHA-256 than the record. `audit` verifies the record itself."
+)]
+pub(crate) struct Arguments {
+    /// The record of the served config: its id, the beginning of it (at least 8 digits), or its number in its chain.
+    #[arg(value_name = "ID|N", value_parser = record)]
+    record: Record,
+    /// The pool's folder as it was when the config was served: pool.toml, with the MachineConfigs or configs that belong to it.
+    #[arg(long, value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Into a new file (0600), which is there when it is whole; standard output otherwise.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Files of the log, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    log: Vec<PathBuf>,
+}
+
+/// A served config, as its record describes it.
+struct Served {
+    id: String,
+    time: String,
+    pool: String,
+    set: ConfigSet,
+    version: SpecVersion,
+    sha256: String,
+}
+
+impl Served {
+    fn of(fields: Fields) -> anyhow::Result<Self> {
+        let Fields { id, time, pool, .. } = fields;
+        let Some(sha256) = fields.config_sha256 else {
+            bail!(
+                "record {} has no config_sha256: decision={} verdict={}; only a config that was served can be rendered again (`log show --decision config --verdict served`)",
+                visible(&id),
+                visible(&fields.decision),
+                visible(&fields.verdict)
+            );
+        };
+        // The record may be anybody's: what is in it is shown escaped.
+        let unknown =
+            |field: &str, found: Option<&str>| anyhow!("record {}: {field}: {}", visible(&id), visible(found.unwrap_or("missing")));
+        let set = fields.grant.as_deref();
+        let set = set
+            .and_then(|set| serde_json::from_value(Value::from(set)).ok())
+            .ok_or_else(|| unknown("grant", set))?;
+        let version = fields.spec_version.as_deref();
+        let version = version
+            .and_then(|version| version.parse().ok())
+            .ok_or_else(|| unknown("spec_version", version))?;
+        if !is_pool_name(&pool) {
+            return Err(unknown("pool", Some(&pool)));
+        }
+        Ok(Self {
+            set,
+            version,
+            id,
+            time,
+            pool,
+            sha256,
+        })
+    }
+}
+
+pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { record, folder, out, log } = arguments;
+    let served = Served::of(find(files, log, record)?)?;
+    let pool = pool(&served.pool, folder)?;
+    let rendered = pool.for_administrator(served.set).get(served.version)?;
+    if rendered.sha256 != served.sha256 {
+        output::warn(format_args!(
+            "record {}: the config of pool {} rendered from {} is not the one that was served:\n  recorded: {}\n  rendered: {}\n{}",
+            visible(&served.id),
+            visible(&served.pool),
+            visible(&folder.to_string_lossy()),
+            visible(&served.sha256),
+            rendered.sha256,
+            causes(&served)
+        ));
+        return Ok(ExitCode::FAILURE);
+    }
+    match out {
+        Some(path) => into_file(path, |output| {
+            output.put(&rendered.bytes)?;
+            output.flush()
+        })
+        .map(drop)?,
+        None => print(&rendered.bytes)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The pool of a folder. Its configs lie in it: no server is asked.
+fn pool(name: &str, folder: &Path) -> anyhow::Result<Pool> {
+    let read = FolderReader::default().pool(folder)?;
+    if let Some(upstream) = &read.file.upstream {
+        bail!(
+            "{}: the configs of pool {name} come from {} ([upstream]): what that gave then is not in the folder, and cannot be rendered",
+            folder.display(),
+            upstream.url
+        );
+    }
+    Ok(Pool::of_folder(name, read)?)
+}
+
+/// The one record that is asked for.
+fn find(files: &GatewayFiles, log: &[PathBuf], record: &Record) -> anyhow::Result<Fields> {
+    let mut found: Vec<Fields> = Vec::new();
+    let unread = Source::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {
+        let fields = read.fields.as_ref().filter(|fields| record.is(fields));
+        // A file may be named twice, or have been copied next to the log.
+        found.extend(fields.filter(|fields| found.iter().all(|other| other.id != fields.id)).cloned());
+        Ok(if found.len() < NAMED_LIMIT { Reader::There } else { Reader::Gone })
+    })?;
+    unread.say();
+    let ids: Vec<String> = found.iter().map(|fields| visible(&fields.id)).collect();
+    match (found.pop(), found.is_empty()) {
+        (None, _) => bail!("no record of the log is that one"),
+        (Some(fields), true) => Ok(fields),
+        (Some(_), false) => bail!("several records are meant: {}; give the id of one of them", ids.join(", ")),
+    }
+}
+
+/// The reasons for which the same record can have another digest.
+fn causes(served: &Served) -> String {
+    format!(
+        "Possible causes:\n  - the folder is of another time: the config was served at {}; take the folder of then, from git or a backup\n  - what pool.toml names outside the folder has changed since: a kubeconfig\n  - the gateway was another release then; this one is {}",
+        visible(&served.time),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+fn print(config: &[u8]) -> anyhow::Result<()> {
+    let (mut output, terminal) = stdout()?;
+    match terminal {
+        true => output.put(format!("{}\n", visible_json(&String::from_utf8_lossy(config))).as_bytes())?,
+        false => output.put(config)?,
+    };
+    output.flush().map(drop)
+}

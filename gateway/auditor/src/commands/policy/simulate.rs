@@ -1,0 +1,83 @@
+//! `attest-audit policy simulate`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use attest_audit::replay::simulation::{Asked, Cause, Machines, Simulation, simulate};
+use attest_command_line::{output, recorded, table};
+use attest_log::Blobs;
+use attest_system::clock::Clock;
+
+use super::{GatewayFiles, since, told};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-audit policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. Of a file with observe = true, what it would record is refused here. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again."
+)]
+pub(crate) struct Arguments {
+    /// The pool whose machines are looked at.
+    pool: String,
+    /// A file in the place of its pool.toml; paths in it are relative to the pool's folder [default: the pool's own].
+    file: Option<PathBuf>,
+    /// Files of reference values besides those of the pool's folder.
+    #[arg(long, value_name = "SET", num_args = 1..)]
+    with: Vec<PathBuf>,
+    /// Only what was shown in the last N days.
+    #[arg(long, value_name = "N")]
+    days: Option<u64>,
+}
+
+pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let folder = files.pool(&arguments.pool)?;
+    let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));
+    let policy = attest_pool::policy(&folder, &file, &arguments.with)?;
+    let now = Clock::System.now();
+    let asked = Asked {
+        pool: &arguments.pool,
+        since: since(arguments.days, now),
+        policy: &policy,
+        now,
+    };
+    let log = recorded::files(&files.attestation_log()?)?;
+    let blobs = Blobs::at(&files.evidence(&[])?).remembering();
+    let found = simulate(&log, &blobs, &asked, told("machines"))?;
+    if policy.observes() {
+        output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
+    }
+    output::print(words(&found))?;
+    let sound = found.shut_out() == 0 && found.not_judged.is_empty();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn words(found: &Simulation) -> String {
+    let mut rows = rows(&found.refused);
+    rows.extend(self::rows(&found.not_judged));
+    let head = ["machines", "trusted before", "code", "what they share", "among them"];
+    let groups = if rows.is_empty() { String::new() } else { table(head, &rows) };
+    format!(
+        "{groups}{} machines: {} would be accepted ({} of them were refused), {} refused ({} of them were trusted)\n",
+        found.machines(),
+        found.accepted,
+        found.let_in,
+        found.refused.values().map(|machines| machines.count).sum::<usize>(),
+        found.shut_out(),
+    )
+}
+
+/// The largest group first.
+fn rows(groups: &BTreeMap<Cause, Machines>) -> Vec<[String; 5]> {
+    let mut groups: Vec<_> = groups.iter().collect();
+    groups.sort_by_key(|(_, machines)| std::cmp::Reverse(machines.count));
+    let row = |(cause, machines): (&Cause, &Machines)| {
+        let named: Vec<&str> = machines.named.iter().map(String::as_str).collect();
+        [
+            machines.count.to_string(),
+            machines.trusted.to_string(),
+            cause.code.clone(),
+            cause.value.clone(),
+            named.join(", "),
+        ]
+    };
+    groups.into_iter().map(row).collect()
+}

@@ -1,0 +1,118 @@
+//! `attest-audit policy test`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use attest::tpm::requirements::Quoted;
+use attest::{AppraisalPolicy, Claims, Kind, Reject, UnixTime, appraise};
+use attest_audit::replay::verify;
+use attest_command_line::{output, recorded, table};
+use attest_log::Blobs;
+
+use super::GatewayFiles;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: whether a machine that was accepted would still be\n  attest-audit policy test worker --record 0123456789abcdef0123456789abcdef\n\nThe evidence is verified as it was recorded, at the time of its record, and held against the pool's rules as they are now: with the reference values\nthat are accepted now, or at the time of the record with --then. Exit code 1 if a rule refuses."
+)]
+pub(crate) struct Arguments {
+    /// The pool whose rules it is held against.
+    pool: String,
+    /// The id of a decision in the gateway's log, or its first 8 digits or more.
+    #[arg(long, value_name = "ID", required_unless_present = "evidence")]
+    record: Option<String>,
+    /// A file with one record, a line of the log as `log export` prints it.
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    evidence: Option<PathBuf>,
+    /// Where the blobs are that it names [default: the gateway's own, state/evidence].
+    #[arg(long, value_name = "FOLDER")]
+    blobs: Option<PathBuf>,
+    /// Reference values lapse as of the time of the record.
+    #[arg(long)]
+    then: bool,
+}
+
+pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let pool = files.pool(&arguments.pool)?;
+    let policy = attest_pool::policy(&pool, &pool.join("pool.toml"), &[])?;
+    let line = match (&arguments.evidence, &arguments.record) {
+        (Some(file), _) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
+        (None, Some(id)) => recorded::by_id(&files.attestation_log()?, id)?,
+        (None, None) => anyhow::bail!("say --record ID or --evidence FILE"),
+    };
+    let folder = match &arguments.blobs {
+        Some(folder) => folder.clone(),
+        None => files.evidence(&[])?,
+    };
+    let again = verify(&line, &Blobs::at(&folder))?;
+    let now = if arguments.then {
+        again.now
+    } else {
+        attest_system::clock::Clock::System.now()
+    };
+    // What a pool that observes would refuse is what is asked for.
+    // A node is asked for no more PCRs than its pool speaks of; it was asked by the rules of then.
+    let claims = again.claims.clone().without_further_pcrs(&policy);
+    let further = further_pcrs(&again.claims, &claims);
+    if !further.is_empty() {
+        output::tell(format_args!(
+            "more PCRs were quoted than pool {} asks for, and are left out: {}",
+            arguments.pool,
+            further.join(", ")
+        ));
+    }
+    let (rows, is_accepted) = judged(&claims, &policy.strict(), now);
+    if policy.observes() {
+        output::tell(format_args!(
+            "{}: it observes, so what is refused here about the boot is recorded there, and refuses nobody",
+            arguments.pool
+        ));
+    }
+    output::print(table(["rule", "holds", "why"], &rows))?;
+    Ok(if is_accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The PCRs that were left out, by the kinds that have quoted them.
+fn further_pcrs(all: &Claims, left: &Claims) -> Vec<String> {
+    let left = left.quotes();
+    let further = |(kind, quoted): (Kind, Quoted<'_>)| {
+        let left = left.iter().find(|(other, _)| *other == kind).map(|(_, left)| left.pcrs);
+        let is_left = move |index: &u8| left.is_some_and(|left| left.contains_key(index));
+        let further = quoted.pcrs.keys().copied().filter(move |index| !is_left(index));
+        further.map(move |index| format!("{} {index}", kind.section())).collect::<Vec<_>>()
+    };
+    all.quotes().into_iter().flat_map(further).collect()
+}
+
+/// Every rule, whether it holds, and why not; whether all of it is accepted.
+fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[String; 3]>, bool) {
+    let mut rows = Vec::new();
+    for judged in policy.judged(claims, now) {
+        let (holds, why) = said(&judged.holds);
+        let requirement = format!("{}: {}", judged.kind.section(), judged.requirement);
+        rows.push([requirement, holds.to_owned(), why]);
+    }
+    if let Some(condition) = policy.condition() {
+        let (holds, why) = match condition.holds_of(claims) {
+            Ok(true) => ("yes", String::new()),
+            Ok(false) => ("NO", "it is false".to_owned()),
+            Err(problem) => ("NO", problem),
+        };
+        rows.push([format!("condition: {}", condition.source()), holds.to_owned(), why]);
+    }
+    // What the rules of clouds say, and all together.
+    let all = appraise(claims.clone(), policy, now);
+    let (holds, why) = said(&all);
+    rows.push(["all of the policy".to_owned(), holds.to_owned(), why]);
+    (rows, all.is_ok())
+}
+
+/// Whether it holds, and why not.
+fn said<T>(holds: &Result<T, Reject>) -> (&'static str, String) {
+    match holds {
+        Ok(_) => ("yes", String::new()),
+        Err(reject) => ("NO", format!("{}: {}", reject.code(), reject.detail())),
+    }
+}

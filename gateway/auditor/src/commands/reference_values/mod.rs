@@ -1,0 +1,24 @@
+//! `attest-audit reference-values`.
+
+mod predict;
+mod record;
+mod set;
+
+use std::process::ExitCode;
+
+use super::gateway_files::GatewayFiles;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Compute what machines will measure, from the files that they will boot.
+    Predict(Box<predict::Arguments>),
+    /// Add a generation from what a node had booted when it was trusted last.
+    Record(record::Arguments),
+}
+
+pub(crate) fn run(files: &GatewayFiles, command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Predict(arguments) => predict::run(arguments),
+        Command::Record(arguments) => record::run(files, arguments),
+    }
+}

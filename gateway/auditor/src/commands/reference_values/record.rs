@@ -1,0 +1,155 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use attest::Kind;
+use attest::azure::vtpm::AzureVtpmRules;
+use attest::reference_sets::{Generation, Origin, ReferenceSet, Time};
+use attest::tpm::reference_values::ReferenceValues;
+use attest::tpm::rules::{Check, Recording, UnknownEvent};
+use attest_audit::replay::verify;
+use attest_command_line::recorded::{self, Outline};
+use attest_command_line::reference_set_file::{now, read_or_new, time, who, write};
+use attest_command_line::{clean, output};
+use attest_log::{Blobs, WouldRefuse};
+use attest_pool::PoolError;
+
+use super::GatewayFiles;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: after the first node was updated\n  attest-audit reference-values record worker-0 --name 'kernel 6.12.43' --to pools/worker/reference-values/recorded.json\n\nThe evidence by which the node was trusted last is verified again, and what its event log proves is what is written: whoever reviews the file decides\nwhether that is what should be booted. Names of events are the node's own words.\nChecks that no such values could satisfy are said (left out). If one of them is a rule of the node's pool, nothing is written, and the exit code is 1."
+)]
+pub(crate) struct Arguments {
+    /// The node: its name, its identity or its instance, as the log has it.
+    node: String,
+    /// What the generation is called.
+    #[arg(long)]
+    name: String,
+    /// The file; it is made if it is not there.
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Until when it is accepted, such as 2026-06-03T10:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    expires: Option<Time>,
+    /// The whole PCRs too, not only the events in them.
+    #[arg(long)]
+    pcrs: bool,
+    /// The events of PCR 7 whose meaning is not known, each by its digest: Secure Boot is then proven beside exactly these. Look at each first.
+    #[arg(long)]
+    pcr_7_events: bool,
+    /// Write the values also where a rule of the node's pool has none among them.
+    #[arg(long)]
+    partial: bool,
+    /// By whose quote, where two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
+    by: Option<Kind>,
+}
+
+pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let (
+        Outline {
+            id, pool, would_refuse, ..
+        },
+        line,
+    ) = recorded::of_node(&files.attestation_log()?, &arguments.node)?;
+    for WouldRefuse { code, reason } in would_refuse {
+        output::tell(format_args!(
+            "the pool observed, and would have refused this machine's boot: {}",
+            clean(&format!("{code}: {reason}"))
+        ));
+    }
+    let again = verify(&line, &Blobs::at(&files.evidence(&[])?)).with_context(|| format!("decision {id}"))?;
+    let booted = recorded::booted(&again.claims, arguments.by).with_context(|| format!("decision {id}"))?;
+    let nothing = BTreeMap::new();
+    let pcrs = if arguments.pcrs { booted.quoted.pcrs } else { &nothing };
+    let recording = Recording::of(booted.boot, pcrs, arguments.pcr_7_events);
+    tell_left_out(&recording, arguments.pcr_7_events);
+    tell_changing(&recording);
+    let set = ReferenceSet::new(vec![Generation {
+        name: arguments.name.clone(),
+        added: now(),
+        by: who(),
+        from: Origin::Recorded {
+            node: arguments.node.clone(),
+            record: id,
+        },
+        expires: arguments.expires,
+        values: recording.values.clone(),
+    }])?;
+    if !arguments.partial
+        && let Some(problem) = without_value(files, &pool, booted.kind, &recording, &set)?
+    {
+        bail!("nothing was written: pool {pool} would refuse this machine by these values: {problem}; --partial writes them all the same");
+    }
+    let count = recording.values.count();
+    let mut generations = read_or_new(&arguments.to)?.generations;
+    generations.extend(set.generations);
+    write(&arguments.to, generations)?;
+    output::done(format_args!("{}: {:?} has {count} values", arguments.to.display(), arguments.name))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says which checks would refuse this very boot by these values, and why; and which events are none of them.
+fn tell_left_out(recording: &Recording, lists_unknown: bool) {
+    for (check, why) in &recording.left_out {
+        output::tell(format_args!(
+            "left out: no values by which {:?} holds: {}",
+            check.word(),
+            clean(&why.to_string())
+        ));
+    }
+    for event in &recording.unknown_pcr_7_events {
+        let UnknownEvent { event, digest, summary } = event;
+        let what = format!("event {event} of PCR 7, whose meaning is not known: {digest} ({})", clean(summary));
+        match lists_unknown {
+            true => output::tell(format_args!("listed as pcr_7_events: {what}")),
+            false => output::tell(format_args!("left out: {what}; --pcr-7-events lists it")),
+        }
+    }
+}
+
+/// Says which of the values are contents that change while a machine runs.
+fn tell_changing(recording: &Recording) {
+    for event in &recording.grub_environments {
+        output::tell(format_args!(
+            "files: the node calls event {event} GRUB's environment block (grubenv), which GRUB and the system write: \"files\" accepts this content of it only"
+        ));
+    }
+}
+
+/// Returns the reason why a rule of the pool would have no value, neither of this recording nor in the pool's files.
+fn without_value(
+    files: &GatewayFiles,
+    pool: &str,
+    kind: Kind,
+    recording: &Recording,
+    set: &ReferenceSet,
+) -> anyhow::Result<Option<String>> {
+    let Some(folder) = attest_pool::folders(&files.pools()?)?.pools.remove(pool) else {
+        output::tell(format_args!("there is no pool {pool:?} any more: its rules are not looked at"));
+        return Ok(None);
+    };
+    let rules = attest_pool::rules(&folder)?;
+    if !rules.wants_reference_sets() {
+        return Ok(None);
+    }
+    let of_kind = match kind {
+        Kind::AzureVtpm => rules.azure_vtpm().map(AzureVtpmRules::reference_values),
+        _ => rules.reference_values(),
+    };
+    let checks = of_kind.map(ReferenceValues::boot).unwrap_or_default();
+    let needs_values = |check: &&Check| check.wanted().is_some();
+    if let Some(why) = checks.iter().filter(needs_values).find_map(|check| recording.left_out.get(check)) {
+        return Ok(Some(clean(&why.to_string())));
+    }
+    let file = folder.join("pool.toml");
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    match attest_pool::policy_of(&folder, &file, &text, vec![set.to_json()?]) {
+        Ok(policy) => Ok(policy.without_values().into_iter().next()),
+        Err(PoolError::ReferenceValues { problem, .. }) => Ok(Some(problem)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,8 @@
+//! The auditor of an attestation gateway: decisions that are made again from their records, also by another policy, and rules that fit what was recorded.
+//!
+//! It links no store and no server: what it needs of a gateway are files.
+
+#![deny(unreachable_pub)]
+
+pub mod proposal;
+pub mod replay;

@@ -1,0 +1,86 @@
+//! Where the auditor looks for files, and what it says where it finds none.
+
+use std::fs;
+
+use crate::program;
+
+/// What it says, in a folder without any file, and its exit code.
+fn said(arguments: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("log.jsonl"), "").unwrap();
+    let output = program().args(arguments).current_dir(folder.path()).output().unwrap();
+    (
+        output.status.code(),
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
+    )
+}
+
+#[test]
+fn says_which_option_names_what_is_missing() {
+    for (arguments, option) in [
+        (&["audit"][..], "--state FOLDER"),
+        (&["audit", "--without-checkpoints"], "--state FOLDER"),
+        (&["policy", "test", "worker", "--record", "0123456789abcdef"], "--pools FOLDER"),
+        (&["policy", "simulate", "worker"], "--pools FOLDER"),
+        (&["policy", "propose", "worker"], "--pools FOLDER"),
+        (&["log", "config", "0123456789abcdef", "--folder", "."], "--state FOLDER"),
+        (&["log", "boot-diff", "0123456789abcdef", "0123456789abcdef"], "--state FOLDER"),
+        (
+            &["reference-values", "record", "node", "--name", "a", "--to", "a.json"],
+            "--state FOLDER",
+        ),
+    ] {
+        let (code, said) = said(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {said}");
+        assert!(
+            said.starts_with("attest-audit: ") && said.contains("gateway.toml: ") && said.contains(option),
+            "{arguments:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn an_auditor_elsewhere_needs_no_settings() {
+    let (code, said) = said(&["audit", "--log", "log.jsonl", "--continued", "--log-key", "none.pub"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("none.pub"), "{said}");
+    let (code, said) = self::said(&["audit", "--log", "log.jsonl", "--continued"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("give --log-key"), "{said}");
+}
+
+#[test]
+fn refuses_a_file_of_checkpoints_that_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("attestation.jsonl"), "").unwrap();
+    for (text, expected) in [
+        ("{\"v\":1}\n", "line 1: no checkpoint as `attest-gateway log checkpoints` prints it"),
+        ("no JSON", "line 1"),
+    ] {
+        fs::write(folder.path().join("signed.jsonl"), text).unwrap();
+        let mut audit = program();
+        audit.args(["--state", ".", "audit", "--checkpoints", "signed.jsonl"]);
+        let output = audit.current_dir(folder.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("signed.jsonl") && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn every_help_shows_an_example() {
+    for command in [
+        "audit",
+        "policy test",
+        "policy simulate",
+        "policy propose",
+        "log config",
+        "log boot-diff",
+        "reference-values predict",
+        "reference-values record",
+    ] {
+        let output = program().args(command.split(' ')).arg("--help").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(help.contains(&format!("attest-audit {command}")), "{command}:\n{help}");
+    }
+}

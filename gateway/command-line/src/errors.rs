@@ -1,0 +1,52 @@
+//! Errors, as a program ends with them.
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+use super::output;
+
+/// Prints help, the version, or what is wrong with the arguments; returns the exit code.
+#[must_use]
+pub fn usage(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(error) if !said.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            output::warn(format_args!("standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        // Nothing is left to be told by.
+        _ => u8::try_from(said.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+    }
+}
+
+/// Returns the error with its causes; many of them already say what caused them.
+#[must_use]
+pub fn in_full(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(cause.trim_end()) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(cause.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let missing = || std::io::Error::other("no such file");
+        let said = |error: anyhow::Error| in_full(&error);
+        assert_eq!(
+            said(anyhow::Error::from(missing()).context("a.toml: no such file")),
+            "a.toml: no such file"
+        );
+        assert_eq!(said(anyhow::Error::from(missing()).context("a.toml")), "a.toml: no such file");
+    }
+}

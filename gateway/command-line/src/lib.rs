@@ -1,0 +1,28 @@
+//! What the commands of `attest-gateway` and `attest-audit` share: output, errors, durations, and the choice of records of an attestation log.
+
+#![deny(unreachable_pub)]
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "they panic where nothing can be written; see output"
+)]
+
+pub mod durations;
+mod errors;
+mod new_file;
+pub mod output;
+pub mod recorded;
+pub mod records;
+pub mod reference_set_file;
+mod text;
+
+use attest_system::clock::Clock;
+pub use errors::{in_full, usage};
+pub use new_file::into_file;
+pub use text::{clean, is_command, table, visible, visible_json};
+
+/// Returns the time, in seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    Clock::System.now().as_secs()
+}

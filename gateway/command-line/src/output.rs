@@ -1,0 +1,128 @@
+//! Where what a command says goes. Nothing else writes there: what std offers for it panics when a disk is full, or nobody reads.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+
+use anyhow::Context;
+
+/// The program's name, before what it says on standard error.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
+
+/// Sets the program's name; only the first call counts.
+pub fn set_program(name: &'static str) {
+    PROGRAM.get_or_init(|| name);
+}
+
+/// How much is held before it is written.
+const BUFFER_BYTES: usize = 64 * 1024;
+const STDOUT: &str = "standard output";
+
+/// Whether there is still somebody who reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    There,
+    /// `| head` has seen enough.
+    Gone,
+}
+
+/// Lines on their way. What is written is whole lines.
+pub struct Output<W> {
+    to: W,
+    name: String,
+    held: Vec<u8>,
+}
+
+/// Standard output, and whether it is a terminal.
+///
+/// # Errors
+/// If it cannot be written at all.
+pub fn stdout() -> anyhow::Result<(Output<File>, bool)> {
+    let stdout = std::io::stdout();
+    // Not by std's own handle: it takes one that is not open for writing for a success.
+    let to = File::from(stdout.as_fd().try_clone_to_owned().context(STDOUT)?);
+    Ok((Output::new(to, STDOUT.to_owned()), stdout.is_terminal()))
+}
+
+/// Prints what was asked for. Who has read enough of it is no error: what the command found out is what its exit code says.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn print(text: impl Display) -> anyhow::Result<()> {
+    write(text.to_string().as_bytes()).map(drop)
+}
+
+/// As [`print`], a line.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn line(text: impl Display) -> anyhow::Result<()> {
+    print(format_args!("{text}\n"))
+}
+
+/// As [`line`], of what was changed.
+///
+/// # Errors
+/// If it cannot be written; it was done all the same, which the error says.
+pub fn done(text: impl Display) -> anyhow::Result<()> {
+    line(text).context("this was done, and what there is to say of it could not be written")
+}
+
+/// As [`print`], and whether somebody reads it.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write(bytes: &[u8]) -> anyhow::Result<Reader> {
+    let (mut output, _) = stdout()?;
+    match output.put(bytes)? {
+        Reader::There => output.flush(),
+        Reader::Gone => Ok(Reader::Gone),
+    }
+}
+
+/// As [`tell`], after the program's name.
+pub fn warn(text: impl Display) {
+    match PROGRAM.get() {
+        Some(name) => tell(format_args!("{name}: {text}")),
+        None => tell(text),
+    }
+}
+
+/// A line on standard error, as far as anybody can be told.
+pub fn tell(text: impl Display) {
+    drop(std::io::stderr().write_all(format!("{text}\n").as_bytes()));
+}
+
+impl<W: Write> Output<W> {
+    pub fn new(to: W, name: String) -> Self {
+        Self {
+            to,
+            name,
+            held: Vec::new(),
+        }
+    }
+
+    /// A text that ends with a line's end.
+    pub fn put(&mut self, text: &[u8]) -> anyhow::Result<Reader> {
+        self.held.extend_from_slice(text);
+        if self.held.len() < BUFFER_BYTES {
+            return Ok(Reader::There);
+        }
+        self.flush()
+    }
+
+    /// Writes what is held.
+    pub fn flush(&mut self) -> anyhow::Result<Reader> {
+        let held = std::mem::take(&mut self.held);
+        match self.to.write_all(&held).and_then(|()| self.to.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+            written => written.map(|()| Reader::There).with_context(|| self.name.clone()),
+        }
+    }
+
+    pub fn into_inner(self) -> W {
+        self.to
+    }
+}

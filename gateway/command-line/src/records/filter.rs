@@ -1,0 +1,482 @@
+//! Which records are asked for, and what of a record is looked at.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use attest_log::codes::CODES;
+use attest_log::reading::LogFile;
+use attest_log::{LineKind, Verdict};
+use attest_system::clock::rfc3339;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::{durations, now};
+
+/// Least length of a part of an identity that names a node, in characters: as long as what consoles show.
+const PART_LEAST: usize = 8;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Filters")]
+pub struct Filter {
+    /// A node: by its name, with what the store and these files know it by; its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
+    #[arg(long, value_parser = some_text)]
+    node: Option<String>,
+    /// A pool.
+    #[arg(long)]
+    pool: Option<String>,
+    /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by, or that a pool that observes would have refused with.
+    #[arg(long, value_parser = code)]
+    code: Option<String>,
+    /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
+    #[arg(long, value_parser = word::<LineKind>)]
+    decision: Option<String>,
+    /// How a challenge, evidence or a config was decided: trusted, served, refused.
+    #[arg(long, value_parser = word::<Verdict>)]
+    verdict: Option<String>,
+    /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    since: Option<u64>,
+    /// Up to this time, itself included.
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    until: Option<u64>,
+    /// What the node is known by besides, as far as that was looked up: of a refusal the record has its identity, and seldom its name.
+    #[arg(skip)]
+    known_by: BTreeSet<String>,
+}
+
+/// What of a record is looked at; of another release it may say more.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Fields {
+    pub time: String,
+    pub at: u64,
+    pub id: String,
+    pub decision: String,
+    #[serde(default)]
+    pub verdict: String,
+    #[serde(default)]
+    pub peer: String,
+    #[serde(default)]
+    pub pool: String,
+    pub identity: Option<String>,
+    pub instance: Option<String>,
+    pub name: Option<String>,
+    pub code: Option<String>,
+    #[serde(default)]
+    pub reason: String,
+    pub grant: Option<String>,
+    pub config_sha256: Option<String>,
+    pub spec_version: Option<String>,
+    pub not_attested: Option<Said>,
+    pub booted_before: Option<String>,
+    #[serde(default)]
+    pub alerts: Vec<String>,
+    /// What a pool that observes would have refused.
+    #[serde(default)]
+    pub would_refuse: Vec<WouldRefuse>,
+    /// There if evidence was verified: then its identity is proven.
+    pub claims: Option<IgnoredAny>,
+    /// Decisions that were not recorded one by one.
+    pub counted: Option<u64>,
+    pub chain: Option<Place>,
+}
+
+/// What would have been refused.
+#[derive(Debug, Clone, Deserialize)]
+pub struct WouldRefuse {
+    pub code: String,
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// Why a node says that it shows nothing.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Said {
+    pub code: String,
+}
+
+/// Which line of which chain.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Place {
+    pub id: String,
+    pub number: u64,
+    /// Of a chain's first line: how it begins.
+    #[serde(default)]
+    pub begins: Option<IgnoredAny>,
+}
+
+/// What is proven of a node, or was claimed.
+#[derive(Deserialize)]
+struct Proven {
+    claims: Option<Value>,
+    basis: Option<Basis>,
+}
+
+/// What an administrator did something to.
+#[derive(Deserialize)]
+struct Done {
+    admin: Option<DoneTo>,
+}
+
+#[derive(Deserialize)]
+struct DoneTo {
+    #[serde(default)]
+    things: Vec<Thing>,
+}
+
+#[derive(Deserialize)]
+struct Thing {
+    #[serde(default)]
+    kind: String,
+    id: String,
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Basis {
+    challenge: Option<Value>,
+}
+
+impl Fields {
+    /// What a line says; `None` if it is no record.
+    pub fn of(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+
+    /// The identities that a record says are this node's: proven, or given by an administrator.
+    pub fn identities_of(&self, node: &str, line: &[u8]) -> Vec<String> {
+        if self.name.as_deref() == Some(node) && self.claims.is_some() {
+            return [&self.identity, &self.instance].into_iter().flatten().cloned().collect();
+        }
+        if self.decision != "admin" {
+            return Vec::new();
+        }
+        let Ok(Done {
+            admin: Some(DoneTo { things }),
+        }) = serde_json::from_slice::<Done>(line)
+        else {
+            return Vec::new();
+        };
+        let is_named = |thing: &Thing| thing.after.as_ref().and_then(|after| after.get("name")).and_then(Value::as_str) == Some(node);
+        let listed = things.into_iter().filter(|thing| thing.kind == "ek" && is_named(thing));
+        listed.map(|thing| format!("tpm:{}", thing.id)).collect()
+    }
+
+    /// Whether something was decided about a node: then it has a verdict.
+    pub fn decides(&self) -> bool {
+        matches!(self.decision.as_str(), "challenge" | "evidence" | "config")
+    }
+}
+
+impl Filter {
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            node,
+            pool,
+            code,
+            decision,
+            verdict,
+            since,
+            until,
+            known_by: _,
+        } = self;
+        let words = [node, pool, code, decision, verdict];
+        words.iter().all(|word| word.is_none()) && since.is_none() && until.is_none()
+    }
+
+    /// Whether it says from when on.
+    pub const fn has_beginning(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Leaves out files that end before what is asked for.
+    pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
+        let Some(since) = self.since else { return };
+        let mut next = files.iter().skip(1);
+        let is_over = |file: &LogFile| next.next().is_some_and(|next| file.is_over_before(since, next));
+        let over: Vec<bool> = files.iter().map(is_over).collect();
+        let mut over = over.into_iter();
+        files.retain(|_| over.next() != Some(true));
+    }
+
+    /// Whether a record is one of those that are asked for.
+    pub fn takes(&self, fields: &Fields, line: &[u8]) -> bool {
+        let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
+        let said = fields.not_attested.as_ref().map(|said| said.code.as_str());
+        let codes = [fields.code.as_deref(), said];
+        let would_refuse = |code: &str| fields.would_refuse.iter().any(|one| one.code == code);
+        is(&self.pool, &fields.pool)
+            && is(&self.decision, &fields.decision)
+            && (self.verdict.is_none() || fields.decides() && is(&self.verdict, &fields.verdict))
+            && self
+                .code
+                .as_deref()
+                .is_none_or(|code| codes.contains(&Some(code)) || would_refuse(code))
+            && self.is_in_time(fields.at)
+            && self
+                .node
+                .as_deref()
+                .is_none_or(|node| self.knows(fields) || is_of(node, fields, line))
+    }
+
+    /// The node that is asked for.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Has records found by these identities, too.
+    pub fn know_by(&mut self, identities: impl IntoIterator<Item = String>) {
+        self.known_by.extend(identities);
+    }
+
+    /// Returns whether a record is of an identity of the node.
+    fn knows(&self, fields: &Fields) -> bool {
+        let identities = [&fields.identity, &fields.instance].into_iter().flatten();
+        identities.into_iter().any(|identity| self.known_by.contains(identity))
+    }
+
+    /// Returns whether a refusal was found by a name or an identity that was only claimed. The node itself has claimed it, or a client that
+    /// has read its TPM's public key.
+    fn is_claimed(&self, fields: &Fields) -> bool {
+        let proves = matches!(fields.decision.as_str(), "challenge" | "evidence") && fields.verdict == "refused";
+        proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))
+    }
+
+    /// The record as it is shown: one that was found by what it claims is not shown as the node's.
+    pub fn labelled<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
+        match &self.node {
+            Some(node) if self.is_claimed(fields) => Cow::Owned(Fields {
+                name: Some(format!("{node} (claimed)")),
+                ..fields.clone()
+            }),
+            _ => Cow::Borrowed(fields),
+        }
+    }
+
+    fn is_in_time(&self, at: u64) -> bool {
+        self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at <= until)
+    }
+
+    /// How many decisions a record stands for that were counted only, if it is not asked for itself: some of them may be what is asked for.
+    pub fn passes_over(&self, fields: &Fields, line: &[u8]) -> u64 {
+        let counted = fields.counted.filter(|_| self.is_in_time(fields.at)).unwrap_or(0);
+        if counted > 0 && self.takes(fields, line) { 0 } else { counted }
+    }
+
+    /// What may be a mistake, and is none for certain.
+    pub fn doubts(&self) -> Option<String> {
+        let known = |code: &str| {
+            let refused = [attest::reject::ADVICE, attest::tpm::ADVICE, CODES];
+            refused.iter().any(|codes| codes.iter().any(|advice| advice.code == code)) || attest_log::WAITED.contains(&code)
+        };
+        if let (Some(since), Some(until)) = (self.since, self.until)
+            && since > until
+        {
+            return Some(format!(
+                "--since {} is after --until {}: no record can be both",
+                rfc3339(since),
+                rfc3339(until)
+            ));
+        }
+        let code = self.code.as_deref().filter(|code| !known(code))?;
+        Some(format!(
+            "this release refuses nobody by the code {code:?}; docs/errors.md lists the codes"
+        ))
+    }
+}
+
+fn is_of(node: &str, fields: &Fields, line: &[u8]) -> bool {
+    if fields.name.as_deref() == Some(node) {
+        return true;
+    }
+    let identities = [&fields.identity, &fields.instance].into_iter().flatten();
+    if identities.into_iter().any(|identity| is_named(node, identity)) {
+        return true;
+    }
+    if fields.decision == "admin" {
+        return serde_json::from_slice::<Done>(line).is_ok_and(|Done { admin }| admin.is_some_and(|admin| admin.is_about(node)));
+    }
+    let long = node.chars().count() >= PART_LEAST;
+    let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
+    long && std::str::from_utf8(line).is_ok_and(|line| line.contains(node))
+        && serde_json::from_slice::<Proven>(line)
+            .is_ok_and(|Proven { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
+}
+
+/// Whether an identity is that of a node, named by all of it or by its beginning.
+fn is_named(node: &str, identity: &str) -> bool {
+    let bare = identity.split_once(':').map_or("", |(_, bare)| bare);
+    let begins = node.chars().count() >= PART_LEAST && (identity.starts_with(node) || bare.starts_with(node));
+    begins || identity == node || bare == node
+}
+
+impl DoneTo {
+    fn is_about(&self, node: &str) -> bool {
+        let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
+        self.things
+            .iter()
+            .any(|thing| is_named(node, &thing.id) || within(&thing.before) || within(&thing.after))
+    }
+}
+
+/// Whether a text stands anywhere in it, whole.
+fn says(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(found) => found == text,
+        Value::Array(values) => values.iter().any(|value| says(value, text)),
+        Value::Object(members) => members.values().any(|value| says(value, text)),
+        _ => false,
+    }
+}
+
+fn some_text(text: &str) -> Result<String, String> {
+    match text.trim_end_matches('…') {
+        "" => Err("say which node".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+fn code(text: &str) -> Result<String, String> {
+    let takes = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.is_empty() || !text.chars().all(takes) {
+        return Err("a code is lower-case words with '-' between them, such as ek-not-endorsed".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// A word of the log, as this release has it.
+fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
+    match serde_json::from_value::<T>(Value::String(text.to_owned())) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A time, seconds since 1970.
+fn when(text: &str) -> Result<u64, String> {
+    if let Ok(ago) = durations::seconds(text) {
+        return Ok(now().saturating_sub(ago));
+    }
+    let usage = "say a time with its zone, such as 2026-11-21T11:00:00Z or 2026-11-21T12:00:00+01:00, or how long ago with s, m, h or d, such as 2h";
+    let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| usage.to_owned())?;
+    u64::try_from(time.unix_timestamp()).map_err(|_| "before 1970 there was no log".to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    const EK: &str = "45c9302c71e4234d45c9302c71e4234d45c9302c71e4234d45c9302c71e4234d";
+
+    fn line() -> String {
+        format!(
+            r#"{{"v":1,"time":"2026-11-21T11:00:46Z","at":1795258846,"id":"{}","decision":"evidence","verdict":"trusted","peer":"192.0.2.31:43696","pool":"worker","shown":"tpm","identity":"tpm:{EK}","instance":"azure:6f0c/11111111-2222-3333-4444-555555555555","name":"worker-7","reason":"","claims":{{"tpm":{{"ak_name":"000b{EK}"}}}},"not_attested":{{"code":"held-too-long"}}}}"#,
+            "7".repeat(32)
+        )
+    }
+
+    fn takes(filter: &Filter) -> bool {
+        let line = line();
+        filter.takes(&Fields::of(line.as_bytes()).unwrap(), line.as_bytes())
+    }
+
+    fn text(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn a_node_is_found_by_each_of_its_names_and_by_no_other() {
+        let ak = format!("000b{EK}");
+        let check = |node: &str, expected| {
+            let filter = Filter {
+                node: some_text(node).ok(),
+                ..Filter::default()
+            };
+            assert_eq!(takes(&filter), expected, "{node}");
+        };
+        for node in ["worker-7", EK, &format!("tpm:{EK}"), "45c9302c…", "tpm:45c9", &ak] {
+            check(node, true);
+        }
+        check("azure:6f0c/11111111-2222-3333-4444-555555555555", true);
+        check("6f0c/11111111", true);
+        let other = format!("46{}", EK.get(2..).unwrap());
+        for node in [
+            "worker",
+            "worker-77",
+            "45c9302",
+            &other,
+            "000b45c9",
+            "192.0.2.31",
+            "worker-8",
+            "trusted",
+        ] {
+            check(node, false);
+        }
+    }
+
+    #[test]
+    fn each_filter_takes_its_own_and_nothing_else() {
+        let with = |set: &dyn Fn(&mut Filter)| {
+            let mut filter = Filter::default();
+            set(&mut filter);
+            takes(&filter)
+        };
+        assert!(Filter::default().is_empty() && takes(&Filter::default()));
+        let at = 1_795_258_846;
+        assert!(with(&|filter| filter.pool = text("worker")));
+        assert!(!with(&|filter| filter.pool = text("infra")));
+        assert!(with(&|filter| filter.code = text("held-too-long")));
+        assert!(!with(&|filter| filter.code = text("ek-not-endorsed")));
+        assert!(with(&|filter| filter.decision = text("evidence")));
+        assert!(!with(&|filter| filter.decision = text("config")));
+        assert!(with(&|filter| filter.verdict = text("trusted")));
+        assert!(!with(&|filter| filter.verdict = text("refused")));
+        assert!(with(&|filter| filter.since = Some(at)));
+        assert!(!with(&|filter| filter.since = Some(at + 1)));
+        assert!(with(&|filter| filter.until = Some(at)));
+        assert!(!with(&|filter| filter.until = Some(at - 1)));
+    }
+
+    #[test]
+    fn a_time_has_its_zone_or_is_how_long_ago() {
+        let at = 1_795_258_800;
+        assert_eq!(when("2026-11-21T11:00:00Z"), Ok(at));
+        assert_eq!(when("2026-11-21T12:00:00+01:00"), Ok(at));
+        let ago = now() - when("2h").unwrap();
+        assert!((7200..7260).contains(&ago), "{ago}");
+        for wrong in [
+            "2026-11-21T11:00:00",
+            "2026-11-21",
+            "yesterday",
+            "",
+            "2",
+            "-2h",
+            "1969-12-31T23:59:59Z",
+        ] {
+            assert!(when(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn words_that_no_record_has_are_refused() {
+        assert_eq!(word::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
+        let error = word::<LineKind>("evidences").unwrap_err();
+        assert!(error.contains("`challenge`") && error.contains("`checkpoint`"), "{error}");
+        assert!(word::<Verdict>("Trusted").is_err());
+        assert!(code("EK not endorsed").is_err() && code("").is_err());
+        let doubts = |code: &str| {
+            let filter = Filter {
+                code: text(code),
+                ..Filter::default()
+            };
+            filter.doubts()
+        };
+        assert_eq!(doubts("ek-not-endorsed"), None);
+        assert_eq!(doubts("held-too-long"), None);
+        assert!(doubts("ek-not-endorse").unwrap().contains("docs/errors.md"));
+    }
+}

@@ -1,0 +1,55 @@
+//! One record of the log, named on the command line.
+
+use super::Fields;
+use crate::recorded::ID_LEAST;
+
+/// Which record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    Id(String),
+    Number(u64),
+}
+
+/// Reads the name of a record.
+///
+/// # Errors
+/// What is no such name.
+pub fn record(text: &str) -> Result<Record, String> {
+    if text.len() < ID_LEAST
+        && let Ok(number) = text.parse()
+    {
+        return Ok(Record::Number(number));
+    }
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if text.len() >= ID_LEAST && text.bytes().all(hex) {
+        return Ok(Record::Id(text.to_owned()));
+    }
+    Err("an id has 32 hexadecimal digits, of which the first 8 or more name it; a number in a chain has at most 7 digits".to_owned())
+}
+
+impl Record {
+    /// Returns whether a record is this one.
+    #[must_use]
+    pub fn is(&self, fields: &Fields) -> bool {
+        match self {
+            Self::Id(begin) => fields.id.starts_with(begin.as_str()),
+            Self::Number(number) => fields.chain.as_ref().is_some_and(|place| place.number == *number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_named_by_its_id_or_its_number() {
+        assert_eq!(record("5021"), Ok(Record::Number(5021)));
+        assert_eq!(record("12345678"), Ok(Record::Id("12345678".to_owned())));
+        let id = "127e54f3ecdd6c496ca8b038a5da45d6";
+        assert_eq!(record(id), Ok(Record::Id(id.to_owned())));
+        for wrong in ["", "127e54", "127E54F3", "-1", "127e54f3 ", "worker-7"] {
+            assert!(record(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Which files are read, and what in them is no record.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use attest_log::is_written;
+use attest_log::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
+
+use super::filter::{Fields, Filter};
+use crate::output::{self, Reader};
+use crate::visible;
+
+/// Places that are named of what cannot be read; more are counted.
+const NAMED_LIMIT: usize = 5;
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Source {
+    /// These files, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub log: Vec<PathBuf>,
+    #[command(flatten)]
+    pub filter: Filter,
+    /// The last N of them.
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
+}
+
+/// Files, and where in them to begin.
+pub struct Opened {
+    files: Vec<LogFile>,
+    begin: (usize, u64),
+    unreadable: Vec<ReadError>,
+    filter: Filter,
+}
+
+/// What could not be read.
+#[derive(Debug, Default)]
+pub struct Unread {
+    count: u64,
+    places: Vec<String>,
+    files: Vec<String>,
+    /// Decisions that were counted only, and that the filters may have been for.
+    counted: u64,
+}
+
+impl Source {
+    /// All of these, or of the gateway's own log.
+    pub fn all_of(log: &[PathBuf]) -> Self {
+        Self {
+            log: log.to_vec(),
+            filter: Filter::default(),
+            last: None,
+        }
+    }
+
+    /// Finds the files. Of the last that are asked for it is known where they begin.
+    pub fn open(&self, own: &Path, last: Option<usize>) -> anyhow::Result<Opened> {
+        let Listed { mut files, unreadable } = match self.log.as_slice() {
+            [] => files_beside(own)?,
+            named => files_of(named)?,
+        };
+        if files.is_empty() && unreadable.is_empty() {
+            match self.log.as_slice() {
+                [] if own.exists() => {}
+                [] => bail!(
+                    "{}: there is no attestation log yet; `serve` begins it",
+                    visible(&own.to_string_lossy())
+                ),
+                [named, ..] => bail!(
+                    "{} holds no attestation.jsonl, nor one that was rotated",
+                    visible(&named.to_string_lossy())
+                ),
+            }
+        }
+        self.filter.leave_out_older(&mut files);
+        if let Some(doubts) = self.filter.doubts() {
+            output::warn(doubts);
+        }
+        let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
+        let begin = match last {
+            None => (0, 0),
+            Some(count) => last_of(&files, count, wanted),
+        };
+        Ok(Opened {
+            files,
+            begin,
+            unreadable,
+            filter: self.filter.clone(),
+        })
+    }
+}
+
+/// A line, and what it says if it is a record.
+pub struct Read<'l> {
+    pub line: &'l [u8],
+    /// Whether its file begins with it.
+    pub begins_file: bool,
+    pub fields: Option<Fields>,
+}
+
+impl Opened {
+    /// Gives each whole line, until nobody reads on. What is no record is noted, and what cannot be read.
+    pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
+        let mut unread = Unread::default();
+        for ReadError { path, source } in &self.unreadable {
+            unread.files.push(visible(&format!("{}: {source}", path.display())));
+        }
+        let (first, mut offset) = self.begin;
+        for file in self.files.iter().skip(first) {
+            let mut counted = 0;
+            let reader = each_of(file, std::mem::take(&mut offset), &mut unread, &mut |read| {
+                counted += read.fields.as_ref().map_or(0, |fields| self.filter.passes_over(fields, read.line));
+                take(read)
+            })?;
+            unread.counted += counted;
+            if reader == Reader::Gone {
+                break;
+            }
+        }
+        Ok(unread)
+    }
+}
+
+/// As [`Opened::each`], of one file from this byte on.
+fn each_of(
+    file: &LogFile,
+    offset: u64,
+    unread: &mut Unread,
+    take: &mut impl FnMut(&Read<'_>) -> anyhow::Result<Reader>,
+) -> anyhow::Result<Reader> {
+    let mut lines = match file.lines(offset) {
+        Ok(lines) => lines,
+        Err(error) => {
+            unread.damaged(file, None, &error);
+            return Ok(Reader::There);
+        }
+    };
+    loop {
+        let at = lines.offset();
+        let read = match lines.read() {
+            Ok(None) => return Ok(Reader::There),
+            // Who writes it is not done; a gateway cuts it off at its next start otherwise.
+            Ok(Some(Found::Cut)) if is_written(file.path()) => return Ok(Reader::There),
+            Ok(Some(Found::Cut)) => {
+                unread.note(file, at, "cut off; it was never acknowledged");
+                return Ok(Reader::There);
+            }
+            Ok(Some(Found::TooLong(length))) => {
+                unread.note(file, at, &format!("{length} bytes, which no gateway writes"));
+                continue;
+            }
+            Ok(Some(Found::Line(line))) => Read {
+                line,
+                begins_file: at == 0,
+                fields: Fields::of(line),
+            },
+            Err(error) => {
+                unread.damaged(file, Some(at), &error);
+                return Ok(Reader::There);
+            }
+        };
+        if read.fields.is_none() {
+            unread.note(file, at, "no record");
+        }
+        if take(&read)? == Reader::Gone {
+            return Ok(Reader::Gone);
+        }
+    }
+}
+
+impl Unread {
+    fn note(&mut self, file: &LogFile, offset: u64, what: &str) {
+        self.count += 1;
+        if self.places.len() < NAMED_LIMIT {
+            self.places
+                .push(visible(&format!("{} at byte {offset}: {what}", file.path().display())));
+        }
+    }
+
+    /// That a file cannot be read, or not from this byte of what it holds on.
+    fn damaged(&mut self, file: &LogFile, from: Option<u64>, error: &std::io::Error) {
+        let from = from.map(|from| format!(" from byte {from} on")).unwrap_or_default();
+        self.files.push(visible(&format!("{}{from}: {error}", file.path().display())));
+    }
+
+    /// Says what it was; whether there was something.
+    pub fn say(&self) -> bool {
+        let Self {
+            count,
+            places,
+            files,
+            counted,
+        } = self;
+        if *counted > 0 {
+            say_counted(*counted);
+        }
+        for file in files {
+            output::warn(format_args!("not read: {file}"));
+        }
+        if *count > 0 {
+            let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
+            output::warn(format_args!("{lines} no record, and `attest-audit audit` says more:"));
+            places.iter().for_each(|place| output::tell(format_args!("  {place}")));
+        }
+        *count > 0 || !files.is_empty()
+    }
+}
+
+/// That decisions may be asked for which have no line of their own.
+pub fn say_counted(decisions: u64) {
+    output::warn(format_args!(
+        "{decisions} decisions were only counted, refusals among them: no filter can choose from them; `log show --decision counted` says whose they were"
+    ));
+}

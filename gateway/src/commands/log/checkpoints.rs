@@ -1,0 +1,30 @@
+//! `attest-gateway log checkpoints`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use attest_gateway::settings::Settings;
+use attest_recording::kept;
+use attest_store::AnyStore;
+
+use super::output;
+use crate::commands::owner;
+
+pub(crate) fn run(config: &Path) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    owner::act(&settings)?;
+    // None is made.
+    if !AnyStore::look(&settings.store)? {
+        bail!("there is no store here");
+    }
+    let store = AnyStore::open(&settings.store)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut text = String::new();
+    for kept in runtime.block_on(kept(&store))? {
+        text.push_str(&kept.to_json()?);
+        text.push('\n');
+    }
+    output::print(text)?;
+    Ok(ExitCode::SUCCESS)
+}

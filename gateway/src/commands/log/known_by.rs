@@ -1,0 +1,75 @@
+//! What a node is known by, besides its name.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use attest::challenge::is_node_name;
+use attest_command_line::records::{Filter, Source};
+use attest_gateway::settings::Settings;
+use attest_machines::revocations::{Machine, machine};
+use attest_store::{AnyStore, StoreError};
+
+use crate::commands::output::{self, Reader};
+use crate::commands::owner;
+
+/// Identities of one node that are looked for: more than it has had.
+const IDENTITIES_LIMIT: usize = 1000;
+
+/// The same source, with [`with_identities`] in its filter.
+pub(crate) fn source_with_identities(settings: &Settings, source: Source) -> anyhow::Result<Source> {
+    let filter = with_identities(settings, source.filter, &source.log)?;
+    Ok(Source { filter, ..source })
+}
+
+/// Has a filter find the records of a node by what that is known by, besides its name: by the store, or by what these files say if they are not the
+/// gateway's own, or there is no store here.
+pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf]) -> anyhow::Result<Filter> {
+    let Some(node) = filter.node().filter(|node| is_node_name(node)).map(str::to_owned) else {
+        return Ok(filter);
+    };
+    if log.is_empty() {
+        match of_store(settings, &node) {
+            Ok(Some(identities)) => {
+                filter.know_by(identities);
+                return Ok(filter);
+            }
+            Ok(None) => {}
+            Err(error) => output::tell(format_args!(
+                "attest-gateway: what {node} is known by is taken from the log, because the store cannot be read: {error:#}"
+            )),
+        }
+    }
+    // Where there is no log, whoever reads it says so.
+    if let Ok(opened) = Source::all_of(log).open(&settings.attestation_log(), None) {
+        let mut identities = BTreeSet::new();
+        opened.each(|read| {
+            identities.extend(read.fields.iter().flat_map(|fields| fields.identities_of(&node, read.line)));
+            let is_enough = identities.len() >= IDENTITIES_LIMIT;
+            Ok(if is_enough { Reader::Gone } else { Reader::There })
+        })?;
+        filter.know_by(identities);
+    }
+    Ok(filter)
+}
+
+/// Returns the identities by which the store knows a node, without its name; `None` if there is no store here. The store is read in a
+/// thread of its own, which acts as the state's owner. Other files that the command reads and writes may belong to another user.
+fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
+    let read = || {
+        if !owner::act_quietly(settings)? {
+            return Ok(None);
+        }
+        match AnyStore::look(&settings.store) {
+            // A log that was copied from its gateway.
+            Ok(false) | Err(StoreError::Lost { .. }) => return Ok(None),
+            looked => looked?,
+        };
+        let store = AnyStore::open(&settings.store)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let Machine { all, .. } = runtime.block_on(machine(&store, node))?;
+        Ok(Some(all.into_iter().filter(|known| known != node).collect()))
+    };
+    let read = std::thread::scope(|scope| scope.spawn(read).join());
+    read.map_err(|_| anyhow!("the store could not be read"))?
+}

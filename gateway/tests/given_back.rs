@@ -281,6 +281,38 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
     }
 }
 
+/// Each waits in the store for its line: of a log that stays full, that ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
+    const LIMIT_BLOCKS: usize = 16 * 1024;
+    const WAITING_LIMIT: usize = 100;
+    let mut gateway = init();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let line = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(256 * 1024 - 14));
+    let mut filler = line.repeat(LIMIT_BLOCKS / 256);
+    filler.truncate(filler.len() - 103);
+    filler.push_str("\"}\n");
+    fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
+    gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
+    let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
+    let refused = async || gateway.attest(next_boot(&case), Some("worker-0")).await.refused(503, "unavailable");
+    for _ in 0..WAITING_LIMIT {
+        refused().await;
+    }
+    assert_eq!(store.pending().await.unwrap().len(), WAITING_LIMIT);
+    for _ in 0..3 {
+        refused().await;
+    }
+    assert_eq!(store.pending().await.unwrap().len(), WAITING_LIMIT);
+    // With a log that can be written each gets its line.
+    drop(store);
+    gateway.kill();
+    gateway.run();
+    gateway.line(|line| line.contains("100 are now; 0 uses of tickets and tokens are given back"));
+    gateway.attest(case, Some("worker-0")).await.ticket();
+}
+
 /// A gateway in this process whose store holds each decision before its transaction, and that can be told to stop.
 struct Running {
     store: Arc<Held>,

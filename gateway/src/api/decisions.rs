@@ -74,15 +74,26 @@ impl Decisions {
 
     /// Gives up a decision whose answer cannot be sent: its use is given back, and it is recorded later. A config whose use is free again has changed nothing.
     pub(super) async fn abandon(&self, record: &Record) {
-        self.recorder.is_unwritten(record.id.clone());
         match self.store.give_back(&record.id).await {
-            Ok(true) if record.decision == Decision::Config => self.store.settle(&record.id),
+            Ok(true) if record.decision == Decision::Config => return self.store.settle(&record.id),
             Ok(_) => {}
             Err(error) => {
                 // It is given back as soon as the store can be reached, or at the next start.
                 tracing::error!(%error, decision = record.id, "cannot give back the use of a ticket or token yet");
             }
         }
+        self.recorder.note_unwritten(record.id.clone());
+    }
+
+    /// Returns 503 while too many decisions wait to be recorded: nothing is decided whose line is not to be expected.
+    ///
+    /// # Errors
+    /// That refusal.
+    pub(super) fn can_record(&self) -> Result<(), Refusal> {
+        if self.recorder.is_behind() {
+            return Err(Refusal::because(&JournalError::Failed));
+        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,9 @@ use crate::metrics::Metrics;
 const UNANSWERED: &str = "recorded late: the node has not got this answer, and its evidence was not kept";
 const UNKNOWN: &str = "recorded late: whether the node has got this answer stands in lines that are missing, or in another gateway's log; its evidence was not kept";
 
+/// Decisions that may wait to be recorded, before no more are made: each is in the store until then.
+const UNWRITTEN_LIMIT: usize = 100;
+
 /// Records decisions, within the budgets of those who prove nothing.
 #[derive(Debug)]
 pub struct Recorder {
@@ -41,7 +44,7 @@ impl Recorder {
     }
 
     /// Notes a decision that could not be written.
-    pub fn is_unwritten(&self, decision: String) {
+    pub fn note_unwritten(&self, decision: String) {
         self.unwritten().insert(decision);
     }
 
@@ -50,6 +53,12 @@ impl Recorder {
     #[must_use]
     pub fn is_left(&self, pending: &Pending) -> bool {
         pending.adopted || self.unwritten().contains(&pending.decided.decision)
+    }
+
+    /// Returns whether too many decisions wait to be recorded.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.unwritten().len() >= UNWRITTEN_LIMIT
     }
 
     fn unwritten(&self) -> MutexGuard<'_, BTreeSet<String>> {

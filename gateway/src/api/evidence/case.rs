@@ -234,6 +234,7 @@ impl<'r> EvidenceCase<'r> {
     /// Decides in one transaction, by what stands there at one moment.
     async fn transact(&mut self, verified: Verified, awaited: &Awaited) -> Result<Earned, Refusal> {
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
+        endpoint.decisions.can_record()?;
         let (pools, awaited) = (Arc::clone(&endpoint.pools), awaited.clone());
         let verified = Arc::new(verified);
         let deciding = Arc::clone(&verified);

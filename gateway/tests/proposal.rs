@@ -233,3 +233,16 @@ async fn what_is_different_on_each_machine_is_not_generalised() {
     let nothing = fleet.said(&["policy", "propose", "infra"], false);
     assert!(nothing.contains("no evidence of pool infra was trusted"), "{nothing}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_simulation_that_has_no_machine_to_judge_is_no_success() {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    gateway.config("/config/worker", &[]).await;
+    let output = gateway.try_command(&["policy", "simulate", POOL]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && said.contains("nothing is known of this pool's machines"),
+        "{said}"
+    );
+}

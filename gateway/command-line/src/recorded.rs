@@ -56,7 +56,7 @@ pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
     match last(log, trusted)? {
         Some(found) => Ok(found),
         None => bail!(
-            "{}: no evidence of {node:?} was trusted, and of no other is anything recorded. If its boot was refused: answer where the pool asks (`attest-gateway reference-values pending`), or let it boot once while the pool observes (observe = true in its pool.toml)",
+            "{}: no evidence of {node:?} was trusted; `attest-gateway log show --decision evidence` lists what was recorded. If its boot was refused: answer where the pool asks (`attest-gateway reference-values pending`), or let it boot once while the pool observes (observe = true in its pool.toml)",
             log.display()
         ),
     }

@@ -139,7 +139,34 @@ async fn what_was_done_to_checkpoints_is_named() {
     assert_eq!(elsewhere, None);
     refused(&edited(a, 5, "\"count\":4", "\"count\":3")[4], "checkpoint false");
     refused(&signed_by(a, 5, &strangers)[4], "unknown key");
-    refused(&a[2], "no checkpoint's line");
+    refused(&a[2], "not a checkpoint, which is one line of a log");
+}
+
+/// Whoever alters a log can sign it by a key of his own, or empty what says what was signed.
+#[tokio::test]
+async fn attack_34_nothing_is_whole_where_nobody_said_what_was_signed_or_by_whom() {
+    let site = Site::new().await;
+    let log = site.gateway.path("given.jsonl");
+    fs::write(&log, site.a.join("\n") + "\n").unwrap();
+    let (elsewhere, empty) = (site.gateway.path("elsewhere"), site.gateway.path("empty.jsonl"));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(&empty, "").unwrap();
+    let audit = |options: &[&str]| {
+        let arguments = ["audit", "--state", elsewhere.to_str().unwrap(), "--log", log.to_str().unwrap()];
+        let output = site.gateway.try_command(&[&arguments[..], options].concat());
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    let (sound, text) = audit(&[]);
+    assert!(
+        !sound && text.contains("NOT KNOWN") && text.contains("give --log-key FILE"),
+        "{text}"
+    );
+    let key = site.gateway.path("a/log.pub");
+    let (sound, text) = audit(&["--log-key", key.to_str().unwrap()]);
+    assert!(sound && text.contains(" whole") && !text.contains("NOT KNOWN"), "{text}");
+    let (sound, text) = audit(&["--log-key", key.to_str().unwrap(), "--checkpoints", empty.to_str().unwrap()]);
+    assert!(!sound && text.contains("no checkpoint in it"), "{text}");
 }
 
 #[tokio::test]

@@ -209,6 +209,6 @@ impl Unread {
 /// That decisions may be asked for which have no line of their own.
 pub fn say_counted(decisions: u64) {
     output::warn(format_args!(
-        "{decisions} decisions were only counted, refusals among them: no filter can choose from them; `log show --decision counted` says whose they were"
+        "{decisions} decisions were only counted, refusals among them: no filter can choose from them; `attest-gateway log show --decision counted` says whose they were"
     ));
 }

@@ -16,12 +16,16 @@ pub(crate) fn run(config: &Path) -> anyhow::Result<ExitCode> {
     owner::act(&settings)?;
     // None is made.
     if !AnyStore::look(&settings.store)? {
-        bail!("there is no store here");
+        bail!("there is no store: no gateway has run with these settings");
     }
     let store = AnyStore::open(&settings.store)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let kept = runtime.block_on(kept(&store))?;
+    if kept.is_empty() {
+        bail!("the store does not say yet that anything was signed: a gateway that serves tells it");
+    }
     let mut text = String::new();
-    for kept in runtime.block_on(kept(&store))? {
+    for kept in kept {
         text.push_str(&kept.to_json()?);
         text.push('\n');
     }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use attest_command_line::records::{Record, record};
-use attest_command_line::{output, table, visible};
+use attest_command_line::{in_full, output, table, visible};
 use attest_log::reading::LogFile;
 use attest_log::{
     Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, is_replica_name,
@@ -26,7 +26,7 @@ use super::gateway_files::GatewayFiles;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what --checkpoints says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\n\nExample: on the gateway's host; first the checkpoints, because the gateway signs on\n  attest-gateway log checkpoints > signed.jsonl\n  attest-audit audit --checkpoints signed.jsonl\n\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read."
+    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what --checkpoints says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\n\nExample: on the gateway's host; first the checkpoints, because the gateway signs on\n  attest-gateway log checkpoints > signed.jsonl\n  attest-audit audit --checkpoints signed.jsonl\n\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read; also if it is not known what was signed, and by whom."
 )]
 pub(crate) struct Arguments {
     /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// chain began.
     #[arg(long)]
     unchained: bool,
-    /// Public keys by which checkpoints are believed, PEM, as `log key` prints them [default: the gateway's own]. With a name only those of
+    /// Public keys by which checkpoints are believed, PEM, as `attest-gateway log key` prints them [default: those of log.key]. With a name only those of
     /// the gateway that calls itself so.
     #[arg(long, value_name = "[NAME=]FILE", num_args = 1..)]
     log_key: Vec<String>,
@@ -108,6 +108,7 @@ impl std::fmt::Display for Counts {
 pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut notes = Vec::new();
     let Keys { believed, names } = keys(files, &arguments.log_key, &mut notes)?;
+    let believes = !believed.is_empty();
     let mut trust = Trust {
         keys: believed,
         names,
@@ -157,7 +158,11 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     })?;
     reviewed.show()?;
     let counts = reviewed.counts;
-    show(&report, &notes)?;
+    // A log without checkpoints is not said to be signed by anybody.
+    if !believes && report.chains.iter().any(|chain| chain.signed.is_some()) {
+        asked = false;
+    }
+    show(&report, &notes, asked)?;
     output::line(&counts)?;
     let is_empty = counts.lines == 0 && !continued;
     if is_empty {
@@ -200,7 +205,10 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
     if given.is_empty() {
         match files.log_key().and_then(|file| Ok(LogKey::read(&file)?)) {
             Ok(key) => drop(keys.believed.insert(key.public())),
-            Err(error) => notes.push(format!("whose checkpoints these are is not known: give --log-key ({error:#})")),
+            Err(error) => notes.push(format!(
+                "whose checkpoints these are is not known, so nothing is said to be whole: give --log-key FILE, as `attest-gateway log key` prints it at the gateway ({})",
+                in_full(&error)
+            )),
         }
     }
     let mut of_all = BTreeSet::new();
@@ -211,7 +219,7 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
         };
         let pem = files::read(Path::new(file), SMALL_FILE_LIMIT_BYTES).with_context(|| file.to_owned())?;
         let Some(found) = LogPublicKey::all_of_pem(&pem) else {
-            bail!("{file}: no public keys as `log key` prints them");
+            bail!("{file}: no public keys as `attest-gateway log key` prints them");
         };
         for key in found {
             keys.believed.insert(key);
@@ -230,7 +238,12 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
 fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Point> {
     let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
     let text = text.trim_end_matches('\n');
-    let line: CheckpointLine = serde_json::from_str(text).with_context(|| format!("{}: no checkpoint's line", file.display()))?;
+    let Ok(line) = serde_json::from_str::<CheckpointLine>(text) else {
+        bail!(
+            "{}: not a checkpoint, which is one line of a log; what `attest-gateway log checkpoints` prints belongs to --checkpoints",
+            file.display()
+        );
+    };
     if !line.checkpoint.is_signed(&line.chain.id, line.at) {
         bail!("{}: checkpoint false: it is not signed by its key", file.display());
     }
@@ -264,6 +277,12 @@ fn of_checkpoints(file: &Path, replicas: &[String], trust: &mut Trust, notes: &m
         })
     };
     let all = text.lines().enumerate().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    if all.is_empty() {
+        bail!(
+            "{}: no checkpoint in it: print them anew by `attest-gateway log checkpoints`, at the gateway",
+            file.display()
+        );
+    }
     let known: BTreeSet<&str> = all.iter().map(|kept| kept.line.checkpoint.replica.as_str()).collect();
     if let Some(unknown) = replicas.iter().find(|name| !known.contains(name.as_str())) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
@@ -407,10 +426,10 @@ fn review_all(
     Ok(reviewed)
 }
 
-/// What is to be said of the logs.
-fn show(report: &Report, notes: &[String]) -> anyhow::Result<()> {
+/// What is to be said of the logs; none is whole where it is not known what was signed, and by whom.
+fn show(report: &Report, notes: &[String], asked: bool) -> anyhow::Result<()> {
     if !report.chains.is_empty() {
-        let rows: Vec<_> = report.chains.iter().map(row).collect();
+        let rows: Vec<_> = report.chains.iter().map(|chain| row(chain, asked)).collect();
         output::print(table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows))?;
     }
     for note in notes {
@@ -430,7 +449,7 @@ fn say(line: impl ToString) -> anyhow::Result<()> {
     output::line(visible(&line.to_string()))
 }
 
-fn row(report: &ChainReport) -> [String; 7] {
+fn row(report: &ChainReport, asked: bool) -> [String; 7] {
     [
         shortened_to(&report.chain, CHAIN_LIMIT_CHARACTERS),
         report.replica.clone().unwrap_or_default(),
@@ -438,7 +457,12 @@ fn row(report: &ChainReport) -> [String; 7] {
         rfc3339(report.first_at),
         rfc3339(report.last_at),
         report.signed.map(|number| number.to_string()).unwrap_or_default(),
-        if report.whole { "whole" } else { "NOT WHOLE" }.to_owned(),
+        match (report.whole, asked) {
+            (true, true) => "whole",
+            (true, false) => "NOT KNOWN",
+            (false, _) => "NOT WHOLE",
+        }
+        .to_owned(),
     ]
 }
 

@@ -53,7 +53,7 @@ impl Served {
         let Fields { id, time, pool, .. } = fields;
         let Some(sha256) = fields.config_sha256 else {
             bail!(
-                "record {} has no config_sha256: decision={} verdict={}; only a config that was served can be rendered again (`log show --decision config --verdict served`)",
+                "record {} has no config_sha256: decision={} verdict={}; only a config that was served can be rendered again (`attest-gateway log show --decision config --verdict served`)",
                 visible(&id),
                 visible(&fields.decision),
                 visible(&fields.verdict)

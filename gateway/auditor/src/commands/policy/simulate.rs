@@ -13,7 +13,7 @@ use super::{GatewayFiles, since, told};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-audit policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. Of a file with observe = true, what it would record is refused here. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again."
+    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-audit policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. Of a file with observe = true, what it would record is refused here. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again, or there is no machine."
 )]
 pub(crate) struct Arguments {
     /// The pool whose machines are looked at.
@@ -46,7 +46,10 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
         output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
     }
     output::print(words(&found))?;
-    let sound = found.shut_out() == 0 && found.not_judged.is_empty();
+    if found.machines() == 0 {
+        output::tell("nothing is known of this pool's machines: no evidence was recorded in that time");
+    }
+    let sound = found.machines() > 0 && found.shut_out() == 0 && found.not_judged.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// The id of a decision in the gateway's log, or its first 8 digits or more.
     #[arg(long, value_name = "ID", required_unless_present = "evidence")]
     record: Option<String>,
-    /// A file with one record, a line of the log as `log export` prints it.
+    /// A file with one record, a line of the log as `attest-gateway log export` prints it.
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     evidence: Option<PathBuf>,
     /// Where the blobs are that it names [default: the gateway's own, state/evidence].

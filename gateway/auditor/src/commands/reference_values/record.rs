@@ -15,6 +15,7 @@ use attest_command_line::reference_set_file::{now, read_or_new, time, who, write
 use attest_command_line::{clean, output};
 use attest_log::{Blobs, WouldRefuse};
 use attest_pool::PoolError;
+use attest_system::files;
 
 use super::GatewayFiles;
 
@@ -28,7 +29,7 @@ pub(crate) struct Arguments {
     /// What the generation is called.
     #[arg(long)]
     name: String,
-    /// The file; it is made if it is not there.
+    /// The file; it is made if it is not there, with its folder.
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
     /// Until when it is accepted, such as 2026-06-03T10:00:00Z.
@@ -86,6 +87,15 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     }
     let count = recording.values.count();
     let mut generations = read_or_new(&arguments.to)?.generations;
+    if generations.iter().any(|generation| generation.name == arguments.name) {
+        bail!(
+            "{}: there is a generation {:?} already, and nothing was written: give another --name",
+            arguments.to.display(),
+            arguments.name
+        );
+    }
+    let folder = files::folder(&arguments.to);
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     generations.extend(set.generations);
     write(&arguments.to, generations)?;
     output::done(format_args!("{}: {:?} has {count} values", arguments.to.display(), arguments.name))?;

@@ -2,20 +2,24 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::conformance::use_for;
 use crate::support::held::{Held, held};
-use crate::support::kubelet::{client, embedded};
+use crate::support::kubelet::{client, embedded, in_process};
 use crate::support::pending::{config_by_token, evidence, is_recorded_late};
 use crate::support::{Answer, Gateway, POOL, accept, bearer, next_boot, now, serving_within, tpm};
+use async_trait::async_trait;
 use attest::NodeIdentity;
 use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_machines::enrolment::{self, EnrolmentError};
-use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Store, Transact};
+use attest_store::engine::{Engine, Work};
+use attest_store::through::Through;
+use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Store, StoreError, Transact};
 use attest_system::clock::Clock;
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -245,7 +249,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
                 Ok::<_, EnrolmentError>(found)
             });
             assert_eq!(written.await.unwrap(), Spend::Granted { use_number: 1 });
-            store.keep_mark().await.unwrap();
+            Store::keep_mark(&store).await.unwrap();
         }
         let log = gateway.path("state/attestation.jsonl");
         if is_cut {
@@ -311,6 +315,62 @@ async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
     gateway.run();
     gateway.line(|line| line.contains("100 are now; 0 uses of tickets and tokens are given back"));
     gateway.attest(case, Some("worker-0")).await.ticket();
+}
+
+/// An engine that loses its answer to the next decision, which it has written.
+#[derive(Debug)]
+struct Losing {
+    engine: Embedded,
+    lost: AtomicBool,
+}
+
+#[async_trait]
+impl Through for Losing {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
+    async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
+        Engine::transact_for_record(&self.engine, work).await?;
+        let is_decision = !Store::pending(&self.engine).await?.is_empty();
+        match is_decision && self.lost.swap(false, Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(StoreError::Engine {
+                engine: "losing",
+                place: "here".to_owned(),
+                problem: "whether it was done is not known".to_owned(),
+                advice: String::new(),
+            }),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_33_a_decision_whose_answer_the_store_lost_has_its_line_without_a_restart() {
+    let gateway = init();
+    let case = tpm();
+    gateway.endorse(&case, &[]);
+    let store = Arc::new(Losing {
+        engine: embedded(&gateway),
+        lost: AtomicBool::new(false),
+    });
+    in_process(&gateway, Arc::<Losing>::clone(&store)).await;
+    store.lost.store(true, Ordering::Relaxed);
+    gateway.attest(next_boot(&case), Some("worker-0")).await.refused(503, "unavailable");
+    let late = || {
+        let mut records = gateway.records();
+        records.retain(|record| record["verdict"] == "trusted");
+        records
+    };
+    assert!(late().is_empty());
+    let deadline = Instant::now() + Duration::from_secs(40);
+    while late().is_empty() || !store.pending().await.unwrap().is_empty() {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    is_recorded_late(&late()[0], "unanswered");
+    gateway.attest(case, Some("worker-0")).await.ticket();
+    assert_eq!(late().len(), 2);
 }
 
 /// A gateway in this process whose store holds each decision before its transaction, and that can be told to stop.

@@ -289,6 +289,7 @@ impl<'r> ConfigCase<'r> {
         mut work: impl FnMut(&mut EntryTransaction<'_>, &mut Record) -> Result<Arc<RenderedConfig>, Refusal> + Send + 'static,
     ) -> Result<Arc<RenderedConfig>, Refusal> {
         let begun = self.record.clone();
+        self.endpoint.decisions.begin(&begun.id);
         let decided = self.endpoint.store.decide(&self.record.id, move |transaction| {
             let mut record = begun.clone();
             let given = work(transaction, &mut record).and_then(|config| {
@@ -315,6 +316,7 @@ impl<'r> ConfigCase<'r> {
                 Ok(config)
             }
             Err(Turned { refusal, record }) => {
+                self.endpoint.decisions.end(&self.record.id);
                 if let Some(record) = record {
                     self.record = *record;
                 }

@@ -43,11 +43,10 @@ impl Decisions {
     pub(super) async fn record<T>(&self, decided: Decided<T>) -> Result<Recorded<T>, JournalError> {
         let Decided { record, kept, outcome } = decided;
         let recorded = self.recorder.record(&record, kept, outcome).await;
-        if is_pending(&record) {
-            match &recorded {
-                Ok(_) => self.store.settle(&record.id),
-                Err(_) => self.abandon(&record).await,
-            }
+        match &recorded {
+            _ if !is_pending(&record) => self.recorder.end(&record.id),
+            Ok(_) => self.settle(&record.id),
+            Err(_) => self.abandon(&record).await,
         }
         recorded
     }
@@ -75,14 +74,29 @@ impl Decisions {
     /// Gives up a decision whose answer cannot be sent: its use is given back, and it is recorded later. A config whose use is free again has changed nothing.
     pub(super) async fn abandon(&self, record: &Record) {
         match self.store.give_back(&record.id).await {
-            Ok(true) if record.decision == Decision::Config => return self.store.settle(&record.id),
+            Ok(true) if record.decision == Decision::Config => return self.settle(&record.id),
             Ok(_) => {}
             Err(error) => {
                 // It is given back as soon as the store can be reached, or at the next start.
                 tracing::error!(%error, decision = record.id, "cannot give back the use of a ticket or token yet");
             }
         }
-        self.recorder.note_unwritten(record.id.clone());
+        self.recorder.note_unwritten(&record.id);
+    }
+
+    /// Begins a decision that the store may keep until it is recorded.
+    pub(super) fn begin(&self, decision: &str) {
+        self.recorder.begin(decision);
+    }
+
+    /// Ends a decision that was not made.
+    pub(super) fn end(&self, decision: &str) {
+        self.recorder.end(decision);
+    }
+
+    fn settle(&self, decision: &str) {
+        self.recorder.note_recorded(decision);
+        self.store.settle(decision);
     }
 
     /// Returns 503 while too many decisions wait to be recorded: nothing is decided whose line is not to be expected.

@@ -1,9 +1,10 @@
 //! From a decision to the attestation log: which decisions get a line each, and which are counted in one.
 
 mod counted;
+mod stages;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, word};
 use attest_recording::Unrecorded;
@@ -11,6 +12,7 @@ use attest_store::Pending;
 use counted::{Recording, Strangers};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 use serde_json::Value;
+use stages::Stages;
 
 use crate::metrics::Metrics;
 
@@ -27,8 +29,7 @@ pub struct Recorder {
     journal: Arc<Journal>,
     metrics: Arc<Metrics>,
     strangers: Strangers,
-    /// The decisions that could not be written, and that the store keeps until they are.
-    unwritten: Mutex<BTreeSet<String>>,
+    stages: Stages,
 }
 
 impl Recorder {
@@ -39,30 +40,47 @@ impl Recorder {
             journal,
             metrics,
             strangers: Strangers::default(),
-            unwritten: Mutex::default(),
+            stages: Stages::default(),
         }
     }
 
-    /// Notes a decision that could not be written.
-    pub fn note_unwritten(&self, decision: String) {
-        self.unwritten().insert(decision);
+    /// Begins a decision: the store may have it from now on.
+    pub fn begin(&self, decision: &str) {
+        self.stages.begin(decision);
     }
 
-    /// Whether a decision that the store keeps is to be recorded by [`Recorder::record_pending`]: it could not be written, or was another gateway's. Any other
-    /// is under way, however long that takes, and is recorded by whoever decides it.
+    /// Notes that a decision was not made, or needs nothing of the store.
+    pub fn end(&self, decision: &str) {
+        self.stages.end(decision);
+    }
+
+    /// Notes that a decision could not be written.
+    pub fn note_unwritten(&self, decision: &str) {
+        self.stages.leave(decision);
+    }
+
+    /// Notes that a decision needs no line any more: it has one, or has changed nothing.
+    pub fn note_recorded(&self, decision: &str) {
+        self.stages.record(decision);
+    }
+
+    /// Returns the decisions that need no line any more.
+    #[must_use]
+    pub fn recorded(&self) -> BTreeSet<String> {
+        self.stages.recorded()
+    }
+
+    /// Whether a decision that the store keeps is to be recorded by [`Recorder::record_pending`]: it could not be written, it is not known whether it was made,
+    /// or it was another gateway's. Any other is under way, however long that takes, and is recorded by whoever decides it.
     #[must_use]
     pub fn is_left(&self, pending: &Pending) -> bool {
-        pending.adopted || self.unwritten().contains(&pending.decided.decision)
+        self.stages.is_left(pending)
     }
 
     /// Returns whether too many decisions wait to be recorded.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.unwritten().len() >= UNWRITTEN_LIMIT
-    }
-
-    fn unwritten(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stages.left() >= UNWRITTEN_LIMIT
     }
 
     /// Makes a decision durable, as [`Journal::record`] does. Of decisions beyond the budget for them, a line says beforehand that they are counted,
@@ -125,7 +143,7 @@ impl Recorder {
             record.alerts.push(alert.to_owned());
             self.journal.record_late(&record).await?;
         }
-        self.unwritten().remove(decision);
+        self.stages.record(decision);
         Ok(Some(needs_line))
     }
 

@@ -67,9 +67,11 @@ async fn what_is_under_way_is_left_to_whoever_decides_it_and_what_cannot_be_read
         adopted,
     };
     let text = serde_json::to_string(&record).unwrap();
-    let pending = kept(text.clone(), false);
-    assert!(!recorder.is_left(&pending) && recorder.is_left(&kept(text, true)));
-    recorder.note_unwritten("d".to_owned());
+    let pending = kept(text, false);
+    assert!(recorder.is_left(&pending), "it is not known whether it was made");
+    recorder.begin("d");
+    assert!(!recorder.is_left(&pending));
+    recorder.note_unwritten("d");
     assert!(recorder.is_left(&pending));
     let unread = Unrecorded {
         pending: kept("{\"id\":\"d\"}".to_owned(), false),
@@ -83,9 +85,10 @@ async fn what_is_under_way_is_left_to_whoever_decides_it_and_what_cannot_be_read
     };
     assert_eq!(recorder.record_pending(&read).await.unwrap(), Some(true));
     assert!(!recorder.is_left(&pending), "once");
+    assert_eq!(recorder.recorded(), BTreeSet::from(["d".to_owned()]));
     for number in 0..UNWRITTEN_LIMIT {
         assert!(!recorder.is_behind());
-        recorder.note_unwritten(number.to_string());
+        recorder.note_unwritten(&number.to_string());
     }
     assert!(recorder.is_behind());
 }

@@ -76,7 +76,7 @@ const LEAVE_OUTBOX: Duration = Duration::from_secs(10);
 const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
 
 /// How often it is looked whether decisions wait in the store that could not be written.
-const RECORD_UNWRITTEN_EVERY: Duration = Duration::from_secs(60);
+const RECORD_UNWRITTEN_EVERY: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether the gateway goes by other files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
@@ -243,16 +243,28 @@ async fn record_unwritten(gateway: Arc<Gateway>) {
 
 /// Decisions under way are left alone, however long that takes.
 async fn try_record_unwritten(gateway: &Gateway) -> Result<(), RecordPendingError> {
-    let recorder = &gateway.recorder;
-    let pending = gateway.store.pending().await?.into_iter();
-    let unwritten = pending.filter(|pending| recorder.is_left(pending));
-    let unrecorded: Vec<Unrecorded> = unwritten
-        .map(|pending| Unrecorded {
-            is_unanswered: !pending.adopted,
-            pending,
-        })
-        .collect();
-    record_pending(recorder, &*gateway.store, &unrecorded).await?;
+    let (recorder, store) = (&gateway.recorder, &gateway.store);
+    // Before what the store has: it may be told of one at any moment.
+    let mut recorded = recorder.recorded();
+    let mut unrecorded = Vec::new();
+    for mut pending in store.pending().await? {
+        let decision = &pending.decided.decision;
+        if recorded.remove(decision) {
+            store.settle(decision);
+        } else if recorder.is_left(&pending) {
+            if !pending.adopted && store.give_back(decision).await? {
+                pending.has_use = false;
+            }
+            unrecorded.push(Unrecorded {
+                is_unanswered: !pending.adopted,
+                pending,
+            });
+        }
+    }
+    for settled in recorded {
+        recorder.end(&settled);
+    }
+    record_pending(recorder, &**store, &unrecorded).await?;
     Ok(())
 }
 

@@ -238,6 +238,7 @@ impl<'r> EvidenceCase<'r> {
         let (pools, awaited) = (Arc::clone(&endpoint.pools), awaited.clone());
         let verified = Arc::new(verified);
         let deciding = Arc::clone(&verified);
+        endpoint.decisions.begin(&self.record.id);
         let decided = endpoint.store.decide(&self.record.id, move |transaction| {
             let decided = decide::decide(transaction, &deciding);
             if !pools.is_current(&deciding.pool) {
@@ -265,6 +266,7 @@ impl<'r> EvidenceCase<'r> {
                 Ok(earned)
             }
             Err(turned) => {
+                endpoint.decisions.end(&self.record.id);
                 let Turned {
                     refusal,
                     record,

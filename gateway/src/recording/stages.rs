@@ -1,0 +1,69 @@
+//! How far the decisions of this process have come that the store keeps until the log has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use attest_store::Pending;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Whoever decides it records it, however long that takes.
+    UnderWay,
+    /// It could not be written.
+    Left,
+    /// It needs no line, or has one; the store is told.
+    Recorded,
+}
+
+/// Decisions by their ids. One that the store has and that is not among them may have been written without an answer of the store, and is in no line.
+#[derive(Debug, Default)]
+pub(super) struct Stages {
+    stages: Mutex<BTreeMap<String, Stage>>,
+}
+
+impl Stages {
+    /// Begins a decision: the store may have it from now on.
+    pub(super) fn begin(&self, decision: &str) {
+        self.set(decision, Stage::UnderWay);
+    }
+
+    /// Notes that it was not made, as far as is known.
+    pub(super) fn end(&self, decision: &str) {
+        self.stages().remove(decision);
+    }
+
+    /// Notes that it could not be written.
+    pub(super) fn leave(&self, decision: &str) {
+        self.set(decision, Stage::Left);
+    }
+
+    /// Notes that it needs no line any more.
+    pub(super) fn record(&self, decision: &str) {
+        self.set(decision, Stage::Recorded);
+    }
+
+    /// Returns how many could not be written.
+    pub(super) fn left(&self) -> usize {
+        self.stages().values().filter(|stage| **stage == Stage::Left).count()
+    }
+
+    /// Returns those that need no line any more.
+    pub(super) fn recorded(&self) -> BTreeSet<String> {
+        let stages = self.stages();
+        let recorded = stages.iter().filter(|(_, stage)| **stage == Stage::Recorded);
+        recorded.map(|(decision, _)| decision.clone()).collect()
+    }
+
+    /// Returns whether one that the store has is in nobody's hands.
+    pub(super) fn is_left(&self, pending: &Pending) -> bool {
+        matches!(self.stages().get(&pending.decided.decision), None | Some(Stage::Left))
+    }
+
+    fn set(&self, decision: &str, stage: Stage) {
+        self.stages().insert(decision.to_owned(), stage);
+    }
+
+    fn stages(&self) -> MutexGuard<'_, BTreeMap<String, Stage>> {
+        self.stages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

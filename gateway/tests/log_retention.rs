@@ -415,7 +415,7 @@ async fn a_serving_gateway_keeps_its_rule() {
 fn what_is_removed_while_it_is_audited_is_no_difference() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut gateway = Gateway::init();
-    gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n");
+    gateway.settings("[attestation_log]\nname = \"gw\"\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n");
     gateway.edit_pool(
         POOL,
         "endorsement = \"allowlist\"",

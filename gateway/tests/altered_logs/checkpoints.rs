@@ -218,3 +218,34 @@ async fn no_gateway_signs_anothers_chain_unnoticed() {
     let pub_anew = site.gateway.path("anew/a/log.pub").display().to_string();
     told(&[a, &anew], &["--log-key", &pub_a, "--log-key", &pub_anew], "a signs with 2 keys");
 }
+
+/// Whoever cuts a log can leave its gateway out of what says what was signed.
+#[tokio::test]
+async fn attack_34_a_gateway_of_which_no_checkpoint_is_given_is_not_said_to_be_whole() {
+    let site = Site::new().await;
+    let (a, b) = (&site.a, &site.b);
+    let kept = |of: &[&String]| {
+        let file = site.gateway.path("some.jsonl");
+        let lines = of.iter().map(|line| Kept::new(line, None).unwrap().to_json().unwrap() + "\n");
+        fs::write(&file, lines.collect::<String>()).unwrap();
+        file.display().to_string()
+    };
+    let (of_a, of_b) = (&a[CHECKPOINTS[2] - 1], &b[CHECKPOINTS[2] - 1]);
+    let (sound, text) = site.audit(&[a, b], &["--checkpoints", &kept(&[of_a, of_b])]);
+    assert!(sound, "{text}");
+    let (sound, text) = site.audit(&[&a[..CHECKPOINTS[1]], b], &["--checkpoints", &kept(&[of_b])]);
+    assert!(!sound && text.contains("--checkpoints says nothing of gateway a"), "{text}");
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_log_is_not_waited_for() {
+    let site = Site::new().await;
+    let pipe = site.gateway.path("a/checkpoints.jsonl");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let key = site.gateway.path("a/log.pub");
+    let folder = site.gateway.path("a");
+    let options = ["audit", "--log", folder.to_str().unwrap(), "--log-key", key.to_str().unwrap()];
+    let output = site.gateway.try_command(&options);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(!output.status.success() && said.contains("not a regular file"), "{said}");
+}

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use attest_log::{Blobs, DecidedBy, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Signer};
+use attest_log::{Blobs, DecidedBy, Decision, Journal, Kept, LineHash, LogKey, Record, SegmentLimits, Signer};
 use attest_system::clock::rfc3339;
 use data_encoding::BASE64;
 use flate2::Compression;

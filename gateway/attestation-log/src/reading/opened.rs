@@ -20,6 +20,10 @@ pub(super) struct Opened {
 
 impl Opened {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
+        // A pipe would have it wait.
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
         Ok(Self {
             file: Arc::new(File::open(path)?),
             zipped: is_zipped(path),

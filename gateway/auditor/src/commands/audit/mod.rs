@@ -152,6 +152,10 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             others: known
                 .as_deref()
                 .map_or(!arguments.replica.is_empty(), |known| others_are_known(known, &report)),
+            // What was given up may be what a decision of a late line was recorded in.
+            lost: known
+                .as_deref()
+                .is_none_or(|known| known.iter().any(|kept| kept.given_up.is_some())),
         };
         let reviewed = review_all(&evidence, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
         Ok((report, reviewed))
@@ -161,6 +165,14 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     // A log without checkpoints is not said to be signed by anybody.
     if !believes && report.chains.iter().any(|chain| chain.signed.is_some()) {
         asked = false;
+    }
+    for chain in known.iter().flat_map(|known| not_among(known, &report)) {
+        asked = false;
+        notes.push(format!(
+            "--checkpoints says nothing of gateway {}: whether chain {} was cut off is not known",
+            chain.replica.as_deref().unwrap_or_default(),
+            chain.chain
+        ));
     }
     show(&report, &notes, asked)?;
     output::line(&counts)?;
@@ -339,6 +351,14 @@ fn others_are_known(known: &[Kept], report: &Report) -> bool {
     let keys: BTreeSet<LogPublicKey> = known.iter().filter(is_read).map(|kept| kept.line.checkpoint.key).collect();
     // Of lines of no chain nobody knows whose they are.
     !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
+}
+
+/// The chains of gateways of which there is no checkpoint.
+fn not_among<'r>(known: &[Kept], report: &'r Report) -> Vec<&'r ChainReport> {
+    let is_known = |name: &String| known.iter().any(|kept| kept.line.checkpoint.replica == *name);
+    let mut chains: Vec<&ChainReport> = report.chains.iter().collect();
+    chains.retain(|chain| chain.replica.as_ref().is_some_and(|name| !is_known(name)));
+    chains
 }
 
 /// What came of all decisions, as it is shown.

@@ -13,7 +13,7 @@ use std::ops::Deref;
 use acts::Acts;
 use attest_log::admin::Act;
 use attest_log::codes::decided_by;
-use attest_log::{Blobs, DecidedBy, Decision, Entry, Event, NotAttested, Record, Shown, Verdict, What};
+use attest_log::{Blobs, DecidedBy, Decision, Entry, Event, NotAttested, Record, RecordedLate, Shown, Verdict, What};
 use attest_system::clock::rfc3339;
 use differences::Differences;
 use serde::Deserialize;
@@ -92,6 +92,8 @@ pub(crate) struct Review {
 pub(crate) struct Reviewer<'b> {
     blobs: &'b Blobs,
     ids: BTreeSet<String>,
+    /// Decisions of several logs that are recorded in full.
+    in_full: BTreeSet<String>,
     tickets: Tickets,
     /// Attestations that were refused, and by which code.
     refused: BTreeMap<String, String>,
@@ -105,6 +107,7 @@ impl<'b> Reviewer<'b> {
         Self {
             blobs,
             ids: BTreeSet::new(),
+            in_full: BTreeSet::new(),
             tickets: Tickets::new(elsewhere),
             refused: BTreeMap::new(),
             acts: Acts::new(),
@@ -117,6 +120,9 @@ impl<'b> Reviewer<'b> {
     pub(crate) fn foresee(&mut self, text: &str) {
         let Ok(record) = serde_json::from_str(text) else { return };
         let line = Line(record);
+        if line.recorded_late.is_none() && line.id.len() <= ID_LIMIT_BYTES {
+            self.in_full.insert(line.id.clone());
+        }
         match (line.decision, line.verdict) {
             (Decision::Evidence, Verdict::Trusted) => self.tickets.earned(&line),
             (Decision::Config, Verdict::Served) if line.shown == Shown::Ticket => self.tickets.first_used(&line),
@@ -176,6 +182,9 @@ impl<'b> Reviewer<'b> {
     }
 
     fn decision(&mut self, line: Line, text: &str) -> Result<Review, serde_json::Error> {
+        if line.recorded_late == Some(RecordedLate::Unknown) && self.in_full.contains(&line.id) {
+            return Ok(line.superseded());
+        }
         let mut differences = Differences::default();
         let began = self.head((line.v, &line.time, line.at, &line.id), &mut differences);
         line.check_verdict(&mut differences);
@@ -233,6 +242,24 @@ impl<'b> Reviewer<'b> {
 }
 
 impl Line {
+    /// What another gateway has recorded in full before this one took it over.
+    fn superseded(self) -> Review {
+        let recorded = self.recorded();
+        let Record { id, time, identity, .. } = self.0;
+        Review {
+            of_proof: false,
+            recorded,
+            again: "elsewhere".to_owned(),
+            judged: Judged::Late,
+            id,
+            time,
+            identity: identity.unwrap_or_default(),
+            differences: Vec::new(),
+            warnings: Vec::new(),
+            act: None,
+        }
+    }
+
     fn recorded(&self) -> String {
         let verdict = match self.verdict {
             Verdict::Trusted => "trusted",

@@ -39,6 +39,8 @@ pub(crate) struct Elsewhere {
     pub several: bool,
     /// Other gateways have logs that are not read: a ticket that one of them gave is good at all.
     pub others: bool,
+    /// A log was given up, or it is not known what there is.
+    pub lost: bool,
 }
 
 impl Tickets {
@@ -61,7 +63,11 @@ impl Tickets {
             ticket: line.ticket,
             recorded_late: line.recorded_late,
         };
-        self.earned.insert(line.id.clone(), earned);
+        // What another gateway has recorded in full says more.
+        let known = self.earned.get(&line.id);
+        if earned.recorded_late.is_none() || known.is_none_or(|known| known.recorded_late.is_some()) {
+            self.earned.insert(line.id.clone(), earned);
+        }
     }
 
     /// A line that a ticket was served for the first time by.
@@ -99,7 +105,13 @@ impl Tickets {
         }
         match earned.recorded_late {
             Some(RecordedLate::Unanswered) => differences.say("its ticket was never sent: the decision that earned it was recorded late"),
-            Some(RecordedLate::Unknown) => differences.warn("the decision that earned it was recorded late, without its evidence"),
+            Some(RecordedLate::Unknown) if self.elsewhere.continued || self.elsewhere.others || self.elsewhere.lost => {
+                differences.warn("the decision that earned it was recorded late, without its evidence");
+            }
+            Some(RecordedLate::Unknown) => {
+                differences
+                    .say("the decision that earned it was recorded late, without its evidence, and no log is missing that could have more");
+            }
             None => {}
         }
         let Some(number) = line.use_number else {

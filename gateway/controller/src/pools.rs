@@ -1,98 +1,33 @@
-//! What the controller needs of the pools' `pool.toml`: the names of their nodes, and whether they give a credential away.
+//! The rules of approval that each `pool.toml` sets: the names of its nodes, and whether it gives a credential away.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use attest::challenge::is_pool_name;
-use attest_certificates::kubelet::{NamePatterns, PatternError};
 use attest_log::Earns;
-use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
-use serde::Deserialize;
+use attest_pool::folder::Reader;
+use attest_pool::{Folders, PoolError, folders};
 
 use crate::approval::PoolRules;
 
 /// Interval at which the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(5);
-/// A pool's file in its folder.
-const POOL_FILE: &str = "pool.toml";
 
-/// The keys of `pool.toml` that approval needs; all others are the gateway's.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PoolFile {
-    grants: Grants,
-    kubelet: Kubelet,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(default)]
-struct Grants {
-    nothing: Earns,
-}
-
-impl Default for Grants {
-    fn default() -> Self {
-        // As the gateway's default.
-        Self {
-            nothing: Earns::PreApproved,
-        }
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Kubelet {
-    names: Vec<String>,
-}
-
-/// Why the pools cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum PoolsError {
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: std::io::Error },
-    #[error("{path}: {}", source.to_string().trim_end())]
-    Toml { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("{path}: kubelet.names: {source}")]
-    Names { path: PathBuf, source: PatternError },
-    #[error("{0} has no pool: it holds a folder with a pool.toml for each")]
-    None(PathBuf),
-}
-
-/// Reads the rules of all pools in a folder.
+/// Reads the rules of all pools in a folder, from each `pool.toml` alone.
 ///
 /// # Errors
-/// [`PoolsError`].
-pub fn read(folder: &Path) -> Result<PoolRules, PoolsError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| PoolsError::Io { path, source }
-    };
-    let mut pools = BTreeMap::new();
-    for entry in fs::read_dir(folder).map_err(io(folder))? {
-        let path = entry.map_err(io(folder))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).filter(|_| path.is_dir());
-        if let Some(name) = name.filter(|name| is_pool_name(name)) {
-            let file = path.join(POOL_FILE);
-            let text = files::read_text(&file, SMALL_FILE_LIMIT_BYTES).map_err(io(&file))?;
-            let read: PoolFile = toml::from_str(&text).map_err(|source| PoolsError::Toml {
-                path: file.clone(),
-                source: Box::new(source),
-            })?;
-            let names = NamePatterns::new(read.kubelet.names).map_err(|source| PoolsError::Names { path: file, source })?;
-            pools.insert(name.to_owned(), (read.grants.nothing, names));
+/// [`PoolError`].
+pub fn read(folder: &Path) -> Result<PoolRules, PoolError> {
+    let Folders { pools, .. } = folders(folder)?;
+    let mut rules = PoolRules::default();
+    for (name, folder) in pools {
+        let file = Reader::default().settings(&folder)?;
+        if file.grants.nothing != Earns::Refuse {
+            rules.gives_credential.get_or_insert_with(|| name.clone());
         }
+        rules.names.insert(name, file.kubelet_names);
     }
-    if pools.is_empty() {
-        return Err(PoolsError::None(folder.to_owned()));
-    }
-    let gives = pools.iter().find(|(_, (nothing, _))| *nothing != Earns::Refuse);
-    Ok(PoolRules {
-        gives_credential: gives.map(|(name, _)| name.clone()),
-        names: pools.into_iter().map(|(name, (_, names))| (name, names)).collect(),
-    })
+    Ok(rules)
 }
 
 /// The rules of the pools, read again as their files change.
@@ -114,8 +49,8 @@ impl Pools {
     /// Reads the pools.
     ///
     /// # Errors
-    /// [`PoolsError`].
-    pub(crate) fn open(folder: &Path) -> Result<Self, PoolsError> {
+    /// [`PoolError`].
+    pub(crate) fn open(folder: &Path) -> Result<Self, PoolError> {
         let cached = Cached {
             rules: read(folder)?,
             read: Instant::now(),
@@ -151,6 +86,8 @@ impl Pools {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A folder with pools of this text.
@@ -158,15 +95,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in pools {
             fs::create_dir(folder.path().join(name)).unwrap();
-            fs::write(folder.path().join(name).join(POOL_FILE), text).unwrap();
+            fs::write(folder.path().join(name).join("pool.toml"), text).unwrap();
         }
         folder
     }
 
+    /// A `pool.toml` with this key of `[grants]`, and more.
+    fn pool(nothing: &str, more: &str) -> String {
+        format!("[grants]\n{nothing}\n[tpm.pcrs]\n\"0-7\" = \"not checked\"\n{more}")
+    }
+
     #[test]
-    fn reads_names_and_ignores_the_keys_of_the_gateway() {
-        let text = "x = 1\n[grants]\nnothing = \"refuse\"\nattested = \"full\"\n[kubelet]\nnames = [\"worker-*\"]\n[upstream]\nurl = \"x\"";
-        let folder = folder(&[("worker", text), ("infra", "[grants]\nnothing = \"refuse\""), ("..data", "")]);
+    fn reads_the_names_of_each_pool() {
+        let text = pool(
+            "nothing = \"refuse\"",
+            "[kubelet]\nnames = [\"worker-*\"]\n[source]\nmachine_configs = \"none\"",
+        );
+        let folder = folder(&[("worker", &text), ("infra", &pool("nothing = \"refuse\"", "")), ("..data", "")]);
         let rules = read(folder.path()).unwrap();
         assert_eq!(rules.names.keys().collect::<Vec<_>>(), ["infra", "worker"]);
         assert_eq!(rules.names["worker"].as_slice(), ["worker-*"]);
@@ -175,14 +120,14 @@ mod tests {
 
     #[test]
     fn attack_49_a_pool_that_refuses_nobody_may_give_the_credential() {
-        for (text, gives) in [
+        for (nothing, gives) in [
             ("", true),
-            ("[grants]\nnothing = \"pre-approved\"", true),
-            ("[grants]\nnothing = \"full\"", true),
-            ("[grants]\nnothing = \"refuse\"", false),
+            ("nothing = \"pre-approved\"", true),
+            ("nothing = \"full\"", true),
+            ("nothing = \"refuse\"", false),
         ] {
-            let rules = read(folder(&[("worker", text)]).path()).unwrap();
-            assert_eq!(rules.gives_credential.is_some(), gives, "{text:?}");
+            let rules = read(folder(&[("worker", &pool(nothing, ""))]).path()).unwrap();
+            assert_eq!(rules.gives_credential.is_some(), gives, "{nothing:?}");
         }
     }
 
@@ -192,9 +137,10 @@ mod tests {
             let error = read(folder(pools).path()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
-        check(&[], "has no pool");
-        check(&[("A", "")], "has no pool");
-        check(&[("worker", "[kubelet]\nnames = [\"A\"]")], "kubelet.names: ");
+        check(&[], "no pool");
+        check(&[("A", "")], "A");
+        check(&[("worker", &pool("", "[kubelet]\nnames = [\"A\"]"))], "kubelet");
         check(&[("worker", "[grants]\nnothing = 7")], "pool.toml: ");
+        check(&[("worker", &pool("", "[kubelets]"))], "pool.toml: ");
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use attest_cluster_api::{Cluster, ClusterError};
 use attest_log::admin::By;
+use attest_pool::PoolError;
 use attest_store::settings::{EngineSettings, StoreSettings};
 use attest_store::{AnyStore, StoreError};
 use attest_system::clock::Clock;
@@ -19,7 +20,7 @@ use crate::approval::Approver;
 use crate::health::{self, Health};
 use crate::lease::{Candidate, Timing};
 use crate::metrics::Metrics;
-use crate::pools::{Pools, PoolsError};
+use crate::pools::Pools;
 use crate::settings::{Keys, Settings};
 
 /// Pause between two attempts to open the store.
@@ -35,7 +36,7 @@ pub enum RunError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("pools: {0}")]
-    Pools(#[from] PoolsError),
+    Pools(#[from] PoolError),
     /// Any key would be approved of a client that attests nothing.
     #[error(
         "approval.keys is \"any\", and pool {0} may give the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml is not \"refuse\"): any client that fetches it is approved for the name of a machine that boots; set approval.keys = \"attested\", or grants.nothing = \"refuse\""

@@ -52,8 +52,9 @@ impl Controller {
         self.folder.path().join(path)
     }
 
-    /// Writes a pool's file.
+    /// Writes a pool's file, which begins with this text.
     pub(super) fn pool(&self, name: &str, text: &str) {
+        let text = format!("{text}[tpm.pcrs]\n\"0-7\" = \"not checked\"\n");
         fs::write(self.path("pools").join(name).join("pool.toml"), text).unwrap();
     }
 

@@ -10,7 +10,7 @@ use crate::support::{Gateway, now, program};
 use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{Algorithm, Names, Wanted};
-use attest_gateway::pointers::sightings::Sighting;
+use attest_gateway::sightings::Sighting;
 use attest_store::{Embedded, Entry, EntryKind, Store};
 use attest_system::clock::Clock;
 

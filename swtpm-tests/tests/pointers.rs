@@ -1,8 +1,8 @@
 //! What the gateway writes, attest-node reads: pointers.
 use attest_certificates::Certificate;
-use attest_gateway::pointers::{Pointer, PointerError};
 use attest_ignition::{Config, SpecVersion};
 use attest_node::pointer as node;
+use attest_pointers::{Pointer, PointerError};
 use serde_json::Value;
 
 fn authority(name: &str) -> Certificate {

@@ -32,11 +32,11 @@ use crate::credentials::seal::Seal;
 use crate::credentials::tickets::{self, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::pki::LiveTls;
-use crate::pointers::sightings::{self, Sightings};
 use crate::policy::Grant;
 use crate::pools::PreparedConfig;
 use crate::pools::live::{LivePools, Lookup};
 use crate::settings::TicketSettings;
+use crate::sightings::Sightings;
 use attest_pool::{Pool, PoolInventory, RenderedConfig};
 
 /// What this endpoint can touch.
@@ -81,7 +81,7 @@ impl ConfigEndpoint {
             .iter()
             .map(|authority| authority.fingerprint)
             .collect();
-        let said = sightings::said(uri.query(), &bundle);
+        let said = attest_pointers::said(uri.query(), &bundle);
         let accepted = current.serving.signed_by();
         self.sightings
             .note(pool, said.clone(), accepted, peer.ip().to_string(), now.as_secs());

@@ -15,10 +15,10 @@ use crate::admission::Admission;
 use crate::credentials::seal::Seal;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
-use crate::pointers::sightings::Sightings;
 use crate::pools::live::LivePools;
 use crate::recording::Recorder;
 use crate::settings::Settings;
+use crate::sightings::Sightings;
 
 /// Everything that requests need, for whoever starts it and keeps it running.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::fmt;
 
 use attest_certificates::{Certificate, Fingerprint};
 
-use crate::pointers::sightings::Sighting;
+use crate::sightings::Sighting;
 
 /// How far back sightings count unless said otherwise, in days: machines are added again with the pointer of last month.
 pub const WITHIN_DAYS: u64 = 30;

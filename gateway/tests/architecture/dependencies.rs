@@ -225,6 +225,7 @@ fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
             "gateway/command-line/src",
             "gateway/ignition/src",
             "gateway/machines/src",
+            "gateway/pointers/src",
             "gateway/pool/src",
             "gateway/recording/src",
             "gateway/store/src",

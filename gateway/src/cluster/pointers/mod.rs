@@ -23,8 +23,8 @@ use zeroize::Zeroizing;
 
 pub use self::machine_sets::{MachineSet, SecretName};
 use crate::pki::LiveTls;
-use crate::pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
 use crate::pools::live::LivePools;
+use attest_pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);

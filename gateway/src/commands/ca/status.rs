@@ -7,8 +7,8 @@ use attest_certificates::source;
 use attest_gateway::pki::authority_keys;
 use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, Safety, Stage};
-use attest_gateway::pointers::sightings::{self, Sighting};
 use attest_gateway::settings::Settings;
+use attest_gateway::sightings::{self, Sighting};
 use attest_system::clock::rfc3339;
 
 use super::{Caution, Within, machine_sets};

@@ -7,10 +7,9 @@ use anyhow::Context;
 use attest::UnixTime;
 use attest_certificates::{Certificate, Fingerprint};
 use attest_gateway::pki::Serving;
-use attest_gateway::pointers::sightings;
-use attest_gateway::pointers::{self, Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};
 use attest_gateway::settings::Settings;
 use attest_log::{Earns, Grants};
+use attest_pointers::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};
 use attest_system::clock::{Clock, rfc3339};
 use url::Url;
 
@@ -207,7 +206,7 @@ impl Judgement {
         let Some(host) = source.url.as_ref().and_then(Url::host) else {
             return;
         };
-        match pointers::accepts(reading.certificates(), serving.chain(), &host, now) {
+        match attest_pointers::accepts(reading.certificates(), serving.chain(), &host, now) {
             Ok(()) => self
                 .remarks
                 .push(format!("a node with exactly these CAs takes the certificate in use for {host}")),
@@ -224,7 +223,7 @@ impl Judgement {
             .filter(|own| reading.certificates().any(|certificate| certificate.fingerprint == **own))
             .map(Fingerprint::short)
             .collect();
-        match sightings::said(source.url.as_ref().and_then(Url::query), &bundle) {
+        match attest_pointers::said(source.url.as_ref().and_then(Url::query), &bundle) {
             None => self
                 .remarks
                 .push("its URL does not say which CAs it carries (?ca=), so `ca status` cannot tell".to_owned()),

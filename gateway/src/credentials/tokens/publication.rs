@@ -17,7 +17,7 @@ use attest_certificates::source::{self, SourceError};
 use zeroize::Zeroizing;
 
 use super::record::{Rotation, TokenRecord};
-use crate::pointers::{Pointer, PointerError};
+use attest_pointers::{Pointer, PointerError};
 
 /// Only the gateway's user; whoever else is to read the token is given it by the administrator.
 const MODE: u32 = 0o600;

@@ -13,46 +13,6 @@ fn short(number: u8) -> String {
     fingerprint(number).short()
 }
 
-#[test]
-fn what_a_pointer_says() {
-    let bundle = [fingerprint(1), fingerprint(2)];
-    let (one, two, other) = (short(1), short(2), short(3));
-    let check = |query: &str, expected: Option<&[&String]>| {
-        let expected = expected.map(|all| all.iter().copied().cloned().collect::<Vec<_>>());
-        assert_eq!(said(Some(query), &bundle), expected, "{query}");
-    };
-    assert_eq!(said(None, &bundle), None);
-    check("", None);
-    check("token=x", None);
-    check(&format!("ca={one}"), Some(&[&one]));
-    check(&format!("ca={one},{two}"), Some(&[&one, &two]));
-    check(&format!("ca={two},{one}"), Some(&[&one, &two]));
-    check(&format!("ca={two}%2C{one}"), Some(&[&one, &two]));
-    check(&format!("ca={one},{one}"), Some(&[&one]));
-    check(&format!("ca={one},{other}"), Some(&[&one]));
-    check(&format!("ca={other}"), Some(&[]));
-    check(&format!("token=x&ca={one}"), Some(&[&one]));
-    check(&format!("ca={one}&token=x"), Some(&[&one]));
-    check(&format!("ca={}", [one.as_str(); 8].join(",")), Some(&[&one]));
-    for refused in [
-        "ca".to_owned(),
-        "ca=".to_owned(),
-        "ca=,".to_owned(),
-        format!("ca={one},"),
-        format!("ca={one}&ca={two}"),
-        format!("ca={}", one.to_uppercase().replace(|c: char| c.is_ascii_digit(), "A")),
-        format!("ca={}0", one),
-        format!("ca={}", &one[1..]),
-        format!("ca={}g", &one[1..]),
-        format!("ca={one} {two}"),
-        format!("ca={}", [one.as_str(); 9].join(",")),
-        format!("ca={}", ",".repeat(10_000)),
-        "ca=%ff%fe".to_owned(),
-    ] {
-        check(&refused, None);
-    }
-}
-
 struct Case {
     folder: tempfile::TempDir,
     store: Embedded,

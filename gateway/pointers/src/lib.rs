@@ -1,18 +1,20 @@
-//! Pointer configs, the few lines that a node has before it has anything: written, read, and which of them are in use.
+//! Pointer configs, the few lines that a node has before it has anything: written, read, and given other CAs. Nothing here opens a file or asks a server.
+
+#![deny(unreachable_pub)]
 
 mod acceptance;
+mod hint;
 mod reading;
 mod renewal;
-pub mod sightings;
 
 pub use acceptance::{NotAccepted, accepts};
 use attest_certificates::{Certificate, Fingerprint};
 use attest_ignition::SpecVersion;
 use data_encoding::BASE64;
+pub use hint::{AUTHORITIES_LIMIT, PARAMETER, said};
 pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
 pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
-use sightings::{AUTHORITIES_LIMIT, PARAMETER};
 use url::Url;
 
 /// Where pools are, below the gateway's root.
@@ -199,8 +201,8 @@ mod tests {
                 );
                 let bundle: Vec<Fingerprint> = authorities.iter().map(|authority| authority.fingerprint).collect();
                 let shorts = bundle.iter().map(Fingerprint::short).collect::<Vec<_>>();
-                let said = sightings::said(source.query(), &bundle);
-                assert_eq!(said, (!authorities.is_empty()).then_some(shorts), "{source}");
+                let hint = said(source.query(), &bundle);
+                assert_eq!(hint, (!authorities.is_empty()).then_some(shorts), "{source}");
                 let header = pointer
                     .pointer("/ignition/config/merge/0/httpHeaders/0/value")
                     .and_then(Value::as_str);

@@ -3,7 +3,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
-use crate::pointers::Pointer;
+use crate::Pointer;
 
 const HOST: &str = "api-int.example.com";
 /// Within what rcgen makes by default.

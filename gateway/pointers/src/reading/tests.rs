@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::pointers::Pointer;
+use crate::Pointer;
 
 fn authority() -> Certificate {
     let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();

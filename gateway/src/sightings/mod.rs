@@ -8,17 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use attest_certificates::Fingerprint;
+use attest_pointers::PARAMETER;
 use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// The query parameter in which a pointer says which CAs it carries.
-pub const PARAMETER: &str = "ca";
-/// Most CAs that a pointer may say it carries. While one is being replaced there are two.
-pub const AUTHORITIES_LIMIT: usize = 8;
-/// Hexadecimal digits of a fingerprint in a pointer, as [`Fingerprint::short`] gives them.
-const FINGERPRINT_LENGTH_DIGITS: usize = 16;
 /// Most sightings that are kept. With the usual bundle of two CAs there are five for each pool.
 const SIGHTINGS_LIMIT: usize = 4096;
 /// How often a sighting is written that has only changed its time and place.
@@ -109,30 +104,6 @@ async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
             Ok(())
         })
         .await
-}
-
-/// What the pointer says in a request's query of the CAs that it carries: of those in `bundle`, in its order. `None` if it says nothing,
-/// or nothing that can be read.
-#[must_use]
-pub fn said(query: Option<&str>, bundle: &[Fingerprint]) -> Option<Vec<String>> {
-    let mut said = url::form_urlencoded::parse(query?.as_bytes()).filter_map(|(name, value)| (name == PARAMETER).then_some(value));
-    let value = said.next()?;
-    if said.next().is_some() {
-        return None;
-    }
-    let is_fingerprint =
-        |text: &str| text.len() == FINGERPRINT_LENGTH_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let fingerprints: Vec<&str> = value.split(',').take(AUTHORITIES_LIMIT + 1).collect();
-    if fingerprints.len() > AUTHORITIES_LIMIT || !fingerprints.iter().all(|text| is_fingerprint(text)) {
-        return None;
-    }
-    let mut known = Vec::new();
-    for fingerprint in bundle.iter().map(Fingerprint::short) {
-        if fingerprints.contains(&fingerprint.as_str()) && !known.contains(&fingerprint) {
-            known.push(fingerprint);
-        }
-    }
-    Some(known)
 }
 
 /// A pool, and what its pointers say.

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::sightings::{AUTHORITIES_LIMIT, PARAMETER};
-use super::{Authority, NotAccepted, Reading, ReadingError, accepts, distinct, trusted};
+use super::{AUTHORITIES_LIMIT, Authority, NotAccepted, PARAMETER, Reading, ReadingError, accepts, distinct, trusted};
 
 /// What makes a pointer this gateway's.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,6 @@
 //! `attest-controller check`: what keeps the controller from its work.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest_cluster_api::Cluster;
@@ -8,8 +9,9 @@ use attest_system::causes::with_causes;
 use attest_system::clock::Clock;
 
 use crate::approval;
-use crate::run::pools;
-use crate::settings::Settings;
+use crate::pointers::{self, Here};
+use crate::run::{NOTHING_ENABLED, pools};
+use crate::settings::{PointerSettings, Settings};
 
 /// The result of one check, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,15 +48,25 @@ pub async fn check(settings: &Settings, clock: Clock) -> Vec<Finding> {
             return findings;
         }
     };
-    match &settings.approval {
-        Some(settings_of_approval) => {
-            let asked = approval::look(&cluster, settings_of_approval, &settings.machine_namespace).await;
-            findings.extend(asked.into_iter().map(|(what, found)| match found {
-                Ok(()) => Finding::Good(format!("cluster: its API tells of {what}")),
-                Err(error) => Finding::Degraded(format!("cluster: {error}")),
-            }));
-        }
-        None => findings.push(Finding::Degraded("approval.enabled is false: no CSR is approved".to_owned())),
+    let mut asked = Vec::new();
+    if let Some(approval) = &settings.approval {
+        asked.extend(approval::look(&cluster, approval, &settings.machine_namespace).await);
+    } else if !settings.pointers.enabled {
+        findings.push(Finding::Degraded(NOTHING_ENABLED.to_owned()));
     }
+    if settings.pointers.enabled {
+        findings.extend(files(&settings.pointers, clock).err().map(Finding::Degraded));
+        asked.extend(pointers::ask(&cluster, &settings.machine_namespace).await);
+    }
+    findings.extend(asked.into_iter().map(|(what, found)| match found {
+        Ok(()) => Finding::Good(format!("cluster: its API tells of {what}")),
+        Err(error) => Finding::Degraded(format!("cluster: {error}")),
+    }));
     findings
+}
+
+/// Reads the files by which pointers are renewed.
+fn files(files: &PointerSettings, clock: Clock) -> Result<(), String> {
+    let read = Here::read(files, BTreeSet::new(), clock.now());
+    read.map(drop).map_err(|error| format!("pointers: {error}"))
 }

@@ -1,10 +1,12 @@
-//! The controller: approves the CSRs of kubelets whose machines have attested (`docs/approval.md`).
+//! The controller: does in the cluster what the gateway has no right to do. It approves the CSRs of kubelets whose machines have attested
+//! (`docs/approval.md`), and renews the pointers of machine sets (`docs/controller.md`).
 //!
-//! It is a program next to the gateway. Clients that have not attested reach the gateway, which has no right to approve; nobody reaches the controller
-//! but for its health and metrics. Both have one store: the gateway notes attestations there, the controller spends them.
+//! It is a program next to the gateway. Clients that have not attested reach the gateway; nobody reaches the controller but for its health and metrics.
+//! Both have one store: the gateway notes attestations there, the controller spends them.
 //!
 //! ```text
 //! run → lease (leader election, if the store is shared) → approval (watches, judges, approves) → store: approval and outbox → API
+//!                                                       → pointers (reads Secrets, renews)     → API → store: outbox
 //! ```
 
 #![deny(unreachable_pub)]
@@ -14,6 +16,7 @@ pub mod check;
 mod health;
 pub mod lease;
 mod metrics;
+pub mod pointers;
 pub mod pools;
 mod run;
 pub mod settings;

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use attest_alloc::ZeroOnFree;
 use attest_controller::check::{Finding, check};
+use attest_controller::pointers::report::report;
 use attest_controller::run;
 use attest_controller::settings::{LogFormat, Settings};
 use attest_system::clock::Clock;
@@ -22,7 +23,7 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 
-/// Approves the CSRs of kubelets whose machines have attested to an attest-gateway with the same store.
+/// Approves the CSRs of kubelets whose machines have attested to an attest-gateway with the same store, and renews the pointers of machine sets.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -39,6 +40,12 @@ enum Command {
     Serve,
     /// Check settings, pools, store, and rights at the API. Exit code 1 if serve would not start.
     Check,
+    /// Show which CAs the pointers of machine sets carry. Exit code 1 if one lacks the newest CA, so that `attest-gateway ca switch` would lock its machines out.
+    Pointers {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -46,6 +53,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Serve => serve(&arguments.config),
         Command::Check => print_check(&arguments.config),
+        Command::Pointers { json } => print_pointers(&arguments.config, json),
     };
     done.unwrap_or_else(|error| {
         // Nothing is left to report to if this fails.
@@ -96,6 +104,26 @@ fn print_check(config: &Path) -> anyhow::Result<ExitCode> {
     }
     let fails = findings.iter().any(|finding| matches!(finding, Finding::Error(_)));
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print_pointers(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let settings = Settings::load(config)?;
+    let report = runtime()?.block_on(report(&settings, Clock::System))?;
+    let mut output = io::stdout().lock();
+    match json {
+        true => writeln!(output, "{:#}", report.json()),
+        false => write!(output, "{report}"),
+    }
+    .context("standard output")?;
+    let lacking = report.lacking();
+    if lacking.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    anyhow::bail!(
+        "pointers of machine sets do not carry the CA {}: {}; their machines refuse a certificate that it alone has signed",
+        report.newest(),
+        lacking.join(", ")
+    )
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

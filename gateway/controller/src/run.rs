@@ -1,5 +1,6 @@
 //! The program's life: open the store, become the leader, act until the lease is lost.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use attest_cluster_api::{Cluster, ClusterError};
 use attest_log::admin::By;
 use attest_pool::PoolError;
 use attest_store::settings::{EngineSettings, StoreSettings};
-use attest_store::{AnyStore, StoreError};
+use attest_store::{AnyStore, Store, StoreError};
 use attest_system::clock::Clock;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -20,9 +21,12 @@ use crate::approval::Approver;
 use crate::health::{self, Health};
 use crate::lease::{Candidate, Timing};
 use crate::metrics::Metrics;
+use crate::pointers::Keeper;
 use crate::pools::Pools;
 use crate::settings::{Keys, Settings};
 
+/// The message about settings that enable nothing.
+pub(crate) const NOTHING_ENABLED: &str = "approval.enabled and pointers.enabled are false: this controller does nothing";
 /// Pause between two attempts to open the store.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -84,21 +88,43 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
     health.ready.store(true, Ordering::Relaxed);
     let by = By::controller(settings.name.as_deref());
     let host = by.controller.clone().unwrap_or_default();
+    let store: Arc<dyn Store> = Arc::new(store);
+    let (rules, names) = (Arc::clone(&pools), pools);
     let approver = settings.approval.as_ref().map(|approval| Approver {
         cluster: Arc::clone(&cluster),
         settings: approval.clone(),
         machine_namespace: settings.machine_namespace.clone(),
-        store: Arc::new(store),
+        store: Arc::clone(&store),
+        clock,
+        by: by.clone(),
+        pools: Arc::new(move || rules.rules()),
+    });
+    let keeper = settings.pointers.enabled.then(|| Keeper {
+        cluster: Arc::clone(&cluster),
+        namespace: settings.machine_namespace.clone(),
+        files: settings.pointers.clone(),
+        pools: Arc::new(move || names.rules().names.into_keys().collect()),
+        store,
         clock,
         by,
-        pools: Arc::new(move || pools.rules()),
     });
-    let act = async || match &approver {
-        Some(approver) => approver.run().await,
-        None => {
-            tracing::warn!("approval.enabled is false: this controller does nothing");
-            std::future::pending().await
-        }
+    if approver.is_none() && keeper.is_none() {
+        tracing::warn!("{NOTHING_ENABLED}");
+    }
+    let act = async || {
+        let approve = async {
+            match &approver {
+                Some(approver) => approver.run().await,
+                None => pending().await,
+            }
+        };
+        let renew = async {
+            match &keeper {
+                Some(keeper) => keeper.run().await,
+                None => pending().await,
+            }
+        };
+        tokio::join!(approve, renew);
     };
     if settings.store.engine == EngineSettings::Embedded {
         // The store is one gateway's, so that nobody else acts on it.

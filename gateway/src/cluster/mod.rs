@@ -11,7 +11,6 @@ mod configs;
 mod copies;
 mod machines;
 mod mcs_certificate;
-pub mod pointers;
 pub mod second_stage;
 
 use std::sync::Arc;
@@ -33,7 +32,7 @@ pub use machines::{away_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
 
 use crate::metrics::Metrics;
-use crate::pki::{LiveTls, Serving};
+use crate::pki::Serving;
 use crate::pools::live::LivePools;
 use crate::settings::{AttestedNodes, ClusterSettings, Settings};
 use attest_pool::needed::NeededState;
@@ -44,7 +43,6 @@ pub(crate) struct Parts<'a> {
     pub metrics: &'a Arc<Metrics>,
     pub pools: &'a Arc<LivePools>,
     pub store: &'a Arc<dyn Store>,
-    pub tls: &'a Arc<LiveTls>,
     /// As whom what the gateway does there is told.
     pub by: By,
     /// The attestation log, and how far it is on disk.
@@ -62,18 +60,6 @@ impl WatchObserver for Metrics {
 pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, settings: &ClusterSettings, parts: &Parts<'_>) {
     if settings.configs {
         configs::spawn(tasks, cluster, parts.pools);
-    }
-    if settings.pointers {
-        let keeper = pointers::Keeper {
-            cluster: Arc::clone(cluster),
-            namespace: settings.machine_namespace.clone(),
-            tls: Arc::clone(parts.tls),
-            pools: Arc::clone(parts.pools),
-            store: Arc::clone(parts.store),
-            clock: parts.clock,
-            by: parts.by.clone(),
-        };
-        tasks.spawn(keeper.run());
     }
     if settings.attested_nodes != AttestedNodes::Off {
         attested_nodes::spawn(tasks, cluster, settings.attested_nodes, parts);
@@ -104,9 +90,6 @@ pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'stati
     }
     if settings.machines {
         found.extend(machines::look(cluster, namespace).await);
-    }
-    if settings.pointers {
-        found.extend(pointers::ask(cluster, namespace).await);
     }
     if settings.client_ca {
         found.push(client_ca::look(cluster).await);

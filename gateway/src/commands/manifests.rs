@@ -101,9 +101,16 @@ impl Arguments {
                 "--with tokens: as printed, no pool takes tokens; set token = \"full\" (or \"pre-approved\") under [grants] in those of ConfigMap attest-gateway-pools that should",
             );
         }
-        if settings.etcd.is_empty() && settings.parts.contains(&Part::Approval) && !settings.parts.contains(&Part::Store) {
+        let of_controller = settings.parts.iter().find(|part| part.is_of_controller());
+        if let Some(part) = of_controller.filter(|_| settings.etcd.is_empty() && !settings.parts.contains(&Part::Store)) {
             anyhow::bail!(
-                "--with approval: attest-controller runs in pods of its own, and cannot reach the store of one host: name --etcd, or --with store (docs/controller.md has a controller next to an embedded store)"
+                "--with {}: attest-controller runs in pods of its own, and cannot reach the store of one host: name --etcd, or --with store (docs/controller.md has a controller next to an embedded store)",
+                part.name()
+            );
+        }
+        if settings.parts.contains(&Part::Pointers) && settings.parts.contains(&Part::McsCertificate) {
+            output::tell(
+                "--with pointers --with mcs-certificate: attest-controller reads the CAs and the certificate in ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt) of its own namespace; copy the operator's there, and again when the operator replaces them",
             );
         }
         Ok(settings.config_maps()?)

@@ -8,7 +8,7 @@ const NAMESPACE: &str = include_str!("../../dist/kubernetes/base/namespace.yaml"
 const NETWORK_POLICY: &str = include_str!("../../dist/kubernetes/base/network-policy.yaml");
 const SERVICE_ACCOUNT: &str = include_str!("../../dist/kubernetes/base/service-account.yaml");
 const SECURITY_CONTEXT: &str = include_str!("../../dist/kubernetes/overlays/openshift/security-context.yaml");
-const CONTROLLER: &str = include_str!("../../dist/kubernetes/parts/approval/controller.yaml");
+const CONTROLLER: &str = include_str!("../../dist/kubernetes/parts/controller/controller.yaml");
 const DAEMON_SET: &str = include_str!("../../dist/kubernetes/base/daemon-set.yaml");
 
 /// The image in the files, of a registry that cannot exist: kustomize and `--image` replace it.

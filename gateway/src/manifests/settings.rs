@@ -57,14 +57,12 @@ fn cluster(parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
 [cluster]
 api = \"in-cluster\"
 configs = {}
-pointers = {}
 machines = {}
 client_ca = {}
 mcs_certificate = {}
 bootstrap_kubeconfig = {}
 ",
         parts.contains(&Part::Configs),
-        parts.contains(&Part::Pointers),
         parts.contains(&Part::Inventory),
         parts.contains(&Part::ClientCa),
         parts.contains(&Part::McsCertificate),
@@ -115,7 +113,7 @@ key = \"{CONFIGURATION}/store/tls.key\"
 
 /// `controller.toml`.
 fn controller(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
-    format!(
+    let mut text = format!(
         "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
 listen = \"[::]:8080\"
 state = \"/var/lib/attest-controller\"
@@ -124,19 +122,36 @@ pools = \"{CONFIGURATION}/pools\"
 [cluster]
 api = \"in-cluster\"
 
-{}
+{}",
+        store(etcd, parts),
+    );
+    // Writing to a string cannot fail.
+    if parts.contains(&Part::Approval) {
+        let _ = write!(
+            text,
+            "
 [approval]
 enabled = true
 pools = [{}]
 # Only a CSR for the key that its machine has attested. \"any\" approves others for the name: docs/approval.md.
 keys = \"attested\"
-
-[log]
-format = \"json\"
 ",
-        store(etcd, parts),
-        workers(pools),
-    )
+            workers(pools),
+        );
+    }
+    if parts.contains(&Part::Pointers) {
+        let _ = write!(
+            text,
+            "
+[pointers]
+enabled = true
+authorities = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
+certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
+"
+        );
+    }
+    text.push_str("\n[log]\nformat = \"json\"\n");
+    text
 }
 
 /// `gateway.toml`.
@@ -312,8 +327,8 @@ mod tests {
                 (Part::ClientCa, cluster.client_ca),
                 (Part::McsCertificate, cluster.mcs_certificate && settings.tls.serving_of_cluster),
                 (Part::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
-                (Part::Pointers, cluster.pointers),
-                (Part::Approval, approves),
+                (Part::Pointers, of_controller(&[], &[part]).pointers.enabled),
+                (Part::Approval, approves && of_controller(&[], &[part]).approval.is_some()),
                 // It is the pools' to say.
                 (Part::SecondStage, part == Part::SecondStage),
                 (Part::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),

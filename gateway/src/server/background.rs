@@ -120,7 +120,6 @@ fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<
         metrics: &gateway.metrics,
         pools: &gateway.pools,
         store: &gateway.store,
-        tls: &gateway.tls,
         by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
         log: crate::cluster::LogPlaces {
             log: gateway.settings.attestation_log(),

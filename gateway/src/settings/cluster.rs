@@ -17,10 +17,8 @@ pub struct ClusterSettings {
     pub access: ClusterAccess,
     /// Whether the API says when pools with `[upstream]` are to be asked again.
     pub configs: bool,
-    /// Where Machine objects and machine sets are, and the Secrets with their pointers.
+    /// Where Machine objects are.
     pub machine_namespace: String,
-    /// Whether the pointers of machine sets that lead to this gateway are given the CAs that pointers carry now.
-    pub pointers: bool,
     /// Whether the Machine objects there say which machines are pools'.
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for. None: they are no tokens here.
@@ -58,7 +56,6 @@ pub(super) struct ClusterSection {
     namespace: Option<String>,
     configs: bool,
     machine_namespace: String,
-    pointers: bool,
     machines: bool,
     bootstrap_tokens: BTreeSet<String>,
     client_ca: bool,
@@ -74,7 +71,6 @@ impl Default for ClusterSection {
             namespace: None,
             configs: true,
             machine_namespace: MACHINES.to_owned(),
-            pointers: false,
             machines: false,
             bootstrap_tokens: BTreeSet::new(),
             client_ca: false,
@@ -138,7 +134,6 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         },
         configs: section.configs,
         machine_namespace: section.machine_namespace,
-        pointers: section.pointers,
         machines: section.machines,
         bootstrap_tokens: section.bootstrap_tokens,
         client_ca: section.client_ca,

@@ -210,17 +210,17 @@ fn the_settings_name_an_api_where_there_are_rights_for_it() {
         Settings::parse(&text, Path::new("gateway.toml")).unwrap().cluster
     };
     assert_eq!(cluster(&[]), None);
-    for (parts, configs) in [(&["configs"][..], true), (&["pointers"], false), (&["tokens", "configs"], true)] {
+    for (parts, configs) in [(&["configs"][..], true), (&["inventory"], false), (&["tokens", "configs"], true)] {
         let cluster = cluster(parts).unwrap();
         assert_eq!(cluster.access.api, attest_store::settings::ClusterApi::InCluster);
-        assert_eq!((cluster.configs, cluster.pointers), (configs, !configs), "{parts:?}");
+        assert_eq!((cluster.configs, cluster.machines), (configs, !configs), "{parts:?}");
     }
 }
 
 /// The controller's pod has no more than it needs: no host's network, no folder of a host, and not the key of the seal.
 #[test]
 fn the_controller_is_a_deployment_with_an_account_of_its_own() {
-    let objects = objects(&all(&["approval"]));
+    let objects = objects(&all(&["approval", "pointers"]));
     let deployment = object(&objects, "Deployment", "attest-controller");
     let template = &deployment["spec"]["template"];
     assert_eq!(deployment["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]);
@@ -241,6 +241,13 @@ fn the_controller_is_a_deployment_with_an_account_of_its_own() {
     for volume in list(pod, "/volumes") {
         assert_eq!(volume["hostPath"], Value::Null, "{volume}");
         assert_ne!(volume["secret"]["secretName"], "attest-gateway-store", "{volume}");
+        // Of what the gateway serves with, the certificate and not its key.
+        if volume["secret"]["secretName"] == "machine-config-server-tls" {
+            assert_eq!(
+                volume["secret"]["items"],
+                serde_json::json!([{"key": "tls.crt", "path": "tls.crt"}])
+            );
+        }
     }
     // The settings name what is mounted, and the port that is probed.
     let settings = object(&objects, "ConfigMap", "attest-controller");
@@ -251,7 +258,8 @@ fn the_controller_is_a_deployment_with_an_account_of_its_own() {
         .iter()
         .map(|mount| Path::new(mount["mountPath"].as_str().unwrap()))
         .collect();
-    for path in [&settings.pools, &settings.store.file] {
+    let pointers = &settings.pointers;
+    for path in [&settings.pools, &settings.store.file, &pointers.authorities, &pointers.certificate] {
         assert!(mounts.iter().any(|mount| path.starts_with(mount)), "{}: {mounts:?}", path.display());
     }
     assert_eq!(

@@ -84,7 +84,7 @@ const NAMESPACES: [&str; 6] = [
 const GATEWAY: &str = "attest-gateway";
 const CONTROLLER: &str = "attest-controller";
 /// The parts of the controller.
-const OF_CONTROLLER: [&str; 1] = ["approval"];
+const OF_CONTROLLER: [&str; 2] = ["pointers", "approval"];
 /// What the controller may do for its lease; it has one of that name.
 const LEASE: Right = ("create", "leases", "attest-gateway");
 
@@ -252,7 +252,7 @@ fn what_is_named_is_told_and_nothing_beside_it() {
 
 #[test]
 fn of_the_secrets_of_machines_two_are_read_and_changed_and_the_operators_are_read() {
-    let (api, token) = api(&["pointers"]);
+    let (api, token) = api_of(CONTROLLER, &["pointers"]);
     let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, Kind::by_plural("secrets"), None, namespace, name);
     for verb in VERBS {
         let expected = matches!(verb, "get" | "patch");

@@ -1,6 +1,7 @@
 //! Settings: `controller.toml`, made whole with defaults and checked.
 
 mod approval;
+mod pointers;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ pub use approval::{ApprovalSettings, Keys};
 use attest_store::section::{Fault, Seal, StoreSection, is_label};
 use attest_store::settings::{ClusterAccess, ClusterApi, StoreSettings};
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
+pub use pointers::PointerSettings;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -25,7 +27,7 @@ pub struct Settings {
     /// The controller's name in the attestation log and the lease. `None`: the host's.
     pub name: Option<String>,
     pub access: ClusterAccess,
-    /// The namespace of Machine objects.
+    /// The namespace of Machine objects and machine sets, and of the Secrets with their pointers.
     pub machine_namespace: String,
     /// The lease by which one of several controllers acts.
     pub lease: String,
@@ -34,6 +36,8 @@ pub struct Settings {
     pub pools: PathBuf,
     /// `None`: no CSR is approved.
     pub approval: Option<ApprovalSettings>,
+    /// The pointers of machine sets.
+    pub pointers: PointerSettings,
     pub log_format: LogFormat,
     /// A filter of tracing.
     pub log_filter: String,
@@ -80,6 +84,7 @@ struct File {
     cluster: ClusterSection,
     store: StoreSection,
     approval: approval::ApprovalSection,
+    pointers: pointers::PointerSection,
     log: LogSection,
 }
 
@@ -94,6 +99,7 @@ impl Default for File {
             cluster: ClusterSection::default(),
             store: StoreSection::default(),
             approval: approval::ApprovalSection::default(),
+            pointers: pointers::PointerSection::default(),
             log: LogSection::default(),
         }
     }
@@ -209,6 +215,7 @@ impl Settings {
             lease: file.cluster.lease,
             pools: folder.join(file.pools),
             approval: approval::checked(file.approval)?,
+            pointers: file.pointers.in_folder(folder),
             log_format: file.log.format,
             log_filter: file.log.filter,
         })
@@ -246,6 +253,12 @@ mod tests {
             ClusterApi::Kubeconfig("/etc/attest-controller/kubeconfig".into())
         );
         assert_eq!(parse("").unwrap().access.api, ClusterApi::InCluster);
+        let pointers = parse("[pointers]\nauthorities = \"/a/ca.crt\"\ncertificate = \"b.crt\"")
+            .unwrap()
+            .pointers;
+        assert_eq!(pointers.authorities, Path::new("/a/ca.crt"));
+        assert_eq!(pointers.certificate, Path::new("/etc/attest-controller/b.crt"));
+        assert!(!pointers.enabled);
     }
 
     #[test]

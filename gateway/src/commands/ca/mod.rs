@@ -1,6 +1,5 @@
 //! `attest-gateway ca`.
 
-mod machine_sets;
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -62,7 +61,7 @@ pub(crate) enum Command {
     },
     /// Second step: a certificate by the newest CA. Pointers that lack it do not work from then on.
     #[command(
-        after_help = "Example:\n  attest-gateway ca switch\nWith the CA's key kept elsewhere, and a certificate that was signed there:\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
+        after_help = "Example:\n  attest-gateway ca switch\nIn a cluster with machine sets, if their pointers carry that CA:\n  attest-controller pointers && attest-gateway ca switch\nWith the CA's key kept elsewhere, and a certificate that was signed there:\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
     )]
     Switch {
         /// The newest CA's private key [default: the one beside tls.ca].

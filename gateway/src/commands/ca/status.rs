@@ -11,7 +11,7 @@ use attest_gateway::settings::Settings;
 use attest_gateway::sightings::{self, Sighting};
 use attest_system::clock::rfc3339;
 
-use super::{Caution, Within, machine_sets};
+use super::{Caution, Within};
 use crate::commands::certificate::made_line;
 use crate::commands::durations::seconds;
 use crate::commands::{now, output, table, with_store};
@@ -27,6 +27,9 @@ pub(super) fn foreign(settings: &Settings, today: &Today) -> String {
         today.authorities.len()
     )
 }
+
+/// Where the pointers are that no gateway has seen yet.
+const MACHINE_SETS: &str = "\nmachine sets: `attest-controller pointers` shows which CAs the pointers of a cluster's machine sets carry";
 
 /// What is known of pointers, and whether the next step is safe.
 fn sighted(config: &Path, today: &Today, within: &Within) -> anyhow::Result<(Vec<Sighting>, Safety)> {
@@ -44,10 +47,9 @@ fn newest(today: &Today) -> String {
 
 pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
     if caution.force {
-        output::tell("--force: pointers that were seen, and those of machine sets, are not asked about");
+        output::tell("--force: pointers that were seen are not asked about");
         return Ok(());
     }
-    machine_sets::refuse_unless_safe(&Settings::load(config)?, today)?;
     let (_, safety) = sighted(config, today, &caution.within)?;
     let within = &caution.within.within;
     if !safety.is_safe() {
@@ -92,7 +94,7 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
     } else {
         output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
-    machine_sets::status(&settings, &today)?;
+    output::line(MACHINE_SETS)?;
     if settings.tls.serving_of_cluster {
         output::line("\nnext: the cluster's operator replaces them, and the gateway follows (cluster.mcs_certificate)")?;
         return Ok(());

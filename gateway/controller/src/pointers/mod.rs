@@ -1,17 +1,20 @@
-//! The pointers of machine sets: those that lead to this gateway carry the CAs that pointers carry now.
+//! The pointers of machine sets: those that lead to the gateway are given the CAs that pointers carry now.
 
 mod machine_sets;
+pub mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
+use attest_certificates::source::{self, SourceError};
 use attest_certificates::{Certificate, Fingerprint};
 use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::{Cause, Cluster, ClusterError};
 use attest_log::admin::{Act, By, Thing, Verb};
-use attest_store::{Store, StoreError, Turn};
+use attest_pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
+use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Secret;
@@ -22,9 +25,7 @@ use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
 pub use self::machine_sets::{MachineSet, SecretName};
-use crate::pki::LiveTls;
-use crate::pools::live::LivePools;
-use attest_pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
+use crate::settings::PointerSettings;
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -43,15 +44,29 @@ const MANAGED: &str = "-user-data-managed";
 pub enum State {
     /// It carries what pointers carry now.
     Current,
-    /// It is this gateway's, and carries these CAs.
+    /// It is the gateway's, and carries these CAs.
     Behind(Vec<Fingerprint>),
-    /// It is not this gateway's to change, for this reason; it carries these CAs.
+    /// It is not the gateway's, for this reason; it carries these CAs.
     Left(String, Vec<Fingerprint>),
     /// It could not be read.
     Unread(String),
 }
 
-/// What the gateway is, at the moment.
+impl State {
+    /// Returns whether a machine with this pointer would refuse a certificate that only the CA `newest` has signed. A pointer that carries no CA of the
+    /// gateway leads elsewhere; one that could not be read may be any.
+    fn lacks(&self, newest: Option<Fingerprint>) -> bool {
+        let without = |carried: &[Fingerprint]| !newest.is_some_and(|newest| carried.contains(&newest));
+        match self {
+            Self::Current => false,
+            Self::Behind(carried) => without(carried),
+            Self::Left(_, carried) => !carried.is_empty() && without(carried),
+            Self::Unread(_) => true,
+        }
+    }
+}
+
+/// The gateway's CAs, certificate and pools at one time.
 pub struct Here {
     pub authorities: Vec<Certificate>,
     pub chain: Vec<Certificate>,
@@ -60,6 +75,24 @@ pub struct Here {
 }
 
 impl Here {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    pub fn read(files: &PointerSettings, pools: BTreeSet<String>, now: UnixTime) -> Result<Self, SourceError> {
+        Ok(Self {
+            authorities: source::authorities(&files.authorities)?,
+            chain: source::certificates(&files.certificate)?,
+            pools,
+            now,
+        })
+    }
+
+    /// Returns the CA that signs after the next step of a rotation.
+    fn newest(&self) -> Option<Fingerprint> {
+        self.authorities.last().map(|ca| ca.fingerprint)
+    }
+
     fn ours(&self) -> Ours<'_> {
         Ours {
             authorities: &self.authorities,
@@ -105,7 +138,7 @@ pub async fn look(cluster: &Cluster, namespace: &str, here: &Here) -> Result<Vec
 }
 
 /// Asks once for the machine sets, and for each Secret that they name.
-pub(super) async fn ask(cluster: &Cluster, namespace: &str) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub async fn ask(cluster: &Cluster, namespace: &str) -> Vec<(&'static str, Result<(), ClusterError>)> {
     const WHAT: &str = "pointers of machine sets";
     let sets = match machine_sets::all(cluster, namespace).await {
         Ok(sets) => sets,
@@ -135,7 +168,7 @@ fn named(sets: &[MachineSet]) -> BTreeSet<&str> {
 fn unread(error: &ClusterError, name: &str, namespace: &str) -> String {
     if error.is_status(NO_RIGHT) {
         format!(
-            "{}: add {name} to resourceNames of the Role in {namespace} by which this gateway gets and patches Secrets",
+            "{}: add {name} to resourceNames of the Role in {namespace} by which the controller gets and patches Secrets",
             error.reason()
         )
     } else {
@@ -174,52 +207,50 @@ fn secrets(cluster: &Cluster, namespace: &str) -> Api<Secret> {
     Api::namespaced(cluster.client(), namespace)
 }
 
-/// What keeps them.
-pub(super) struct Keeper {
-    pub(super) cluster: Arc<Cluster>,
+/// The task that renews the pointers.
+pub struct Keeper {
+    pub cluster: Arc<Cluster>,
     /// The namespace of machine sets and their Secrets.
-    pub(super) namespace: String,
-    pub(super) tls: Arc<LiveTls>,
-    pub(super) pools: Arc<LivePools>,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) clock: Clock,
-    /// As whom what is done is told.
-    pub(super) by: By,
+    pub namespace: String,
+    pub files: PointerSettings,
+    /// The names of the gateway's pools.
+    pub pools: Arc<dyn Fn() -> BTreeSet<String> + Send + Sync>,
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    /// The actor in the attestation log.
+    pub by: By,
 }
 
-/// Why it could not be looked.
+/// Why a pass has come to no end.
 #[derive(Debug, thiserror::Error)]
-enum NotKept {
+enum PassError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Files(#[from] SourceError),
 }
 
-impl NotKept {
+impl PassError {
     fn cause(&self) -> Cause {
         match self {
             Self::Cluster(error) => error.cause(),
             Self::Store(_) => Cause::Other("store".to_owned()),
+            Self::Files(error) => Cause::Other(error.to_string()),
         }
     }
 }
 
 impl Keeper {
-    /// Keeps them for as long as it is polled, if it is this gateway's turn.
-    pub(super) async fn run(self) {
-        let mut turn = Turn::new(Arc::clone(&self.store), "keep the pointers of machine sets");
+    /// Renews them for as long as it is polled.
+    pub async fn run(&self) {
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut said, mut failures) = (BTreeMap::new(), FailureLog::default());
         loop {
             every.tick().await;
-            let kept = match turn.take().await {
-                Ok(None) => Ok(()),
-                Ok(Some(store)) => self.keep(store, &mut said).await,
-                Err(error) => Err(error.into()),
-            };
-            match kept {
+            match self.keep(&mut said).await {
                 Err(error) => {
                     if failures.is_new(error.cause()) {
                         tracing::warn!("cluster: the pointers of machine sets cannot be looked at: {error}");
@@ -234,14 +265,9 @@ impl Keeper {
         }
     }
 
-    async fn keep(&self, store: &dyn Store, said: &mut BTreeMap<String, String>) -> Result<(), NotKept> {
-        let current = self.tls.current();
-        let here = Here {
-            authorities: current.serving.authorities().to_vec(),
-            chain: current.serving.chain().to_vec(),
-            pools: self.pools.names().into_iter().collect(),
-            now: self.clock.now(),
-        };
+    async fn keep(&self, said: &mut BTreeMap<String, String>) -> Result<(), PassError> {
+        // The files are small, and another program replaces them.
+        let here = Here::read(&self.files, (self.pools)(), self.clock.now())?;
         let namespace = &self.namespace;
         let sets = machine_sets::all(&self.cluster, namespace).await?;
         // What is left as it is: said once, and again when it is for another reason.
@@ -255,13 +281,13 @@ impl Keeper {
             }
         }
         for name in named(&sets) {
-            match self.keep_one(store, name, &here).await {
+            match self.keep_one(name, &here).await {
                 Ok(None) => {}
                 Ok(Some(why)) => {
                     left.insert(format!("Secret {namespace}/{name}"), why);
                 }
                 // The others do not wait for what the API refuses of one.
-                Err(NotKept::Cluster(error)) if !error.cause().concerns_all() => {
+                Err(PassError::Cluster(error)) if !error.cause().concerns_all() => {
                     let why = format!("its pointer is not renewed: {}", unread(&error, name, namespace));
                     left.insert(format!("Secret {namespace}/{name}"), why);
                 }
@@ -278,14 +304,14 @@ impl Keeper {
     }
 
     /// Renews the pointer in one Secret, or says why it is left as it is.
-    async fn keep_one(&self, store: &dyn Store, name: &str, here: &Here) -> Result<Option<String>, NotKept> {
+    async fn keep_one(&self, name: &str, here: &Here) -> Result<Option<String>, PassError> {
         let Some(judged) = judged(&self.cluster, (&self.namespace, name), here).await? else {
             return Ok(Some("there is no such Secret".to_owned()));
         };
         match (&judged.state, &judged.renewed) {
             (State::Behind(carried), Some(renewed)) => {
                 self.write(name, &judged.secret, renewed).await?;
-                store.tell(self.act(name, carried, here)).await?;
+                self.store.tell(self.act(name, carried, here)).await?;
                 Ok(None)
             }
             (State::Left(reason, _), _) => Ok(Some(format!("its pointer is left as it is: {reason}"))),
@@ -294,7 +320,7 @@ impl Keeper {
     }
 
     /// Takes the place of the pointer, if nobody has changed the Secret meanwhile.
-    async fn write(&self, name: &str, secret: &Secret, renewed: &Zeroizing<String>) -> Result<(), NotKept> {
+    async fn write(&self, name: &str, secret: &Secret, renewed: &Zeroizing<String>) -> Result<(), PassError> {
         let user_data = Zeroizing::new(BASE64.encode(renewed.as_bytes()));
         let patch = json!({
             "metadata": {"resourceVersion": secret.resource_version(), "labels": {LEFT_ALONE: ""}},

@@ -1,8 +1,5 @@
 //! CSRs of kubelets at the API, with a store in which machines have attested: which the controller approves, and what it says of the others.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
-
-mod controller;
 mod credential;
 mod flood;
 mod leader;
@@ -14,16 +11,15 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use attest::{EkDigest, NodeIdentity, SpkiSha256};
-use attest_controller::settings::Settings;
 use attest_machines::attested::Attested;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::revocations;
 use attest_store::{Embedded, Entry, EntryKind, Store};
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
-use cloud_fixtures::port::Port;
-use controller::{Controller, LIMIT};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use serde_json::{Value, json};
+
+use crate::controller::{Controller, LIMIT};
 
 const CSRS: &str = "certificatesigningrequests";
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";

@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Port, Settings};
+use attest_controller::settings::Settings;
+use cloud_fixtures::port::Port;
 
 /// Everything here takes milliseconds; a loaded machine may need seconds.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -90,7 +91,7 @@ impl Controller {
 
     /// Runs another command of the program to its end.
     pub(super) fn output(&self, command: &str) -> Output {
-        self.command().arg(command).output().unwrap()
+        self.command().args(command.split(' ')).output().unwrap()
     }
 
     /// Waits for a line of the log.

@@ -32,7 +32,6 @@ pub struct Metrics {
     log_incomplete: Gauge,
     log_segments_held: Gauge,
     cluster_watch_broken: Family<WatchLabels, Gauge>,
-    second_stage_missing: Gauge,
     attested_nodes_waiting: Gauge,
     new_values: Family<EventLabels, Counter>,
 }
@@ -211,12 +210,6 @@ impl Default for Metrics {
             "1 while the cluster's API does not tell what is watched there: what was known last is kept",
             cluster_watch_broken.clone(),
         );
-        let second_stage_missing = Gauge::default();
-        registry.register(
-            "second_stage_missing",
-            "1 while it is not known that the cluster has the MachineConfigs which pre-approved configs name",
-            second_stage_missing.clone(),
-        );
         let attested_nodes_waiting = Gauge::default();
         registry.register(
             "attested_nodes_waiting",
@@ -235,7 +228,6 @@ impl Default for Metrics {
             log_incomplete,
             log_segments_held,
             cluster_watch_broken,
-            second_stage_missing,
             attested_nodes_waiting,
             new_values,
             registry,
@@ -383,11 +375,6 @@ impl Metrics {
         self.cluster_watch_broken
             .get_or_create(&WatchLabels { what })
             .set(i64::from(broken));
-    }
-
-    /// Says whether the cluster may lack a MachineConfig that a pre-approved config names.
-    pub fn second_stage_missing(&self, missing: bool) {
-        self.second_stage_missing.set(i64::from(missing));
     }
 
     /// Says of how many machines the cluster has not been told yet what was decided here.

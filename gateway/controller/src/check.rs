@@ -10,8 +10,10 @@ use attest_system::clock::Clock;
 
 use crate::approval;
 use crate::pointers::{self, Here};
-use crate::run::{NOTHING_ENABLED, pools};
-use crate::settings::{PointerSettings, Settings};
+use crate::pools;
+use crate::run::{self, NOTHING_ENABLED};
+use crate::second_stage::{Source, There, there};
+use crate::settings::{PointerSettings, SecondStageSettings, Settings};
 
 /// The result of one check, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,9 +28,9 @@ pub enum Finding {
 
 /// Checks pools, store and API. Nothing is made or changed.
 pub async fn check(settings: &Settings, clock: Clock) -> Vec<Finding> {
-    let mut findings = vec![match pools(settings) {
+    let mut findings = vec![match run::pools(settings) {
         Ok(pools) => {
-            let names: Vec<String> = pools.rules().names.into_keys().collect();
+            let names: Vec<String> = pools.files().rules.names.into_keys().collect();
             Finding::Good(format!("pools: {}", names.join(", ")))
         }
         Err(error) => Finding::Error(error.to_string()),
@@ -51,7 +53,7 @@ pub async fn check(settings: &Settings, clock: Clock) -> Vec<Finding> {
     let mut asked = Vec::new();
     if let Some(approval) = &settings.approval {
         asked.extend(approval::look(&cluster, approval, &settings.machine_namespace).await);
-    } else if !settings.pointers.enabled {
+    } else if !settings.pointers.enabled && settings.second_stage.is_none() {
         findings.push(Finding::Degraded(NOTHING_ENABLED.to_owned()));
     }
     if settings.pointers.enabled {
@@ -62,7 +64,49 @@ pub async fn check(settings: &Settings, clock: Clock) -> Vec<Finding> {
         Ok(()) => Finding::Good(format!("cluster: its API tells of {what}")),
         Err(error) => Finding::Degraded(format!("cluster: {error}")),
     }));
+    if let Some(of_gateway) = &settings.second_stage {
+        second_stage(&cluster, of_gateway, settings, &mut findings).await;
+    }
     findings
+}
+
+/// Looks whether the cluster has what nodes with a pre-approved config go by.
+async fn second_stage(cluster: &Cluster, settings: &SecondStageSettings, of: &Settings, findings: &mut Vec<Finding>) {
+    let Ok(pools) = pools::read(&of.pools) else {
+        // That is an error of the pools.
+        return;
+    };
+    let pools = pools.second_stage;
+    // What may be written without that policy is every MachineConfig.
+    if !pools.is_empty() && cluster.knows_admission_policies().await.is_ok_and(|known| !known) {
+        findings.push(Finding::Degraded(
+            "cluster: the API knows no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so nothing holds an account with the rights of `manifests --with second-stage` to MachineConfigs of the second stage: take the ClusterRoleBinding attest-controller-second-stage away, and apply the objects by hand (docs/second-stage.md)"
+                .to_owned(),
+        ));
+    }
+    let source = Source::new(settings.clone(), of.pointers.authorities.clone());
+    for (pool, machine_config_pool) in pools {
+        let object = match source.object(&pool, &machine_config_pool).await {
+            Ok(object) => object,
+            Err(error) => {
+                findings.push(Finding::Degraded(format!("pool {pool}: {error}")));
+                continue;
+            }
+        };
+        let name = &object.name;
+        findings.push(match there(cluster, &object).await {
+            Ok(There::Well) => Finding::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
+            Ok(There::Missing) => Finding::Degraded(format!(
+                "pool {pool}: MachineConfig {name} of the second stage is not in the cluster: a controller that leads makes it, and until then nodes that get the pre-approved config wait for it"
+            )),
+            Ok(There::Otherwise) => Finding::Degraded(format!(
+                "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a controller that leads puts it back if it was made by one"
+            )),
+            Err(error) => Finding::Degraded(format!(
+                "cluster: {error}; whether the MachineConfigs of the second stage are there is not known"
+            )),
+        });
+    }
 }
 
 /// Reads the files by which pointers are renewed.

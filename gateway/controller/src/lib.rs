@@ -1,5 +1,6 @@
 //! The controller: does in the cluster what the gateway has no right to do. It approves the CSRs of kubelets whose machines have attested
-//! (`docs/approval.md`), and renews the pointers of machine sets (`docs/controller.md`).
+//! (`docs/approval.md`), renews the pointers of machine sets (`docs/controller.md`), and makes the MachineConfigs of the second stage
+//! (`docs/second-stage.md`).
 //!
 //! It is a program next to the gateway. Clients that have not attested reach the gateway; nobody reaches the controller but for its health and metrics.
 //! Both have one store: the gateway notes attestations there, the controller spends them.
@@ -7,6 +8,7 @@
 //! ```text
 //! run → lease (leader election, if the store is shared) → approval (watches, judges, approves) → store: approval and outbox → API
 //!                                                       → pointers (reads Secrets, renews)     → API → store: outbox
+//!                                                       → second_stage (asks the gateway)      → API
 //! ```
 
 #![deny(unreachable_pub)]
@@ -19,6 +21,7 @@ mod metrics;
 pub mod pointers;
 pub mod pools;
 mod run;
+pub mod second_stage;
 pub mod settings;
 
 pub use run::{RunError, run};

@@ -23,14 +23,20 @@ struct WatchLabels {
 pub(crate) struct Metrics {
     registry: Registry,
     leader: Gauge,
+    second_stage_missing: Gauge,
     watch_broken: Family<WatchLabels, Gauge>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("attest_controller");
-        let (leader, watch_broken) = (Gauge::default(), Family::default());
+        let (leader, second_stage_missing, watch_broken) = (Gauge::default(), Gauge::default(), Family::default());
         registry.register("leader", "1 while this controller is the one that acts", leader.clone());
+        registry.register(
+            "second_stage_missing",
+            "1 while it is not known that the cluster has the MachineConfigs which pre-approved configs name",
+            second_stage_missing.clone(),
+        );
         registry.register(
             "cluster_watch_broken",
             "1 while a watch of the cluster's API fails and its cached state is used",
@@ -39,6 +45,7 @@ impl Default for Metrics {
         Self {
             registry,
             leader,
+            second_stage_missing,
             watch_broken,
         }
     }
@@ -48,6 +55,11 @@ impl Metrics {
     /// Sets whether this controller is the leader.
     pub(crate) fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
+    }
+
+    /// Sets whether the cluster may lack a MachineConfig of the second stage.
+    pub(crate) fn second_stage_missing(&self, missing: bool) {
+        self.second_stage_missing.set(i64::from(missing));
     }
 
     /// Returns all metrics in the OpenMetrics text format.

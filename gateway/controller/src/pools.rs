@@ -1,5 +1,6 @@
-//! The rules of approval that each `pool.toml` sets: the names of its nodes, and whether it gives a credential away.
+//! What each `pool.toml` says: the names of its nodes, whether it gives a credential away, and whether it has a second stage.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,24 +14,40 @@ use crate::approval::PoolRules;
 /// Interval at which the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// Reads the rules of all pools in a folder, from each `pool.toml` alone.
+/// The files, read.
+#[derive(Debug, Clone, Default)]
+pub struct PoolFiles {
+    /// The rules of approval.
+    pub rules: PoolRules,
+    /// The pools whose nodes machine-config-daemon takes over, with the MachineConfigPool of each.
+    pub second_stage: BTreeMap<String, String>,
+}
+
+/// Reads each pool in a folder, by its `pool.toml` alone.
 ///
 /// # Errors
 /// [`PoolError`].
-pub fn read(folder: &Path) -> Result<PoolRules, PoolError> {
+pub fn read(folder: &Path) -> Result<PoolFiles, PoolError> {
     let Folders { pools, .. } = folders(folder)?;
-    let mut rules = PoolRules::default();
+    let PoolFiles {
+        mut rules,
+        mut second_stage,
+    } = PoolFiles::default();
     for (name, folder) in pools {
         let file = Reader::default().settings(&folder)?;
         if file.grants.nothing != Earns::Refuse {
             rules.gives_credential.get_or_insert_with(|| name.clone());
         }
+        if file.takes_over() {
+            let own = file.upstream.and_then(|upstream| upstream.pool);
+            second_stage.insert(name.clone(), own.unwrap_or_else(|| name.clone()));
+        }
         rules.names.insert(name, file.kubelet_names);
     }
-    Ok(rules)
+    Ok(PoolFiles { rules, second_stage })
 }
 
-/// The rules of the pools, read again as their files change.
+/// The pools, read again as their files change.
 #[derive(Debug)]
 pub(crate) struct Pools {
     folder: PathBuf,
@@ -39,7 +56,7 @@ pub(crate) struct Pools {
 
 #[derive(Debug)]
 struct Cached {
-    rules: PoolRules,
+    files: PoolFiles,
     read: Instant,
     /// The problem that was logged last.
     problem: Option<String>,
@@ -52,7 +69,7 @@ impl Pools {
     /// [`PoolError`].
     pub(crate) fn open(folder: &Path) -> Result<Self, PoolError> {
         let cached = Cached {
-            rules: read(folder)?,
+            files: read(folder)?,
             read: Instant::now(),
             problem: None,
         };
@@ -62,24 +79,24 @@ impl Pools {
         })
     }
 
-    /// The rules, at most [`READ_EVERY`] old. Files that cannot be read leave the rules as they were, and are logged once.
-    pub(crate) fn rules(&self) -> PoolRules {
+    /// Returns what the files said at most [`READ_EVERY`] ago. If they cannot be read, that is logged once, and what they said before is returned.
+    pub(crate) fn files(&self) -> PoolFiles {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.read.elapsed() >= READ_EVERY {
             cached.read = Instant::now();
             let problem = match read(&self.folder) {
-                Ok(rules) => {
-                    cached.rules = rules;
+                Ok(files) => {
+                    cached.files = files;
                     None
                 }
                 Err(error) => Some(error.to_string()),
             };
             if let Some(problem) = problem.as_ref().filter(|problem| cached.problem.as_ref() != Some(*problem)) {
-                tracing::error!("pools not read, using the rules that were read last: {problem}");
+                tracing::error!("pools not read, using what was read last: {problem}");
             }
             cached.problem = problem;
         }
-        cached.rules.clone()
+        cached.files.clone()
     }
 }
 
@@ -112,7 +129,7 @@ mod tests {
             "[kubelet]\nnames = [\"worker-*\"]\n[source]\nmachine_configs = \"none\"",
         );
         let folder = folder(&[("worker", &text), ("infra", &pool("nothing = \"refuse\"", "")), ("..data", "")]);
-        let rules = read(folder.path()).unwrap();
+        let rules = read(folder.path()).unwrap().rules;
         assert_eq!(rules.names.keys().collect::<Vec<_>>(), ["infra", "worker"]);
         assert_eq!(rules.names["worker"].as_slice(), ["worker-*"]);
         assert_eq!(rules.gives_credential, None);
@@ -126,9 +143,24 @@ mod tests {
             ("nothing = \"full\"", true),
             ("nothing = \"refuse\"", false),
         ] {
-            let rules = read(folder(&[("worker", &pool(nothing, ""))]).path()).unwrap();
+            let rules = read(folder(&[("worker", &pool(nothing, ""))]).path()).unwrap().rules;
             assert_eq!(rules.gives_credential.is_some(), gives, "{nothing:?}");
         }
+    }
+
+    #[test]
+    fn a_second_stage_is_of_the_pools_that_say_so_and_give_their_pre_approved_config() {
+        let on = "[second_stage]\nmachine_config_daemon = true";
+        let upstream = "[upstream]\nurl = \"https://a\"\nca = \"ca.crt\"\npool = \"own\"";
+        let folder = folder(&[
+            ("a", &pool("", "")),
+            ("b", &pool("", on)),
+            ("c", &pool("", &format!("{on}\n{upstream}"))),
+            ("d", &pool("nothing = \"refuse\"", on)),
+        ]);
+        let found = read(folder.path()).unwrap().second_stage;
+        let expected = [("b", "b"), ("c", "own")].map(|(pool, own)| (pool.to_owned(), own.to_owned()));
+        assert_eq!(found, expected.into());
     }
 
     #[test]

@@ -21,12 +21,14 @@ use crate::approval::Approver;
 use crate::health::{self, Health};
 use crate::lease::{Candidate, Timing};
 use crate::metrics::Metrics;
-use crate::pointers::Keeper;
+use crate::pointers;
 use crate::pools::Pools;
+use crate::second_stage::{self, Source};
 use crate::settings::{Keys, Settings};
 
 /// The message about settings that enable nothing.
-pub(crate) const NOTHING_ENABLED: &str = "approval.enabled and pointers.enabled are false: this controller does nothing";
+pub(crate) const NOTHING_ENABLED: &str =
+    "approval.enabled, pointers.enabled and second_stage.enabled are false: this controller does nothing";
 /// Pause between two attempts to open the store.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -57,7 +59,7 @@ pub enum RunError {
 pub(crate) fn pools(settings: &Settings) -> Result<Pools, RunError> {
     let pools = Pools::open(&settings.pools)?;
     let approves_any = settings.approval.as_ref().is_some_and(|approval| approval.keys == Keys::Any);
-    match pools.rules().gives_credential.filter(|_| approves_any) {
+    match pools.files().rules.gives_credential.filter(|_| approves_any) {
         Some(pool) => Err(RunError::AnyKey(pool)),
         None => Ok(pools),
     }
@@ -89,7 +91,7 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
     let by = By::controller(settings.name.as_deref());
     let host = by.controller.clone().unwrap_or_default();
     let store: Arc<dyn Store> = Arc::new(store);
-    let (rules, names) = (Arc::clone(&pools), pools);
+    let (rules, names) = (Arc::clone(&pools), Arc::clone(&pools));
     let approver = settings.approval.as_ref().map(|approval| Approver {
         cluster: Arc::clone(&cluster),
         settings: approval.clone(),
@@ -97,18 +99,25 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
         store: Arc::clone(&store),
         clock,
         by: by.clone(),
-        pools: Arc::new(move || rules.rules()),
+        pools: Arc::new(move || rules.files().rules),
     });
-    let keeper = settings.pointers.enabled.then(|| Keeper {
+    let pointers = settings.pointers.enabled.then(|| pointers::Keeper {
         cluster: Arc::clone(&cluster),
         namespace: settings.machine_namespace.clone(),
         files: settings.pointers.clone(),
-        pools: Arc::new(move || names.rules().names.into_keys().collect()),
+        pools: Arc::new(move || names.files().rules.names.into_keys().collect()),
         store,
         clock,
         by,
     });
-    if approver.is_none() && keeper.is_none() {
+    let second_stage = settings.second_stage.clone().map(|of_gateway| second_stage::Keeper {
+        cluster: Arc::clone(&cluster),
+        source: Source::new(of_gateway, settings.pointers.authorities.clone()),
+        pools: Arc::new(move || pools.files().second_stage),
+        clock,
+        metrics: Arc::clone(&health.metrics),
+    });
+    if approver.is_none() && pointers.is_none() && second_stage.is_none() {
         tracing::warn!("{NOTHING_ENABLED}");
     }
     let act = async || {
@@ -119,12 +128,18 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
             }
         };
         let renew = async {
-            match &keeper {
-                Some(keeper) => keeper.run().await,
+            match &pointers {
+                Some(pointers) => pointers.run().await,
                 None => pending().await,
             }
         };
-        tokio::join!(approve, renew);
+        let make = async {
+            match &second_stage {
+                Some(second_stage) => second_stage.run().await,
+                None => pending().await,
+            }
+        };
+        tokio::join!(approve, renew, make);
     };
     if settings.store.engine == EngineSettings::Embedded {
         // The store is one gateway's, so that nobody else acts on it.

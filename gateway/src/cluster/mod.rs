@@ -11,7 +11,6 @@ mod configs;
 mod copies;
 mod machines;
 mod mcs_certificate;
-pub mod second_stage;
 
 use std::sync::Arc;
 
@@ -64,12 +63,6 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, settings: &
     if settings.attested_nodes != AttestedNodes::Off {
         attested_nodes::spawn(tasks, cluster, settings.attested_nodes, parts);
     }
-    tasks.spawn(second_stage::keep(
-        Arc::clone(cluster),
-        Arc::clone(parts.pools),
-        parts.clock,
-        Arc::clone(parts.metrics),
-    ));
 }
 
 /// Asks once which MachineConfigs nodes need before they are approved, if the settings want that to be known.

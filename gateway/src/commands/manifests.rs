@@ -108,9 +108,10 @@ impl Arguments {
                 part.name()
             );
         }
-        if settings.parts.contains(&Part::Pointers) && settings.parts.contains(&Part::McsCertificate) {
+        let needs_ca = [Part::Pointers, Part::SecondStage].iter().any(|part| settings.parts.contains(part));
+        if needs_ca && settings.parts.contains(&Part::McsCertificate) {
             output::tell(
-                "--with pointers --with mcs-certificate: attest-controller reads the CAs and the certificate in ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt) of its own namespace; copy the operator's there, and again when the operator replaces them",
+                "--with mcs-certificate: attest-controller reads the CAs and the certificate in ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt) of its own namespace; for pointers and second-stage, copy the operator's there, and again when the operator replaces them",
             );
         }
         Ok(settings.config_maps()?)

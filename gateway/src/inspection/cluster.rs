@@ -7,9 +7,7 @@ use attest_system::clock::Clock;
 
 use super::{Depth, Finding};
 use crate::cluster;
-use crate::cluster::second_stage::{There, there};
 use crate::metrics::Metrics;
-use crate::pools::live::LivePools;
 use crate::settings::Settings;
 use attest_pool::needed::NeededState;
 
@@ -83,37 +81,6 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&Api>, findings: &m
     }
     findings.push(Finding::Good(format!("cluster: its API tells of {}", told.join(", "))));
     cluster::needed(cluster, settings).await
-}
-
-/// Whether the cluster has what nodes with a pre-approved config go by.
-pub(super) async fn second_stage(cluster: &Cluster, pools: &LivePools, findings: &mut Vec<Finding>) {
-    let found = match there(cluster, &pools.all()).await {
-        Ok(found) => found,
-        Err(error) => {
-            findings.push(Finding::Degraded(format!(
-                "cluster: {error}; whether the MachineConfigs of the second stage are there is not known"
-            )));
-            return;
-        }
-    };
-    // What may be written without that policy is every MachineConfig.
-    if !found.is_empty() && cluster.knows_admission_policies().await.is_ok_and(|known| !known) {
-        findings.push(Finding::Degraded(
-            "cluster: the API knows no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so nothing holds an account with the rights of `manifests --with second-stage` to MachineConfigs of the second stage: take the ClusterRoleBinding attest-gateway-second-stage away, and apply the objects by hand (docs/second-stage.md)"
-                .to_owned(),
-        ));
-    }
-    for (pool, name, there) in found {
-        findings.push(match there {
-            There::Well => Finding::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
-            There::Missing => Finding::Warning(format!(
-                "pool {pool}: MachineConfig {name} of the second stage is not in the cluster: a gateway that serves makes it, and until then nodes that get the pre-approved config wait for it"
-            )),
-            There::Otherwise => Finding::Degraded(format!(
-                "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a gateway that serves puts it back if it has made it"
-            )),
-        });
-    }
 }
 
 /// What the cluster says of what nodes need before they are approved, for who looks at a pool.

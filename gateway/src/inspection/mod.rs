@@ -124,10 +124,6 @@ impl Inspection {
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {
             Ok(pools) => {
                 pools::inspect(&pools, &known, &mut findings);
-                #[cfg(feature = "cluster")]
-                if let (Some(api), Depth::Thorough) = (api.as_ref().filter(|api| api.answers), depth) {
-                    cluster::second_stage(&api.cluster, &pools, &mut findings).await;
-                }
                 Some(pools)
             }
             Err(error) => {

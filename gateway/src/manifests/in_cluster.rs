@@ -115,7 +115,7 @@ mod tests {
         }
         for filled in [
             "kind: Namespace\nmetadata:\n  name: elsewhere\n",
-            "'system:serviceaccount:elsewhere:attest-gateway'",
+            "'system:serviceaccount:elsewhere:attest-controller'",
             "          image: registry.example.com/ours:1\n",
             "              - key: infra.toml\n                path: infra/pool.toml\n",
             "      automountServiceAccountToken: true\n",

@@ -64,7 +64,7 @@ impl Part {
     /// Whether `attest-controller` does it, and the gateway has no right for it.
     #[must_use]
     pub const fn is_of_controller(self) -> bool {
-        matches!(self, Self::Pointers | Self::Approval)
+        matches!(self, Self::Pointers | Self::Approval | Self::SecondStage)
     }
 
     /// What it is for.

@@ -112,7 +112,7 @@ key = \"{CONFIGURATION}/store/tls.key\"
 }
 
 /// `controller.toml`.
-fn controller(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+fn controller((namespace, host): (&Namespace, &Host), etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let mut text = format!(
         "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
 listen = \"[::]:8080\"
@@ -139,14 +139,28 @@ keys = \"attested\"
             workers(pools),
         );
     }
-    if parts.contains(&Part::Pointers) {
+    if parts.contains(&Part::Pointers) || parts.contains(&Part::SecondStage) {
         let _ = write!(
             text,
             "
 [pointers]
-enabled = true
+enabled = {}
 authorities = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
 certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
+",
+            parts.contains(&Part::Pointers)
+        );
+    }
+    if parts.contains(&Part::SecondStage) {
+        let _ = write!(
+            text,
+            "
+# Of pools with second_stage.machine_config_daemon: docs/second-stage.md.
+[second_stage]
+enabled = true
+url = \"https://{host}:22623\"
+# The Service of the gateways: pods do not reach the hosts' port 22623.
+address = \"{NAME}.{namespace}.svc:{GATEWAY_PORT}\"
 "
         );
     }
@@ -261,7 +275,7 @@ impl InitialSettings {
             config_map(&self.namespace, &format!("{NAME}-pools"), &pools),
         ];
         if self.parts.iter().any(|part| part.is_of_controller()) {
-            let controller = controller(&self.etcd, &self.parts, &self.pools);
+            let controller = controller((&self.namespace, &self.host), &self.etcd, &self.parts, &self.pools);
             maps.push(config_map(
                 &self.namespace,
                 CONTROLLER,
@@ -317,9 +331,7 @@ mod tests {
             let settings = printed(&[], &[part]);
             let approves = settings.approval.notes_attested();
             assert_eq!(settings.cluster.is_none(), part.is_of_controller());
-            let cluster = settings
-                .cluster
-                .unwrap_or_else(|| printed(&[], &[Part::SecondStage]).cluster.unwrap());
+            let cluster = settings.cluster.unwrap_or_else(|| printed(&[], &[Part::Store]).cluster.unwrap());
             let on = [
                 (Part::Configs, cluster.configs),
                 (Part::Inventory, cluster.machines),
@@ -329,8 +341,7 @@ mod tests {
                 (Part::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
                 (Part::Pointers, of_controller(&[], &[part]).pointers.enabled),
                 (Part::Approval, approves && of_controller(&[], &[part]).approval.is_some()),
-                // It is the pools' to say.
-                (Part::SecondStage, part == Part::SecondStage),
+                (Part::SecondStage, of_controller(&[], &[part]).second_stage.is_some()),
                 (Part::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),
                 (Part::AttestedNodes, cluster.attested_nodes == AttestedNodes::Show),
             ];
@@ -350,11 +361,16 @@ mod tests {
         assert_eq!(of_controller(&[], &[Part::Approval]).approval.unwrap().pools, workers);
     }
 
+    fn controller_text(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+        let (namespace, host) = (NAME.parse().unwrap(), "api-int.example.com".parse().unwrap());
+        controller((&namespace, &host), etcd, parts, pools)
+    }
+
     /// What is printed for the controller.
     fn of_controller(etcd: &[&str], parts: &[Part]) -> attest_controller::settings::Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
         let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
-        let text = controller(&etcd, &parts.iter().copied().collect(), &pools);
+        let text = controller_text(&etcd, &parts.iter().copied().collect(), &pools);
         attest_controller::settings::Settings::parse(&text, Path::new("/etc/attest-controller/controller.toml")).unwrap()
     }
 
@@ -370,11 +386,21 @@ mod tests {
 
     #[test]
     fn attack_49_only_attested_keys_are_approved_and_that_is_printed() {
-        let text = controller(&[], &BTreeSet::from([Part::Approval]), &BTreeSet::from(["worker".parse().unwrap()]));
+        let text = controller_text(&[], &BTreeSet::from([Part::Approval]), &BTreeSet::from(["worker".parse().unwrap()]));
         assert!(text.contains("\nkeys = \"attested\"\n"), "{text}");
         let approval = of_controller(&[], &[Part::Approval]).approval.unwrap();
         assert_eq!(approval.keys, attest_controller::settings::Keys::Attested);
         assert!(printed(&[], &[Part::Approval]).approval.kubelet_keys);
+    }
+
+    #[test]
+    fn the_controller_asks_the_gateways_by_their_service() {
+        let settings = of_controller(&[], &[Part::SecondStage]).second_stage.unwrap();
+        assert_eq!(settings.url.as_str(), "https://api-int.example.com:22623/");
+        assert_eq!(
+            settings.address.unwrap(),
+            format!("attest-gateway.attest-gateway.svc:{GATEWAY_PORT}")
+        );
     }
 
     #[test]

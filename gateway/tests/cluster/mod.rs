@@ -8,7 +8,6 @@ mod client_ca;
 mod configs;
 mod kept;
 mod mcs_certificate;
-mod second_stage;
 
 use attest_cluster_api::Cluster;
 use attest_store::settings::{ClusterAccess, ClusterApi};

@@ -84,7 +84,7 @@ const NAMESPACES: [&str; 6] = [
 const GATEWAY: &str = "attest-gateway";
 const CONTROLLER: &str = "attest-controller";
 /// The parts of the controller.
-const OF_CONTROLLER: [&str; 2] = ["pointers", "approval"];
+const OF_CONTROLLER: [&str; 3] = ["pointers", "approval", "second-stage"];
 /// What the controller may do for its lease; it has one of that name.
 const LEASE: Right = ("create", "leases", "attest-gateway");
 
@@ -334,7 +334,7 @@ fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stag
         let condition = &spec["matchConditions"][0]["expression"];
         assert_eq!(
             condition,
-            "request.userInfo.username == 'system:serviceaccount:attest-gateway:attest-gateway'"
+            "request.userInfo.username == 'system:serviceaccount:attest-gateway:attest-controller'"
         );
         let rule = &spec["matchConstraints"]["resourceRules"][0];
         assert_eq!(rule["resources"], serde_json::json!(["machineconfigs"]));
@@ -348,7 +348,7 @@ fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stag
         ] {
             assert!(expression.contains(words), "{words} is not in {expression}");
         }
-        let binding = object(&objects, "ValidatingAdmissionPolicyBinding", "attest-gateway-second-stage");
+        let binding = object(&objects, "ValidatingAdmissionPolicyBinding", "attest-controller-second-stage");
         assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
         assert_eq!(binding["spec"]["validationActions"], serde_json::json!(["Deny"]));
     }

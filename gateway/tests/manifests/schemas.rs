@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -102,6 +102,7 @@ fn checked(object: &Value) -> Result<(), String> {
     match object["kind"].as_str().unwrap() {
         "Namespace" => through::<Namespace>(object),
         "NetworkPolicy" => through::<NetworkPolicy>(object),
+        "Service" => through::<Service>(object),
         "ServiceAccount" => through::<ServiceAccount>(object),
         "ConfigMap" => through::<ConfigMap>(object),
         "DaemonSet" => through::<DaemonSet>(object),

@@ -127,6 +127,16 @@ async fn served(gateway: &Gateway, version: &str) -> Value {
     serde_json::from_slice(&answer.body).unwrap()
 }
 
+/// The object that attest-controller makes of what a gateway serves.
+async fn by_controller(gateway: &Gateway) -> Value {
+    let settings = attest_controller::settings::SecondStageSettings {
+        url: gateway.url("").parse().unwrap(),
+        address: None,
+    };
+    let source = attest_controller::second_stage::Source::new(settings, gateway.path("tls/mcs-ca.crt"));
+    source.object(POOL, POOL).await.unwrap().value
+}
+
 fn warnings(gateway: &Gateway) -> Vec<String> {
     let report = String::from_utf8(gateway.try_command(&["check"]).stdout).unwrap();
     let of_daemon = |line: &&str| line.contains("machine-config-daemon");
@@ -139,6 +149,7 @@ async fn a_node_with_the_pre_approved_config_is_taken_over_and_moved() {
     assert_eq!(warnings(&gateway), Vec::<String>::new());
     gateway.run();
     let [object] = objects(&gateway).try_into().unwrap();
+    assert_eq!(by_controller(&gateway).await, object);
     cluster.put(&object);
     let name = object["metadata"]["name"].as_str().unwrap();
     // As old as Ignition of OpenShift 4.6, and as new as it gets.
@@ -389,6 +400,7 @@ async fn a_node_of_another_servers_pool_is_taken_over_likewise() {
     for secret in ["bootstrap", "late\"", "/etc/late", "rendered-worker-1"] {
         assert!(!text.contains(secret), "{secret} is in {text}");
     }
+    assert_eq!(by_controller(&gateway).await, object);
     cluster.put(&object);
     for version in ["3.2.0", "3.5.0"] {
         let config = served(&gateway, version).await;

@@ -36,7 +36,7 @@ pub enum ReportError {
 /// # Errors
 /// [`ReportError`].
 pub async fn report(settings: &Settings, clock: Clock) -> Result<Report, ReportError> {
-    let names = pools::read(&settings.pools)?.names.into_keys().collect();
+    let names = pools::read(&settings.pools)?.rules.names.into_keys().collect();
     let here = Here::read(&settings.pointers, names, clock.now())?;
     let cluster = Cluster::open(&settings.access, clock, Arc::new(())).await?;
     Ok(Report {

@@ -2,6 +2,7 @@
 
 mod approval;
 mod pointers;
+mod second_stage;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use attest_store::section::{Fault, Seal, StoreSection, is_label};
 use attest_store::settings::{ClusterAccess, ClusterApi, StoreSettings};
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use pointers::PointerSettings;
+pub use second_stage::SecondStageSettings;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -38,6 +40,8 @@ pub struct Settings {
     pub approval: Option<ApprovalSettings>,
     /// The pointers of machine sets.
     pub pointers: PointerSettings,
+    /// `None`: no MachineConfig is made.
+    pub second_stage: Option<SecondStageSettings>,
     pub log_format: LogFormat,
     /// A filter of tracing.
     pub log_filter: String,
@@ -85,6 +89,7 @@ struct File {
     store: StoreSection,
     approval: approval::ApprovalSection,
     pointers: pointers::PointerSection,
+    second_stage: second_stage::SecondStageSection,
     log: LogSection,
 }
 
@@ -100,6 +105,7 @@ impl Default for File {
             store: StoreSection::default(),
             approval: approval::ApprovalSection::default(),
             pointers: pointers::PointerSection::default(),
+            second_stage: second_stage::SecondStageSection::default(),
             log: LogSection::default(),
         }
     }
@@ -216,6 +222,7 @@ impl Settings {
             pools: folder.join(file.pools),
             approval: approval::checked(file.approval)?,
             pointers: file.pointers.in_folder(folder),
+            second_stage: second_stage::checked(file.second_stage)?,
             log_format: file.log.format,
             log_filter: file.log.filter,
         })

@@ -1,9 +1,10 @@
 //! The MachineConfigs by which machine-config-daemon takes over nodes that have a pre-approved config: made in the cluster, and kept there for as long as a
-//! node may go by them.
+//! node may go by them (`docs/second-stage.md`).
 //!
-//! Each gateway does so by itself. The name of an object is that of its content, so gateways make no difference to one another; and each says on the objects
-//! of its own pools that it still serves them, so none removes what another one's nodes boot with.
+//! The controller makes of a pool what the gateway gives to its nodes: it fetches the pre-approved config as an unauthenticated client ([`Source`]). So it
+//! needs no source of configs, and no credential.
 
+mod source;
 mod there;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,33 +15,32 @@ use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::resources::{machine_config_pools, machine_configs};
 use attest_cluster_api::{Cause, Cluster, ClusterError};
 use attest_ignition::machine_config::second_stage::{LABELS, Object};
-use attest_pool::Pool;
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
+pub use source::{Source, SourceError};
 pub use there::{There, there};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;
 
 use crate::metrics::Metrics;
-use crate::pools::live::LivePools;
 
-/// When a gateway last said that it serves the config of this object. Without it no gateway has made the object, and none removes it.
+/// The time at which a controller last saw that the config of this object is served. An object without it was made by nobody here, and is not removed.
 const SERVED_AT: &str = "attest-gateway.internal/served-at";
-/// How often that is said: seldom, since each time the whole object is written.
+/// Interval at which that time is written: long, since each time the whole object is written.
 const SAY_EVERY: Duration = Duration::from_secs(12 * 3600);
 /// How long an object stays that nobody serves any more: a node that has booted with it waits for its CSR to be approved, and then for its daemon to be
 /// scheduled, and nobody is told of it.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How often it is looked whether pools have changed.
+/// Interval at which the pools' files are looked at, and pause after a conflict.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often it is looked whether the objects are still there, as they were made. The daemon tries again after a minute at most.
+/// Interval at which the configs are fetched, and the objects looked at. The daemon tries again after a minute at most.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
-/// How soon after a failure it is tried again.
+/// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The annotations of a node that name the MachineConfigs which its daemon needs.
 const OF_NODES: [&str; 2] = [
@@ -53,12 +53,12 @@ const OF_NODES: [&str; 2] = [
 pub enum SecondStageError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// An object of that name which is not a gateway's.
+    /// An object of that name that was not made here.
     #[error(
-        "MachineConfig {name} is there, says something else than the config that nodes get, and is not labelled as a gateway's: remove it"
+        "MachineConfig {name} is there, says something else than the config that nodes get, and is not labelled as one of the second stage: remove it"
     )]
     Foreign { name: String },
-    /// What was made of a pool is no object.
+    /// The content is no object.
     #[error("MachineConfig {name}: {problem}")]
     NotAnObject { name: String, problem: String },
 }
@@ -92,7 +92,7 @@ impl SecondStage {
         }
     }
 
-    /// Makes what is wanted and not there, puts back what was changed, and removes what a gateway has made, none has served for long, and no node goes by.
+    /// Makes what is wanted and not there, puts back what was changed, and removes what was made here, is not served any longer, and no node goes by.
     ///
     /// # Errors
     /// [`SecondStageError`]; what was done until then is done.
@@ -136,12 +136,12 @@ impl SecondStage {
         version.is_some() && version == found.metadata.resource_version.as_ref() && self.age(found).is_some_and(|age| age < SAY_EVERY)
     }
 
-    /// Whether a gateway has made it, and none has served it for long.
+    /// Whether it was made here, and has not been served for long.
     fn is_over(&self, found: &PartialObjectMeta<DynamicObject>) -> bool {
         self.age(found).is_some_and(|age| age > KEPT)
     }
 
-    /// How long ago a gateway said that it serves it.
+    /// Returns the time since a controller saw that it is served.
     fn age<K: Resource>(&self, object: &K) -> Option<Duration> {
         let said = object.meta().annotations.as_ref()?.get(SERVED_AT)?;
         let said = OffsetDateTime::parse(said, &Rfc3339).ok()?.unix_timestamp();
@@ -174,7 +174,7 @@ impl SecondStage {
         let as_wanted = found.data.get("spec") == object.data.get("spec");
         let labelled = |(key, value): &(&str, &str)| found.labels().get(*key).is_some_and(|found| found == value);
         if !LABELS.iter().all(labelled) {
-            // Somebody else's that says the same does what is wanted. It is not this gateway's to change.
+            // Somebody else's that says the same does what is wanted. It is not the controller's to change.
             return if as_wanted {
                 Ok(())
             } else {
@@ -242,7 +242,7 @@ impl SecondStage {
             .collect();
         for object in superseded.iter().filter(|object| !named.contains(object.name_any().as_str())) {
             let name = object.name_any();
-            // Not if another gateway has said meanwhile that it serves it.
+            // Not if another controller has seen meanwhile that it is served.
             let as_seen = Preconditions {
                 uid: object.uid(),
                 resource_version: object.resource_version(),
@@ -282,70 +282,116 @@ fn status(error: &ClusterError) -> Option<u16> {
     }
 }
 
-/// Keeps the objects of the pools that are served, for as long as it is polled. It never gives up.
-pub async fn keep(cluster: Arc<Cluster>, pools: Arc<LivePools>, clock: Clock, metrics: Arc<Metrics>) {
-    let mut second_stage = SecondStage::new(cluster, clock);
-    let (mut served, mut wanted): (Vec<Arc<Pool>>, Vec<Object>) = (Vec::new(), Vec::new());
-    let mut due = Instant::now();
-    let mut failures = FailureLog::default();
-    let mut every = tokio::time::interval(LOOK_EVERY);
-    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        every.tick().await;
-        let now = pools.all();
-        let same = now.len() == served.len() && now.iter().zip(&served).all(|(now, before)| Arc::ptr_eq(now, before));
-        if !same {
-            served.clone_from(&now);
-            // Megabytes of JSON take their time.
-            let made = tokio::task::spawn_blocking(move || objects(&now)).await;
-            wanted = made.unwrap_or_default();
-            due = Instant::now();
-            metrics.second_stage_missing(!wanted.is_empty());
-        }
-        // Without a second stage nothing is asked, so no right is needed.
-        if wanted.is_empty() || Instant::now() < due {
-            continue;
-        }
-        let looked = second_stage.look_after(&wanted).await;
-        let wait = match &looked {
-            Ok(Done { again: false, .. }) => CHECK_EVERY,
-            Ok(Done { again: true, .. }) => LOOK_EVERY,
-            Err(_) => RETRY_AFTER,
-        };
-        due = Instant::now() + wait;
-        metrics.second_stage_missing(!matches!(looked, Ok(Done { again: false, .. })));
-        match looked {
-            Ok(done) => {
-                if failures.is_over() {
-                    tracing::info!("second stage: the cluster has its MachineConfigs");
-                }
-                done.log();
-            }
-            Err(error) => {
-                let cause = match &error {
-                    SecondStageError::Cluster(error) => error.cause(),
-                    other => Cause::Other(other.to_string()),
-                };
-                if failures.is_new(cause) {
-                    tracing::warn!(
-                        "second stage: {error}; nodes with a pre-approved config wait for their MachineConfig if the cluster has it not"
-                    );
-                }
-            }
+/// The task that keeps the objects.
+pub(crate) struct Keeper {
+    pub cluster: Arc<Cluster>,
+    pub source: Source,
+    /// The pools whose nodes the daemon takes over, with the MachineConfigPool of each.
+    pub pools: Arc<dyn Fn() -> BTreeMap<String, String> + Send + Sync>,
+    pub clock: Clock,
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why a pass has come to no end.
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    #[error("pool {pool}: {source}")]
+    Source { pool: String, source: SourceError },
+    #[error(transparent)]
+    Objects(#[from] SecondStageError),
+}
+
+impl PassError {
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Objects(SecondStageError::Cluster(error)) => error.cause(),
+            other => Cause::Other(other.to_string()),
         }
     }
 }
 
-/// What the cluster must have for these pools.
-fn objects(pools: &[Arc<Pool>]) -> Vec<Object> {
-    let made = pools.iter().filter_map(|pool| match pool.second_stage() {
-        Ok(object) => object,
-        Err(error) => {
-            tracing::error!("second stage: pool {}: {error}", pool.name());
-            None
+impl Keeper {
+    /// Keeps them for as long as it is polled.
+    pub(crate) async fn run(&self) {
+        let mut second_stage = SecondStage::new(Arc::clone(&self.cluster), self.clock);
+        let mut objects: BTreeMap<String, Object> = BTreeMap::new();
+        let mut served = BTreeMap::new();
+        let mut due = Instant::now();
+        let mut failures = FailureLog::default();
+        let mut every = tokio::time::interval(LOOK_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            let pools = (self.pools)();
+            if pools != served {
+                served.clone_from(&pools);
+                due = Instant::now();
+                self.metrics.second_stage_missing(!pools.is_empty());
+            }
+            // Without a second stage nothing is asked, so no right is needed.
+            if pools.is_empty() || Instant::now() < due {
+                continue;
+            }
+            let passed = self.pass(&mut second_stage, &pools, &mut objects).await;
+            let wait = match &passed {
+                Ok(Done { again: false, .. }) => CHECK_EVERY,
+                Ok(Done { again: true, .. }) => LOOK_EVERY,
+                Err(_) => RETRY_AFTER,
+            };
+            due = Instant::now() + wait;
+            self.metrics.second_stage_missing(!matches!(passed, Ok(Done { again: false, .. })));
+            match passed {
+                Ok(done) => {
+                    if failures.is_over() {
+                        tracing::info!("second stage: the cluster has its MachineConfigs");
+                    }
+                    done.log();
+                }
+                Err(error) => {
+                    if failures.is_new(error.cause()) {
+                        tracing::warn!(
+                            "second stage: {error}; nodes with a pre-approved config wait for their MachineConfig if the cluster has it not"
+                        );
+                    }
+                }
+            }
         }
-    });
-    made.collect()
+    }
+
+    /// Fetches what is served, and looks after it. A pool whose config cannot be fetched keeps the object that is known, and is in no other's way.
+    async fn pass(
+        &self,
+        second_stage: &mut SecondStage,
+        pools: &BTreeMap<String, String>,
+        objects: &mut BTreeMap<String, Object>,
+    ) -> Result<Done, PassError> {
+        objects.retain(|pool, _| pools.contains_key(pool));
+        let mut failed = None;
+        for (pool, machine_config_pool) in pools {
+            match self.source.object(pool, machine_config_pool).await {
+                Ok(object) => {
+                    objects.insert(pool.clone(), object);
+                }
+                Err(source) => {
+                    failed = failed.or_else(|| {
+                        Some(PassError::Source {
+                            pool: pool.clone(),
+                            source,
+                        })
+                    })
+                }
+            }
+        }
+        let wanted: Vec<Object> = objects.values().cloned().collect();
+        let done = second_stage.look_after(&wanted).await?;
+        match failed {
+            None => Ok(done),
+            Some(error) => {
+                done.log();
+                Err(error)
+            }
+        }
+    }
 }
 
 impl Done {

@@ -1,20 +1,60 @@
 //! The MachineConfigs of the second stage: made, kept, and removed by nobody but who has made them.
 
 use std::fs;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use attest_gateway::cluster::second_stage::{Done, SecondStage};
+use attest_cluster_api::Cluster;
+use attest_controller::second_stage::{Done, SecondStage, Source};
+use attest_controller::settings::SecondStageSettings;
+use attest_ignition::machine_config::appended::CONTENT;
 use attest_ignition::machine_config::second_stage::{LABELS, Object};
+use attest_store::settings::{ClusterAccess, ClusterApi};
 use attest_system::clock::{Clock, rfc3339};
 use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
+use cloud_fixtures::machine_config_server::MachineConfigServer;
+use cloud_fixtures::server::Server;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
-use super::{Asked, NAMESPACE};
-use crate::support::{Gateway, POOL};
+use crate::controller::{Controller, LIMIT};
 
+const NAMESPACE: &str = "attest-gateway";
+const ACCOUNT: &str = "attest-controller";
 const KIND: &str = "machineconfigs";
 const SERVED_AT: &str = "attest-gateway.internal/served-at";
+
+/// The API, and who asks it by a kubeconfig.
+struct Asked {
+    api: Kubernetes,
+    cluster: Cluster,
+    token: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Asked {
+    /// As a service account that may do this everywhere.
+    async fn with(rules: &Value) -> Self {
+        let api = Kubernetes::start();
+        api.grant(NAMESPACE, ACCOUNT, rules);
+        let token = api.token(NAMESPACE, ACCOUNT);
+        let folder = tempfile::tempdir().unwrap();
+        let kubeconfig = folder.path().join("kubeconfig");
+        fs::write(&kubeconfig, api.kubeconfig(&token)).unwrap();
+        let access = ClusterAccess {
+            api: ClusterApi::Kubeconfig(kubeconfig),
+            namespace: Some(NAMESPACE.to_owned()),
+        };
+        let cluster = Cluster::open(&access, Clock::System, Arc::new(())).await.unwrap();
+        Self {
+            api,
+            cluster,
+            token,
+            _folder: folder,
+        }
+    }
+}
 
 /// What it needs, and nothing else.
 fn rules() -> Value {
@@ -57,7 +97,7 @@ fn days_ago(days: u64) -> String {
     rfc3339(now - days * 24 * 3600)
 }
 
-/// One that a gateway has served last so many days ago.
+/// One that was served last so many days ago.
 fn served(api: &Kubernetes, hash: &str, days: u64) {
     let mut object = object(hash).value;
     object["metadata"]["annotations"] = json!({SERVED_AT: days_ago(days)});
@@ -100,7 +140,7 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
     asked.api.forget_asked();
     assert_eq!(second_stage.look_after(&wanted).await.unwrap(), Done::default());
     assert_eq!(asked.api.asked().len(), 1);
-    // Another gateway, or this one after a restart, finds it as it is.
+    // Another controller, or this one after a restart, finds it as it is.
     assert_eq!(of(&asked).look_after(&wanted).await.unwrap(), Done::default());
     assert_eq!(get(&asked.api, "1").unwrap(), made);
 }
@@ -117,15 +157,16 @@ async fn what_others_change_or_remove_is_put_back() {
         change(&mut object);
         asked.api.put(object);
     };
-    for change in [
-        (&|object: &mut Value| object["spec"]["config"]["storage"]["files"][0]["path"] = json!("/etc/x")) as &dyn Fn(&mut Value),
+    let changes: [&dyn Fn(&mut Value); 7] = [
+        &|object| object["spec"]["config"]["storage"]["files"][0]["path"] = json!("/etc/x"),
         &|object| object["spec"]["fips"] = json!(true),
         &|object| object["spec"]["kernelArguments"] = json!(["x"]),
         &|object| drop(object["spec"].as_object_mut().unwrap().remove("fips")),
         &|object| object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1"}]),
         &|object| object["metadata"]["annotations"] = json!({SERVED_AT: days_ago(1)}),
         &|object| object["metadata"]["annotations"] = json!({SERVED_AT: "yesterday"}),
-    ] {
+    ];
+    for change in changes {
         changed(change);
         let done = second_stage.look_after(&wanted).await.unwrap();
         assert_eq!(names(&done.written), [named("1")]);
@@ -166,7 +207,7 @@ async fn what_was_served_stays_while_a_node_may_go_by_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gateway_has_not_made_is_not_touched() {
+async fn what_no_controller_has_made_is_not_touched() {
     let asked = Asked::with(&rules()).await;
     // Printed and applied by an administrator; the operator's; one that only looks like it.
     asked.api.put(object("applied").value);
@@ -210,25 +251,25 @@ async fn what_a_gateway_has_not_made_is_not_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_at_once_come_to_one_state() {
+async fn leaders_that_overlap_come_to_one_state() {
     let asked = Asked::with(&rules()).await;
-    let mut gateways: Vec<SecondStage> = (0..4).map(|_| of(&asked)).collect();
+    let mut leaders: Vec<SecondStage> = (0..4).map(|_| of(&asked)).collect();
     for round in 0..5 {
         let wanted = [object(&round.to_string())];
         served(&asked.api, "over", 31);
-        let all = gateways.iter_mut().map(|gateway| gateway.look_after(&wanted));
+        let all = leaders.iter_mut().map(|leader| leader.look_after(&wanted));
         let done: Vec<Done> = futures_util::future::try_join_all(all).await.unwrap();
         let made: usize = done.iter().map(|done| done.made.len()).sum();
         let removed: usize = done.iter().map(|done| done.removed.len()).sum();
         assert_eq!((made, removed), (1, 1), "{done:?}");
         // Who was late is told to look again, and finds it well.
-        for gateway in &mut gateways {
-            assert_eq!(gateway.look_after(&wanted).await.unwrap(), Done::default());
+        for leader in &mut leaders {
+            assert_eq!(leader.look_after(&wanted).await.unwrap(), Done::default());
         }
         let mut changed = get(&asked.api, &round.to_string()).unwrap();
         changed["spec"]["fips"] = json!(true);
         asked.api.put(changed);
-        let all = gateways.iter_mut().map(|gateway| gateway.look_after(&wanted));
+        let all = leaders.iter_mut().map(|leader| leader.look_after(&wanted));
         futures_util::future::try_join_all(all).await.unwrap();
         assert_eq!(get(&asked.api, &round.to_string()).unwrap()["spec"], wanted[0].value["spec"]);
     }
@@ -280,56 +321,160 @@ async fn an_api_that_is_away_is_asked_again() {
     assert!(!error.contains(&asked.token));
 }
 
-const MANIFESTS: &str = "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: 00-worker\n  labels: {machineconfiguration.openshift.io/role: worker}\n\
-    spec:\n  neededBeforeNodeApproved: true\n  osImageURL: quay.io/os@sha256:1\n  config:\n    ignition: {version: 3.2.0}\n    storage:\n      files:\n      - {path: /etc/early, contents: {source: \"data:,FIRST\"}}\n";
+/// A CA, and a server's certificate by it, as files.
+fn certificates(folder: &Path) {
+    let (ca_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let leaf = CertificateParams::new(vec!["api-int.example.com".to_owned()]).unwrap();
+    let leaf = leaf.signed_by(&key, &Issuer::from_params(&ca, &ca_key)).unwrap();
+    fs::write(folder.join("mcs-ca.crt"), ca.self_signed(&ca_key).unwrap().pem()).unwrap();
+    fs::write(folder.join("mcs.crt"), leaf.pem()).unwrap();
+    fs::write(folder.join("mcs.key"), key.serialize_pem()).unwrap();
+}
+
+/// A gateway that gives pool worker's pre-approved config to anybody.
+struct Gateway {
+    server: Server,
+    content: Arc<Mutex<Value>>,
+}
+
+impl Gateway {
+    fn start(folder: &Path, content: Value) -> Self {
+        let content = Arc::new(Mutex::new(content));
+        let served = Arc::clone(&content);
+        let config = move |version: &str| {
+            let content = served.lock().unwrap().to_string();
+            let source = format!("data:;base64,{}", data_encoding::BASE64.encode(content.as_bytes()));
+            let files = json!([{"path": "/etc/early"}, {"path": CONTENT, "contents": {"source": source}}]);
+            json!({"ignition": {"version": version}, "storage": {"files": files}})
+                .to_string()
+                .into_bytes()
+        };
+        let server = MachineConfigServer::beside(&folder.join("mcs.crt"), &folder.join("mcs.key"), "worker", Arc::new(config));
+        Self { server, content }
+    }
+
+    fn serves(&self, content: Value) {
+        *self.content.lock().unwrap() = content;
+    }
+
+    fn settings(&self) -> SecondStageSettings {
+        SecondStageSettings {
+            url: "https://api-int.example.com:22623".parse().unwrap(),
+            address: Some(self.server.address().to_string()),
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_makes_what_its_pools_name_and_says_what_keeps_it_from_that() {
+async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let wanted = object("1");
+    let gateway = Gateway::start(folder.path(), wanted.value.clone());
+    let source = Source::new(gateway.settings(), folder.path().join("mcs-ca.crt"));
+    assert_eq!(source.object("worker", "worker").await.unwrap(), wanted);
+    assert_eq!(source.object("worker", "own").await.unwrap().pool, "own");
+    let refused = async |pool: &str| source.object(pool, pool).await.unwrap_err().to_string();
+    assert!(refused("infra").await.contains("status 500"));
+    // A name of the operator's, of another pool's, and none.
+    for name in ["rendered-worker-1", "rendered-infra-pre-approved-1", "99-worker", ""] {
+        gateway.serves(machine_config(name, "/etc/1", false));
+        assert!(refused("worker").await.contains("is not the name"), "{name}");
+    }
+    gateway.serves(json!("x"));
+    assert!(!refused("worker").await.is_empty());
+    gateway.serves(wanted.value.clone());
+    // Another host, and another CA.
+    let elsewhere = SecondStageSettings {
+        url: "https://other.example.com".parse().unwrap(),
+        ..gateway.settings()
+    };
+    let elsewhere = Source::new(elsewhere, folder.path().join("mcs-ca.crt"));
+    assert!(elsewhere.object("worker", "worker").await.is_err());
+    let other = tempfile::tempdir().unwrap();
+    certificates(other.path());
+    let untrusted = Source::new(gateway.settings(), other.path().join("mcs-ca.crt"));
+    assert!(untrusted.object("worker", "worker").await.is_err());
+    assert!(source.object("worker", "worker").await.is_ok());
+}
+
+/// A controller whose pool worker has a second stage.
+fn controller(api: &Kubernetes, gateway: impl FnOnce(&Path) -> Gateway) -> (Controller, Gateway) {
+    let controller = Controller::new(&api.kubeconfig(&api.token(NAMESPACE, ACCOUNT)), "");
+    certificates(&controller.path(""));
+    let gateway = gateway(&controller.path(""));
+    let settings = gateway.settings();
+    controller.settings(&format!(
+        "[pointers]\nauthorities = \"mcs-ca.crt\"\n[second_stage]\nenabled = true\nurl = \"{}\"\naddress = \"{}\"",
+        settings.url,
+        settings.address.unwrap()
+    ));
+    controller.pool("worker", "[grants]\n[second_stage]\nmachine_config_daemon = true\n");
+    drop(attest_store::Embedded::open(&controller.path("state/gateway.db")).unwrap());
+    (controller, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
     let api = Kubernetes::start();
-    api.grant(NAMESPACE, "gateway", &json!([]));
-    let mut gateway = Gateway::init();
-    gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = false");
-    fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token(NAMESPACE, "gateway"))).unwrap();
-    gateway.machine_configs(POOL, &[("all.yaml", MANIFESTS)]);
-    gateway.edit_pool(POOL, "machine_config_daemon = false", "machine_config_daemon = true");
-    gateway.run();
-    let refused = gateway.line(|line| line.contains("second stage: ") && line.contains("WARN"));
+    api.grant(NAMESPACE, ACCOUNT, &json!([]));
+    let (mut controller, gateway) = controller(&api, |folder| Gateway::start(folder, object("1").value));
+    controller.run();
+    let refused = controller.line(|line| line.contains("second stage: ") && line.contains("WARN"));
     assert!(refused.contains("forbidden") && refused.contains("cannot list"), "{refused}");
     assert!(api.all(KIND).is_empty());
-    // It goes on asking, and says so once.
-    api.grant(NAMESPACE, "gateway", &rules());
-    gateway.line(|line| line.contains("second stage: the cluster has its MachineConfigs"));
-    assert_eq!(
-        gateway.how_often(|line| line.contains("second stage: ") && line.contains("WARN")),
-        1
-    );
-    let printed = || serde_json::from_str::<Value>(&gateway.command(&["second-stage"])).unwrap();
-    let first = printed();
-    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
-    let made = api.get(KIND, "", &name(&first)).unwrap();
-    assert_eq!(made["spec"], first["spec"]);
+    let metric = "attest_controller_second_stage_missing";
+    assert!(controller.get("/metrics").await.1.contains(&format!("{metric} 1")));
+    let check = || String::from_utf8(controller.output("check").stdout).unwrap();
+    api.grant(NAMESPACE, ACCOUNT, &rules());
+    controller.line(|line| line.contains("second stage: the cluster has its MachineConfigs"));
+    assert!(controller.get("/metrics").await.1.contains(&format!("{metric} 0")));
+    assert_eq!(get(&api, "1").unwrap()["spec"], object("1").value["spec"]);
+    assert!(check().contains(&format!(
+        "ok: pool worker: MachineConfig {} of the second stage is in the cluster",
+        named("1")
+    )));
     // An API that does not know the policy holds the account to nothing.
-    assert!(!gateway.command(&["check"]).contains("ValidatingAdmissionPolicy"));
+    assert!(!check().contains("ValidatingAdmissionPolicy"));
     api.lack("validatingadmissionpolicies");
-    let checked = gateway.command(&["check"]);
+    let checked = check();
     let said = checked.lines().find(|line| line.contains("knows no ValidatingAdmissionPolicy"));
-    assert!(said.is_some_and(|line| line.contains("DEGRADED")), "{checked}");
-    // What nodes get names it.
-    let served = String::from_utf8(gateway.config("/config/worker", &[]).await.body).unwrap();
-    assert!(served.contains(&name(&first)));
+    assert!(said.is_some_and(|line| line.starts_with("degraded: ")), "{checked}");
     // Another config, another object; and the one before stays.
-    gateway.machine_configs(POOL, &[("all.yaml", &MANIFESTS.replace("FIRST", "second"))]);
-    assert!(api.comes_to(crate::support::LIMIT, || api.all(KIND).len() == 2).await);
-    let objects = api.all(KIND);
-    assert_ne!(name(&printed()), name(&first));
-    assert!(objects.iter().any(|object| name(object) == name(&printed())));
-    assert!(objects.iter().any(|object| name(object) == name(&first)));
-    gateway.lines(2, |line| line.contains("second stage: MachineConfig ") && line.contains(" is made"));
-    gateway.kill();
-    // A gateway without a second stage needs no right, and asks nothing of it.
-    gateway.edit_pool(POOL, "machine_config_daemon = true", "machine_config_daemon = false");
+    gateway.serves(object("2").value);
+    assert!(check().contains(&format!(
+        "degraded: pool worker: MachineConfig {} of the second stage is not in the cluster",
+        named("2")
+    )));
+    controller.kill();
+    controller.run();
+    assert!(api.comes_to(LIMIT, || get(&api, "2").is_some()).await);
+    assert!(get(&api, "1").is_some());
+    controller.kill();
+    // Without a second stage no right is needed, and nothing is asked.
+    controller.pool("worker", "[grants]\n");
     api.forget_asked();
-    gateway.run();
-    assert!(gateway.config("/config/worker", &[]).await.status.is_success());
+    controller.run();
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     assert!(api.asked().iter().all(|asked| asked.resource != KIND));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_away_or_not_the_gateway_makes_and_removes_nothing() {
+    let api = Kubernetes::start();
+    api.grant(NAMESPACE, ACCOUNT, &rules());
+    served(&api, "1", 1);
+    let (mut controller, gateway) = controller(&api, |folder| Gateway::start(folder, object("2").value));
+    // Its CA is another one.
+    certificates(&controller.path(""));
+    controller.run();
+    let said = controller.line(|line| line.contains("second stage: pool worker: https://api-int.example.com"));
+    assert!(said.contains("WARN"), "{said}");
+    assert!(get(&api, "1").is_some() && get(&api, "2").is_none());
+    drop(gateway);
+    let checked = String::from_utf8(controller.output("check").stdout).unwrap();
+    assert!(checked.contains("degraded: pool worker: https://api-int.example.com"), "{checked}");
 }

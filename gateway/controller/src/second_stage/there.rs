@@ -1,0 +1,31 @@
+//! The state of the objects, for who looks, and makes nothing.
+
+use attest_cluster_api::resources::machine_configs;
+use attest_cluster_api::{Cluster, ClusterError};
+use attest_ignition::machine_config::second_stage::Object;
+use kube::api::Api;
+use kube::core::DynamicObject;
+
+/// How the object of a pool is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum There {
+    /// As the controller makes it.
+    Well,
+    Missing,
+    /// It says something else.
+    Otherwise,
+}
+
+/// Looks whether the cluster has an object as it is wanted.
+///
+/// # Errors
+/// [`ClusterError`].
+pub async fn there(cluster: &Cluster, wanted: &Object) -> Result<There, ClusterError> {
+    let api: Api<DynamicObject> = Api::all_with(cluster.client(), &machine_configs());
+    let found = cluster.ask("MachineConfigs of the second stage", api.get_opt(&wanted.name)).await?;
+    Ok(match found {
+        None => There::Missing,
+        Some(found) if found.data.get("spec") == wanted.value.get("spec") => There::Well,
+        Some(_) => There::Otherwise,
+    })
+}

@@ -27,7 +27,7 @@ pub(crate) async fn serve(listener: TcpListener, health: Health) {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(health);
-    if let Err(error) = axum::serve(listener, router).await {
+    if let Err(error) = attest_plain_http::serve(listener, router).await {
         tracing::error!(%error, "health and metrics are not served any more");
     }
 }

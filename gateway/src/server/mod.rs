@@ -353,7 +353,7 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!("metrics: http://{address}/metrics");
     }
-    if let Err(error) = axum::serve(listener, api::metrics_router(&gateway)).await {
+    if let Err(error) = attest_plain_http::serve(listener, api::metrics_router(&gateway)).await {
         tracing::warn!(%error, "metrics are not served any longer");
     }
 }

@@ -149,6 +149,7 @@ fn every_file_is_part_of_a_target() {
         "gateway/command-line",
         "gateway/ignition",
         "gateway/machines",
+        "gateway/plain-http",
         "gateway/pointers",
         "gateway/pool",
         "gateway/recording",

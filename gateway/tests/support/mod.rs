@@ -72,10 +72,14 @@ struct Running {
     lines: Arc<Lines>,
 }
 
+/// Standard output and standard error.
+const OUTPUTS: usize = 2;
+
 /// What the program has said so far.
 #[derive(Default)]
 struct Lines {
-    all: Mutex<(Vec<String>, bool)>,
+    /// The lines, and how many of its two outputs have ended.
+    all: Mutex<(Vec<String>, usize)>,
     changed: Condvar,
 }
 
@@ -199,7 +203,8 @@ impl Gateway {
             .spawn()
             .unwrap();
         let lines = Arc::new(Lines::default());
-        let outputs: [Box<dyn std::io::Read + Send>; 2] = [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        let outputs: [Box<dyn std::io::Read + Send>; OUTPUTS] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
         for output in outputs {
             let lines = Arc::clone(&lines);
             thread::spawn(move || {
@@ -207,7 +212,7 @@ impl Gateway {
                     lines.all.lock().unwrap().0.push(line);
                     lines.changed.notify_all();
                 }
-                lines.all.lock().unwrap().1 = true;
+                lines.all.lock().unwrap().1 += 1;
                 lines.changed.notify_all();
             });
         }
@@ -236,7 +241,11 @@ impl Gateway {
             if let Some(line) = all.0.iter().filter(|line| wanted(line)).nth(count - 1) {
                 return line.clone();
             }
-            assert!(!all.1 && Instant::now() < deadline, "no such line in:\n{}", all.0.join("\n"));
+            assert!(
+                all.1 < OUTPUTS && Instant::now() < deadline,
+                "no such line in:\n{}",
+                all.0.join("\n")
+            );
             all = lines.changed.wait_timeout(all, Duration::from_millis(200)).unwrap().0;
         }
     }
@@ -274,7 +283,7 @@ impl Gateway {
         let running = self.process.as_mut().unwrap();
         let all = running.lines.all.lock().unwrap();
         // Its output ends when it does.
-        let (all, waited) = running.lines.changed.wait_timeout_while(all, LIMIT, |all| !all.1).unwrap();
+        let (all, waited) = running.lines.changed.wait_timeout_while(all, LIMIT, |all| all.1 < OUTPUTS).unwrap();
         assert!(!waited.timed_out(), "still running:\n{}", all.0.join("\n"));
         drop(all);
         running.child.wait().unwrap()

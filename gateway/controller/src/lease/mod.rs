@@ -63,6 +63,9 @@ pub enum Lost {
     /// Another candidate has taken the lease.
     #[error("{0} has taken it")]
     Taken(String),
+    /// Somebody has removed the lease: another candidate may make it again.
+    #[error("it was removed")]
+    Removed,
     /// It was not renewed in time.
     #[error("not renewed within {} s: {reason}", .deadline.as_secs())]
     NotRenewed { deadline: Duration, reason: String },
@@ -128,6 +131,7 @@ impl Candidate {
                     None
                 }
                 Ok((_, Err(error))) if error.is_status(CONFLICT) => self.conflict().await,
+                Ok((_, Err(error))) if error.is_not_found() => Some(Lost::Removed),
                 Ok((_, Err(error))) => {
                     reason = error.reason();
                     None
@@ -147,9 +151,11 @@ impl Candidate {
 
     /// Looks who has changed a lease that was held: the own renewal, whose answer was lost, or another candidate.
     async fn conflict(&mut self) -> Option<Lost> {
-        let Ok(Ok(Some(found))) = tokio::time::timeout(self.timing.retry, self.get()).await else {
+        let found = match tokio::time::timeout(self.timing.retry, self.get()).await {
+            Ok(Ok(Some(found))) => found,
+            Ok(Ok(None)) => return Some(Lost::Removed),
             // The deadline decides.
-            return None;
+            Ok(Err(_)) | Err(_) => return None,
         };
         if holder(&found) == self.identity {
             let since = self.held.as_ref().map_or_else(Instant::now, |(_, since)| *since);

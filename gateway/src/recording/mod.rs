@@ -127,6 +127,8 @@ impl Recorder {
             Ok(record) => record,
             Err(error) => {
                 tracing::error!(%error, decision, "a decision that the store keeps cannot be read, and is not recorded");
+                // Nor is its use given back.
+                self.stages.begin(decision);
                 return Ok(None);
             }
         };

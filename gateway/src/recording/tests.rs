@@ -78,7 +78,8 @@ async fn what_is_under_way_is_left_to_whoever_decides_it_and_what_cannot_be_read
         is_unanswered: true,
     };
     assert_eq!(recorder.record_pending(&unread).await.unwrap(), None);
-    assert!(recorder.is_left(&pending));
+    assert!(!recorder.is_left(&pending), "its use is not given back");
+    recorder.note_unwritten("d");
     let read = Unrecorded {
         pending: pending.clone(),
         is_unanswered: true,

@@ -12,7 +12,7 @@ pub(crate) struct GatewayFiles {
     /// The gateway's settings: its `state` and `pools` are read where --state and --pools do not say it.
     #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]
     config: PathBuf,
-    /// The folder with attestation.jsonl, evidence/ and log.key, or a copy of it.
+    /// The folder with attestation.jsonl and evidence/, or a copy of it: without log.key, of which --log-key is the public half.
     #[arg(long, global = true, value_name = "FOLDER")]
     state: Option<PathBuf>,
     /// The folder of the pools.

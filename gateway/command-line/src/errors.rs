@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use attest_system::causes::with_causes;
+
 use super::output;
 
 /// Prints help, the version, or what is wrong with the arguments; returns the exit code.
@@ -21,18 +23,7 @@ pub fn usage(said: &clap::Error) -> ExitCode {
 /// Returns the error with its causes; many of them already say what caused them.
 #[must_use]
 pub fn in_full(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain() {
-        let cause = cause.to_string();
-        if text.contains(cause.trim_end()) {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(cause.trim_end());
-    }
-    text
+    with_causes(error.as_ref())
 }
 
 #[cfg(test)]

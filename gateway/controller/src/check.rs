@@ -29,11 +29,14 @@ pub enum Finding {
 /// Checks pools, store and API. Nothing is made or changed.
 pub async fn check(settings: &Settings, clock: Clock) -> Vec<Finding> {
     let mut findings = vec![match run::pools(settings) {
-        Ok(pools) => {
-            let names: Vec<String> = pools.files().rules.names.into_keys().collect();
-            Finding::Good(format!("pools: {}", names.join(", ")))
-        }
-        Err(error) => Finding::Error(error.to_string()),
+        Ok(pools) => match run::unknown_pools(settings, &pools.files().rules) {
+            unknown if unknown.is_empty() => {
+                let names: Vec<String> = pools.files().rules.names.into_keys().collect();
+                Finding::Good(format!("pools: {}", names.join(", ")))
+            }
+            unknown => Finding::Degraded(unknown.join("; ")),
+        },
+        Err(error) => Finding::Error(with_causes(&error)),
     }];
     let store = settings.store.clone();
     findings.push(match tokio::task::spawn_blocking(move || AnyStore::look(&store)).await {

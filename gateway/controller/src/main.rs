@@ -13,6 +13,7 @@ use attest_controller::check::{Finding, check};
 use attest_controller::pointers::report::report;
 use attest_controller::run;
 use attest_controller::settings::{LogFormat, Settings};
+use attest_system::causes::with_causes;
 use attest_system::clock::Clock;
 use clap::{Parser, Subcommand};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         // Nothing is left to report to if this fails.
-        let _ = writeln!(io::stderr(), "attest-controller: {error:#}");
+        let _ = writeln!(io::stderr(), "attest-controller: {}", with_causes(error.as_ref()));
         ExitCode::FAILURE
     })
 }
@@ -96,11 +97,11 @@ fn print_check(config: &Path) -> anyhow::Result<ExitCode> {
     let mut output = io::stdout().lock();
     for finding in &findings {
         let (word, text) = match finding {
-            Finding::Good(text) => ("ok", text),
-            Finding::Degraded(text) => ("degraded", text),
-            Finding::Error(text) => ("error", text),
+            Finding::Good(text) => ("ok      ", text),
+            Finding::Degraded(text) => ("DEGRADED", text),
+            Finding::Error(text) => ("ERROR   ", text),
         };
-        writeln!(output, "{word}: {text}").context("standard output")?;
+        writeln!(output, "{word} {text}").context("standard output")?;
     }
     let fails = findings.iter().any(|finding| matches!(finding, Finding::Error(_)));
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })

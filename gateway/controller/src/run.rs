@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::approval::Approver;
+use crate::approval::{Approver, PoolRules};
 use crate::health::{self, Health};
 use crate::lease::{Candidate, Timing};
 use crate::metrics::Metrics;
@@ -65,12 +65,26 @@ pub(crate) fn pools(settings: &Settings) -> Result<Pools, RunError> {
     }
 }
 
+/// What names pools that there are not, by the setting that does.
+pub(crate) fn unknown_pools(settings: &Settings, rules: &PoolRules) -> Vec<String> {
+    let approval = settings.approval.iter();
+    let named = approval
+        .flat_map(|approval| &approval.pools)
+        .filter(|name| !rules.names.contains_key(*name));
+    named
+        .map(|name| format!("approval.pools names {name}, and {} has no such pool", settings.pools.display()))
+        .collect()
+}
+
 /// Runs until `stop` completes.
 ///
 /// # Errors
 /// [`RunError`].
 pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let pools = Arc::new(pools(&settings)?);
+    for unknown in unknown_pools(&settings, &pools.files().rules) {
+        tracing::warn!("{unknown}");
+    }
     let health = Health::default();
     let observer = Arc::<Metrics>::clone(&health.metrics);
     let cluster = Arc::new(Cluster::open(&settings.access, clock, observer).await?);

@@ -275,7 +275,7 @@ async fn without_the_gateways_files_nothing_is_written() {
     assert!(cluster.in_the_way().contains("mcs.crt"));
     assert!(cluster.is("worker-user-data", &cluster.written(&[&cluster.old])));
     let checked = String::from_utf8(cluster.controller.output("check").stdout).unwrap();
-    assert!(checked.contains("degraded: pointers: ") && checked.contains("mcs.crt"), "{checked}");
+    assert!(checked.contains("DEGRADED pointers: ") && checked.contains("mcs.crt"), "{checked}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,7 +337,7 @@ async fn a_secret_that_may_not_be_read_or_written_stops_no_other_and_is_named() 
     // And `check` says so before.
     let checked = String::from_utf8(cluster.controller.output("check").stdout).unwrap();
     assert!(
-        checked.contains("degraded: ") && checked.contains("\"infra-user-data\" is forbidden"),
+        checked.contains("DEGRADED ") && checked.contains("\"infra-user-data\" is forbidden"),
         "{checked}"
     );
 }

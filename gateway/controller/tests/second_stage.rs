@@ -434,7 +434,7 @@ async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
     assert!(controller.get("/metrics").await.1.contains(&format!("{metric} 0")));
     assert_eq!(get(&api, "1").unwrap()["spec"], object("1").value["spec"]);
     assert!(check().contains(&format!(
-        "ok: pool worker: MachineConfig {} of the second stage is in the cluster",
+        "ok       pool worker: MachineConfig {} of the second stage is in the cluster",
         named("1")
     )));
     // An API that does not know the policy holds the account to nothing.
@@ -442,11 +442,11 @@ async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
     api.lack("validatingadmissionpolicies");
     let checked = check();
     let said = checked.lines().find(|line| line.contains("knows no ValidatingAdmissionPolicy"));
-    assert!(said.is_some_and(|line| line.starts_with("degraded: ")), "{checked}");
+    assert!(said.is_some_and(|line| line.starts_with("DEGRADED ")), "{checked}");
     // Another config, another object; and the one before stays.
     gateway.serves(object("2").value);
     assert!(check().contains(&format!(
-        "degraded: pool worker: MachineConfig {} of the second stage is not in the cluster",
+        "DEGRADED pool worker: MachineConfig {} of the second stage is not in the cluster",
         named("2")
     )));
     controller.kill();
@@ -476,5 +476,5 @@ async fn a_gateway_that_is_away_or_not_the_gateway_makes_and_removes_nothing() {
     assert!(get(&api, "1").is_some() && get(&api, "2").is_none());
     drop(gateway);
     let checked = String::from_utf8(controller.output("check").stdout).unwrap();
-    assert!(checked.contains("degraded: pool worker: https://api-int.example.com"), "{checked}");
+    assert!(checked.contains("DEGRADED pool worker: https://api-int.example.com"), "{checked}");
 }

@@ -108,6 +108,9 @@ impl Arguments {
                 part.name()
             );
         }
+        if settings.parts.contains(&Part::Approval) && !settings.has_workers() {
+            anyhow::bail!("--with approval: its pools are those of workers, and --pool names none; name one");
+        }
         let needs_ca = [Part::Pointers, Part::SecondStage].iter().any(|part| settings.parts.contains(part));
         if needs_ca && settings.parts.contains(&Part::McsCertificate) {
             output::tell(

@@ -115,7 +115,6 @@ key = \"{CONFIGURATION}/store/tls.key\"
 fn controller((namespace, host): (&Namespace, &Host), etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let mut text = format!(
         "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
-listen = \"[::]:8080\"
 state = \"/var/lib/attest-controller\"
 pools = \"{CONFIGURATION}/pools\"
 
@@ -261,6 +260,12 @@ ca = \"{ca}\"
 }
 
 impl InitialSettings {
+    /// Whether a pool is not the control plane's.
+    #[must_use]
+    pub fn has_workers(&self) -> bool {
+        !workers(&self.pools).is_empty()
+    }
+
     /// As ConfigMaps: `gateway.toml`, the pools, and `controller.toml` if a part is the controller's.
     ///
     /// # Errors

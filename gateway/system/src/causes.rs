@@ -5,13 +5,13 @@ use std::error::Error;
 /// An error with what caused it, each said once: reqwest's own text is only "error sending request".
 #[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+    let mut text = error.to_string().trim_end().to_owned();
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
+        let said = cause.to_string();
+        if !text.contains(said.trim_end()) {
             text.push_str(": ");
-            text.push_str(&cause_text);
+            text.push_str(said.trim_end());
         }
         source = cause.source();
     }

@@ -103,6 +103,10 @@ fn a_part_of_it_is_printed_alone_and_what_it_needs_has_to_be_said() {
     refused(&["--only", "settings"], "--host");
     // A controller in a pod of its own reaches no store of one host.
     refused(&["--only", "settings", "--host", "a.b", "--with", "approval"], "--with store");
+    let of_masters = [
+        "--only", "settings", "--host", "a.b", "--with", "store", "--with", "approval", "--pool", "master",
+    ];
+    refused(&of_masters, "--pool names none");
     refused(&["--only", "gateway", "--image", "attest-gateway:0.1.0"], "registry");
     refused(&["--only", "settings", "--host", "192.0.2.5"], "DNS name");
     refused(&["--only", "settings", "--host", "a.b", "--pool", "a/b"], "pool");

@@ -206,7 +206,7 @@ impl SecondStage {
                     .insert(object.name_any(), object.resource_version().unwrap_or_default());
                 Ok(true)
             }
-            Err(error) if status(&error) == Some(CONFLICT) => {
+            Err(error) if error.is_status(CONFLICT) => {
                 done.again = true;
                 Ok(false)
             }
@@ -257,8 +257,8 @@ impl SecondStage {
                 Ok(_) => {
                     done.removed.insert(name);
                 }
-                Err(error) if status(&error) == Some(CONFLICT) => done.again = true,
-                Err(error) if status(&error) == Some(NOT_FOUND) => {}
+                Err(error) if error.is_status(CONFLICT) => done.again = true,
+                Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -269,18 +269,6 @@ impl SecondStage {
 /// Objects of one page of a list of metadata, of which each has some kilobytes.
 const METADATA_PAGE_OBJECTS: u32 = 500;
 const CONFLICT: u16 = 409;
-const NOT_FOUND: u16 = 404;
-
-/// The status of an answer that was an error.
-fn status(error: &ClusterError) -> Option<u16> {
-    match error {
-        ClusterError::Api {
-            error: kube::Error::Api(status),
-            ..
-        } => Some(status.code),
-        _ => None,
-    }
-}
 
 /// The task that keeps the objects.
 pub(crate) struct Keeper {

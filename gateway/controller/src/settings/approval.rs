@@ -93,6 +93,14 @@ pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSetting
         let found = format!("{} pools", section.pools.len());
         return Err(("approval.pools", found, "1 to 100 pools whose machines are approved"));
     }
+    if let Some(pool) = section
+        .pools
+        .iter()
+        .enumerate()
+        .find_map(|(at, pool)| section.pools.iter().take(at).find(|other| *other == pool))
+    {
+        return Err(("approval.pools", format!("{pool:?} twice"), "each pool once"));
+    }
     if section.control_plane_pools.len() > NAMED_LIMIT {
         let found = format!("{} pools", section.control_plane_pools.len());
         return Err(("approval.control_plane_pools", found, "100 pools at most"));
@@ -152,6 +160,7 @@ mod tests {
         check("within_minutes = 0", "within_minutes is 0");
         check("within_minutes = 1441", "within_minutes is 1441");
         check("pools = []", "approval.pools is 0 pools");
+        check("pools = [\"a\", \"b\", \"a\"]", "approval.pools is \"a\" twice");
         check("requester = \"\"", "approval.requester is");
         check("requester = \"system:node:a\"", "approval.requester is");
         check("requester_groups = []", "approval.requester_groups is 0 groups");

@@ -61,7 +61,7 @@ pub enum LogFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
-    #[error("{path}: {source}; --config names the controller.toml")]
+    #[error("{path}: {source}; --config names a controller.toml")]
     Io { path: PathBuf, source: std::io::Error },
     /// The file is no TOML, or has unknown keys, or values of the wrong type.
     #[error("{path}: {}", source.to_string().trim_end())]

@@ -525,13 +525,13 @@ async fn check_says_which_rights_are_missing() {
         "nodes for approval",
         "machines for approval",
     ] {
-        assert!(said.contains(&format!("ok: cluster: its API tells of {what}\n")), "{said}");
+        assert!(said.contains(&format!("ok       cluster: its API tells of {what}\n")), "{said}");
     }
     let mut less = of_machines();
     less["rules"] = json!([]);
     site.api.put(less);
     let said = check(&site);
-    let line = said.lines().find(|line| line.starts_with("degraded")).unwrap_or_default();
+    let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
     assert!(line.contains("machines for approval") && line.contains("cannot list"), "{said}");
     // A role that lacks the rights to read a CSR whole and to list egress addresses.
     let mut less = rights().into_iter().find(|object| object["kind"] == "ClusterRole").unwrap();
@@ -541,12 +541,31 @@ async fn check_says_which_rights_are_missing() {
     verbs.unwrap().retain(|verb| verb != "get");
     site.api.put(less);
     let said = check(&site);
-    let line = said.lines().find(|line| line.starts_with("degraded")).unwrap_or_default();
+    let line = said.lines().find(|line| line.starts_with("DEGRADED")).unwrap_or_default();
     assert!(
         line.contains("certificate signing requests") && line.contains("cannot get"),
         "{said}"
     );
     assert!(said.contains("egress IPs"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_which_pools_cannot_be_read_or_are_not_there() {
+    let site = Site::with("[approval]\nenabled = true\npools = [\"worker\", \"workers\"]");
+    let folder = site.controller.path("pools");
+    let unknown = format!("DEGRADED approval.pools names workers, and {} has no such pool\n", folder.display());
+    let said = check(&site);
+    assert!(said.contains(&unknown), "{said}");
+    site.controller.pool("infra", "[");
+    let output = site.controller.output("check");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let line = said.lines().find(|line| line.starts_with("ERROR    ")).unwrap_or_default();
+    assert!(!output.status.success() && line.contains("infra/pool.toml"), "{said}");
+    // Each cause stands in it once.
+    let output = site.controller.output("serve");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{said}");
+    assert_eq!(said.matches("infra/pool.toml").count(), 1, "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ const TOO_MANY_REQUESTS: u16 = 429;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// This is no pod, or one without a service account.
-    #[error("no service account of a pod: {0}")]
+    #[error("no service account of a pod: {}; outside of a pod, cluster.api names a kubeconfig", with_causes(.0))]
     InCluster(InClusterError),
     /// The kubeconfig cannot be used.
     #[error("{path}: {}", with_causes(.error))]

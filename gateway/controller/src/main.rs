@@ -24,7 +24,7 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 
-/// Approves the CSRs of kubelets whose machines have attested to an attest-gateway with the same store, and renews the pointers of machine sets.
+/// Approves the CSRs of kubelets whose machines have attested to an attest-gateway with the same store, renews the pointers of machine sets, and makes the MachineConfigs of the second stage.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -116,6 +116,11 @@ fn print_pointers(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
         false => write!(output, "{report}"),
     }
     .context("standard output")?;
+    anyhow::ensure!(
+        !report.is_empty(),
+        "no machine set is in namespace {}, which is cluster.machine_namespace in controller.toml",
+        settings.machine_namespace
+    );
     let lacking = report.lacking();
     if lacking.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -68,7 +68,7 @@ impl Cluster {
         let api = Kubernetes::start();
         let rules = json!([
             {"apiGroups": ["machine.openshift.io"], "resources": ["machinesets", "controlplanemachinesets"], "verbs": ["list"]},
-            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"], "resourceNames": ["worker-user-data", "worker-user-data-managed", "other"]},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"], "resourceNames": ["worker-user-data", "worker-user-data-managed", "other", "compressed"]},
         ]);
         api.grant(NAMESPACE, ACCOUNT, &rules);
         let controller = Controller::new(&api.kubeconfig(&api.token(NAMESPACE, ACCOUNT)), SETTINGS);
@@ -220,6 +220,11 @@ async fn what_is_not_the_gateways_is_left_and_said_once() {
         json!({"ignition": {"version": "3.2.0", "config": {"merge": [{"source": "https://other.example.com:22623/config/worker"}]}}});
     cluster.api.put(machine_set("b-other", "other"));
     cluster.api.put(secret("other", other.to_string().as_bytes()));
+    // Ignition reads such a CA, and whether it is ours is not known here.
+    let mut compressed: Value = serde_json::from_slice(&cluster.written(&[&cluster.old])).unwrap();
+    compressed["ignition"]["security"]["tls"]["certificateAuthorities"][0]["compression"] = json!("gzip");
+    cluster.api.put(machine_set("e-compressed", "compressed"));
+    cluster.api.put(secret("compressed", compressed.to_string().as_bytes()));
     cluster.api.put(machine_set("c-managed", "worker-user-data-managed"));
     cluster
         .api
@@ -234,6 +239,9 @@ async fn what_is_not_the_gateways_is_left_and_said_once() {
     cluster
         .controller
         .line(|line| line.contains("/worker-user-data-managed: its pointer is left") && line.contains("Operator writes it"));
+    cluster
+        .controller
+        .line(|line| line.contains("/compressed: its pointer is not renewed: a CA in it is of no use"));
     cluster.wait_written();
     assert_eq!(
         (cluster.pointer("other"), cluster.pointer("worker-user-data-managed")),
@@ -242,7 +250,7 @@ async fn what_is_not_the_gateways_is_left_and_said_once() {
     // The operator's own lacks the newest CA, and is in the way; the other one leads elsewhere.
     let said = cluster.in_the_way();
     assert!(
-        said.contains("c-managed") && !said.contains("b-other") && !said.contains("a-worker"),
+        said.contains("c-managed") && said.contains("e-compressed") && !said.contains("b-other") && !said.contains("a-worker"),
         "{said}"
     );
     let writes = cluster.api.asked().iter().filter(|asked| asked.verb == "patch").count();
@@ -260,6 +268,10 @@ async fn without_the_api_nothing_is_known() {
         .line(|line| line.contains("the pointers of machine sets cannot be looked at"));
     let (table, complaint) = cluster.report();
     assert!(table.is_empty() && complaint.unwrap().contains("cluster: "), "{table}");
+    // A namespace with a typing error has none, too.
+    cluster.api.recover();
+    cluster.api.remove("machinesets", MACHINES, "a-worker");
+    assert!(cluster.in_the_way().contains("no machine set is in namespace"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

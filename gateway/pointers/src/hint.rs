@@ -9,6 +9,15 @@ pub const AUTHORITIES_LIMIT: usize = 8;
 /// Hexadecimal digits of a fingerprint in a pointer, as [`Fingerprint::short`] gives them.
 const FINGERPRINT_LENGTH_DIGITS: usize = 16;
 
+/// The query by which a pointer says that it carries these CAs; `None` of more than a gateway reads.
+#[must_use]
+pub fn hint(authorities: &[Fingerprint]) -> Option<String> {
+    let shorts: Vec<String> = authorities.iter().map(Fingerprint::short).collect();
+    (1..=AUTHORITIES_LIMIT)
+        .contains(&shorts.len())
+        .then(|| format!("{PARAMETER}={}", shorts.join(",")))
+}
+
 /// What the pointer says in a request's query of the CAs that it carries: of those in `bundle`, in its order. `None` if it says nothing,
 /// or nothing that can be read.
 #[must_use]

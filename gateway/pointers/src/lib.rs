@@ -11,7 +11,7 @@ pub use acceptance::{NotAccepted, accepts};
 use attest_certificates::{Certificate, Fingerprint};
 use attest_ignition::SpecVersion;
 use data_encoding::BASE64;
-pub use hint::{AUTHORITIES_LIMIT, PARAMETER, said};
+pub use hint::{AUTHORITIES_LIMIT, PARAMETER, hint, said};
 pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
 pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
@@ -110,14 +110,8 @@ impl Pointer<'_> {
             return Err(refused());
         }
         let mut source = base.join(&format!("{PATH}{}", self.pool)).map_err(|_| refused())?;
-        let authorities: Vec<String> = distinct(self.authorities)
-            .iter()
-            .map(|authority| authority.fingerprint.short())
-            .collect();
-        // Of more, the gateway would read none.
-        if (1..=AUTHORITIES_LIMIT).contains(&authorities.len()) {
-            source.set_query(Some(&format!("{PARAMETER}={}", authorities.join(","))));
-        }
+        let authorities: Vec<Fingerprint> = distinct(self.authorities).iter().map(|authority| authority.fingerprint).collect();
+        source.set_query(hint(&authorities).as_deref());
         Ok(source)
     }
 }

@@ -48,6 +48,11 @@ pub enum NotRenewed {
     /// It may be for something else.
     #[error("it carries the CA {0}, which is none of this gateway's")]
     Foreign(Fingerprint),
+    /// The CAs that are known here are older than the pointer.
+    #[error(
+        "it carries the CA {0}, which is newer than all that pointers carry now as far as is known here: take pointers.authorities from where the gateway has it"
+    )]
+    Newer(Fingerprint),
     #[error("a CA in it is of no use: {0}")]
     Broken(String),
 }
@@ -55,7 +60,7 @@ pub enum NotRenewed {
 /// Whether a pointer that is this gateway's lacks something, and what it has to be.
 ///
 /// A CA is taken out only if it is known to be this gateway's: because it is one now, or because the pointer's own hint names it, which only a gateway writes. So is the
-/// last CA before the first rotation, which is there still.
+/// last CA before the first rotation, which is there still. And it is older than those that are known here: a copy of them may be an old one.
 ///
 /// # Errors
 /// [`NotRenewed`]: it is not this gateway's to change.
@@ -87,6 +92,13 @@ pub fn renewed(user_data: &[u8], ours: Ours<'_>) -> Result<Renewal, NotRenewed> 
     let foreign = carried.iter().find(|ca| !wanted.contains(ca) && !hint.contains(&ca.short()));
     if let Some(foreign) = foreign {
         return Err(NotRenewed::Foreign(*foreign));
+    }
+    let newest = ours.authorities.iter().map(|ca| ca.not_before).max();
+    let newer = reading
+        .certificates()
+        .find(|ca| !wanted.contains(&ca.fingerprint) && Some(ca.not_before) > newest);
+    if let Some(newer) = newer {
+        return Err(NotRenewed::Newer(newer.fingerprint));
     }
     let source = with_hint(url, &wanted);
     let written = written(user_data, &source, &trusted(ours.authorities));
@@ -127,11 +139,7 @@ fn with_hint(url: &Url, authorities: &[Fingerprint]) -> Url {
         .filter(|part| !part.is_empty() && !is_hint(part))
         .map(str::to_owned)
         .collect();
-    // Of more, the gateway would read none.
-    if authorities.len() <= AUTHORITIES_LIMIT {
-        let shorts: Vec<String> = authorities.iter().map(Fingerprint::short).collect();
-        parts.push(format!("{PARAMETER}={}", shorts.join(",")));
-    }
+    parts.extend(super::hint(authorities));
     source.set_query((!parts.is_empty()).then(|| parts.join("&")).as_deref());
     source
 }

@@ -198,6 +198,7 @@ fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (State, Option<Zeroizi
             (State::Left(why, carried()), None)
         }
         Ok(Renewal::Renewed(text)) => (State::Behind(carried()), Some(text)),
+        Err(NotRenewed::Broken(why)) => (State::Unread(format!("a CA in it is of no use: {why}")), None),
         Err(NotRenewed::Reading(error)) => (State::Left(error.to_string(), Vec::new()), None),
         Err(error) => (State::Left(error.to_string(), carried()), None),
     }
@@ -314,6 +315,7 @@ impl Keeper {
                 self.store.tell(self.act(name, carried, here)).await?;
                 Ok(None)
             }
+            (State::Unread(why), _) => Ok(Some(format!("its pointer is not renewed: {why}"))),
             (State::Left(reason, _), _) => Ok(Some(format!("its pointer is left as it is: {reason}"))),
             _ => Ok(None),
         }

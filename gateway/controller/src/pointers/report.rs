@@ -46,6 +46,12 @@ pub async fn report(settings: &Settings, clock: Clock) -> Result<Report, ReportE
 }
 
 impl Report {
+    /// Whether there is no machine set.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Returns the machine sets whose machines may refuse a certificate that only the newest CA has signed.
     #[must_use]
     pub fn lacking(&self) -> Vec<String> {

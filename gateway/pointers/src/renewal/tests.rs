@@ -17,8 +17,14 @@ struct Authority {
 
 impl Authority {
     fn new(name: &str) -> Self {
+        Self::since(name, 2000)
+    }
+
+    /// Valid from the beginning of this year.
+    fn since(name: &str, year: i32) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.not_before = rcgen::date_time_ymd(year, 1, 1);
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = Certificate::parse(params.self_signed(&key).unwrap().der().clone()).unwrap();
@@ -99,6 +105,16 @@ fn each_step_of_a_rotation_is_written() {
         let last = fixture.renewed(&both, &[new]).unwrap().unwrap();
         assert_eq!(last, fixture.written(&[new], token));
     }
+}
+
+#[test]
+fn an_old_copy_of_the_cas_takes_no_newer_one_out() {
+    let fixture = Fixture::new();
+    let (old, new) = (&fixture.old, Authority::since("newer", 2030));
+    let both = fixture.written(&[old, &new], None);
+    assert_eq!(fixture.renewed(&both, &[old]), Err(NotRenewed::Newer(new.certificate.fingerprint)));
+    // One that is older was retired.
+    assert!(fixture.renewed(&both, &[&new]).unwrap().is_some());
 }
 
 #[test]

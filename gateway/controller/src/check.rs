@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attest_cluster_api::Cluster;
+use attest_ignition::machine_config::second_stage::Object;
 use attest_store::AnyStore;
 use attest_system::causes::with_causes;
 use attest_system::clock::Clock;
@@ -89,26 +90,31 @@ async fn second_stage(cluster: &Cluster, settings: &SecondStageSettings, of: &Se
     }
     let source = Source::new(settings.clone(), of.pointers.authorities.clone());
     for (pool, machine_config_pool) in pools {
-        let object = match source.object(&pool, &machine_config_pool).await {
-            Ok(object) => object,
-            Err(error) => {
-                findings.push(Finding::Degraded(format!("pool {pool}: {error}")));
-                continue;
+        match source.objects(&pool, &machine_config_pool).await {
+            Ok(objects) => {
+                for object in objects {
+                    findings.push(of_object(cluster, &pool, &object).await);
+                }
             }
-        };
-        let name = &object.name;
-        findings.push(match there(cluster, &object).await {
-            Ok(There::Well) => Finding::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
-            Ok(There::Missing) => Finding::Degraded(format!(
-                "pool {pool}: MachineConfig {name} of the second stage is not in the cluster: a controller that leads makes it, and until then nodes that get the pre-approved config wait for it"
-            )),
-            Ok(There::Otherwise) => Finding::Degraded(format!(
-                "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a controller that leads puts it back if it was made by one"
-            )),
-            Err(error) => Finding::Degraded(format!(
-                "cluster: {error}; whether the MachineConfigs of the second stage are there is not known"
-            )),
-        });
+            Err(error) => findings.push(Finding::Degraded(format!("pool {pool}: {error}"))),
+        }
+    }
+}
+
+/// Looks for one object.
+async fn of_object(cluster: &Cluster, pool: &str, object: &Object) -> Finding {
+    let name = &object.name;
+    match there(cluster, object).await {
+        Ok(There::Well) => Finding::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
+        Ok(There::Missing) => Finding::Degraded(format!(
+            "pool {pool}: MachineConfig {name} of the second stage is not in the cluster: a controller that leads makes it, and until then nodes that get the pre-approved config wait for it"
+        )),
+        Ok(There::Otherwise) => Finding::Degraded(format!(
+            "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a controller that leads puts it back if it was made of that config"
+        )),
+        Err(error) => Finding::Degraded(format!(
+            "cluster: {error}; whether the MachineConfigs of the second stage are there is not known"
+        )),
     }
 }
 

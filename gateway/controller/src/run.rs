@@ -185,6 +185,8 @@ async fn lead(mut candidate: Candidate, metrics: &Metrics, act: impl AsyncFn(), 
             () = act() => None,
         };
         metrics.leads(false);
+        // Who leads now says it.
+        metrics.second_stage_missing(false);
         match lost {
             Some(lost) => tracing::warn!("lease lost: {lost}"),
             None => break,

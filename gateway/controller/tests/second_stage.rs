@@ -9,7 +9,7 @@ use attest_cluster_api::Cluster;
 use attest_controller::second_stage::{Done, SecondStage, Source};
 use attest_controller::settings::SecondStageSettings;
 use attest_ignition::machine_config::appended::CONTENT;
-use attest_ignition::machine_config::second_stage::{LABELS, Object};
+use attest_ignition::machine_config::second_stage::{LABELS, Object, SPEC_DIGEST};
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use attest_system::clock::{Clock, rfc3339};
 use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
@@ -81,15 +81,14 @@ fn machine_config(name: &str, file: &str, labelled: bool) -> Value {
 }
 
 fn named(hash: &str) -> String {
-    format!("rendered-worker-pre-approved-{hash}")
+    format!("rendered-worker-pre-approved-{hash:0>32}")
 }
 
 /// What the config of a pool comes to.
 fn object(hash: &str) -> Object {
     let name = named(hash);
-    let value = machine_config(&name, &format!("/etc/{hash}"), true);
-    let pool = "worker".to_owned();
-    Object { name, pool, value }
+    let content = machine_config(&name, &format!("/etc/{hash}"), false).to_string();
+    Object::of(content.as_bytes(), "worker").unwrap()
 }
 
 fn days_ago(days: u64) -> String {
@@ -100,7 +99,7 @@ fn days_ago(days: u64) -> String {
 /// One that was served last so many days ago.
 fn served(api: &Kubernetes, hash: &str, days: u64) {
     let mut object = object(hash).value;
-    object["metadata"]["annotations"] = json!({SERVED_AT: days_ago(days)});
+    object["metadata"]["annotations"][SERVED_AT] = days_ago(days).into();
     api.put(object);
 }
 
@@ -139,7 +138,11 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
     // Nothing is fetched or written as long as nobody changes it.
     asked.api.forget_asked();
     assert_eq!(second_stage.look_after(&wanted).await.unwrap(), Done::default());
-    assert_eq!(asked.api.asked().len(), 1);
+    let heard: Vec<_> = asked.api.asked().into_iter().map(|asked| (asked.verb, asked.resource)).collect();
+    assert_eq!(
+        heard,
+        [("list", KIND), ("get", "machineconfigpools")].map(|(verb, of)| (verb, of.to_owned()))
+    );
     // Another controller, or this one after a restart, finds it as it is.
     assert_eq!(of(&asked).look_after(&wanted).await.unwrap(), Done::default());
     assert_eq!(get(&asked.api, "1").unwrap(), made);
@@ -157,14 +160,15 @@ async fn what_others_change_or_remove_is_put_back() {
         change(&mut object);
         asked.api.put(object);
     };
-    let changes: [&dyn Fn(&mut Value); 7] = [
+    let changes: [&dyn Fn(&mut Value); 8] = [
         &|object| object["spec"]["config"]["storage"]["files"][0]["path"] = json!("/etc/x"),
         &|object| object["spec"]["fips"] = json!(true),
         &|object| object["spec"]["kernelArguments"] = json!(["x"]),
         &|object| drop(object["spec"].as_object_mut().unwrap().remove("fips")),
         &|object| object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1"}]),
-        &|object| object["metadata"]["annotations"] = json!({SERVED_AT: days_ago(1)}),
-        &|object| object["metadata"]["annotations"] = json!({SERVED_AT: "yesterday"}),
+        &|object| object["metadata"]["annotations"][SERVED_AT] = days_ago(1).into(),
+        &|object| object["metadata"]["annotations"][SERVED_AT] = "yesterday".into(),
+        &|object| drop(object["metadata"]["annotations"].as_object_mut().unwrap().remove(SPEC_DIGEST)),
     ];
     for change in changes {
         changed(change);
@@ -251,6 +255,54 @@ async fn what_no_controller_has_made_is_not_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
+    let asked = Asked::with(&rules()).await;
+    let mut second_stage = of(&asked);
+    let wanted = [object("1")];
+    second_stage.look_after(&wanted).await.unwrap();
+    let made = get(&asked.api, "1").unwrap();
+    // A gateway that was taken over serves its own config under the name that another one's nodes have.
+    let mut content = wanted[0].value.clone();
+    content["spec"]["osImageURL"] = json!("registry.example.com/evil@sha256:1");
+    let other = Object::of(content.to_string().as_bytes(), "worker").unwrap();
+    for wanted in [vec![other.clone()], vec![other.clone(), wanted[0].clone(), object("2")]] {
+        for second_stage in [&mut second_stage, &mut of(&asked)] {
+            let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
+            assert!(error.contains(&named("1")) && error.contains("stays as it is"), "{error}");
+            assert_eq!(get(&asked.api, "1").unwrap(), made);
+        }
+    }
+    // It is in no other object's way, and what somebody else has changed is put back.
+    assert!(get(&asked.api, "2").is_some());
+    let mut changed = made.clone();
+    changed["spec"]["osImageURL"] = json!("registry.example.com/evil@sha256:1");
+    asked.api.put(changed);
+    assert_eq!(names(&second_stage.look_after(&wanted).await.unwrap().written), [named("1")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_than_its_pools_share() {
+    let asked = Asked::with(&rules()).await;
+    for number in 0..98 {
+        served(&asked.api, &format!("{number:x}"), 1);
+    }
+    let mut second_stage = of(&asked);
+    let new = ["a1", "a2", "a3", "a4"].map(object);
+    let error = second_stage.look_after(&new).await.unwrap_err().to_string();
+    assert!(error.contains("the pool has 100"), "{error}");
+    let made = new.iter().filter(|object| asked.api.get(KIND, "", &object.name).is_some()).count();
+    assert_eq!(made, 2);
+    // Another pool's are none of its share, and what is there is looked after.
+    let content = machine_config(&named("b1").replace("worker", "infra"), "/etc/1", false).to_string();
+    let of_infra = Object::of(content.as_bytes(), "infra").unwrap();
+    let done = second_stage.look_after(&[object("0"), of_infra.clone()]).await.unwrap();
+    assert_eq!(
+        (names(&done.made), names(&done.written)),
+        (vec![of_infra.name.as_str()], vec![named("0").as_str()])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn leaders_that_overlap_come_to_one_state() {
     let asked = Asked::with(&rules()).await;
     let mut leaders: Vec<SecondStage> = (0..4).map(|_| of(&asked)).collect();
@@ -291,8 +343,10 @@ async fn each_right_is_needed_and_its_lack_is_said() {
         (error, asked)
     };
     for (group, verb) in [(0, "list"), (0, "get"), (0, "update"), (0, "create"), (1, "get")] {
-        let (error, _) = lacking(group, verb).await;
+        let (error, asked) = lacking(group, verb).await;
         assert!(error.contains(verb), "{error}");
+        // What the API refuses of one object holds up no other.
+        assert_eq!(get(&asked.api, "new").is_some(), verb == "update", "{verb}");
     }
     // Without knowing what nodes go by, nothing is removed.
     for (group, verb) in [(2, "list"), (0, "delete")] {
@@ -375,15 +429,23 @@ async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
     let wanted = object("1");
     let gateway = Gateway::start(folder.path(), wanted.value.clone());
     let source = Source::new(gateway.settings(), folder.path().join("mcs-ca.crt"));
-    assert_eq!(source.object("worker", "worker").await.unwrap(), wanted);
-    assert_eq!(source.object("worker", "own").await.unwrap().pool, "own");
-    let refused = async |pool: &str| source.object(pool, pool).await.unwrap_err().to_string();
+    assert_eq!(source.objects("worker", "worker").await.unwrap(), vec![wanted.clone()]);
+    assert_eq!(source.objects("worker", "own").await.unwrap()[0].pool, "own");
+    let refused = async |pool: &str| source.objects(pool, pool).await.unwrap_err().to_string();
     assert!(refused("infra").await.contains("status 500"));
     // A name of the operator's, of another pool's, and none.
-    for name in ["rendered-worker-1", "rendered-infra-pre-approved-1", "99-worker", ""] {
+    let of_infra = named("1").replace("worker", "infra");
+    for name in ["rendered-worker-1", &of_infra, "99-worker", ""] {
         gateway.serves(machine_config(name, "/etc/1", false));
         assert!(refused("worker").await.contains("is not the name"), "{name}");
     }
+    gateway.serves(machine_config(&"x".repeat(1_000_000), "/etc/1", false));
+    assert!(refused("worker").await.len() < 500);
+    // Few bytes that would take much memory.
+    let mut large = wanted.value.clone();
+    large["spec"]["kernelArguments"] = vec![json!(0); 200_001].into();
+    gateway.serves(large);
+    assert!(refused("worker").await.contains("200000 values"));
     gateway.serves(json!("x"));
     assert!(!refused("worker").await.is_empty());
     gateway.serves(wanted.value.clone());
@@ -393,12 +455,27 @@ async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
         ..gateway.settings()
     };
     let elsewhere = Source::new(elsewhere, folder.path().join("mcs-ca.crt"));
-    assert!(elsewhere.object("worker", "worker").await.is_err());
+    assert!(elsewhere.objects("worker", "worker").await.is_err());
     let other = tempfile::tempdir().unwrap();
     certificates(other.path());
     let untrusted = Source::new(gateway.settings(), other.path().join("mcs-ca.crt"));
-    assert!(untrusted.object("worker", "worker").await.is_err());
-    assert!(source.object("worker", "worker").await.is_ok());
+    assert!(untrusted.objects("worker", "worker").await.is_err());
+    assert!(source.objects("worker", "worker").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_gateway_is_asked_and_one_that_is_away_is_in_no_others_way() {
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let [one, same, other, away] = ["1", "1", "2", "3"].map(|hash| Gateway::start(folder.path(), object(hash).value));
+    let source = Source::new(one.settings(), folder.path().join("mcs-ca.crt"));
+    let at = [&one, &same, &away, &other].map(|gateway| Some(gateway.server.address()));
+    drop(away);
+    let found = source.objects_at(&at, "worker", "worker").await.unwrap();
+    assert_eq!(found, [object("1"), object("2")]);
+    let error = source.objects_at(&at[2..3], "worker", "worker").await.unwrap_err().to_string();
+    assert!(error.starts_with("https://api-int.example.com:22623/config/worker: "), "{error}");
 }
 
 /// A controller whose pool worker has a second stage.
@@ -466,7 +543,7 @@ async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
 async fn a_gateway_that_is_away_or_not_the_gateway_makes_and_removes_nothing() {
     let api = Kubernetes::start();
     api.grant(NAMESPACE, ACCOUNT, &rules());
-    served(&api, "1", 1);
+    served(&api, "1", 31);
     let (mut controller, gateway) = controller(&api, |folder| Gateway::start(folder, object("2").value));
     // Its CA is another one.
     certificates(&controller.path(""));

@@ -134,7 +134,21 @@ async fn by_controller(gateway: &Gateway) -> Value {
         address: None,
     };
     let source = attest_controller::second_stage::Source::new(settings, gateway.path("tls/mcs-ca.crt"));
-    source.object(POOL, POOL).await.unwrap().value
+    let [object] = source.objects(POOL, POOL).await.unwrap().try_into().unwrap();
+    object.value
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_is_no_client_that_a_change_of_the_ca_waits_for() {
+    let (mut gateway, _) = gateway("", "", &[]);
+    gateway.command(&["ca", "introduce"]);
+    gateway.run();
+    by_controller(&gateway).await;
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let said = gateway.command(&["ca", "status"]);
+    assert!(said.contains("127.0.0.1") && said.contains("`ca switch`, safe"), "{said}");
+    gateway.command(&["ca", "switch"]);
 }
 
 fn warnings(gateway: &Gateway) -> Vec<String> {
@@ -168,7 +182,9 @@ async fn a_node_with_the_pre_approved_config_is_taken_over_and_moved() {
             assert_eq!(node.disk.get(path), Some(file), "{path}");
         }
         let mut content = node.json("/etc/mcs-machine-config-content.json").unwrap();
-        content["metadata"]["labels"] = object["metadata"]["labels"].clone();
+        for of_cluster in ["labels", "annotations"] {
+            content["metadata"][of_cluster] = object["metadata"][of_cluster].clone();
+        }
         assert_eq!(content, object, "{version}");
         assert_eq!(node.json(ENCAPSULATED).unwrap()["metadata"]["name"], name);
 

@@ -1,8 +1,8 @@
 //! The MachineConfigs by which machine-config-daemon takes over nodes that have a pre-approved config: made in the cluster, and kept there for as long as a
 //! node may go by them (`docs/second-stage.md`).
 //!
-//! The controller makes of a pool what the gateway gives to its nodes: it fetches the pre-approved config as an unauthenticated client ([`Source`]). So it
-//! needs no source of configs, and no credential.
+//! The controller makes of a pool what the gateways give to its nodes: it fetches the pre-approved config as an unauthenticated client ([`Source`]). So it
+//! needs no source of configs, and no credential. What a gateway says is believed for a name that no object has yet, and for no other.
 
 mod source;
 mod there;
@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::resources::{machine_config_pools, machine_configs};
 use attest_cluster_api::{Cause, Cluster, ClusterError};
-use attest_ignition::machine_config::second_stage::{LABELS, Object};
+use attest_ignition::machine_config::second_stage::{LABELS, Object, SPEC_DIGEST};
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
+use serde_json::Value;
 pub use source::{Source, SourceError};
 pub use there::{There, there};
 use time::OffsetDateTime;
@@ -42,6 +43,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Most objects for one pool. A gateway that gives another config each time fills no more of the API.
+const OBJECTS_LIMIT: usize = 100;
 /// The annotations of a node that name the MachineConfigs which its daemon needs.
 const OF_NODES: [&str; 2] = [
     "machineconfiguration.openshift.io/currentConfig",
@@ -58,6 +61,15 @@ pub enum SecondStageError {
         "MachineConfig {name} is there, says something else than the config that nodes get, and is not labelled as one of the second stage: remove it"
     )]
     Foreign { name: String },
+    /// What a gateway serves under the name of an object is not what that was made of.
+    #[error(
+        "MachineConfig {name} was made of another config than a gateway serves under its name now: it stays as it is; see what each gateway has of the pool"
+    )]
+    Ambiguous { name: String },
+    #[error(
+        "MachineConfig {name} is not made: the pool has {OBJECTS_LIMIT} of the second stage, of configs that were served in the last 30 days"
+    )]
+    TooMany { name: String },
     /// The content is no object.
     #[error("MachineConfig {name}: {problem}")]
     NotAnObject { name: String, problem: String },
@@ -98,23 +110,7 @@ impl SecondStage {
     /// [`SecondStageError`]; what was done until then is done.
     pub async fn look_after(&mut self, wanted: &[Object]) -> Result<Done, SecondStageError> {
         let mut done = Done::default();
-        let labels: Vec<String> = LABELS.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let ours = ListParams::default().labels(&labels.join(","));
-        let metas: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.cluster.client(), &machine_configs());
-        let there = self.cluster.list("MachineConfigs of the second stage", &metas, &ours).await?;
-        let mut wrong = None;
-        for object in wanted {
-            let found = there.iter().find(|found| found.name_any() == object.name);
-            if found.is_some_and(|found| self.is_well(found)) {
-                continue;
-            }
-            match self.put(object, &mut done).await {
-                Ok(()) => {}
-                // It would not answer for the others either.
-                Err(error @ SecondStageError::Cluster(_)) => return Err(error),
-                Err(error) => wrong = wrong.or(Some(error)),
-            }
-        }
+        let there = self.make(wanted, &mut done).await?;
         let is_wanted = |name: &str| wanted.iter().any(|object| object.name == name);
         let superseded: Vec<_> = there
             .into_iter()
@@ -123,7 +119,50 @@ impl SecondStage {
         if !superseded.is_empty() {
             self.remove(&superseded, &mut done).await?;
         }
-        wrong.map_or(Ok(done), Err)
+        Ok(done)
+    }
+
+    /// As [`SecondStage::look_after`] where it is not known what else is served: nothing is removed. Returns what was there.
+    ///
+    /// # Errors
+    /// Likewise.
+    async fn make(&mut self, wanted: &[Object], done: &mut Done) -> Result<Vec<PartialObjectMeta<DynamicObject>>, SecondStageError> {
+        let labels: Vec<String> = LABELS.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let ours = ListParams::default().labels(&labels.join(","));
+        let metas: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.cluster.client(), &machine_configs());
+        let there = self.cluster.list("MachineConfigs of the second stage", &metas, &ours).await?;
+        let mut wrong = None;
+        for object in wanted {
+            match self.make_one(object, &there, done).await {
+                Ok(()) => {}
+                // It would not answer for the others either.
+                Err(SecondStageError::Cluster(error)) if error.cause().concerns_all() => return Err(error.into()),
+                Err(error) => wrong = wrong.or(Some(error)),
+            }
+        }
+        wrong.map_or(Ok(there), Err)
+    }
+
+    async fn make_one(
+        &mut self,
+        wanted: &Object,
+        there: &[PartialObjectMeta<DynamicObject>],
+        done: &mut Done,
+    ) -> Result<(), SecondStageError> {
+        let owners = self.owner(&wanted.pool).await?.map(|owner| vec![owner]);
+        let found = there.iter().find(|found| found.name_any() == wanted.name);
+        let of_wanted = |found: &PartialObjectMeta<DynamicObject>| {
+            found.annotations().get(SPEC_DIGEST).map(String::as_str) == digest(&wanted.value) && found.metadata.owner_references == owners
+        };
+        if found.is_some_and(|found| self.is_well(found) && of_wanted(found)) {
+            return Ok(());
+        }
+        let family = wanted.name.rsplit_once('-').map_or("", |(family, _)| family);
+        let of_pool = there.iter().filter(|found| found.name_any().starts_with(family)).count();
+        if found.is_none() && of_pool + done.made.len() >= OBJECTS_LIMIT {
+            return Err(SecondStageError::TooMany { name: wanted.name.clone() });
+        }
+        self.put(wanted, owners, done).await
     }
 
     fn machine_configs(&self) -> Api<DynamicObject> {
@@ -149,7 +188,7 @@ impl SecondStage {
         Some(Duration::from_secs(self.clock.now().as_secs().saturating_sub(said)))
     }
 
-    async fn put(&mut self, wanted: &Object, done: &mut Done) -> Result<(), SecondStageError> {
+    async fn put(&mut self, wanted: &Object, owners: Option<Vec<OwnerReference>>, done: &mut Done) -> Result<(), SecondStageError> {
         let api = self.machine_configs();
         let name = &wanted.name;
         let wrong = |error: serde_json::Error| SecondStageError::NotAnObject {
@@ -157,7 +196,7 @@ impl SecondStage {
             problem: error.to_string(),
         };
         let mut object: DynamicObject = serde_json::from_value(wanted.value.clone()).map_err(wrong)?;
-        object.metadata.owner_references = self.owner(&wanted.pool).await?.map(|owner| vec![owner]);
+        object.metadata.owner_references = owners;
         let now = rfc3339(self.clock.now().as_secs());
         object.annotations_mut().insert(SERVED_AT.to_owned(), now);
         let found = self.cluster.ask("a MachineConfig of the second stage", api.get_opt(name)).await?;
@@ -181,8 +220,12 @@ impl SecondStage {
                 Err(SecondStageError::Foreign { name: name.clone() })
             };
         }
+        let as_made = found.annotations().get(SPEC_DIGEST).map(String::as_str) == digest(&wanted.value);
+        if !as_wanted && !as_made {
+            return Err(SecondStageError::Ambiguous { name: name.clone() });
+        }
         let owned = found.metadata.owner_references == object.metadata.owner_references;
-        if as_wanted && owned && self.age(&found).is_some_and(|age| age < SAY_EVERY) {
+        if as_wanted && as_made && owned && self.age(&found).is_some_and(|age| age < SAY_EVERY) {
             self.verified.insert(name.clone(), found.resource_version().unwrap_or_default());
             return Ok(());
         }
@@ -266,6 +309,11 @@ impl SecondStage {
     }
 }
 
+/// What an object's `spec` was served as.
+fn digest(object: &Value) -> Option<&str> {
+    object.pointer("/metadata/annotations")?.get(SPEC_DIGEST)?.as_str()
+}
+
 /// Objects of one page of a list of metadata, of which each has some kilobytes.
 const METADATA_PAGE_OBJECTS: u32 = 500;
 const CONFLICT: u16 = 409;
@@ -302,8 +350,7 @@ impl Keeper {
     /// Keeps them for as long as it is polled.
     pub(crate) async fn run(&self) {
         let mut second_stage = SecondStage::new(Arc::clone(&self.cluster), self.clock);
-        let mut objects: BTreeMap<String, Object> = BTreeMap::new();
-        let mut served = BTreeMap::new();
+        let mut served = None;
         let mut due = Instant::now();
         let mut failures = FailureLog::default();
         let mut every = tokio::time::interval(LOOK_EVERY);
@@ -311,8 +358,8 @@ impl Keeper {
         loop {
             every.tick().await;
             let pools = (self.pools)();
-            if pools != served {
-                served.clone_from(&pools);
+            if served.as_ref() != Some(&pools) {
+                served = Some(pools.clone());
                 due = Instant::now();
                 self.metrics.second_stage_missing(!pools.is_empty());
             }
@@ -320,7 +367,7 @@ impl Keeper {
             if pools.is_empty() || Instant::now() < due {
                 continue;
             }
-            let passed = self.pass(&mut second_stage, &pools, &mut objects).await;
+            let passed = self.pass(&mut second_stage, &pools).await;
             let wait = match &passed {
                 Ok(Done { again: false, .. }) => CHECK_EVERY,
                 Ok(Done { again: true, .. }) => LOOK_EVERY,
@@ -346,39 +393,25 @@ impl Keeper {
         }
     }
 
-    /// Fetches what is served, and looks after it. A pool whose config cannot be fetched keeps the object that is known, and is in no other's way.
-    async fn pass(
-        &self,
-        second_stage: &mut SecondStage,
-        pools: &BTreeMap<String, String>,
-        objects: &mut BTreeMap<String, Object>,
-    ) -> Result<Done, PassError> {
-        objects.retain(|pool, _| pools.contains_key(pool));
-        let mut failed = None;
+    /// Fetches what is served, and looks after it. A pool whose config cannot be fetched is in no other's way; what is there stays then, as it is.
+    async fn pass(&self, second_stage: &mut SecondStage, pools: &BTreeMap<String, String>) -> Result<Done, PassError> {
+        let (mut wanted, mut failed) = (Vec::new(), None);
         for (pool, machine_config_pool) in pools {
-            match self.source.object(pool, machine_config_pool).await {
-                Ok(object) => {
-                    objects.insert(pool.clone(), object);
-                }
+            match self.source.objects(pool, machine_config_pool).await {
+                Ok(objects) => wanted.extend(objects),
                 Err(source) => {
-                    failed = failed.or_else(|| {
-                        Some(PassError::Source {
-                            pool: pool.clone(),
-                            source,
-                        })
-                    })
+                    let pool = pool.clone();
+                    failed = failed.or(Some(PassError::Source { pool, source }));
                 }
             }
         }
-        let wanted: Vec<Object> = objects.values().cloned().collect();
-        let done = second_stage.look_after(&wanted).await?;
-        match failed {
-            None => Ok(done),
-            Some(error) => {
-                done.log();
-                Err(error)
-            }
-        }
+        let Some(failed) = failed else {
+            return Ok(second_stage.look_after(&wanted).await?);
+        };
+        let mut done = Done::default();
+        let made = second_stage.make(&wanted, &mut done).await;
+        done.log();
+        made.map_err(PassError::from).and(Err(failed))
     }
 }
 

@@ -1,17 +1,19 @@
-//! The MachineConfig of a pool's pre-approved config, as the gateway gives it to unauthenticated clients.
+//! The MachineConfig of a pool's pre-approved config, as the gateways give it to unauthenticated clients.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use attest_certificates::Fingerprint;
 use attest_certificates::source::{self, SourceError as FileError};
 use attest_ignition::data_url;
 use attest_ignition::machine_config::appended::CONTENT;
-use attest_ignition::machine_config::second_stage::{OBJECT_LIMIT_BYTES, Object, SecondStageError};
+use attest_ignition::machine_config::second_stage::{OBJECT_LIMIT_BYTES, Object, SecondStageError, is_name};
+use attest_pointers::hint;
 use attest_system::causes::with_causes;
 use attest_tls::Beside;
 use reqwest::header::ACCEPT;
-use reqwest::{Client, Response, StatusCode, redirect};
+use reqwest::{Client, Response, redirect};
 use rustls::RootCertStore;
 use serde_json::Value;
 use url::Url;
@@ -22,6 +24,12 @@ use crate::settings::SecondStageSettings;
 const ACCEPTED: &str = "application/vnd.coreos.ignition+json;version=3.5.0";
 /// Largest answer: a MachineConfig of the largest size stands in it twice, once as base64.
 const BODY_LIMIT_BYTES: usize = 8 * OBJECT_LIMIT_BYTES;
+/// Most values of a JSON text. Of the smallest ones in arrays, each takes some hundred bytes of memory.
+const VALUES_LIMIT: usize = 200_000;
+/// Most gateways that are asked for a pool.
+const GATEWAYS_LIMIT: usize = 16;
+/// Most of a name that is no name, in a message.
+const SHOWN_LIMIT_CHARACTERS: usize = 100;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,12 +41,13 @@ pub enum SourceError {
     Authorities(#[from] FileError),
     #[error("{url}: {problem}")]
     Request { url: String, problem: String },
-    /// Refused, or unknown.
     #[error(
         "{url}: status {status}: the gateway gives the pre-approved config of this pool to no unauthenticated client; apply `attest-gateway second-stage` by hand"
     )]
+    Refused { url: String, status: u16 },
+    #[error("{url}: status {status}")]
     Status { url: String, status: u16 },
-    #[error("{url}: more than {BODY_LIMIT_BYTES} bytes")]
+    #[error("{url}: more than {BODY_LIMIT_BYTES} bytes, or {VALUES_LIMIT} values")]
     TooLarge { url: String },
     /// The gateway does not know of the second stage of this pool, or has an older state of it.
     #[error("{url}: the config has no {CONTENT} in it")]
@@ -48,9 +57,11 @@ pub enum SourceError {
     /// An object that no gateway makes for this pool.
     #[error("{url}: {name:?} is not the name of a pre-approved MachineConfig of this pool")]
     Name { url: String, name: String },
+    #[error("second_stage.address {address}: {problem}")]
+    NoGateway { address: String, problem: String },
 }
 
-/// The gateway, as nodes reach it.
+/// The gateways, as nodes reach them.
 #[derive(Debug, Clone)]
 pub struct Source {
     settings: SecondStageSettings,
@@ -70,72 +81,128 @@ impl Source {
         Self { settings, authorities }
     }
 
-    /// Fetches the object of a pool whose MachineConfigPool has this name.
+    /// Fetches the objects of a pool whose MachineConfigPool has this name: one, if all gateways have the same config. A gateway that does not answer gives no
+    /// config to nodes either.
     ///
     /// # Errors
-    /// [`SourceError`].
-    pub async fn object(&self, pool: &str, machine_config_pool: &str) -> Result<Object, SourceError> {
+    /// [`SourceError`]: no gateway gives one.
+    pub async fn objects(&self, pool: &str, machine_config_pool: &str) -> Result<Vec<Object>, SourceError> {
+        self.objects_at(&self.addresses().await?, pool, machine_config_pool).await
+    }
+
+    /// As [`Source::objects`], of the gateways at these addresses; `None` is the URL's host.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub async fn objects_at(
+        &self,
+        addresses: &[Option<SocketAddr>],
+        pool: &str,
+        machine_config_pool: &str,
+    ) -> Result<Vec<Object>, SourceError> {
+        let authorities = source::authorities(&self.authorities)?;
         let mut url = self.settings.url.clone();
         url.set_path(&format!("/config/{pool}"));
         let shown = url.to_string();
-        let client = self.client(&mut url).await?;
-        let failed = |error: reqwest::Error| SourceError::Request {
-            url: shown.clone(),
-            problem: with_causes(&error.without_url()),
-        };
-        let response = client.get(url).header(ACCEPT, ACCEPTED).send().await.map_err(failed)?;
-        if response.status() != StatusCode::OK {
-            return Err(SourceError::Status {
-                status: response.status().as_u16(),
-                url: shown,
-            });
+        // As a pointer does that carries them: this client is none of those that a change of the CA waits for.
+        let carried: Vec<Fingerprint> = authorities.iter().map(|authority| authority.fingerprint).collect();
+        url.set_query(hint(&carried).as_deref());
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            let added = roots.add(authority.der);
+            added.map_err(|error| request(&shown, error.to_string()))?;
         }
-        let body = body(response, &shown).await?;
-        let content = content(&body).ok_or_else(|| SourceError::NoContent { url: shown.clone() })?;
-        let object = object(&content, machine_config_pool)?;
-        match is_name(&object.name, pool) {
-            true => Ok(object),
-            false => Err(SourceError::Name {
-                url: shown,
-                name: object.name,
-            }),
+        let mut objects = Vec::new();
+        let mut failed = None;
+        for address in addresses {
+            match object_at(*address, (url.clone(), &shown), roots.clone(), (pool, machine_config_pool)).await {
+                Ok(object) if objects.contains(&object) => {}
+                Ok(object) => objects.push(object),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed.filter(|_| objects.is_empty()) {
+            None => Ok(objects),
+            Some(error) => Err(error),
         }
     }
 
-    /// Makes a client that trusts the CAs of the file, and connects to the address of the settings.
-    async fn client(&self, url: &mut Url) -> Result<Client, SourceError> {
-        let shown = url.to_string();
-        let failed = |problem: String| SourceError::Request {
-            url: shown.clone(),
+    /// Where to connect: each address of the settings' `address`, or the URL's host.
+    async fn addresses(&self) -> Result<Vec<Option<SocketAddr>>, SourceError> {
+        let Some(address) = &self.settings.address else {
+            return Ok(vec![None]);
+        };
+        let problem = |problem: String| SourceError::NoGateway {
+            address: address.clone(),
             problem,
         };
-        let mut roots = RootCertStore::empty();
-        for authority in source::authorities(&self.authorities)? {
-            roots.add(authority.der).map_err(|error| failed(error.to_string()))?;
+        let found = tokio::net::lookup_host(address.as_str()).await;
+        let addresses: Vec<Option<SocketAddr>> = found
+            .map_err(|error| problem(error.to_string()))?
+            .map(Some)
+            .take(GATEWAYS_LIMIT)
+            .collect();
+        match addresses.is_empty() {
+            true => Err(problem("no gateway is there".to_owned())),
+            false => Ok(addresses),
         }
-        let authorities = attest_tls::authorities(roots).map_err(|error| failed(error.to_string()))?;
-        let tls = attest_tls::client_config(authorities, AnyKey, None).map_err(|error| failed(error.to_string()))?;
-        let mut client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .https_only(true)
-            .http1_only()
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .referer(false)
-            .user_agent(concat!("attest-controller/", env!("CARGO_PKG_VERSION")))
-            .pool_max_idle_per_host(0)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(REQUEST_TIMEOUT);
-        if let Some(address) = &self.settings.address {
-            let found = tokio::net::lookup_host(address.as_str()).await;
-            let addresses: Vec<SocketAddr> = found.map_err(|error| failed(format!("{address}: {error}")))?.collect();
-            let port = addresses.first().map(SocketAddr::port);
-            let host = url.host_str().unwrap_or_default().to_owned();
-            client = client.resolve_to_addrs(&host, &addresses);
-            // reqwest takes the IP addresses only. The certificate is not checked for a port.
-            url.set_port(port).map_err(|()| failed("the URL cannot have a port".to_owned()))?;
-        }
-        client.build().map_err(|error| failed(with_causes(&error.without_url())))
+    }
+}
+
+fn request(url: &str, problem: String) -> SourceError {
+    SourceError::Request {
+        url: url.to_owned(),
+        problem,
+    }
+}
+
+/// Fetches a pool's object from one gateway, which proves by these CAs that it is one.
+async fn object_at(
+    address: Option<SocketAddr>,
+    (mut url, shown): (Url, &str),
+    roots: RootCertStore,
+    (pool, machine_config_pool): (&str, &str),
+) -> Result<Object, SourceError> {
+    let failed = |problem: String| request(shown, problem);
+    let authorities = attest_tls::authorities(roots).map_err(|error| failed(error.to_string()))?;
+    let tls = attest_tls::client_config(authorities, AnyKey, None).map_err(|error| failed(error.to_string()))?;
+    let mut client = Client::builder()
+        .tls_backend_preconfigured(tls)
+        .https_only(true)
+        .http1_only()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .user_agent(concat!("attest-controller/", env!("CARGO_PKG_VERSION")))
+        .pool_max_idle_per_host(0)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(REQUEST_TIMEOUT);
+    if let Some(address) = address {
+        client = client.resolve_to_addrs(url.host_str().unwrap_or_default(), &[address]);
+        // reqwest takes the IP address only. The certificate is not checked for a port.
+        url.set_port(Some(address.port()))
+            .map_err(|()| failed("the URL cannot have a port".to_owned()))?;
+    }
+    let client = client.build().map_err(|error| failed(with_causes(&error.without_url())))?;
+    let answer = client.get(url).header(ACCEPT, ACCEPTED).send().await;
+    let response = answer.map_err(|error| failed(with_causes(&error.without_url())))?;
+    match (response.status().as_u16(), shown.to_owned()) {
+        (200, _) => {}
+        (status @ (401 | 403), url) => return Err(SourceError::Refused { url, status }),
+        (status, url) => return Err(SourceError::Status { url, status }),
+    }
+    let body = body(response, shown).await?;
+    let content = content(&body).ok_or_else(|| SourceError::NoContent { url: shown.to_owned() })?;
+    if !has_few_values(&content) {
+        return Err(SourceError::TooLarge { url: shown.to_owned() });
+    }
+    let object = object(&content, machine_config_pool)?;
+    match is_name(&object.name, pool) {
+        true => Ok(object),
+        false => Err(SourceError::Name {
+            url: shown.to_owned(),
+            name: object.name.chars().take(SHOWN_LIMIT_CHARACTERS).collect(),
+        }),
     }
 }
 
@@ -145,15 +212,18 @@ async fn body(mut response: Response, url: &str) -> Result<Vec<u8>, SourceError>
         match response.chunk().await {
             Ok(Some(chunk)) if chunk.len() <= BODY_LIMIT_BYTES - body.len() => body.extend_from_slice(&chunk),
             Ok(Some(_)) => return Err(SourceError::TooLarge { url: url.to_owned() }),
-            Ok(None) => return Ok(body),
+            Ok(None) if has_few_values(&body) => return Ok(body),
+            Ok(None) => return Err(SourceError::TooLarge { url: url.to_owned() }),
             Err(error) => {
-                return Err(SourceError::Request {
-                    url: url.to_owned(),
-                    problem: with_causes(&error.without_url()),
-                });
+                return Err(request(url, with_causes(&error.without_url())));
             }
         }
     }
+}
+
+/// Whether a JSON text has no more values than may be held in memory: there is no more than one before or after each of these characters.
+fn has_few_values(json: &[u8]) -> bool {
+    json.iter().filter(|byte| matches!(byte, b'{' | b'[' | b',')).count() <= VALUES_LIMIT
 }
 
 /// Returns the whole MachineConfig that stands in a served config.
@@ -173,49 +243,25 @@ fn object(content: &[u8], machine_config_pool: &str) -> Result<Object, SecondSta
         return Err(SecondStageError::TooLarge { found: content.len() });
     }
     let mut object = Object::of(content, machine_config_pool)?;
-    let labels = object.value.pointer("/metadata/labels").cloned().unwrap_or_default();
+    let of_metadata = |place: &str| object.value.pointer(place).cloned().unwrap_or_default();
+    let (labels, annotations) = (of_metadata("/metadata/labels"), of_metadata("/metadata/annotations"));
     let spec = object.value.get_mut("spec").map(Value::take).unwrap_or_default();
     object.value = serde_json::json!({
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
-        "metadata": {"name": object.name, "labels": labels},
+        "metadata": {"name": object.name, "labels": labels, "annotations": annotations},
         "spec": spec,
     });
     Ok(object)
 }
 
-/// Whether a gateway names the pre-approved MachineConfig of this pool so.
-fn is_name(name: &str, pool: &str) -> bool {
-    let hash = name
-        .strip_prefix("rendered-")
-        .and_then(|rest| rest.strip_prefix(pool))
-        .and_then(|rest| rest.strip_prefix("-pre-approved-"));
-    hash.is_some_and(|hash| !hash.is_empty() && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use attest_ignition::machine_config::second_stage::LABELS;
+    use attest_ignition::machine_config::second_stage::{LABELS, SPEC_DIGEST};
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_name_is_of_its_pool_and_of_no_other() {
-        assert!(is_name("rendered-worker-pre-approved-0a1", "worker"));
-        for name in [
-            "rendered-worker-0a1",
-            "rendered-worker-pre-approved-",
-            "rendered-worker-pre-approved-0A1",
-            "rendered-infra-pre-approved-0a1",
-            "rendered-worker-pre-approved-0a1-x",
-            "99-worker",
-            "",
-        ] {
-            assert!(!is_name(name, "worker"), "{name}");
-        }
-    }
 
     #[test]
     fn of_an_object_name_and_spec_are_taken_and_nothing_else() {
@@ -234,13 +280,14 @@ mod tests {
             "status": {},
         });
         let found = object(content.to_string().as_bytes(), "worker").unwrap();
+        let digest = attest_ignition::Hashed::json(&json!({"fips": true})).unwrap();
         let labels: serde_json::Map<String, Value> = LABELS.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
         assert_eq!(
             found.value,
             json!({
                 "apiVersion": "machineconfiguration.openshift.io/v1",
                 "kind": "MachineConfig",
-                "metadata": {"name": "rendered-worker-pre-approved-0a1", "labels": labels},
+                "metadata": {"name": "rendered-worker-pre-approved-0a1", "labels": labels, "annotations": {SPEC_DIGEST: digest}},
                 "spec": {"fips": true},
             })
         );

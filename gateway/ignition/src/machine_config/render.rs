@@ -10,7 +10,7 @@ use super::{
 use crate::{Config, Hashed, Invalid};
 
 /// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
-const NAME_HASH_CHARACTERS: usize = 32;
+pub(super) const NAME_HASH_CHARACTERS: usize = 32;
 
 /// Why MachineConfigs cannot be rendered.
 #[derive(Debug, thiserror::Error)]

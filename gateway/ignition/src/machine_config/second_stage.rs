@@ -5,11 +5,12 @@
 //! says, as it moves any node. Which of the daemon's checks that passes: docs/second-stage.md.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::appended::{Appended, CONTENT, ENCAPSULATED, KUBECONFIG, Kubeconfig, NODE_ANNOTATIONS, OF_ANY_RELEASE};
 use super::render::{self, Rendered};
 use super::{ControllerConfig, KernelType, Spec};
+use crate::hashed::Hashed;
 use crate::{Config, Inexpressible, data_url};
 
 /// Largest MachineConfig, in bytes: what etcd takes in a request. machine-config-operator 7ff337a, pkg/controller/common/constants.go,
@@ -23,6 +24,8 @@ pub const LABELS: [(&str, &str); 2] = [
     ("app.kubernetes.io/managed-by", "attest-gateway"),
     ("app.kubernetes.io/component", "second-stage"),
 ];
+/// The annotation with the SHA-256 of the object's `spec`, so that who looks after it tells what was changed in the cluster from what is served under its name.
+pub const SPEC_DIGEST: &str = "attest-gateway.internal/spec-sha256";
 /// What stands after the pool in the object's name.
 const OF_PRE_APPROVED: &str = "pre-approved";
 
@@ -79,6 +82,18 @@ pub fn taken_over(pre_approved: Rendered, pool: &str, full: &Spec) -> Rendered {
 /// rendered ones are called so: after their pool's name there is the hash.
 fn name(pool: &str, spec: &Spec) -> String {
     render::name(&format!("{pool}-{OF_PRE_APPROVED}"), spec)
+}
+
+/// Whether the pre-approved MachineConfig of this pool may be called so.
+#[must_use]
+pub fn is_name(name: &str, pool: &str) -> bool {
+    let hash = name
+        .strip_prefix(super::RENDERED_PREFIX)
+        .and_then(|rest| rest.strip_prefix(pool))
+        .and_then(|rest| rest.strip_prefix('-')?.strip_prefix(OF_PRE_APPROVED)?.strip_prefix('-'));
+    hash.is_some_and(|hash| {
+        hash.len() == render::NAME_HASH_CHARACTERS && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 /// The same of what was chosen of another server's config: its Ignition config, and what is to be appended to that.
@@ -186,16 +201,18 @@ pub struct Object {
 }
 
 impl Object {
-    /// Of a MachineConfig's JSON, as it is in [`CONTENT`]; with the labels by which those are found that a gateway has made.
+    /// Of a MachineConfig's JSON, as it is in [`CONTENT`]; with the labels by which those are found that a gateway has made, and [`SPEC_DIGEST`].
     ///
     /// # Errors
     /// [`SecondStageError`].
     pub fn of(content: &[u8], pool: &str) -> Result<Self, SecondStageError> {
         let wrong = |place: &str| SecondStageError::NotAMachineConfig { place: place.to_owned() };
         let mut value: Value = serde_json::from_slice(content).map_err(|_| wrong("$"))?;
+        let digest = Hashed::json(value.get("spec").unwrap_or_default()).map_err(|_| wrong("spec"))?;
         let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
         let metadata = metadata.ok_or_else(|| wrong("metadata"))?;
         let labels = LABELS.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value)));
+        metadata.insert("annotations".to_owned(), json!({SPEC_DIGEST: digest}));
         metadata.insert("labels".to_owned(), Value::Object(labels.collect()));
         let name = metadata.get("name").and_then(Value::as_str).ok_or_else(|| wrong("metadata.name"))?;
         Ok(Self {

@@ -199,3 +199,40 @@ fn the_admission_policy_asks_for_the_labels() {
         assert!(policy.contains(&asks), "{asks}");
     }
 }
+
+#[test]
+fn a_name_is_of_its_pool_and_of_no_other() {
+    let hash = "0123456789abcdef".repeat(2);
+    assert!(is_name(&format!("rendered-worker-pre-approved-{hash}"), "worker"));
+    assert!(is_name(&name("worker", &full()), "worker"));
+    for wrong in [
+        format!("rendered-worker-{hash}"),
+        "rendered-worker-pre-approved-".to_owned(),
+        format!("rendered-worker-pre-approved-{}", &hash[1..]),
+        format!("rendered-worker-pre-approved-{hash}0"),
+        format!("rendered-worker-pre-approved-{}", hash.to_uppercase()),
+        format!("rendered-infra-pre-approved-{hash}"),
+        format!("rendered-workerpre-approved-{hash}"),
+        format!("rendered-worker-pre-approved-{}-x", &hash[2..]),
+        "99-worker".to_owned(),
+        String::new(),
+    ] {
+        assert!(!is_name(&wrong, "worker"), "{wrong}");
+    }
+}
+
+#[test]
+fn the_object_says_what_it_was_made_of() {
+    let of = |spec: Value| {
+        let content = json!({"metadata": {"name": "a", "annotations": {SPEC_DIGEST: "x", "b": "c"}}, "spec": spec}).to_string();
+        let object = Object::of(content.as_bytes(), "worker").unwrap().value;
+        let annotations = object["metadata"]["annotations"].as_object().unwrap().clone();
+        assert_eq!(annotations.len(), 1, "{annotations:?}");
+        annotations[SPEC_DIGEST].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        of(json!({"fips": true, "kernelType": "default"})),
+        of(json!({"kernelType": "default", "fips": true}))
+    );
+    assert_ne!(of(json!({"fips": true})), of(json!({"fips": false})));
+}

@@ -222,7 +222,7 @@ pub struct Keeper {
     pub by: By,
 }
 
-/// Why a pass has come to no end.
+/// A failure that ends a pass before all Secrets were looked at.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     #[error(transparent)]
@@ -313,6 +313,8 @@ impl Keeper {
             (State::Behind(carried), Some(renewed)) => {
                 self.write(name, &judged.secret, renewed).await?;
                 self.store.tell(self.act(name, carried, here)).await?;
+                let namespace = &self.namespace;
+                tracing::info!("cluster: Secret {namespace}/{name}: its pointer carries the CAs that pointers carry now");
                 Ok(None)
             }
             (State::Unread(why), _) => Ok(Some(format!("its pointer is not renewed: {why}"))),
@@ -332,8 +334,6 @@ impl Keeper {
         self.cluster
             .ask("secrets", secrets.patch(name, &parameters, &Patch::Merge(&patch)))
             .await?;
-        let namespace = &self.namespace;
-        tracing::info!("cluster: Secret {namespace}/{name}: its pointer carries the CAs that pointers carry now");
         Ok(())
     }
 

@@ -43,7 +43,7 @@ enum Command {
     Check,
     /// Show which CAs the pointers of machine sets carry. Exit code 1 if one lacks the newest CA, so that `attest-gateway ca switch` would lock its machines out.
     Pointers {
-        /// Print JSON.
+        /// Print the report as JSON, for programs.
         #[arg(long)]
         json: bool,
     },

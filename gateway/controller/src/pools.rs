@@ -14,7 +14,7 @@ use crate::approval::PoolRules;
 /// Interval at which the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// The files, read.
+/// What the `pool.toml` files of all pools say.
 #[derive(Debug, Clone, Default)]
 pub struct PoolFiles {
     /// The rules of approval.

@@ -107,7 +107,7 @@ impl State {
     }
 }
 
-/// A table.
+/// Formats the report as a table, for people.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = vec![["MACHINE SET", "REPLICAS", "SECRET", "POINTER CARRIES", "NOTE"].map(str::to_owned)];

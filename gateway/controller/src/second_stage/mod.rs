@@ -328,7 +328,7 @@ pub(crate) struct Keeper {
     pub metrics: Arc<Metrics>,
 }
 
-/// Why a pass has come to no end.
+/// A failure that leaves a pass incomplete.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     #[error("pool {pool}: {source}")]

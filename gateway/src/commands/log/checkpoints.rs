@@ -16,7 +16,7 @@ pub(crate) fn run(config: &Path) -> anyhow::Result<ExitCode> {
     owner::act(&settings)?;
     // None is made.
     if !AnyStore::look(&settings.store)? {
-        bail!("there is no store: no gateway has run with these settings");
+        bail!("no store yet: start a gateway with these settings first");
     }
     let store = AnyStore::open(&settings.store)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -446,7 +446,7 @@ fn review_all(
     Ok(reviewed)
 }
 
-/// What is to be said of the logs; none is whole where it is not known what was signed, and by whom.
+/// Prints a row for each chain, and the notes. No chain is called whole while it is not known what was signed, and by whom.
 fn show(report: &Report, notes: &[String], asked: bool) -> anyhow::Result<()> {
     if !report.chains.is_empty() {
         let rows: Vec<_> = report.chains.iter().map(|chain| row(chain, asked)).collect();

@@ -242,7 +242,7 @@ impl<'b> Reviewer<'b> {
 }
 
 impl Line {
-    /// What another gateway has recorded in full before this one took it over.
+    /// Returns the review of a late line whose decision another gateway has recorded in full.
     fn superseded(self) -> Review {
         let recorded = self.recorded();
         let Record { id, time, identity, .. } = self.0;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::StoreError;
 use super::super::remote::commit_loop::CommitLoop;
@@ -47,6 +47,8 @@ pub(super) struct Committer {
     fold_again: Instant,
     /// Time when a commit last met a conflict, or let another come first.
     contended: Option<Instant>,
+    /// Duration of the last read of the API that found nothing new.
+    read_time: Duration,
     /// The turn of the state on which this process comes next.
     yielded: u64,
     /// The kind of failure that was logged last, while transactions fail.
@@ -61,6 +63,7 @@ impl Committer {
             apart: Apart::default(),
             fold_again: Instant::now(),
             contended: None,
+            read_time: Duration::ZERO,
             yielded: 0,
             failing: None,
         }
@@ -179,17 +182,25 @@ impl Committer {
         (count, done)
     }
 
-    /// Lets processes commit first that have waited longer, as long as they seem to be about to.
+    /// Lets processes commit first that have waited longer, until the state stays unchanged for as long as they need to begin.
     async fn let_others_commit(&mut self, until: Instant) -> Result<(), Trouble> {
-        let mut unchanged = 0;
-        // The longer one has waited, the longer it is waited for: its machine may have no time for it.
         let session = self.opened.session.clone();
-        let looks = |head: &Head| head.waiting_longer(&session).map(|turns| 1 + turns).sum::<u64>();
-        while self.is_contended() && unchanged < looks(&self.writer.view.head) {
-            if self.writer.confirm(until).await? {
-                unchanged += 1;
+        let mut unchanged = false;
+        while self.is_contended() && !unchanged {
+            // The longer one has waited, the longer it is waited for: its machine may have no time for it.
+            let reads: u64 = self.writer.view.head.waiting_longer(&session).map(|turns| 1 + turns).sum();
+            if reads == 0 {
+                break;
+            }
+            // It has to read the state before it commits. The API is asked once, at the end.
+            let patience = self.read_time.saturating_mul(u32::try_from(reads - 1).unwrap_or(u32::MAX));
+            sleep(patience.min(CONTENTION)).await;
+            let begun = Instant::now();
+            unchanged = self.writer.confirm(until).await?;
+            if unchanged {
+                self.read_time = begun.elapsed();
             } else {
-                (unchanged, self.contended) = (0, Some(Instant::now()));
+                self.contended = Some(Instant::now());
             }
         }
         self.yielded = self.writer.view.head.turn;

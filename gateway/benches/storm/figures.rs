@@ -21,6 +21,7 @@ fn bounds(mode: Mode, name: &str) -> (Option<Bound>, Option<Bound>) {
         (Mode::AtOnce, PEAK) => both(AtMost(200.0), AtMost(220.0)),
         (Mode::ByToken, PEAK) => both(AtMost(200.0), AtMost(200.0)),
         (Mode::AtOnce, FAILED) => both(AtMost(1.0), AtMost(1.0)),
+        (Mode::AtOnce, WRITTEN) => both(AtMost(70.0), AtMost(80.0)),
         (Mode::AtOnce, DISK) => both(AtMost(8.0), AtMost(8.0)),
         (Mode::Syncs, SYNCS) => both(AtMost(0.05), AtMost(0.1)),
         _ => (None, None),
@@ -35,6 +36,7 @@ const TWICE: &str = "evidence verified again";
 const AGAIN: &str = "configs given again";
 const PEAK: &str = "gateway's peak memory";
 const DISK: &str = "on disk a node";
+const WRITTEN: &str = "written a node";
 const SYNCS: &str = "fsyncs a node";
 
 /// The figures of these runs, each with what is wanted of it.
@@ -68,7 +70,7 @@ pub fn of(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
     add("generator's processor time a node", "ms", &|run| run.spent[1]);
     add("generator's part of its cores", "", &|run| run.busy[1]);
     add(PEAK, "MiB", &|run| run.peak as f64 / 1024.0 / 1024.0);
-    add("written a node", "KiB", &|run| run.written / 1024.0);
+    add(WRITTEN, "KiB", &|run| run.written / 1024.0);
     add(DISK, "KiB", &|run| run.on_disk / 1024.0);
     if runs.iter().all(|run| run.syncs.is_some()) {
         add(SYNCS, "", &|run| run.syncs.unwrap_or(f64::NAN));

@@ -36,9 +36,9 @@ use super::{StoreError, StoreMark, schema};
 const BATCH_LIMIT: usize = 256;
 /// Keys that one piece of work writes at most: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
 const WRITES_LIMIT: usize = 3000;
-/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 32 MB. Each time is three fsyncs, and each try
+/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 33 MB. Each time is three fsyncs, and each try
 /// that a reader keeps from its end is one.
-const CHECKPOINT_PAGES: u32 = 8000;
+const CHECKPOINT_PAGES: u32 = 16_000;
 /// How long nobody has to ask for anything before that is done by itself which is to be done later: less than a second, at which the outbox is looked at.
 const LATER_AFTER: Duration = Duration::from_millis(400);
 /// Requests that may wait; beyond that the gateway is overloaded and says so.

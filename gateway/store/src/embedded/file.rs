@@ -18,6 +18,10 @@ use super::super::{StoreError, StoreMark, schema, turnstile};
 /// remembered, 270 MB, take a second at most; a start has 90 s, and looks twice.
 const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
 
+/// Size of a page of a new file. SQLite writes whole pages, and a transaction changes some hundred bytes in each of several: smaller pages would make the file
+/// larger, and reading slower.
+pub(super) const PAGE_BYTES: u32 = 2048;
+
 /// What is wrong with the store in this file.
 pub(super) fn io(file: &Path) -> impl Fn(std::io::Error) -> StoreError {
     |source| StoreError::Io {
@@ -97,6 +101,7 @@ pub(crate) fn look_through(file: &Path, connection: &Connection, limit: Duration
 
 /// Durable, and with today's tables.
 pub(crate) fn prepare(connection: &Connection) -> Result<(), StoreError> {
+    connection.pragma_update(None, "page_size", PAGE_BYTES).of(connection)?;
     connection.pragma_update(None, "journal_mode", "WAL").of(connection)?;
     connection.pragma_update(None, "synchronous", "FULL").of(connection)?;
     schema::create(connection)

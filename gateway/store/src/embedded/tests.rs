@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use super::super::tests::{entry, file, open, thing};
 use super::super::{DecisionRecord, Embedded, EntryKind, Occasion, Spend, Store, StoreError, Transact};
 use super::CHECKPOINT_PAGES;
+use super::file::PAGE_BYTES;
 
 #[tokio::test]
 async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_after_it() {
@@ -90,7 +91,7 @@ async fn the_log_of_transactions_grows_to_its_limit_and_begins_anew_then() {
         store.get(EntryKind::Name, "a").await.unwrap();
         longest = longest.max(log());
     }
-    let limit = u64::from(CHECKPOINT_PAGES) * 4120;
+    let limit = u64::from(CHECKPOINT_PAGES) * u64::from(PAGE_BYTES + 24);
     assert!(longest > limit && longest < limit + 3 * MB, "{longest}");
     // It is as long as it was, and holds what was written since, until nobody writes any more.
     store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
@@ -106,6 +107,30 @@ async fn the_log_of_transactions_grows_to_its_limit_and_begins_anew_then() {
     for (key, value) in [("a", "2"), ("b", "1")] {
         assert_eq!(store.get(EntryKind::Name, key).await.unwrap(), Some(entry(key, value)));
     }
+}
+
+/// The record of an attested boot is some kilobytes.
+#[tokio::test]
+async fn a_decision_writes_few_pages_beside_its_record() {
+    const DECISIONS: u64 = 200;
+    const RECORD_BYTES: usize = 4000;
+    let (folder, store) = open();
+    let written = || fs::metadata(folder.path().join("gateway.db-wal")).unwrap().len();
+    let before = written();
+    for number in 0..DECISIONS {
+        let id = format!("{number:032x}");
+        let decided: Result<_, StoreError> = store
+            .decide(&id.clone(), move |transaction| {
+                transaction.spend(&thing(&id, 1, 10), &Occasion::Any, 1)?;
+                let (decision, record) = (id.clone(), "r".repeat(RECORD_BYTES));
+                transaction.decide(DecisionRecord { decision, at: 1, record })
+            })
+            .await;
+        decided.unwrap();
+        store.settle(&format!("{number:032x}"));
+    }
+    let each = (written() - before) / DECISIONS;
+    assert!(each < 18_000, "{each} bytes");
 }
 
 #[tokio::test]

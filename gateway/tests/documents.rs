@@ -154,6 +154,7 @@ fn links_between_documents_lead_somewhere() {
         "docs/certificates.md",
         "docs/configuration.md",
         "docs/errors.md",
+        "docs/glossary.md",
         "docs/policy.md",
         "docs/pools.md",
         "docs/reference-values.md",

@@ -61,14 +61,16 @@ programs: toolchain # development builds, and the demo
 	@echo "== Building attest-gateway, attest-audit, attest-node and the demo; make test goes on from here"
 	$(CARGO) build $(PROGRAMS)
 
-check: toolchain deny ## formatting, lints, licences and sources of dependencies
-	@echo "== Formatting"
+check: toolchain deny ## formatting, lints, licences and sources of dependencies, words of the documents
+	@echo "== Words of the documents"
+	.ci/words
+	echo "== Formatting"
 	$(CARGO) fmt --all --check
 	echo "== Lints"
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck .ci/run .ci/times gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
+		shellcheck .ci/run .ci/times .ci/words gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
 	fi
 
 deny:

@@ -131,47 +131,58 @@ fn the_protocols_test_vector_is_right() {
     assert!(document("docs/protocol.md").contains(&hex), "{hex} is not in docs/protocol.md");
 }
 
-#[test]
-fn links_between_documents_lead_somewhere() {
+/// The pages of the repository, by their paths in it.
+fn pages() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    for name in [
-        "README.md",
-        "SECURITY.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "cloud-fixtures/README.md",
-        "docs/architecture.md",
-        "docs/control-plane-hosts.md",
-        "docs/controller.md",
-        "docs/install.md",
-        "docs/protocol.md",
-        "docs/cluster.md",
-        "docs/approval.md",
-        "docs/replicas.md",
-        "docs/scale.md",
-        "docs/measured-boot.md",
-        "docs/threat-model.md",
-        "docs/certificates.md",
-        "docs/configuration.md",
-        "docs/errors.md",
-        "docs/glossary.md",
-        "docs/policy.md",
-        "docs/pools.md",
-        "docs/reference-values.md",
-        "docs/tokens.md",
-        "docs/evidence/aws-identity-document.md",
-        "docs/evidence/aws-nitrotpm.md",
-        "docs/evidence/azure-attested-document.md",
-        "docs/evidence/azure-vtpm.md",
-        "docs/evidence/gcp.md",
-        "docs/evidence/tpm.md",
-    ] {
-        let folder = root.join(name).parent().unwrap().to_owned();
-        for link in document(name).split("](").skip(1) {
-            let target = link.split([')', '#']).next().unwrap_or_default();
-            if !target.is_empty() && !target.contains("://") {
-                assert!(folder.join(target).exists(), "{name} links to {target}");
+    let mut folders = ["", "docs", "docs/evidence", "docs/reference", "examples", "cloud-fixtures"].map(str::to_owned).to_vec();
+    let mut pages = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root.join(&folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if Path::new(&name).extension().is_some_and(|extension| extension == "md") {
+                pages.push(Path::new(&folder).join(name).to_str().unwrap().to_owned());
             }
         }
     }
+    assert!(pages.len() > 40, "{pages:?}");
+    pages
+}
+
+/// The anchors of a page's headings, as code hosts make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut in_code = false;
+    for line in page.lines() {
+        in_code ^= line.starts_with("```");
+        let Some(heading) = line.strip_prefix('#').filter(|_| !in_code) else { continue };
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let text: String = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
+        let anchor = text.replace(' ', "-");
+        let numbered = (1..).map(|number| format!("{anchor}-{number}"));
+        let free = std::iter::once(anchor.clone()).chain(numbered).find(|anchor| !anchors.contains(anchor));
+        anchors.extend(free);
+    }
+    anchors
+}
+
+#[test]
+fn links_between_documents_lead_to_a_file_and_a_heading() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut wrong = Vec::new();
+    for name in pages() {
+        let folder = root.join(&name).parent().unwrap().to_owned();
+        for link in document(&name).split("](").skip(1) {
+            let target = link.split(')').next().unwrap_or_default();
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() { root.join(&name) } else { folder.join(file) };
+            let leads = path.exists() && (anchor.is_empty() || anchors(&fs::read_to_string(&path).unwrap()).contains(anchor));
+            if !leads {
+                wrong.push(format!("{name}: {target}"));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
 }

@@ -20,7 +20,7 @@ TEST_THREADS ?= 6
 # All that the packages name, but the one that makes the report of the others.
 BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))
 
-.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times quick bench mutants demo node-initrd image images clean
+.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -70,7 +70,7 @@ check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck .ci/run .ci/times .ci/words gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
+		shellcheck .ci/run .ci/docs .ci/times .ci/words gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
 	fi
 
 deny:
@@ -90,6 +90,13 @@ test: deps check ## everything: checks, all tests, TPMs and VMs included
 test-rust:
 	@echo "== Tests"
 	$(CARGO) test --workspace --exclude swtpm-tests --locked -- --test-threads=$(TEST_THREADS)
+
+	# The programs are those that the tests have built.
+	.ci/docs --check "$(DEBUG)"
+
+docs: toolchain ## write the reference of the commands, docs/reference, from the programs; CHECK=1 compares
+	@$(CARGO) build --locked --package attest-gateway --package attest-controller --package attest-audit --package attest-node
+	.ci/docs $(if $(CHECK),--check) "$(DEBUG)"
 
 quick: toolchain ## what to run after each change: formatting, the modules' own tests, what the documents say
 	@$(CARGO) fmt --all --check

@@ -1,13 +1,13 @@
-//! What people are told about a refusal: a table of codes for each room.
+//! Advice on refusals: one table of codes for each module.
 
-/// What people are told about a code: its name, its meaning, and what to do.
+/// Explanation of one refusal code: its name, its meaning, and what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Advice {
-    /// Stable, kebab-case.
+    /// Stable identifier in kebab-case.
     pub code: &'static str,
     /// The meaning in a few words.
     pub title: &'static str,
-    /// What the person at the console, or the administrator, should do.
+    /// The step that the person at the console, or the administrator, should take.
     pub next_step: &'static str,
 }
 

@@ -20,11 +20,11 @@ use crate::values::HexDigest;
 use crate::withheld::Withheld;
 
 members! {
-    /// What a pool accepts: which kinds of evidence, and of each what it has to say.
+    /// A pool's policy: the accepted kinds of evidence, and the rules for each kind.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct AppraisalPolicy {
-        /// Which kinds of evidence have to be shown together, the preferred first. A node is asked for the first that it can show.
+        /// Combinations of kinds that must be shown together, the preferred first. A node is asked for the first that it can show.
         accepts: Vec<Combination>,
         ..#[serde(skip_serializing_if = "Option::is_none")] EvidenceKind::Rules of machines,
         first_use: FirstUse,
@@ -39,11 +39,12 @@ members! {
     }
 }
 
-/// What the first use of an instance's evidence means, where no TPM stands beside it. Whoever reaches the metadata server can ask for
-/// such evidence: every process of the instance, at any time of its life.
+/// Meaning of the first use of an instance's evidence if no TPM attests together with it. Every process of the instance that reaches the
+/// metadata server can ask for such evidence, at any time of the instance's life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FirstUse {
-    /// It binds the instance to who has shown it: to a secret that this claimant has made up, and proves to know each time.
+    /// Binds the instance to the claimant that has shown the evidence: to a secret that the claimant has generated, and proves to know each
+    /// time.
     #[default]
     #[serde(rename = "binds")]
     Binds,
@@ -57,11 +58,11 @@ members! {
     #[derive(Debug, Clone, Default)]
     pub struct Rules {
         ..#[doc = "What the pool accepts of it."] pub EvidenceKind::Rules of machines,
-        /// What the first use of an instance's evidence means.
+        /// Meaning of the first use of an instance's evidence.
         pub first_use: FirstUse,
-        /// What has to hold of the claims besides.
+        /// Further condition on the claims.
         pub condition: Option<Condition>,
-        /// Whether what was booted is observed: what the pool does not accept of it is recorded, and refuses nobody.
+        /// Set if the measured boot is only observed: what the pool does not accept of it is recorded, and causes no refusal.
         pub observe: bool,
     }
 }
@@ -72,7 +73,7 @@ pub enum PolicyError {
     /// No combination at all.
     #[error("no kind of evidence is accepted")]
     Nothing,
-    /// A combination twice.
+    /// A combination is listed twice.
     #[error("{0} is accepted twice")]
     Repeated(Combination),
     /// A kind is accepted, and nothing is said about what it has to say.
@@ -84,7 +85,7 @@ pub enum PolicyError {
     /// Rules that mean nothing among these kinds.
     #[error("{together}: {problem}")]
     Together {
-        /// The kinds.
+        /// The combination that the rules do not fit.
         together: Combination,
         problem: &'static str,
     },
@@ -104,7 +105,7 @@ macro_rules! getter {
 }
 
 impl AppraisalPolicy {
-    /// A policy.
+    /// Creates a policy from the accepted combinations and their rules.
     ///
     /// # Errors
     /// [`PolicyError`], if rules and accepted kinds do not fit together.
@@ -193,19 +194,19 @@ impl AppraisalPolicy {
         true
     }
 
-    /// Which kinds of evidence have to be shown together, the preferred first.
+    /// Returns the combinations of kinds that must be shown together, the preferred first.
     #[must_use]
     pub fn accepts(&self) -> &[Combination] {
         &self.accepts
     }
 
-    /// Whether a kind of evidence is accepted, alone or beside others.
+    /// Returns whether a kind of evidence is accepted, alone or together with others.
     #[must_use]
     pub fn accepts_kind(&self, kind: Kind) -> bool {
         self.accepts.iter().any(|combination| combination.has(kind))
     }
 
-    /// What the first use of an instance's evidence means.
+    /// Returns the meaning of the first use of an instance's evidence.
     #[must_use]
     pub const fn first_use(&self) -> FirstUse {
         self.first_use
@@ -261,7 +262,7 @@ impl AppraisalPolicy {
         &self.reference_sets
     }
 
-    /// Whether a rule looks for reference values.
+    /// Returns whether any rule looks for reference values.
     #[must_use]
     pub fn wants_reference_sets(&self) -> bool {
         macro_rules! one {
@@ -275,19 +276,20 @@ impl AppraisalPolicy {
         false
     }
 
-    /// What has to hold of the claims, whatever kinds they are of.
+    /// Returns the condition on the claims; it applies to all kinds.
     #[must_use]
     pub const fn condition(&self) -> Option<&Condition> {
         self.condition.as_ref()
     }
 
-    /// Whether what was booted is observed: what the pool does not accept of it is recorded, and refuses nobody.
+    /// Returns whether the measured boot is only observed: what the pool does not accept of it is recorded, and causes no refusal.
     #[must_use]
     pub const fn observes(&self) -> bool {
         self.observe
     }
 
-    /// Whether the condition is observed with it: it is if it speaks of nothing but what was booted. Any other may say which machines may join.
+    /// Returns whether the condition is only observed as well: it is if it mentions only the measured boot. Any other condition may decide
+    /// which machines may join.
     #[must_use]
     pub fn observes_condition(&self) -> bool {
         self.observe && self.condition.as_ref().is_some_and(Condition::is_on_what_was_booted)
@@ -311,8 +313,8 @@ impl AppraisalPolicy {
         }
     }
 
-    /// Whether the first to show these kinds has the instance from then on: where no TPM of the machine's stands for who shows them. What
-    /// a copy would prove as well binds always.
+    /// Returns whether the first claimant to show these kinds owns the instance from then on: if no TPM proves that the machine itself
+    /// shows them. Evidence whose copy would prove as much always binds.
     #[must_use]
     pub fn first_use_binds(&self, kinds: &BTreeSet<Kind>) -> bool {
         kinds.iter().any(|kind| kind.is_of_a_cloud())
@@ -346,14 +348,14 @@ pub struct AttestationResult {
 }
 
 impl AttestationResult {
-    /// What was proven.
+    /// Returns the claims that were proven.
     #[must_use]
     pub const fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// What would have been refused if the pool did not observe: each thing once, in the order in which it was looked at. The first is what the refusal would
-    /// have been.
+    /// Returns the refusals that would have occurred if the pool did not observe: each once, in the order of the checks. The first is the
+    /// one that the node would have got.
     #[must_use]
     pub fn would_refuse(&self) -> &[Reject] {
         &self.would_refuse
@@ -372,12 +374,12 @@ impl AttestationResult {
 /// Compares what was proven with what the pool accepts: the kinds shown, then what each of them says.
 ///
 /// # Errors
-/// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge), [`Reject::ClaimantMissing`]
-/// if their first use binds, and nobody says who uses them,
-/// [`TpmEvidenceError::ReferenceSelection`](crate::tpm::TpmEvidenceError::ReferenceSelection) if the quote covers other PCRs than the pool's values speak of (likewise), `PcrMismatch`
-/// for the first PCR whose value is not accepted, then `EventLogMissing`, `EventLog` and `EventLogMismatch`, as far as
-/// the pool asks for an event log, and what the rules of the clouds refuse; [`Reject::Condition`] last. Where the pool observes, what was booted is no error:
-/// [`AttestationResult::would_refuse`].
+/// [`Reject::KindsAccepted`] if the pool does not accept these kinds (it was changed since the challenge). [`Reject::ClaimantMissing`] if
+/// their first use binds and the evidence has no claimant.
+/// [`TpmEvidenceError::ReferenceSelection`](crate::tpm::TpmEvidenceError::ReferenceSelection) if the quote covers other PCRs than the
+/// pool's values (also because it was changed). Then `PcrMismatch` for the first PCR whose value is not accepted. Then `EventLogMissing`,
+/// `EventLog` and `EventLogMismatch`, if the pool asks for an event log, and the refusals by the rules of the clouds; [`Reject::Condition`]
+/// last. If the pool observes, the measured boot causes no error: see [`AttestationResult::would_refuse`].
 pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
         return Err(Reject::KindsAccepted {
@@ -419,7 +421,7 @@ fn each_once(all: Vec<Reject>) -> Vec<Reject> {
     once
 }
 
-/// What the pool does not accept of this kind's, where it observes.
+/// Appraises one kind; returns what the pool does not accept of it, if the pool observes.
 fn appraise_one<K>(kind: Kind, proof: &K::Proof, claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<Vec<Reject>, Reject>
 where
     K: Beside<Proven, AppraisalPolicy>,
@@ -434,7 +436,7 @@ where
     Ok(observation.unmet().into_iter().map(Reject::from).collect())
 }
 
-/// Whether a copy of what is shown would prove as much.
+/// Returns whether a copy of the shown evidence would prove as much as the original.
 fn are_worth_a_copy(kinds: &BTreeSet<Kind>) -> bool {
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
@@ -458,7 +460,7 @@ macro_rules! rulebook {
 }
 each_machine!(rulebook);
 
-/// Whether a token is good is the gateway's to say.
+/// No rules: the gateway decides whether a token is valid.
 impl Rulebook<Token> for AppraisalPolicy {
     fn rules(&self) -> Option<&()> {
         Some(&())

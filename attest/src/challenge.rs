@@ -31,30 +31,30 @@ use crate::withheld::Withheld;
 pub struct Challenge {
     /// Random; what is spent when the challenge is used.
     pub id: HexDigest,
-    /// When it was issued, seconds since 1970.
+    /// Time of issue, in seconds since 1970.
     pub issued: u64,
     /// The last second at which it can be answered, since 1970.
     pub expires: u64,
-    /// What the evidence is for.
+    /// Purpose of the evidence, to which the answer is bound.
     pub purpose: String,
     /// The pool the node wants to join.
     pub pool: String,
     /// The name the node wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// 32 random bytes.
+    /// Nonce of 32 random bytes.
     pub nonce: Blob,
-    /// Who is asked, and what.
+    /// The attester and what it was asked, by kind of evidence.
     pub subject: Subject,
 }
 
 members! {
-    /// Who is asked, and what: one member for each kind of evidence that is asked for.
+    /// The attester and what it was asked: one member for each kind of evidence that is asked for.
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Subject {
         ..#[serde(skip_serializing_if = "Option::is_none")] pub EvidenceKind::Subject,
-        /// SHA-256 of the claimant that has to come with the evidence: whoever asked for the challenge is who answers it.
+        /// SHA-256 of the claimant that must come with the evidence: only the client that asked for the challenge may answer it.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub claimant_sha256: Option<HexDigest>,
     }
@@ -74,21 +74,21 @@ impl From<TpmSubject> for Subject {
 /// A new challenge: one half is sealed, the other is what the node has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
-    /// To be sealed.
+    /// The challenge, which the gateway has to seal.
     pub challenge: Challenge,
     /// To be sent in the clear.
     pub task: Task,
 }
 
-/// What a node is asked for: the kinds, and both halves of it.
+/// Request to a node: the kinds, and both halves of what is asked.
 struct Chosen<'a> {
     kinds: &'a Combination,
     subject: Subject,
     task: Task,
 }
 
-/// The first combination that the pool accepts and the node can show. What is as good as none, such as a TPM that nobody vouches for, leaves the
-/// combinations without it.
+/// Chooses the first combination that the pool accepts and the node can show. An unusable offer, such as a TPM without endorsement, rules
+/// out the combinations with it.
 fn choose<'a>(
     attester: &Attester,
     held_against: &HeldAgainst<'_>,
@@ -116,14 +116,14 @@ fn choose<'a>(
     }))
 }
 
-/// Why a kind is not asked for.
+/// Reason why a kind is not asked for.
 struct Unasked {
     kind: Kind,
     reject: Reject,
     is_as_good_as_none: bool,
 }
 
-/// What a node is asked for that is to show these kinds.
+/// Makes both halves of the request to a node for these kinds.
 fn ask(
     attester: &Attester,
     kinds: &Combination,
@@ -166,8 +166,8 @@ where
 }
 
 impl Challenge {
-    /// Answers a request for a challenge. Whatever can be refused now is refused now: an EK that nobody endorses, and an AK that
-    /// could sign for others, never cost a credential.
+    /// Answers a request for a challenge. Refuses early whatever can be refused early: an EK without endorsement, or an AK that could sign
+    /// for others, never costs a credential.
     ///
     /// `gateway` is the gateway's own name, for evidence that names whom it is for.
     ///
@@ -210,7 +210,7 @@ impl Challenge {
         Ok(Issued { challenge, task })
     }
 
-    /// What evidence that answers it has to be bound to, with the keys that the node may have seen the server use.
+    /// Returns the values that the answering evidence must be bound to, with the keys that the node may have seen the server use.
     #[must_use]
     pub fn binding<'a>(&'a self, server_keys: &'a [SpkiSha256]) -> Binding<'a> {
         Binding {
@@ -222,11 +222,11 @@ impl Challenge {
     }
 }
 
-/// What is drawn for one challenge.
+/// Random values of one challenge.
 pub struct Drawn {
     id: [u8; 32],
     nonce: Zeroizing<[u8; NONCE_BYTES]>,
-    /// What only the TPM may be able to find, if one is asked.
+    /// Secret that only the TPM must be able to recover, if a TPM is asked.
     secret: Zeroizing<[u8; SECRET_BYTES]>,
 }
 
@@ -247,7 +247,7 @@ impl Drawn {
     }
 }
 
-/// That a request is within its bounds; gives the key of the node's kubelet, if it names one.
+/// Checks that a request is within its bounds; returns the key of the node's kubelet, if it names one.
 fn check_request(request: &ChallengeRequest) -> Result<Option<SpkiSha256>, Reject> {
     let problem = "lower-case letters, digits, '-' and '.' only, and not too long";
     if !is_pool_name(&request.pool) {

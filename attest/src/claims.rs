@@ -29,7 +29,7 @@ impl NodeIdentity {
         Self(identity)
     }
 
-    /// The identity's text.
+    /// Returns the identity as text, in the form `<prefix>:<id>`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -42,7 +42,7 @@ impl fmt::Display for NodeIdentity {
     }
 }
 
-/// What verification has proven about a node. Serialised into audit records; there is no way back from there.
+/// The proven claims about a node. Serialised into audit records; they cannot be read back from there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Claims {
     pub(crate) identity: NodeIdentity,
@@ -62,7 +62,7 @@ pub struct Claims {
 }
 
 members! {
-    /// What each kind of evidence has proven.
+    /// The proof of each kind of evidence.
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
     pub(crate) struct Proven {
         ..#[serde(skip_serializing_if = "Option::is_none")] pub(crate) EvidenceKind::Proof,
@@ -71,7 +71,7 @@ members! {
 
 macro_rules! proof {
     ($kind:ident, $member:ident, $room:ty) => {
-        /// What the evidence of this kind has proven.
+        /// Returns what the evidence of this kind has proven.
         #[must_use]
         pub const fn $member(&self) -> Option<&<$room as EvidenceKind>::Proof> {
             self.proven.$member.as_ref()
@@ -91,13 +91,13 @@ macro_rules! proofs {
 each_kind!(proofs);
 
 impl Claims {
-    /// Who the node is: its TPM, if that has attested, or else what its cloud says.
+    /// Returns the node's identity: its TPM's, if that has attested, or else the one from its cloud.
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
         &self.identity
     }
 
-    /// Which instance of which cloud it is, if that is known. The same as [`Claims::identity`], if no TPM has attested.
+    /// Returns the identity of the cloud instance, if known. Equal to [`Claims::identity`] if no TPM has attested.
     #[must_use]
     pub const fn instance(&self) -> Option<&NodeIdentity> {
         self.instance.as_ref()
@@ -115,8 +115,8 @@ impl Claims {
         &self.pool
     }
 
-    /// The name the node asks to be known by. Bound to the challenge, but not proven: whoever keeps names must see to it that one
-    /// name stays with one identity.
+    /// Returns the name that the node asks for. It is bound to the challenge, but not proven: a caller that stores names must ensure that
+    /// one name stays with one identity.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -134,7 +134,8 @@ impl Claims {
         self.kubelet_key_sha256.as_ref()
     }
 
-    /// Who claims the instance: SHA-256 of a secret that the node has made up. Who claims it again has to know that.
+    /// Returns the claimant of the instance: SHA-256 of a secret that the node has generated. Another claim on the instance must prove
+    /// knowledge of that secret.
     #[must_use]
     pub const fn claimant_sha256(&self) -> Option<&HexDigest> {
         self.claimant_sha256.as_ref()
@@ -153,7 +154,7 @@ impl Claims {
         reasons
     }
 
-    /// How far the TPMs have come that have attested, each with the identity that it is known by: its own, or that of its instance.
+    /// Returns the counters of the TPMs that have attested, each with the identity that it is known by: its own, or that of its instance.
     #[must_use]
     pub fn counters(&self) -> Vec<(&NodeIdentity, Counters)> {
         let mut all = Vec::new();
@@ -171,8 +172,8 @@ impl Claims {
         all
     }
 
-    /// Whether a TPM of the instance's own has attested, by Google's certificate or as its NitroTPM: nobody else can have been first with it.
-    /// Another TPM, beside a NitroTPM's document, may be anybody's for all that this says.
+    /// Returns whether the instance's own TPM has attested, by Google's certificate or as its NitroTPM: no other client can have been first
+    /// with it. Another TPM, shown with a NitroTPM's document, may belong to any machine.
     #[must_use]
     pub fn is_of_the_instances_own_tpm(&self) -> bool {
         macro_rules! one {
@@ -186,7 +187,7 @@ impl Claims {
         false
     }
 
-    /// Whether the EK that has attested is by its certificate that of the instance.
+    /// Returns whether the EK that has attested belongs to the instance, by its certificate.
     #[must_use]
     pub fn has_the_instances_ek(&self) -> bool {
         self.tpm().is_some_and(|tpm| tpm.instance().is_some())
@@ -201,10 +202,10 @@ impl Claims {
     }
 }
 
-/// The member of a kind's claims that is no member of a record: a condition that names it is given what was booted, in parts.
+/// Member of a kind's claims that records do not have: a condition that names it gets the measured boot, in parts.
 pub(crate) const BOOT: &str = "boot";
 
-/// Whether `claims.<kind>.<field>` is what was booted: as records have it, or as a condition is given it.
+/// Returns whether `claims.<kind>.<field>` belongs to the measured boot, either as records have it or as a condition gets it.
 pub(crate) fn is_what_was_booted(kind: &str, field: &str) -> bool {
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {

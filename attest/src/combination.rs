@@ -1,4 +1,4 @@
-//! Which kinds of evidence a pool wants to see together.
+//! Combinations of kinds of evidence that a pool requires together.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Combination(BTreeSet<Kind>);
 /// Kinds that cannot be asked for together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CombinationError {
-    /// A kind twice.
+    /// A kind is listed twice.
     #[error("{0} is named twice")]
     Repeated(Kind),
     /// Nothing in it says who the node is.
@@ -67,7 +67,7 @@ impl Combination {
         &self.0
     }
 
-    /// Whether a kind is among them.
+    /// Returns whether the combination contains a kind.
     #[must_use]
     pub fn has(&self, kind: Kind) -> bool {
         self.0.contains(&kind)

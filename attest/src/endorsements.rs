@@ -15,14 +15,14 @@ use crate::tpm::ek_certificate::{EkRoots, KnownChains};
 use crate::tpm::endorsements::TpmEndorsements;
 use crate::tpm::vtpm::VtpmRoots;
 
-/// What the administrator trusts: roots of EK certificates, single EKs, and what the clouds sign with.
+/// The administrator's trust anchors: roots of EK certificates, single EKs, and the keys that the clouds sign with.
 #[derive(Debug, Clone)]
 pub struct Endorsements {
     tpm: TpmEndorsements,
     clouds: CloudEndorsements,
 }
 
-/// What the clouds sign with. Evidence of a cloud of which nothing is known is refused.
+/// The keys and roots that the clouds sign with. Evidence of a cloud without an entry is refused.
 #[derive(Debug, Clone, Default)]
 pub struct CloudEndorsements {
     /// Google's keys for identity tokens.
@@ -82,7 +82,7 @@ impl Endorsements {
         self
     }
 
-    /// What evidence of each kind is held against: this, and what others have said of it.
+    /// Returns the verification input for each kind of evidence: these endorsements, and the answers of STS and of the gateway.
     pub(crate) fn held_against<'a>(&'a self, sts: Option<StsCall<'a>>, token: Option<&'a str>) -> HeldAgainst<'a> {
         let Self { tpm, clouds } = self;
         HeldAgainst {
@@ -97,7 +97,7 @@ impl Endorsements {
         }
     }
 
-    /// Trust in one more EK, whoever made it.
+    /// Also trusts one EK, regardless of its manufacturer.
     #[must_use]
     pub fn allow(mut self, ek: EkDigest) -> Self {
         self.tpm.allowed.insert(ek);

@@ -17,23 +17,23 @@ use crate::reject::Reject;
 /// Evidence, and what it answers.
 #[derive(Debug, Clone, Copy)]
 pub struct Submission<'a> {
-    /// The challenge, opened.
+    /// The challenge, with its seal opened.
     pub challenge: &'a Challenge,
-    /// The answer.
+    /// The evidence that answers the challenge.
     pub evidence: &'a Evidence,
     /// Keys that the node may have seen this server use: the current one and, after a rotation, the one before.
     pub server_keys: &'a [SpkiSha256],
-    /// What AWS STS has answered to the request that is part of the evidence.
+    /// Answer of AWS STS to the request that is part of the evidence.
     pub sts: Option<StsCall<'a>>,
     /// The name of the provisioning token that is part of the evidence, if the gateway has taken it.
     pub token: Option<&'a str>,
-    /// SHA-256 of the claimant that was part of the evidence, where a gateway has found that it was and has not kept it: for a record
-    /// that is verified again. Whoever shows evidence has to show the claimant itself.
+    /// SHA-256 of the claimant that was part of the evidence, for a record that is verified again. A gateway has checked that claimant and
+    /// not stored it. A client that shows evidence must show the claimant itself.
     pub claimant_sha256: Option<&'a HexDigest>,
 }
 
 impl<'a> Submission<'a> {
-    /// An answer that needs nothing beside it.
+    /// Creates a submission without an STS answer, a token or a recorded claimant.
     #[must_use]
     pub const fn new(challenge: &'a Challenge, evidence: &'a Evidence, server_keys: &'a [SpkiSha256]) -> Self {
         Self {
@@ -47,8 +47,9 @@ impl<'a> Submission<'a> {
     }
 }
 
-/// Refuses evidence that cannot answer its challenge, by what costs less than to spend it: which kinds it has, who has asked for the challenge, and what each kind
-/// shows of that without a signature. What passes has proven nothing by that, but for a TPM that was asked to activate a credential.
+/// Refuses evidence that cannot answer its challenge, by checks that cost less than spending the challenge. They compare the kinds, the
+/// claimant that asked for the challenge, and what each kind shows without a signature. Evidence that passes has proven nothing by that,
+/// except for a TPM that was asked to activate a credential.
 ///
 /// A challenge that was not spent can be answered again. So this compares random values of 256 bits, of which a wrong guess teaches nothing, in constant
 /// time, and what the sender has been told anyway.
@@ -146,7 +147,7 @@ fn event_log(evidence: &Evidence) -> Option<&Blob> {
     log
 }
 
-/// Whoever asked for the challenge is who answers it. Gives the claimant, if there is one.
+/// Checks that the claimant that asked for the challenge also answers it. Returns the claimant, if there is one.
 fn claimant(submission: &Submission<'_>) -> Result<Option<HexDigest>, Reject> {
     let asked = submission.challenge.subject.claimant_sha256.as_ref();
     let shown = submission.evidence.claimant_sha256();
@@ -161,7 +162,7 @@ fn claimant(submission: &Submission<'_>) -> Result<Option<HexDigest>, Reject> {
     Ok(asked.cloned())
 }
 
-/// Which machine it is, by all kinds.
+/// The machine's identities according to all kinds.
 #[derive(Default)]
 struct Machine {
     key: Option<NodeIdentity>,
@@ -190,7 +191,7 @@ fn agree(first: &mut Option<NodeIdentity>, said: Option<String>) -> Result<(), R
     }
 }
 
-/// That all kinds are about the same machine; gives which one that is.
+/// Checks that all kinds are about the same machine; returns that machine.
 fn join(mut proven: Proven) -> Result<(Proven, Machine), Reject> {
     macro_rules! joined {
         ($kind:ident, $member:ident, $room:ty) => {

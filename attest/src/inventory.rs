@@ -1,7 +1,7 @@
 //! Inventories: which machines may join a pool, one by one.
 //!
-//! A cloud says which account an instance is of, and its rules say what it has to look like; which of the account's machines are the
-//! cluster's, and which of those are control plane, only somebody who has made them can say.
+//! A cloud says which account an instance belongs to, and the rules for the cloud say what it must look like. Only the administrator who
+//! created the machines knows which of the account's machines are the cluster's, and which of those are control plane.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::withheld::Withheld;
 
 /// Most machines of an inventory: ten times what a Kubernetes cluster may have.
 pub const INVENTORY_LIMIT_MACHINES: usize = 50_000;
-/// Longest line, in bytes: the longest identity, with a TPM beside it, has about 160.
+/// Longest line, in bytes: the longest identity followed by a TPM has about 160.
 const LINE_LIMIT_BYTES: usize = 512;
 
 /// The machines of a pool, by their identities ([`crate::NodeIdentity`]), each perhaps with its TPM.
@@ -25,24 +25,23 @@ pub struct Inventory {
 /// A line that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryError {
-    /// It is no machine.
+    /// The line does not name a machine.
     #[error("line {line}: {found:?} is no machine: {problem}")]
     Line {
         /// The line's number, from 1.
         line: usize,
-        /// What it says, or the beginning.
+        /// The line's text, or its beginning.
         found: String,
-        /// What is wrong with it.
+        /// The problem with the line, in words.
         problem: String,
     },
-    /// A machine twice.
+    /// A machine is listed twice.
     #[error("line {line}: {machine} is named twice")]
     Repeated {
         /// The second line's number, from 1.
         line: usize,
         machine: String,
     },
-    /// Too many machines.
     #[error("more than {INVENTORY_LIMIT_MACHINES} machines")]
     TooMany,
 }
@@ -92,7 +91,7 @@ impl Inventory {
         Ok(Self { machines })
     }
 
-    /// Whether one of the machines has this identity.
+    /// Returns whether one of the machines has this identity.
     #[must_use]
     pub fn names(&self, machine: &NodeIdentity) -> bool {
         self.machines.contains_key(machine.as_str())
@@ -103,7 +102,8 @@ impl Inventory {
         self.machines.iter().map(|(machine, tpm)| (machine.as_str(), tpm.as_deref()))
     }
 
-    /// Whether the inventory says so little that a TPM, which its maker vouches for, could be beside any instance's evidence.
+    /// Returns whether the inventory names no TPM at all. Then a TPM that only its manufacturer vouches for could be shown with any
+    /// instance's evidence.
     #[must_use]
     pub fn names_no_tpm(&self) -> bool {
         self.machines.values().all(Option::is_none)
@@ -139,8 +139,8 @@ impl Inventory {
         })
     }
 
-    /// Whether a machine that was admitted once would be so still: one with this identity, as this instance, if that is not the same; the
-    /// TPM's maker, and nobody else, has vouched for it or not.
+    /// Returns whether a machine that was admitted once would still be admitted: one with this identity, as this instance, if that differs.
+    /// `by_maker`: only the TPM's manufacturer has vouched for the TPM.
     #[must_use]
     pub fn still_admits(&self, identity: &NodeIdentity, instance: Option<&NodeIdentity>, by_maker: bool) -> bool {
         let named = self.machines.get(instance.unwrap_or(identity).as_str());
@@ -149,7 +149,7 @@ impl Inventory {
     }
 }
 
-/// Whether a TPM is beside an instance as the inventory has it.
+/// Returns whether a TPM shown together with an instance fits the inventory.
 fn fits(named: Option<&str>, shown: Option<&str>, by_maker: bool) -> bool {
     match named {
         Some(_) => named == shown,
@@ -157,7 +157,7 @@ fn fits(named: Option<&str>, shown: Option<&str>, by_maker: bool) -> bool {
     }
 }
 
-/// Whether a text is an identity as the rooms make them. An inventory that is spelled otherwise would admit nobody.
+/// Checks that a text is an identity in the spelling of the evidence kinds. An inventory with another spelling would admit no machine.
 fn check_identity(text: &str) -> Result<(), String> {
     let (prefix, _) = text.split_once(':').unwrap_or((text, ""));
     if forms().any(|form| form.is_of(text)) {

@@ -7,14 +7,14 @@ use crate::claims::Claims;
 use crate::kinds::{Kind, Rulebook, Verifier, each_kind};
 use crate::reject::Reject;
 
-/// One requirement, held against claims.
+/// A requirement and its result for given claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     /// By which kind's rules.
     pub kind: Kind,
-    /// What is required, in words.
+    /// The requirement in words.
     pub requirement: String,
-    /// Whether it holds, and why not.
+    /// `Ok` if the requirement holds, or the reason why not.
     pub holds: Result<(), Reject>,
 }
 

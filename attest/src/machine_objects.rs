@@ -3,7 +3,7 @@
 //! A cloud says which instance it is. That the cluster has made that instance, for which of its machine sets, and that it has not joined yet, the cluster
 //! says. What the cluster has said is an argument here and part of the record, so that the decision can be made again.
 //!
-//! What a Machine object calls its instance:
+//! Names of instances in Machine objects:
 //! - AWS: `aws:///<zone>/<instance id>` (`setProviderID` of openshift/machine-api-provider-aws, `pkg/actuators/machine`; the same of a Node in
 //!   kubernetes/autoscaler, `cluster-autoscaler/cloudprovider/aws`). The id is given once.
 //! - GCP: `gce://<project id>/<zone>/<name>` (`newMachineScope` of openshift/machine-api-provider-gcp, `pkg/cloud/gcp/actuators/machine`; the same of a Node
@@ -23,12 +23,12 @@ use crate::reject::Reject;
 use crate::tpm::EndorsedBy;
 use crate::withheld::Withheld;
 
-/// How much earlier than its Machine object an instance may have been made, in seconds: what the clocks of a cloud and of a cluster may differ by.
+/// Maximum age of an instance when its Machine object is created, in seconds: the clocks of a cloud and a cluster may differ by that.
 const CLOCKS_SECONDS: u64 = 60;
 /// Longest `providerID` that is looked at, in bytes. Those that name an instance here have 150 at most.
 const PROVIDER_ID_LIMIT_BYTES: usize = 512;
 
-/// What a Machine object says, as far as a decision may stand on it.
+/// The part of a Machine object that a decision may depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineObject {
     pub name: String,
@@ -36,15 +36,15 @@ pub struct MachineObject {
     pub uid: String,
     /// `spec.providerID`: which instance it names.
     pub provider_id: String,
-    /// When the object was made, in seconds since 1970.
+    /// Creation time of the object, in seconds since 1970.
     pub created: u64,
     /// The machine set that controls it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_set: Option<String>,
-    /// Whether it is of the control plane, by its labels or by what controls it.
+    /// Set if the machine belongs to the control plane, by its labels or by its controller.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub control_plane: bool,
-    /// Whether it is being deleted, or has failed for good.
+    /// Set if the object is being deleted, or has failed for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ends: bool,
     /// The Node that this machine is already.
@@ -52,14 +52,14 @@ pub struct MachineObject {
     pub node: Option<String>,
 }
 
-/// Which Machine objects are a pool's.
+/// Selection of the Machine objects that belong to a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MachineSets {
     /// Names of machine sets. A machine of the control plane is of none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub machine_sets: Vec<SetPattern>,
-    /// The machines of the control plane. One that a machine set controls is none of them.
+    /// Set if the machines of the control plane belong to the pool. A machine that a machine set controls is not among them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub control_plane: bool,
 }
@@ -93,7 +93,7 @@ impl From<SetPattern> for String {
 }
 
 impl SetPattern {
-    /// Whether the whole of `name` matches.
+    /// Returns whether the pattern matches all of `name`.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         gcp::matches(&self.0, name)
@@ -101,7 +101,7 @@ impl SetPattern {
 }
 
 impl MachineSets {
-    /// Whether this object is one of them.
+    /// Returns whether the selection contains this object.
     #[must_use]
     pub fn has(&self, object: &MachineObject) -> bool {
         match (&object.machine_set, object.control_plane) {
@@ -111,7 +111,7 @@ impl MachineSets {
         }
     }
 
-    /// In words.
+    /// Describes the selection in words.
     fn named(&self) -> String {
         let sets: Vec<&str> = self.machine_sets.iter().map(|pattern| pattern.0.as_str()).collect();
         match (sets.is_empty(), self.control_plane) {
@@ -122,17 +122,17 @@ impl MachineSets {
     }
 }
 
-/// What a cluster's Machine objects said of one instance.
+/// Machine objects of a cluster that name one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedMachine {
-    /// Which objects are the pool's.
+    /// Selection of the pool's objects.
     pub of: MachineSets,
     /// Those that name this instance.
     pub objects: Vec<MachineObject>,
     /// Another pool that would have this machine as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_pool: Option<String>,
-    /// How long nothing had been heard of the cluster then, in seconds.
+    /// Time since the last news from the cluster at that moment, in seconds.
     #[serde(default)]
     pub age_seconds: u64,
 }
@@ -190,7 +190,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// By what an instance is found that somebody calls by its `providerID`: a Machine object, or a Node. None: it is of no cloud that is known here.
+/// Returns the lookup key of the instance that a Machine object or a Node names by its `providerID`. `None`: the cloud is not known here.
 #[must_use]
 pub fn key_of_provider_id(id: &str) -> Option<String> {
     Named::by_provider(id).map(|named| named.key())
@@ -208,7 +208,8 @@ pub fn key_of_claims(claims: &Claims) -> Option<String> {
     Shown::of(claims).named.map(|named| named.key())
 }
 
-/// Whether Machine objects can name what these kinds of evidence are about; `certified`: Google's certificate says of which instance a TPM is.
+/// Returns whether Machine objects can name the machine of these kinds of evidence; `certified`: Google's certificate names the instance of
+/// a TPM.
 #[must_use]
 pub fn can_name(mut kinds: impl Iterator<Item = Kind>, certified: bool) -> bool {
     kinds.any(|kind| match kind {
@@ -218,14 +219,14 @@ pub fn can_name(mut kinds: impl Iterator<Item = Kind>, certified: bool) -> bool 
     })
 }
 
-/// What of the claims a Machine object is held against.
+/// Claims that are compared with a Machine object.
 #[derive(Debug, Clone)]
 struct Shown<'a> {
     machine: &'a str,
     named: Option<Named<'a>>,
-    /// When the cloud made it, in seconds since 1970, if it says so.
+    /// Creation time according to the cloud, in seconds since 1970, if known.
     created: Option<u64>,
-    /// The TPM beside it, if nobody but its maker vouches for that.
+    /// The TPM shown with the instance, if only its manufacturer vouches for it.
     tpm_of_a_maker: Option<String>,
 }
 
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!(found, expect, "{named:?} {shown:?}");
     }
 
-    /// One accepted, and this changed of the object.
+    /// Checks that a machine is refused after `change`, which is made to an accepted object.
     #[track_caller]
     fn refused(change: impl Fn(&mut MachineObject), expect: &str) {
         for id in [AWS, GCP] {

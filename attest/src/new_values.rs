@@ -1,4 +1,4 @@
-//! Whether a machine is refused for nothing but values that no set of the pool's has: what an administrator could accept.
+//! Detection of machines that are refused only for values that none of the pool's sets has: an administrator could accept these.
 
 use rustls_pki_types::UnixTime;
 
@@ -11,11 +11,12 @@ use crate::reference_sets::{Generation, NewValue, Origin, ReferenceSet, Time, Va
 /// machine.
 pub const NEW_VALUES_LIMIT: usize = 64;
 
-/// What stands in the place of a generation that nobody has made.
+/// Name and author of the provisional generation that no administrator has created.
 const NAME: &str = "not accepted yet";
 
-/// The values for which these claims are refused, each once and in the order of their keys; `None` if they are not refused, or for anything else as well: by a
-/// policy that had these values they would be accepted. One that has lapsed is not among them: somebody has said of it until when it is accepted.
+/// Returns the values for which these claims are refused, each once and in the order of their keys. A policy with these values would accept
+/// the claims. Returns `None` if they are not refused, or are refused for other reasons too. Expired values are not among them: an
+/// administrator has set their expiry.
 #[must_use]
 pub fn new_values(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> Option<Vec<NewValue>> {
     let (mut found, mut sets) = (Vec::new(), None);

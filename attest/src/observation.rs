@@ -1,6 +1,7 @@
-//! What becomes of what does not hold of a measured boot: it refuses; or, where the pool observes, it is kept, and the next is looked at.
+//! Handling of unmet requirements on a measured boot: each refuses; or, if the pool observes, it is recorded, and the next one is checked.
 //!
-//! Which machine it is, whose, whether it answers this challenge, and whether it boots now is never observed: an appraisal asks for that without this.
+//! Never only observed are: the machine's identity and owner, the answer to this challenge, and the check that the machine is booting at
+//! this moment. An appraisal checks these without this module.
 
 /// The requirements on a measured boot that are not met, where they do not refuse.
 #[derive(Debug)]
@@ -9,12 +10,12 @@ pub(crate) struct Observation<E> {
 }
 
 impl<E> Observation<E> {
-    /// What does not hold refuses.
+    /// Creates one in which an unmet requirement refuses.
     pub(crate) const fn off() -> Self {
         Self { unmet: None }
     }
 
-    /// What does not hold is kept, if the pool observes.
+    /// Creates one that records unmet requirements, if the pool observes.
     pub(crate) fn of(observes: bool) -> Self {
         Self {
             unmet: observes.then(Vec::new),
@@ -32,7 +33,7 @@ impl<E> Observation<E> {
         }
     }
 
-    /// What would have refused, in the order in which it was looked at.
+    /// Returns the recorded refusals, in the order of the checks.
     pub(crate) fn unmet(self) -> Vec<E> {
         self.unmet.unwrap_or_default()
     }

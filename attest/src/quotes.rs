@@ -1,6 +1,6 @@
-//! What was quoted, by each kind of evidence that quotes PCRs, and what was booted by that.
+//! Quoted PCRs of each kind of evidence that has them, and the measured boots that they prove.
 //!
-//! It is no member of the kinds' rooms: these know nothing of event logs, which are the TPM's.
+//! This is not part of the modules of the kinds: they do not know event logs, which belong to the TPM.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn drop_further(pcrs: &mut BTreeMap<u8, HexDigest>, bank: HashAlg, values: &Refe
 }
 
 impl Claims {
-    /// What was quoted of PCRs, by each kind of evidence that quotes them, and what the event log beside it has shown.
+    /// Returns the quoted PCRs of each kind of evidence that quotes them, and the result of the event log shown with it.
     #[must_use]
     pub fn quotes(&self) -> Vec<(Kind, Quoted<'_>)> {
         let tpm = self.tpm().map(|tpm| (Kind::Tpm, TpmClaims::quoted(tpm)));
@@ -54,14 +54,15 @@ impl Claims {
         self
     }
 
-    /// What was booted, by each quote that proves it with an event log. Two keys of one TPM may quote, each other PCRs: then each proves what it does.
+    /// Returns the measured boot of each quote that proves one with an event log. Two keys of one TPM may quote different PCRs: then each
+    /// proves its own part.
     #[must_use]
     pub fn measured_boots(&self) -> Vec<(Kind, &MeasuredBoot)> {
         let quotes = self.quotes().into_iter();
         quotes.filter_map(|(kind, quoted)| Some((kind, quoted.boot()?))).collect()
     }
 
-    /// What was booted, if one quote proves it, or all that do prove the same.
+    /// Returns the measured boot, if one quote proves it, or all that do prove the same.
     #[must_use]
     pub fn measured_boot(&self) -> Option<&MeasuredBoot> {
         let boots = self.measured_boots();

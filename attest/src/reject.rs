@@ -1,4 +1,4 @@
-//! Why Evidence is refused: the fact, with both values where there are two.
+//! Reasons why evidence is refused: the fact, with both values if there are two.
 //!
 //! Three readers: the node gets [`Reject::code`], the next step and [`Reject::told`], the log [`Reject::detail`], the audit record all
 //! of it beside the evidence itself. `docs/errors.md` lists the codes for people.
@@ -23,10 +23,10 @@ refusals! {
         #[error("{field}: {problem}")]
         Request {
             field: &'static str,
-            /// What is wrong with it.
+            /// The problem with the field, in words.
             problem: &'static str,
         },
-        /// Too late.
+        /// The evidence came after the challenge had expired.
         #[error("the challenge expired at {expires}, it is now {now} (seconds since 1970)")]
         ChallengeExpired {
             expires: u64,
@@ -43,15 +43,15 @@ refusals! {
         /// The evidence is of other kinds than were asked for.
         #[error("the challenge asked for {}, the evidence is {}", combination::list(.asked), combination::list(.shown))]
         KindsShown {
-            /// What the challenge asked for.
+            /// The kinds that the challenge asked for.
             asked: BTreeSet<Kind>,
-            /// What there is.
+            /// The kinds that the evidence has.
             shown: BTreeSet<Kind>,
         },
         /// The evidence is of kinds that the pool does not accept any more.
         #[error("the evidence is {}, which is not accepted any more", combination::list(.shown))]
         KindsAccepted {
-            /// What was shown.
+            /// The kinds that the evidence has.
             shown: BTreeSet<Kind>,
             /// What the pool accepts.
             accepted: Withheld,
@@ -69,7 +69,7 @@ refusals! {
             /// What another kind says.
             second: String,
         },
-        /// Nobody says who claims the instance.
+        /// The evidence has no claimant for the instance.
         #[error("the first to show an instance's evidence has the instance, and this node does not say who it is: it has sent no claimant")]
         ClaimantMissing,
         /// Another claimant than the one who asked for the challenge.
@@ -81,7 +81,7 @@ refusals! {
         /// The provisioning token beside the evidence was not taken, or not looked up.
         #[error("the evidence needs a provisioning token beside it, and none was taken")]
         TokenMissing,
-        /// The machine is none of those that may join the pool.
+        /// The machine is not in the pool's inventory.
         #[error("{machine} is not in the pool's inventory")]
         NotInInventory {
             /// Which machine it is.
@@ -96,7 +96,7 @@ refusals! {
             /// What the inventory names.
             accepted: Withheld,
         },
-        /// More than one Machine object names the machine: of them one is wrong, and nobody can say which.
+        /// More than one Machine object names the machine: one of them is wrong, and it is not known which.
         #[error("{machine} is named by {objects} Machine objects of the cluster")]
         NamedTwice {
             machine: String,
@@ -106,14 +106,14 @@ refusals! {
         #[error("the Machine object of {machine} is none of the pool's")]
         OfAnotherSet {
             machine: String,
-            /// Which are.
+            /// Selection of the pool's Machine objects.
             accepted: Withheld,
         },
         /// Another pool would have the machine as well.
         #[error("{machine} is another pool's as well")]
         OfTwoPools {
             machine: String,
-            /// Which one's.
+            /// The pool that also has the machine.
             accepted: Withheld,
         },
         /// The machine's Machine object is on its way out.
@@ -130,9 +130,9 @@ refusals! {
         #[error("{machine} was made at {instance}, its Machine object at {object} (seconds since 1970)")]
         OlderThanMachine {
             machine: String,
-            /// When its cloud made the instance.
+            /// Creation time of the instance according to its cloud.
             instance: u64,
-            /// When the object was made.
+            /// Creation time of the object.
             object: u64,
         },
     }
@@ -177,7 +177,7 @@ advice! {
     CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
 }
 
-/// What a node presents as its EK is no EK's public area.
+/// The EK that a node presents is not the public area of an EK.
 impl From<EkAreaError> for Reject {
     fn from(error: EkAreaError) -> Self {
         TpmEvidenceError::from(error).into()
@@ -215,7 +215,7 @@ impl Reject {
         } }
     }
 
-    /// What whoever is refused may know: nothing of what the pool accepts. It is the `Display` text.
+    /// Returns the text for the client that is refused: it reveals nothing that the pool accepts. It is the `Display` text.
     #[must_use]
     pub fn told(&self) -> String {
         self.to_string()

@@ -16,7 +16,7 @@ pub struct NoToken;
 
 impl EvidenceKind for Token {
     type Subject = Nothing;
-    /// Whether it is good is the gateway's to say.
+    /// No rules: the gateway decides whether a token is valid.
     type Rules = ();
     type Proof = String;
     type Error = NoToken;
@@ -38,7 +38,7 @@ impl Verifier for Token {
         Ok((taken.ok_or(NoToken)?.to_owned(), None))
     }
 
-    /// It says no more than that somebody was given it.
+    /// A token identifies no instance: it only proves that it was given to the client.
     fn instance(_: &String) -> Option<String> {
         None
     }

@@ -1,10 +1,10 @@
-//! What was verified: it can be read, and neither made nor changed.
+//! Wrapper for verified values: they can be read, but neither made nor changed.
 
 use std::ops::Deref;
 
 use serde::Serialize;
 
-/// Proof that a `T` was verified. Its fields are there to read; whoever has one has it from a verifier of this crate, as it was verified.
+/// Proof that a `T` was verified. Its fields can be read; only a verifier of this crate creates it, and its value is as it was verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Verified<T>(T);

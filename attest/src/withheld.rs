@@ -1,13 +1,13 @@
-//! What a refusal keeps from whoever is refused.
+//! Details that a refusal withholds from the client.
 
 use std::fmt;
 
 /// Values that are named; of more, how many.
 const NAMED_LIMIT: usize = 8;
 
-/// What a pool accepts, in words for the log and the record. Whoever can ask would learn from it which accounts, roles and images are
-/// the cluster's, and which digests a bought TPM has to be extended with. It has no `Display`, so that no error's text can hold it:
-/// [`Reject::detail`](crate::Reject::detail) alone reads it.
+/// The values that a pool accepts, in words for the log and the record. A client could learn from them which accounts, roles and images are
+/// the cluster's, and which digests a bought TPM must be extended with. It has no `Display`, so that no error's text can contain it: only
+/// [`Reject::detail`](crate::Reject::detail) reads it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Withheld {
     words: Box<str>,
@@ -19,7 +19,7 @@ impl Withheld {
         Self::list(values, ", ")
     }
 
-    /// One of these, each of which takes several words.
+    /// Describes one of these values, each of which takes several words.
     pub fn alternatives<T: fmt::Display>(values: &[T]) -> Self {
         Self::list(values, ", or ")
     }
@@ -30,7 +30,7 @@ impl Withheld {
         Self::words(format!("at most {limit} s"))
     }
 
-    /// What is only in words.
+    /// Wraps a description that exists only in words.
     pub fn words(words: impl Into<String>) -> Self {
         Self {
             words: words.into().into_boxed_str(),

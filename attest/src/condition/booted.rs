@@ -1,4 +1,4 @@
-//! What was booted, as a condition sees it: of the parts of a boot those that it names, as far as they are proven.
+//! The measured boot for conditions: those parts of a boot that a condition names, as far as they are proven.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ use crate::tpm::measured_boot::{NoPart, Part};
 pub(super) struct BootMention {
     pub(super) kind: String,
     pub(super) part: Option<String>,
-    /// Whether it is within `has()`.
+    /// Set if the mention is within `has()`.
     pub(super) is_asked_for: bool,
 }
 
 impl BootMention {
-    /// Whether it can be there, where the section of its kind has these PCRs quoted.
+    /// Checks that the mentioned part can exist if the section of its kind has these PCRs quoted.
     pub(super) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
         let Self { kind, part, is_asked_for } = self;
         if !is_what_was_booted(kind, BOOT) {

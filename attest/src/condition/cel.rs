@@ -1,6 +1,6 @@
 //! The library `cel`: parsed, held against what conditions may have, evaluated.
 //!
-//! Of its two parsers this uses the one by hand: the generated one recurses some 100 KiB of stack for each bracket.
+//! The library has two parsers; this uses the hand-written one: the generated one recurses some 100 KiB of stack for each bracket.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -20,11 +20,11 @@ use crate::claims::{BOOT, is_what_was_booted};
 /// Most nodes of an expression, those of macros too.
 pub const NODES_LIMIT: usize = 768;
 
-/// How deep nodes are inside of others: the evaluation's recursion.
+/// Maximum depth of nested nodes: the recursion of the evaluation.
 pub const DEPTH_LIMIT: usize = 40;
 
-/// Most steps of an evaluation: each is a node that is evaluated, a value that is copied or compared, or 64 bytes of text. At 0.1 µs each that is 50 ms, for an
-/// expression that somebody has made to take long.
+/// Maximum steps of an evaluation: each is a node that is evaluated, a value that is copied or compared, or 64 bytes of text. At 0.1 µs
+/// each that is 50 ms, for an expression that was made to take long.
 pub const STEPS_LIMIT: usize = 500_000;
 
 /// Steps of reading a text to its end, at [`TEXT_LIMIT_BYTES`](super::TEXT_LIMIT_BYTES).
@@ -33,10 +33,10 @@ const TEXT_STEPS: usize = super::TEXT_LIMIT_BYTES / 64;
 /// Steps of comparing claims with claims: every value and every text in them.
 const WHOLE_STEPS: usize = VALUES_LIMIT + super::TEXTS_LIMIT_BYTES / 64;
 
-/// What an expression begins with.
+/// Name of the variable that holds the claims.
 const CLAIMS: &str = "claims";
 
-/// What a macro counts or collects in: no text can name it.
+/// Accumulator variable of a macro: no text can name it.
 const RESULT: &str = "@result";
 
 /// Longest words of the parser's that are passed on, in bytes.
@@ -46,11 +46,11 @@ const PROBLEM_LIMIT_BYTES: usize = 200;
 pub(super) struct Parsed {
     expression: IdedExpr,
     steps: usize,
-    /// Whether it speaks of nothing but what was booted.
+    /// Set if the expression mentions only the measured boot.
     on_what_was_booted: bool,
-    /// What it names of the events of a boot.
+    /// Mentions of the parts of a measured boot.
     boot: BTreeSet<BootMention>,
-    /// Whether it asks something else for its `boot`, or in another way.
+    /// Set if the expression selects `boot` from anything other than `claims.<kind>`, or by an index.
     boot_elsewhere: bool,
     /// The functions of the standard.
     functions: Arc<Env>,
@@ -115,7 +115,7 @@ impl Parsed {
         self.steps
     }
 
-    /// Whether it holds of claims that [`super::values::check`] has let through.
+    /// Returns whether the expression holds of claims that [`super::values::check`] has let through.
     pub(super) fn evaluate(&self, claims: &serde_json::Value) -> Result<bool, String> {
         let mut context = Context::with_env(Arc::clone(&self.functions));
         context.add_variable_from_value(CLAIMS, value(claims));
@@ -150,10 +150,10 @@ fn value(json: &serde_json::Value) -> Value {
     }
 }
 
-/// What is known on the way through an expression.
+/// State of the walk through an expression.
 struct Walk {
     nodes_left: usize,
-    /// What can be named here.
+    /// Names that are in scope here.
     names: Vec<String>,
 }
 
@@ -268,12 +268,12 @@ fn makes_a_list(over: &ComprehensionExpr) -> bool {
     !matches!(over.accu_init.expr, Expr::Literal(_))
 }
 
-/// What of the claims an expression mentions.
+/// Claims that an expression mentions.
 #[derive(Default)]
 struct Mentions {
-    /// What was booted.
+    /// Set if the expression mentions the measured boot.
     booted: bool,
-    /// Anything else.
+    /// Set if the expression mentions any other claim.
     others: bool,
     boot: BTreeSet<BootMention>,
     boot_elsewhere: bool,
@@ -329,7 +329,7 @@ fn says_boot(node: &IdedExpr) -> bool {
     matches!(&node.expr, Expr::Literal(LiteralValue::String(text)) if text.inner() == BOOT)
 }
 
-/// Whether `claims.<kind>.<field>` is one of them; `operand` is `claims.<kind>`.
+/// Returns whether `claims.<kind>.<field>` belongs to the measured boot; `operand` is `claims.<kind>`.
 fn is_booted(operand: &IdedExpr, field: &str) -> bool {
     kind(operand).is_some_and(|kind| is_what_was_booted(kind, field))
 }

@@ -31,7 +31,7 @@ pub struct Condition {
     parsed: Arc<Parsed>,
 }
 
-/// Why text is no condition.
+/// Reason why a text is not a valid condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
     /// More text than is read.
@@ -43,10 +43,10 @@ pub enum ConditionError {
     /// More brackets than a parser without a bound of its own is given.
     #[error("the condition opens more than {OPENINGS_LIMIT} brackets and choices, here in line {line}, column {column}")]
     Openings { line: usize, column: usize },
-    /// It is no expression.
+    /// The text is not an expression.
     #[error("the condition is no expression: line {line}, column {column}: {problem}")]
     Syntax { line: usize, column: usize, problem: String },
-    /// It has what is no part of conditions.
+    /// The expression uses something that conditions do not have.
     #[error("the condition uses {0}, which conditions do not have; docs/policy.md says what they have")]
     NotAllowed(String),
     /// It speaks of what there is not.
@@ -63,19 +63,19 @@ pub enum ConditionError {
     TooManySteps { found: usize },
 }
 
-/// Why a condition does not hold.
+/// Reason why a condition does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionRefusal {
-    /// It is false.
+    /// The condition is false of these claims.
     #[error("the pool's condition is not met")]
     NotMet {
-        /// The condition.
+        /// The condition's text, for the log and the record.
         accepted: Withheld,
     },
     /// It is neither true nor false of these claims.
     #[error("the pool's condition says nothing of this machine")]
     Undecided {
-        /// Why, and the condition: what it speaks of is the pool's.
+        /// The reason, and the condition: it belongs to the pool, as does what it mentions.
         accepted: Withheld,
     },
 }
@@ -103,7 +103,7 @@ impl ConditionRefusal {
 }
 
 impl Condition {
-    /// Reads a condition.
+    /// Parses and checks a condition.
     ///
     /// # Errors
     /// [`ConditionError`].
@@ -115,7 +115,7 @@ impl Condition {
         })
     }
 
-    /// The text.
+    /// Returns the condition's text.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
@@ -127,7 +127,7 @@ impl Condition {
         self.parsed.steps()
     }
 
-    /// Whether what it names of a boot can be there, where the section of a kind has these PCRs quoted; why not, in words.
+    /// Checks that the mentioned parts of a boot can exist if the section of a kind has these PCRs quoted. The error says in words why not.
     pub(crate) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
         // It would never be there, and `has()` would say so of any boot.
         if self.parsed.asks_for_boot_elsewhere() {
@@ -136,7 +136,7 @@ impl Condition {
         self.parsed.boot().iter().try_for_each(|mention| mention.check(&asked_pcrs))
     }
 
-    /// Whether it speaks of nothing but what was booted: PCRs, and what the event log has shown.
+    /// Returns whether the condition mentions only the measured boot: PCRs, and what the event log has shown.
     #[must_use]
     pub fn is_on_what_was_booted(&self) -> bool {
         self.parsed.is_on_what_was_booted()
@@ -152,7 +152,8 @@ impl Condition {
         }
     }
 
-    /// Whether it holds of `claims`, which it sees as a record has them, and of what was booted what it names; why it is neither true nor false, for a person.
+    /// Returns whether the condition holds of `claims`: it sees them as a record has them, and the parts of the measured boot that it
+    /// names. The error says, for a person, why it is neither true nor false.
     ///
     /// # Errors
     /// What went wrong, in words, and what is not proven that it names.
@@ -165,7 +166,8 @@ impl Condition {
         })
     }
 
-    /// Whether it holds of claims as a record has them, without what no record has; why it is neither true nor false, for a person.
+    /// Returns whether the condition holds of claims as a record has them, without what no record has. The error says, for a person, why it
+    /// is neither true nor false.
     ///
     /// # Errors
     /// What went wrong, in words.
@@ -181,7 +183,7 @@ impl Condition {
     }
 }
 
-/// What it says is what was written.
+/// Compares the texts that were written.
 impl PartialEq for Condition {
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source

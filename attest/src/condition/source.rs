@@ -1,18 +1,18 @@
-//! What of a condition's text is checked before the parser reads it: so that this has little to read, and nothing to recurse into.
+//! Checks on a condition's text that run before the parser, so that the parser has little to read and nothing to recurse into.
 
 use super::ConditionError;
 
 /// Longest condition, in bytes: several dozen digests, and no file.
 pub const SOURCE_LIMIT_BYTES: usize = 4096;
 
-/// Most brackets that are opened, and choices (`?`), each of which is a level of the parser's recursion. Those in strings count too: this reads no
-/// strings, so there is none that it could read otherwise than the parser.
+/// Maximum number of opening brackets and choices (`?`), each of which is a level of the parser's recursion. Those in strings count too:
+/// this check does not recognise strings, so it cannot disagree with the parser about them.
 pub const OPENINGS_LIMIT: usize = 64;
 
-/// Whether the parser is given a text.
+/// Checks that the parser may be given a text.
 ///
-/// Characters are ASCII, so that no place in the text is inside of one. There is no `\`: a string is what stands in it; and no `` ` ``, which names
-/// fields that no claim has.
+/// Characters are ASCII, so no position in the text is inside of one. There is no `\`, so a string is exactly the characters written in it.
+/// There is no `` ` ``, which names fields that no claim has.
 pub(super) fn check(source: &str) -> Result<(), ConditionError> {
     if source.len() > SOURCE_LIMIT_BYTES {
         return Err(ConditionError::TooLong { found: source.len() });

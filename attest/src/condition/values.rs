@@ -1,4 +1,4 @@
-//! What a condition is evaluated on: claims of a bounded size.
+//! Input of a condition: claims of a bounded size.
 
 use serde_json::Value;
 
@@ -15,10 +15,10 @@ pub const TEXT_LIMIT_BYTES: usize = 4096;
 /// Longest texts in claims together, in bytes.
 pub const TEXTS_LIMIT_BYTES: usize = 256 * 1024;
 
-/// How deep values are inside of others: claims have five levels.
+/// Maximum depth of nested values: claims have five levels.
 const DEPTH_LIMIT: usize = 16;
 
-/// Whether claims are within these limits.
+/// Checks that claims are within these limits.
 pub(super) fn check(claims: &Value) -> Result<(), String> {
     let mut left = Left {
         values: VALUES_LIMIT,
@@ -27,7 +27,7 @@ pub(super) fn check(claims: &Value) -> Result<(), String> {
     left.value(claims, DEPTH_LIMIT)
 }
 
-/// How much more there may be.
+/// Remaining budget of values and text.
 struct Left {
     values: usize,
     text_bytes: usize,

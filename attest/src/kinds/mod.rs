@@ -60,7 +60,7 @@ pub(crate) use held_against;
 
 macro_rules! borrowed {
     ({ $name:ident } $($group:ident { $($(#[$doc:meta])* $kind:ident, $member:ident, $word:literal, $($room:ident)::+;)* })*) => {
-        /// What evidence of each kind is held against. Of what there is nothing for, evidence is refused.
+        /// Verification input for each kind of evidence. Evidence of a kind without any is refused.
         #[derive(Clone, Copy)]
         pub(crate) struct $name<'a> {
             $($(

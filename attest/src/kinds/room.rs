@@ -1,4 +1,4 @@
-//! What a kind of evidence says of itself, in its own room.
+//! Traits that a kind of evidence implements in its own module.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,35 +17,35 @@ use crate::values::Blob;
 
 /// A kind of evidence, by the types that it has in what is about all kinds, beside those of its messages.
 pub trait EvidenceKind: Messages {
-    /// What the answer is held against: its member of the sealed [`crate::Subject`].
+    /// Expected values of the answer: its member of the sealed [`crate::Subject`].
     type Subject;
-    /// What a pool accepts of it: its member of [`crate::appraisal::Rules`].
+    /// A pool's rules for this kind: its member of [`crate::appraisal::Rules`].
     type Rules;
-    /// What was proven by it: its member of [`crate::Claims`], and of records.
+    /// Proven claims of this kind: its member of [`crate::Claims`], and of records.
     type Proof;
-    /// Why it is refused: its variant of [`crate::Reject`].
+    /// Reason for a refusal: its variant of [`crate::Reject`].
     type Error;
 }
 
 /// Identities of one form: `prefix:` and what fits.
 pub(crate) struct IdentityForm {
-    /// What stands before the colon.
+    /// The part before the colon.
     pub(crate) prefix: &'static str,
     /// The whole, for people.
     pub(crate) form: &'static str,
-    /// Whether a text is what comes after it, spelled as the room spells it.
+    /// Returns whether a text fits after the colon, in the module's own spelling.
     pub(crate) fits: fn(&str) -> bool,
 }
 
 impl IdentityForm {
-    /// Whether an identity is of this form.
+    /// Returns whether an identity has this form.
     pub(crate) fn is_of(&self, identity: &str) -> bool {
         let rest = identity.strip_prefix(self.prefix).and_then(|rest| rest.strip_prefix(':'));
         rest.is_some_and(self.fits)
     }
 }
 
-/// How far a TPM has come by what it has signed: it never goes back, unless it is cleared.
+/// Counters that a TPM has signed: they never go back, unless the TPM is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
     /// TPM Resets (boots) since the last TPM2_Clear.
@@ -54,13 +54,13 @@ pub struct Counters {
     pub restart_count: u32,
     /// Milliseconds the TPM has been powered, over its life.
     pub clock_ms: u64,
-    /// Whether no higher clock value can have been reported before.
+    /// Set if no higher clock value can have been reported earlier.
     pub clock_safe: bool,
-    /// Of the TPM, as its maker counts: it goes back only where somebody has put an older one there.
+    /// Firmware version of the TPM, as its manufacturer counts: it goes back only if an older version is installed.
     pub firmware_version: u64,
 }
 
-/// What became of the PCRs of a node that was trusted.
+/// Result for the PCRs of a node that was trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pcrs {
     /// The pool accepts them, and what was booted.
@@ -78,18 +78,18 @@ impl fmt::Display for Pcrs {
     }
 }
 
-/// What a node is asked for: one half for the seal, one for the node.
+/// Request to a node: one half for the seal, one for the node.
 pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as Messages>::Task), Refusal<<K as EvidenceKind>::Error>>;
 
-/// What evidence proves, and which server key the node saw, where it says that by itself.
+/// Proof from evidence, and the server key that the node saw, if the evidence itself says so.
 pub(crate) type Verified<K> = Result<(<K as EvidenceKind>::Proof, Option<SpkiSha256>), Refusal<<K as EvidenceKind>::Error>>;
 
-/// How evidence of a kind is asked for, verified and appraised. Whatever goes through all kinds calls these, one kind after the other.
+/// Request, verification and appraisal of one kind of evidence. Code that covers all kinds calls these, one kind after the other.
 pub(crate) trait Verifier: EvidenceKind {
-    /// What evidence is held against beside the challenge: what the administrator trusts, or what somebody who was asked says of this very evidence.
+    /// Verification input apart from the challenge: the administrator's trust anchors, or a third party's answer about this very evidence.
     type HeldAgainst<'a>: Copy;
 
-    /// Whether a pool may have rules for it and not accept it.
+    /// Set if a pool may have rules for this kind without accepting it.
     const RULES_MAY_GO_UNUSED: bool = false;
 
     /// Every code that it can be refused with.
@@ -97,24 +97,24 @@ pub(crate) trait Verifier: EvidenceKind {
     /// The identities that it gives machines.
     const IDENTITIES: &'static [IdentityForm];
 
-    /// The members of its proof, as records have them, that are what was booted. `boot` is no member of a record: a condition is given it.
+    /// Members of its proof, as records have them, that belong to the measured boot. Records do not have `boot`: only a condition gets it.
     const BOOTED: &'static [&'static str] = &[];
 
-    /// Whether what a node offers is within its bounds, before anything else is looked at.
+    /// Checks that a node's offer is within its bounds, before anything else is looked at.
     fn check_offer(_: &Self::Offer) -> Result<(), Refusal<Self::Error>> {
         Ok(())
     }
 
-    /// What is asked of a node that offers this. Whatever can be refused now is refused now.
+    /// Makes the request for a node with this offer. Refuses early whatever can be refused early.
     fn ask(offer: &Self::Offer, held_against: Option<Self::HeldAgainst<'_>>, rules: &Self::Rules, asking: &Asking<'_>) -> Asked<Self>;
 
-    /// Whether what was offered, and is refused for this, is as good as nothing: then the node is asked for something else.
+    /// Returns whether an offer that is refused with this error counts as no offer: then the node is asked for something else.
     fn is_as_good_as_none(_: &Self::Error) -> bool {
         false
     }
 
-    /// The firmware's event log that came with the evidence, where it is that of others beside it, too: a machine has one, whichever of its
-    /// TPM's keys has quoted.
+    /// Returns the event log of the firmware that came with the evidence, if it also serves the other evidence. A machine has one log,
+    /// regardless of which of its TPM's keys has quoted.
     fn event_log_for_others(_: &Self::Evidence) -> Option<&Blob> {
         None
     }
@@ -138,7 +138,7 @@ pub(crate) trait Verifier: EvidenceKind {
         now: UnixTime,
     ) -> Verified<Self>;
 
-    /// The stable identity of the machine by a key that nobody else has: it goes before that of an instance.
+    /// Returns the stable identity of the machine by a key that no other machine has: it takes precedence over that of an instance.
     fn machine(_: &Self::Proof) -> Option<String> {
         None
     }
@@ -150,7 +150,7 @@ pub(crate) trait Verifier: EvidenceKind {
     /// follows from the proof, and from that.
     fn reason(proof: &Self::Proof, pcrs: Pcrs) -> String;
 
-    /// How far the TPM has come that has signed, where it says so.
+    /// Returns the counters of the TPM that has signed, if the evidence has them.
     fn counters(_: &Self::Proof) -> Option<Counters> {
         None
     }
@@ -160,17 +160,17 @@ pub(crate) trait Verifier: EvidenceKind {
         None
     }
 
-    /// Whether a TPM of the instance's own has attested: nobody else can have been first with it.
+    /// Returns whether the instance's own TPM has attested: no other client can have been first with it.
     fn is_of_the_instances_own_tpm(_: &Self::Proof) -> bool {
         false
     }
 
-    /// Whether the rules can be meant, in a combination of kinds with this one.
+    /// Checks that the rules make sense in a combination of kinds with this one.
     fn check_rules(_: &Self::Rules, _together: &BTreeSet<Kind>) -> Result<(), &'static str> {
         Ok(())
     }
 
-    /// Whether the rules look for anything in the pool's sets of reference values.
+    /// Returns whether the rules look for anything in the pool's sets of reference values.
     fn wants_reference_sets(_: &Self::Rules) -> bool {
         false
     }
@@ -183,7 +183,7 @@ pub(crate) trait Verifier: EvidenceKind {
         Vec::new()
     }
 
-    /// What was shown that the rules look for in the pool's sets, and no set has, whether lapsed or not.
+    /// Returns the shown values that the rules look for in the pool's sets and that no set has, not even as an expired value.
     fn unlisted(_: &Self::Proof, _: &Self::Rules) -> Vec<NewValue> {
         Vec::new()
     }
@@ -193,7 +193,7 @@ pub(crate) trait Verifier: EvidenceKind {
         None
     }
 
-    /// Whether a copy of the evidence would prove as much, among these kinds.
+    /// Returns whether a copy of the evidence would prove as much, among these kinds.
     fn is_worth_a_copy(_together: &BTreeSet<Kind>) -> bool {
         false
     }
@@ -206,20 +206,21 @@ pub(crate) trait Verifier: EvidenceKind {
         Ok(())
     }
 
-    /// What the rules require of PCRs and of the events in them, one after the other, in words; and whether it holds of what was proven.
+    /// Returns the requirements of the rules on PCRs and their events, one after the other, in words, each with its result for the proof.
     fn by_requirement(_: &Self::Proof, _: &Self::Rules, _now: UnixTime) -> Vec<(String, Result<(), Self::Error>)> {
         Vec::new()
     }
 }
 
-/// What a kind makes of others that stand beside it. Which ones it looks at, its bounds say: [`Proofs`] and [`Rulebook`] of those kinds.
+/// Relation of a kind to the kinds shown together with it. Its bounds name those that it looks at: [`Proofs`] and [`Rulebook`] of those
+/// kinds.
 pub(crate) trait Beside<P, R>: Verifier {
     /// Checks that it is about the same machine as the others, beyond its identity, and takes over what they say of it.
     fn join(proof: Self::Proof, _proofs: &P) -> Result<Self::Proof, Refusal<Self::Error>> {
         Ok(proof)
     }
 
-    /// What is appraised by the rules of another kind.
+    /// Appraises what is subject to the rules of another kind.
     fn appraise_beside(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), Refusal<Self::Error>> {
         Ok(())
     }
@@ -227,22 +228,22 @@ pub(crate) trait Beside<P, R>: Verifier {
 
 /// Has what evidence of a kind has proven, if there was some.
 pub(crate) trait Proofs<K: EvidenceKind> {
-    /// It.
+    /// Returns the proof of this kind.
     fn proof(&self) -> Option<&K::Proof>;
 }
 
 /// Has the rules for a kind, if there are some.
 pub(crate) trait Rulebook<K: EvidenceKind> {
-    /// They.
+    /// Returns the rules for this kind.
     fn rules(&self) -> Option<&K::Rules>;
 }
 
-/// What a challenge is made from, beside what the node offers.
+/// Input of a challenge, apart from the node's offer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking<'a> {
     /// The gateway's own name, the same for all its nodes.
     pub(crate) gateway: &'a str,
-    /// What nobody but who is asked may be able to find.
+    /// Secret that only the asked node must be able to recover.
     pub(crate) secret: &'a Zeroizing<[u8; 32]>,
     pub(crate) now: UnixTime,
 }

@@ -11,7 +11,7 @@ const REGION_LIMIT_CHARS: usize = 32;
 /// Longest name of a role, in characters: IAM's limit.
 const ROLE_LIMIT_CHARS: usize = 64;
 
-/// Whether a text has the form of a region: `eu-central-1`, `us-gov-west-1`, `eusc-de-east-1`.
+/// Returns whether a text has the form of a region: `eu-central-1`, `us-gov-west-1`, `eusc-de-east-1`.
 pub(super) fn is_region(text: &str) -> bool {
     let mut parts = text.split('-');
     let letters = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -20,18 +20,18 @@ pub(super) fn is_region(text: &str) -> bool {
     text.len() <= REGION_LIMIT_CHARS && ends && parts.clone().count() >= 1 && parts.all(letters)
 }
 
-/// Whether a text has the form of an account: twelve digits.
+/// Returns whether a text has the form of an account: twelve digits.
 pub(super) fn is_account(text: &str) -> bool {
     text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a text has the form of an instance: `i-` and 17 hexadecimal digits, or 8 for those from before 2016.
+/// Returns whether a text has the form of an instance: `i-` and 17 hexadecimal digits, or 8 for those from before 2016.
 pub(super) fn is_instance(text: &str) -> bool {
     text.strip_prefix("i-")
         .is_some_and(|id| matches!(id.len(), 8 | 17) && is_lower_hex(id))
 }
 
-/// Whether a text may be an instance, of whatever length AWS will give them: for what people write down.
+/// Returns whether a text may be an instance id of any length, as AWS may issue later: for texts that people write.
 pub(super) fn is_any_instance(text: &str) -> bool {
     text.strip_prefix("i-").is_some_and(|id| !id.is_empty() && is_lower_hex(id))
 }

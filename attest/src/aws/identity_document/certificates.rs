@@ -26,18 +26,18 @@ pub struct RegionCertificatesError {
     pub problem: RegionCertificateProblem,
 }
 
-/// What is wrong with the certificates of a region.
+/// Problem with the certificates of a region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegionCertificateProblem {
     /// The name is not one of a region.
     #[error("this is not the name of a region, such as us-east-1")]
     Name,
-    /// One of them cannot be used.
+    /// A certificate of the region cannot be used.
     #[error("number {position}: {problem}; take the certificate that AWS publishes under RSA-2048 for this region")]
     Certificate {
-        /// Which one, from 1.
+        /// Position of the certificate in its file, from 1.
         position: usize,
-        /// What is wrong with it.
+        /// The problem with that certificate.
         problem: Pkcs7Error,
     },
     /// None at all, or more than any rotation needs.
@@ -83,7 +83,7 @@ impl RegionCertificates {
             .collect()
     }
 
-    /// How many certificates there are.
+    /// Returns the number of certificates in all regions.
     pub(super) fn count(&self) -> usize {
         self.regions.values().map(Vec::len).sum()
     }

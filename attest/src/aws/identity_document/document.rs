@@ -10,7 +10,7 @@ const TEXT_LIMIT_BYTES: usize = 128;
 /// Most product codes. An image has one, seldom two.
 const CODES_LIMIT: usize = 32;
 
-/// What a copy would prove as well: evidence that is bound to no challenge. Who takes it out of here has to say so.
+/// Evidence that is not bound to a challenge: a copy would prove as much. A caller that unwraps it must say so explicitly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Replayable<T>(T);
@@ -20,20 +20,20 @@ impl<T> Replayable<T> {
         Self(verified)
     }
 
-    /// What was verified, to look at: for records, rules, and to find out who claimed it before.
+    /// Returns the verified value for reading: for records, rules, and lookups of an earlier claimant.
     #[must_use]
     pub const fn replayable(&self) -> &T {
         &self.0
     }
 
-    /// What was verified, for a caller that has bound it to a node by other means.
+    /// Unwraps the verified value, for a caller that has bound it to a node by other means.
     #[must_use]
     pub fn accept_replay(self) -> T {
         self.0
     }
 }
 
-/// What an instance identity document says.
+/// Content of an instance identity document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InstanceIdentity {
     /// The account: 12 digits.
@@ -52,7 +52,7 @@ pub struct InstanceIdentity {
     pub instance_type: String,
     /// The processor's architecture: `x86_64` or `arm64`.
     pub architecture: String,
-    /// When the instance was last started, in seconds since 1970.
+    /// Time of the instance's last start, in seconds since 1970.
     pub pending_time: u64,
     /// The instance's address in its network.
     pub private_ip: Option<String>,
@@ -161,7 +161,7 @@ impl InstanceIdentity {
     }
 }
 
-/// Whether a text could be a region's name: of whatever partition.
+/// Returns whether a text could be a region's name, in any partition.
 pub(super) fn is_region_name(name: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     name.len() <= TEXT_LIMIT_BYTES && name.contains('-') && name.split('-').all(part)

@@ -4,7 +4,7 @@ use crate::advice::{Advice, advice};
 use crate::pkcs7::Pkcs7Error;
 use crate::withheld::Withheld;
 
-/// Why an identity document is refused.
+/// Reason why an identity document is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityDocumentError {
     /// The PKCS#7 message does not hold.
@@ -13,9 +13,9 @@ pub enum IdentityDocumentError {
     /// No region's certificate is the signer's.
     #[error("the signer is {signer}, which none of the {certificates} configured certificates is of")]
     SignerUnknown {
-        /// Whom the message names. Not verified.
+        /// Signer named in the message. Not verified.
         signer: String,
-        /// How many certificates there are.
+        /// Number of configured certificates.
         certificates: usize,
     },
     /// The region's certificate is not valid.
@@ -26,7 +26,7 @@ pub enum IdentityDocumentError {
         not_after: u64,
         now: u64,
     },
-    /// What was signed is no identity document.
+    /// The signed content is not an identity document.
     #[error("the signed content is not an identity document: {problem}")]
     Json { problem: String },
     /// A field of another form than AWS gives it.
@@ -35,13 +35,11 @@ pub enum IdentityDocumentError {
         field: &'static str,
         /// Its value, or the beginning.
         found: String,
-        /// The form.
         required: &'static str,
     },
     /// Another region's certificate has verified.
     #[error("the document is of region {document}, the certificate that verifies it of {certificate}")]
     RegionMismatch {
-        /// The document's region.
         document: String,
         /// The regions that the certificate is configured for.
         certificate: String,
@@ -52,7 +50,7 @@ pub enum IdentityDocumentError {
     /// The instance was started after the time of verification.
     #[error("pendingTime is {pending_time}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_LIMIT_SECONDS} s")]
     Future {
-        /// When the instance was started.
+        /// Start time of the instance, in seconds since 1970.
         pending_time: u64,
         now: u64,
     },
@@ -66,11 +64,9 @@ pub enum IdentityDocumentError {
     /// A value that the pool does not accept.
     #[error("the {rule} is {found}")]
     NotAccepted {
-        /// What is checked.
+        /// The rule that refuses the value.
         rule: Rule,
-        /// The document's value.
         found: String,
-        /// The accepted values.
         accepted: Withheld,
     },
 }
@@ -117,7 +113,7 @@ impl IdentityDocumentError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::TooOld { accepted, .. } | Self::NotAccepted { accepted, .. } => Some(accepted),

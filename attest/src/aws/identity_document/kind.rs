@@ -68,7 +68,7 @@ impl Verifier for IdentityDocument {
         )
     }
 
-    /// It is, unless evidence stands beside it that says, for this challenge, that it is that very instance.
+    /// Returns `true` unless other evidence, bound to this challenge, proves to be that very instance.
     fn is_worth_a_copy(together: &BTreeSet<Kind>) -> bool {
         !together.contains(&Kind::AwsNitroTpm) && !together.contains(&Kind::AwsSts)
     }

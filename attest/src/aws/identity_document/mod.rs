@@ -1,16 +1,16 @@
 //! The EC2 instance identity document with its RSA-2048 PKCS#7 signature.
 //!
-//! What it proves: that AWS has given this document to the instance that it names. The document names account, region, instance,
-//! image and the time at which the instance was started.
+//! **Proves**: that AWS has given this document to the instance that it names. The document names account, region, instance, image and the
+//! time at which the instance was started.
 //!
-//! What it does not prove: that whoever presents it *is* the instance. It has no nonce, it never expires, and every process on the
-//! instance can read it, so a copy is as good as the original: [`verify`] returns it as [`Replayable`]. What bounds this is the
-//! age of pendingTime ([`IdentityDocumentRules::max_age_seconds`]), and what the gateway does: the first use binds the instance
-//! to one node, and a second claimant is refused.
+//! **Does not prove**: that the sender *is* the instance. The document has no nonce, it never expires, and every process on the instance
+//! can read it. So a copy is as good as the original: [`verify`] returns it as [`Replayable`]. Two things limit this: the age of
+//! `pendingTime` ([`IdentityDocumentRules::max_age_seconds`]), and the instance claim in the gateway. The first use binds the instance to
+//! one node, and a second claimant is refused.
 //!
-//! Which key: the certificate that is configured for a region, and no other. A certificate inside of the message is not looked
-//! at, and the document's own region has to be that of the certificate. RSA-1024, whose key many regions share, and DSA are refused
-//! when certificates are loaded.
+//! **Key**: only the certificate that is configured for a region. A certificate inside of the message is ignored, and the document's own
+//! region must be that of the certificate. Certificates with RSA-1024, whose key many regions share, and with DSA are refused when they are
+//! loaded.
 
 mod appraisal;
 mod certificates;

@@ -2,22 +2,22 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A partition of AWS: regions with accounts of their own. The same account number may be somebody else's in another partition.
+/// A partition of AWS: regions with accounts of their own. In another partition the same account number may belong to another customer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Partition {
-    /// The commercial regions.
+    /// The commercial regions, `aws`.
     Aws,
-    /// China.
+    /// The regions in China, `aws-cn`.
     AwsCn,
-    /// GovCloud (US).
+    /// The regions of GovCloud (US), `aws-us-gov`.
     AwsUsGov,
     /// The European Sovereign Cloud.
     AwsEusc,
 }
 
 impl Partition {
-    /// Of a region, by its name; `None` for a region of another partition, and for what is no region's name.
+    /// Returns the partition of a region, by its name; `None` for a region of another partition, and for any other text.
     #[must_use]
     pub fn of_region(region: &str) -> Option<Self> {
         let parts: Vec<&str> = region.split('-').collect();

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Partition;
 
-/// How far in the future pendingTime may be: what the clocks of AWS and of the gateway may differ.
+/// Maximum time that `pendingTime` may be in the future, in seconds: the difference between the clocks of AWS and of the gateway.
 pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
 
-/// Which identity documents a pool accepts. What is left out is not checked, but for the first three.
+/// A pool's rules for identity documents. Rules that are left out are not checked, except for the first three.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdentityDocumentRules {
-    /// Whether evidence is accepted that a copy would be as well. Left out, a document is refused unless evidence beside it is bound to
-    /// the challenge and names the same instance.
+    /// Set if replayable evidence is accepted, of which a copy is as good. Otherwise a document is refused unless other evidence is bound
+    /// to the challenge and names the same instance.
     #[serde(default)]
     pub accept_replayable: bool,
     /// The accounts whose instances are accepted: 12 digits each. An empty list refuses everything.
@@ -32,7 +32,7 @@ pub struct IdentityDocumentRules {
     /// The instance types, such as `m7i.large`.
     #[serde(default)]
     pub instance_types: Option<Vec<String>>,
-    /// How long ago, in seconds, the instance may have been started.
+    /// Maximum time since the instance's start, in seconds.
     #[serde(default)]
     pub max_age_seconds: Option<u64>,
 }
@@ -44,17 +44,17 @@ fn commercial() -> Vec<Partition> {
 /// A rule that accepts one of several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// [`IdentityDocumentRules::accounts`].
+    /// Checks the account: [`IdentityDocumentRules::accounts`].
     Account,
-    /// [`IdentityDocumentRules::partitions`].
+    /// Checks the partition: [`IdentityDocumentRules::partitions`].
     Partition,
-    /// [`IdentityDocumentRules::regions`].
+    /// Checks the region: [`IdentityDocumentRules::regions`].
     Region,
-    /// [`IdentityDocumentRules::availability_zones`].
+    /// Checks the availability zone: [`IdentityDocumentRules::availability_zones`].
     AvailabilityZone,
-    /// [`IdentityDocumentRules::image_ids`].
+    /// Checks the image: [`IdentityDocumentRules::image_ids`].
     Image,
-    /// [`IdentityDocumentRules::instance_types`].
+    /// Checks the instance type: [`IdentityDocumentRules::instance_types`].
     InstanceType,
 }
 

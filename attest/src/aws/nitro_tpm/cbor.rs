@@ -6,7 +6,7 @@
 
 use ciborium_ll::{Decoder, Header, simple};
 
-/// How deep values may be nested that are passed over. Real documents have a list in a map: 2.
+/// Maximum depth of nested values that are skipped. Real documents have a list in a map: 2.
 const DEPTH_LIMIT: usize = 3;
 
 /// Bytes that are not the CBOR that is expected.
@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
         Self { bytes, offset: 0 }
     }
 
-    /// Nothing may follow.
+    /// Checks that nothing follows the value.
     pub(super) fn end(&self) -> Result<(), CborError> {
         if self.offset == self.bytes.len() {
             return Ok(());
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Whether the map has one more entry, which comes next.
+    /// Returns whether the map has another entry, which comes next.
     pub(super) fn has_entry(&mut self, map: &mut Map) -> Result<bool, CborError> {
         let Some(left) = &mut map.0 else {
             let before = self.offset;
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One header, of which `pick` takes what it wants.
+    /// Reads a header, from which `pick` takes what the caller expects.
     fn read<T>(&mut self, expected: &'static str, pick: impl FnOnce(&Header) -> Option<T>) -> Result<T, CborError> {
         let offset = self.offset;
         let header = self.header(expected)?;

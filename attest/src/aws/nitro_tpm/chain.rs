@@ -16,7 +16,7 @@ use crate::values::HexDigest;
 use crate::x509::canonical::CanonicalName;
 use crate::x509::{Anchors, Budget, Ca, NoCa, Terms, Unusable};
 
-/// What AWS's chains are signed with. As the issuer's key is P-384, too, no other curve gets into a path.
+/// Signature algorithm of AWS's chains. The issuer's key is P-384, too, so no other curve gets into a path.
 static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[algorithms::ECDSA_P384_SHA384];
 
 /// anyExtendedKeyUsage. No certificate of AWS's has an extended key usage; one that has any other is for something else.
@@ -32,13 +32,13 @@ pub struct NitroRoots(Anchors);
 /// A certificate that cannot be a root of attestation documents.
 pub type NitroRootsError = Unusable<RootProblem>;
 
-/// What is wrong with a root.
+/// Reason why a root cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RootProblem {
-    /// It is no certificate.
+    /// The root is not a certificate.
     #[error("it cannot be read: {0}")]
     Malformed(String),
-    /// It is not a CA's.
+    /// The certificate is not that of a CA.
     #[error("it is not the certificate of a CA (basicConstraints, keyUsage)")]
     NotCa,
     /// Its key is not P-384.
@@ -46,7 +46,7 @@ pub enum RootProblem {
     Key,
 }
 
-/// What the leaf says, once its path is validated.
+/// Content of the leaf certificate, once its path is validated.
 pub(super) struct Leaf {
     pub(super) key: LeafKey,
     pub(super) common_name: String,
@@ -54,7 +54,7 @@ pub(super) struct Leaf {
 }
 
 impl NitroRoots {
-    /// Trusts `roots`.
+    /// Creates a set that trusts `roots`.
     ///
     /// # Errors
     /// [`NitroRootsError`] for the first that cannot be used.
@@ -66,7 +66,7 @@ impl NitroRoots {
         Ok(Self(all))
     }
 
-    /// Whether there is no root: no document is accepted.
+    /// Returns whether the set has no root: then no document is accepted.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -147,7 +147,7 @@ impl From<NoCa> for RootProblem {
     }
 }
 
-/// What webpki does not look at: the key usage of the CAs of a path.
+/// Checks the key usage of the CAs of a path, which webpki does not check.
 fn check_usages(path: &VerifiedPath<'_>) -> Result<(), NitroTpmError> {
     for intermediate in path.intermediate_certificates() {
         let der = intermediate.der();

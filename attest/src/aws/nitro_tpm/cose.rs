@@ -30,8 +30,7 @@ pub(super) struct Envelope<'a> {
     signature: &'a [u8],
 }
 
-/// What may be read from a payload before its signature is verified: the certificates, which have to be validated by
-/// themselves.
+/// The part of a payload that may be read before its signature is verified: the certificates, which have to be validated by themselves.
 pub(super) struct Unverified<'a> {
     pub(super) certificate: &'a [u8],
     pub(super) cabundle: Vec<&'a [u8]>,
@@ -160,7 +159,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// What is signed (RFC 9052, 4.4): the Sig_structure.
+/// Returns the signed bytes (RFC 9052, 4.4): the `Sig_structure`.
 fn signed(payload: &[u8]) -> Result<Vec<u8>, NitroTpmError> {
     let mut structure = Vec::with_capacity(payload.len() + 32);
     let mut encoder = Encoder::from(&mut structure);

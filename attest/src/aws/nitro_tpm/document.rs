@@ -20,30 +20,30 @@ const MODULE_ID_LIMIT_CHARS: usize = 64;
 const PCR_LAST: u64 = 31;
 /// A PCR of the SHA-384 bank, which is the only digest that there is.
 const PCR_BYTES: usize = 48;
-/// Where an instance's PCRs stand.
+/// Field with an instance's PCRs.
 const PCRS_FIELD: &str = "nitrotpm_pcrs";
-/// Where an enclave's document, which has the same root, has those of the enclave's image.
+/// Field with the PCRs of an enclave's image, in an enclave's document, which has the same root.
 const ENCLAVE_PCRS_FIELD: &str = "pcrs";
-/// What stands between the instance and the number in a module_id.
+/// Infix between the instance and the number in a `module_id`.
 const MODULE_INFIX: &str = "-tpm";
-/// What `digest` says.
+/// The only accepted value of `digest`.
 const DIGEST: &str = "SHA384";
 /// Digits that follow `-tpm` in a module_id.
 const MODULE_SUFFIX_CHARS: usize = 16;
 
-/// What a document is of, as challenges, rules and records say it.
+/// Subject of a document, as challenges, rules and records name it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// Of an EC2 instance.
+    /// Document of an EC2 instance.
     #[default]
     NitroTpm,
 }
 
-/// What a document says.
+/// Content of a NitroTPM attestation document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NitroTpmDocument {
-    /// What it is of.
+    /// Subject of the document.
     pub shape: Shape,
     /// The module that signed: `i-0123456789abcdef0-tpm0000000000000000`.
     pub module_id: String,
@@ -51,15 +51,15 @@ pub struct NitroTpmDocument {
     pub instance: String,
     /// The instance's region, from the certificate.
     pub region: String,
-    /// When the document was made: milliseconds since 1970, by the hypervisor's clock.
+    /// Creation time of the document, in milliseconds since 1970, by the hypervisor's clock.
     pub timestamp_ms: u64,
-    /// The PCRs, SHA-384.
+    /// PCR values of the SHA-384 bank, by index.
     pub pcrs: BTreeMap<u8, HexDigest>,
-    /// What the node gave as public_key. Nobody has looked at it.
+    /// The node's `public_key`. It is not checked.
     pub public_key: Option<Blob>,
-    /// What the node gave as user_data.
+    /// The node's `user_data`, which binds the document to the challenge.
     pub user_data: Option<Blob>,
-    /// What the node gave as nonce.
+    /// The node's `nonce`, from the challenge.
     pub nonce: Option<Blob>,
     /// SHA-256 of the root that the chain leads to.
     pub root_sha256: HexDigest,
@@ -68,10 +68,10 @@ pub struct NitroTpmDocument {
 /// A document that AWS has signed. That it is fresh, and meant for this gateway, was not checked yet.
 pub type AuthenticDocument = Verified<NitroTpmDocument>;
 
-/// What such a document has proven, with what evidence beside it has.
+/// Proof from such a document, with the account that other evidence has proven.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NitroTpmInstance {
-    /// What AWS has signed.
+    /// The document that AWS has signed.
     #[serde(flatten)]
     pub document: AuthenticDocument,
     /// The server key that the node saw.
@@ -139,8 +139,8 @@ impl Verified<NitroTpmInstance> {
 }
 
 impl NitroTpmInstance {
-    /// The node's stable identity: `aws:<account>/<instance>` if the account is known, else `aws-nitrotpm:<instance>`. Two
-    /// prefixes, so that a node whose account nobody has shown can never be taken for one whose account was.
+    /// Returns the node's stable identity: `aws:<account>/<instance>` if the account is known, else `aws-nitrotpm:<instance>`. The two
+    /// prefixes keep a node without a proven account from being mistaken for one with a proven account.
     #[must_use]
     pub fn identity(&self) -> String {
         let instance = &self.document.instance;
@@ -151,7 +151,7 @@ impl NitroTpmInstance {
     }
 }
 
-/// The fields that are known, as they stand in the map: AWS's User Guide, "Attestation Document specification".
+/// The known fields, as encoded in the map: AWS's User Guide, "Attestation Document specification".
 #[derive(Default)]
 struct Fields<'a> {
     module_id: Option<&'a str>,

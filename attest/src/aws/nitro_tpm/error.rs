@@ -1,4 +1,4 @@
-//! Why an attestation document is refused.
+//! Reasons why an attestation document is refused.
 
 use rustls_pki_types::UnixTime;
 use x509_parser::certificate::X509Certificate;
@@ -19,13 +19,13 @@ pub enum NitroTpmError {
     /// Not the CBOR of a document.
     #[error("the {part} cannot be read: {error}")]
     Cbor { part: &'static str, error: CborError },
-    /// Not a COSE_Sign1.
+    /// The bytes are not a `COSE_Sign1`.
     #[error("it is no COSE_Sign1: {problem}")]
     Cose { problem: String },
-    /// Another tag.
+    /// The CBOR tag is not that of a `COSE_Sign1`.
     #[error("it has CBOR tag {found}, a COSE_Sign1 has 18 or none")]
     Tag {
-        /// The tag.
+        /// Tag of the document.
         found: u64,
     },
     /// Another algorithm than ES384, or more in the protected header.
@@ -35,14 +35,14 @@ pub enum NitroTpmError {
         found: String,
         accepted: String,
     },
-    /// Something that nobody signed.
+    /// The unprotected header has content, which is not signed.
     #[error("its unprotected header is not empty")]
     Unprotected,
-    /// No ES384 signature.
+    /// The signature does not have the length of ES384.
     #[error("its signature has {found} bytes, one of ES384 has {needed}")]
     SignatureLength {
         found: usize,
-        /// The length needed.
+        /// Length of an ES384 signature, in bytes.
         needed: usize,
     },
     /// A field is not there.
@@ -57,7 +57,7 @@ pub enum NitroTpmError {
     /// More certificates than any chain has.
     #[error("its cabundle has {found} certificates, at most {limit} are read")]
     CabundleLength { found: usize, limit: usize },
-    /// A certificate that is none.
+    /// A certificate in the document cannot be parsed.
     #[error("a certificate in it cannot be read: {problem}")]
     CertificateUnreadable { problem: String },
     /// Two certificates for one CA.
@@ -84,9 +84,9 @@ pub enum NitroTpmError {
     /// A certificate is not for what it is used for.
     #[error("the key usage of {certificate:?} does not include {needed}")]
     CertificateUsage {
-        /// The certificate's subject.
+        /// Subject of the certificate.
         certificate: String,
-        /// What is needed.
+        /// The missing key usage.
         needed: &'static str,
     },
     /// Anything else that path validation refuses.
@@ -109,36 +109,34 @@ pub enum NitroTpmError {
     /// PCRs of another digest.
     #[error("its digest is {found:?}, accepted is {accepted:?}")]
     Digest {
-        /// The digest.
+        /// Digest that the document names.
         found: String,
         accepted: &'static str,
     },
     /// A PCR that no TPM has.
     #[error("it has PCR {found}, the last one is {last}")]
     PcrIndex {
-        /// The index.
         found: u64,
-        /// The highest one.
+        /// Highest PCR index of the specification.
         last: u64,
     },
     /// A PCR is there twice.
     #[error("it has PCR {index} twice")]
     PcrRepeated { index: u8 },
-    /// A PCR's value is no SHA-384 digest.
+    /// A PCR's value does not have the length of a SHA-384 digest.
     #[error("its PCR {index} has {found} bytes, a SHA-384 digest has {needed}")]
     PcrLength {
         index: u8,
-        /// The value's length.
+        /// Length of the value, in bytes.
         found: usize,
-        /// The length needed.
+        /// Length of a SHA-384 digest, in bytes.
         needed: usize,
     },
-    /// The module is no TPM of an instance.
+    /// The module is not a TPM of an instance.
     #[error("its module_id is {found:?}, wanted is an instance, {wanted} and 16 digits")]
     ModuleId {
-        /// The module_id.
         found: String,
-        /// What is in the middle of one.
+        /// Infix of the `module_id` of an instance's TPM.
         wanted: &'static str,
     },
     /// The certificate is about another module.
@@ -151,9 +149,9 @@ pub enum NitroTpmError {
     /// Not the answer to this challenge.
     #[error("its nonce is {found}, the challenge's is {expected}")]
     Nonce {
-        /// The nonce, hexadecimal.
+        /// The document's nonce, hexadecimal.
         found: String,
-        /// The challenge's.
+        /// The challenge's nonce, hexadecimal.
         expected: String,
     },
     /// Made for another purpose, pool or server.
@@ -163,51 +161,49 @@ pub enum NitroTpmError {
         found: String,
         expected: String,
     },
-    /// An account that is none.
+    /// The account does not have 12 digits.
     #[error("{found:?} is no account: those have 12 digits")]
     AccountForm { found: String },
-    /// The evidence beside it is about another instance.
+    /// The other evidence is about another instance.
     #[error("it is about instance {document}, the evidence beside it about {beside}")]
     OtherInstance {
-        /// The document's instance.
+        /// Instance that the document names.
         document: String,
-        /// The other one.
+        /// Instance that the other evidence names.
         beside: String,
     },
-    /// Nobody has shown whose instance it is.
+    /// No evidence has proven the account of the instance.
     #[error("no evidence shows the account of instance {instance}")]
     AccountUnknown {
         instance: String,
-        /// The pool's accounts.
+        /// The accounts that the pool accepts.
         accepted: Withheld,
     },
-    /// Somebody else's instance.
+    /// The pool does not accept the account of the instance.
     #[error("its account is {found}")]
     Account {
-        /// The account.
+        /// Account of the instance.
         found: String,
-        /// The pool's accounts.
         accepted: Withheld,
     },
     /// An instance in another region.
     #[error("its region is {found}")]
     Region {
-        /// The region.
+        /// Region of the instance.
         found: String,
-        /// The pool's regions.
         accepted: Withheld,
     },
     /// An instance that is not listed.
     #[error("its instance is {found}")]
     Instance {
+        /// Instance that the document names.
         found: String,
-        /// The pool's instances.
         accepted: Withheld,
     },
     /// A document that is too old, or from the future.
     #[error("it was made at {made_ms}, it is now {now_ms} (milliseconds since 1970)")]
     Age {
-        /// Its timestamp.
+        /// Timestamp of the document, in milliseconds since 1970.
         made_ms: u64,
         /// The time of appraisal.
         now_ms: u64,
@@ -292,7 +288,7 @@ impl NitroTpmError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::AccountUnknown { accepted, .. }
@@ -311,7 +307,7 @@ impl NitroTpmError {
         self.advice().code
     }
 
-    /// Why the chain of `leaf` does not hold at `now`.
+    /// Converts the reason why the chain of `leaf` does not hold at `now`.
     pub(super) fn of_problem(problem: PathProblem<'_, Self>, leaf: &X509Certificate<'_>, now: UnixTime) -> Self {
         let (root, now) = (|anchor: &Anchor| printable(anchor.subject()), now.as_secs());
         match problem {
@@ -334,7 +330,7 @@ impl NitroTpmError {
         }
     }
 
-    /// What webpki says about the chain of `leaf`.
+    /// Converts webpki's error about the chain of `leaf`.
     pub(super) fn of_path(error: &webpki::Error, leaf: &X509Certificate<'_>) -> Self {
         use webpki::Error;
         let somebody = || "its certificate, or a CA above it,".to_owned();

@@ -127,7 +127,7 @@ impl Verifier for NitroTpm {
     }
 }
 
-/// Its document says no account; what stands beside it may.
+/// The document names no account; other evidence may prove one.
 impl<P: Proofs<IdentityDocument> + Proofs<Sts>, R> Beside<P, R> for NitroTpm {
     fn join(verified: VerifiedNitroTpm, proofs: &P) -> Result<VerifiedNitroTpm, Refusal<NitroTpmError>> {
         let document = Proofs::<IdentityDocument>::proof(proofs).map(|claimed| claimed.document().replayable());

@@ -2,10 +2,10 @@
 //!
 //! **Proves**: which instance it is, in which region, and what is in its PCRs, at this moment and for this gateway.
 //!
-//! **Does not prove**: whose instance it is. There is no account in the document: whoever has an AWS account can start the same
-//! image and have the same PCRs. So a pool says which accounts it takes, and the account comes from evidence beside this one
-//! ([`VerifiedNitroTpm::with_account`]), or it says that it does not check the account. Nor does it prove that the instance is
-//! not compromised after its boot.
+//! **Does not prove**: the owner of the instance. The document names no account: anyone with an AWS account can start the same image and
+//! get the same PCRs. So a pool names the accounts that it accepts, and the account comes from other evidence
+//! ([`VerifiedNitroTpm::with_account`]). Or the pool says that it does not check the account. Nor does the document prove that the instance
+//! is not compromised after its boot.
 //!
 //! **Freshness**: the document holds the challenge's nonce, and as user data what binds it to the purpose, the pool and the
 //! gateway's key ([`expected_user_data`]). The certificate that signs it lives three hours.
@@ -25,7 +25,7 @@ mod rules;
 mod subject;
 mod verifier;
 
-/// What a document has to answer.
+/// Values that a document must be bound to.
 pub use crate::nonce::Binding as Expected;
 
 pub use attest_wire::aws::nitro_tpm::{DOCUMENT_LIMIT_BYTES, NitroTpm, NitroTpmEvidence, expected_user_data};

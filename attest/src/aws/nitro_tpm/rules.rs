@@ -1,4 +1,4 @@
-//! What a pool accepts of NitroTPM documents.
+//! A pool's rules for NitroTPM documents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct NitroTpmRules {
     pcrs: ReferenceValues,
 }
 
-/// As it stands in `pool.toml`.
+/// Serialized form of the rules in `pool.toml`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -61,7 +61,7 @@ pub enum RulesError {
     /// A value that nothing could ever be.
     #[error("{field}: {found:?} is no {field} of AWS's")]
     Form { field: &'static str, found: String },
-    /// Of the PCRs.
+    /// The rules of the PCRs are invalid.
     #[error(transparent)]
     Pcrs(#[from] PcrRulesError),
 }
@@ -113,13 +113,13 @@ fn check_form(field: &'static str, values: Option<&[String]>, is_one: fn(&str) -
 }
 
 impl NitroTpmRules {
-    /// Whether the account is checked. If it is, the node has to send evidence of it beside the document.
+    /// Returns whether the account is checked. If it is, the node has to send evidence of it with the document.
     #[must_use]
     pub const fn checks_account(&self) -> bool {
         self.accounts.is_some()
     }
 
-    /// Whether they alone tell no instance of AWS's from another's: any account will do, and none is named.
+    /// Returns whether these rules alone accept any of AWS's instances: they check no account and name no instance.
     #[must_use]
     pub const fn accepts_any_instance(&self) -> bool {
         self.accounts.is_none() && self.instances.is_none()
@@ -130,7 +130,7 @@ impl NitroTpmRules {
         self.pcrs.use_sets(sets);
     }
 
-    /// What is accepted in the PCRs: SHA-384.
+    /// Returns the rules for the PCRs (SHA-384).
     #[must_use]
     pub const fn reference_values(&self) -> &ReferenceValues {
         &self.pcrs
@@ -146,7 +146,7 @@ pub fn appraise(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTim
     appraise_boot(verified, rules, now, &mut Observation::off())
 }
 
-/// Which machine it is, and how old what is said of it.
+/// Checks the machine's identity and the age of the document.
 pub(super) fn appraise_machine(verified: &VerifiedNitroTpm, rules: &NitroTpmRules, now: UnixTime) -> Result<(), NitroTpmError> {
     let document = &verified.document;
     if let Some(accepted) = &rules.accounts {
@@ -181,7 +181,7 @@ pub(super) fn appraise_machine(verified: &VerifiedNitroTpm, rules: &NitroTpmRule
     Ok(())
 }
 
-/// What it has booted, and whether it boots still.
+/// Checks what the machine has booted, and that it is still booting.
 pub(super) fn appraise_boot(
     verified: &VerifiedNitroTpm,
     rules: &NitroTpmRules,
@@ -195,7 +195,7 @@ pub(super) fn appraise_boot(
     })
 }
 
-/// What is required of the PCRs. A document has all of them, and no event log comes with it.
+/// Returns the requirements on the PCRs. A document has all PCRs, and no event log comes with it.
 fn requirements(rules: &NitroTpmRules) -> impl Iterator<Item = Requirement> {
     let of_pcrs = |requirement: &Requirement| matches!(requirement, Requirement::Pcr(_) | Requirement::OnlyWhileBooting);
     rules.pcrs.requirements().filter(of_pcrs)

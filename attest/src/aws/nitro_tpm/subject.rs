@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::Shape;
 
-/// Which of AWS's documents is asked for.
+/// Type of the AWS document that is asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NitroTpmSubject {

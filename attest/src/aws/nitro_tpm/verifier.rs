@@ -19,7 +19,7 @@ pub fn verify(bytes: &[u8], roots: &NitroRoots, expected: &Binding<'_>, now: Uni
     authenticate(bytes, roots, now)?.answering(expected)
 }
 
-/// Verifies that AWS has signed a document, whenever and for whomever. By itself that is no evidence: see [`verify`].
+/// Verifies that AWS has signed a document, at any time and for any recipient. By itself that is not evidence: see [`verify`].
 ///
 /// # Errors
 /// [`NitroTpmError`].

@@ -19,14 +19,14 @@ const ROLE_ID_LIMIT_CHARS: usize = 128;
 #[derive(Debug, Clone, Copy)]
 pub struct StsResponse<'a> {
     pub status: u16,
-    /// The header `content-type`.
+    /// Value of the header `content-type`.
     pub content_type: Option<&'a str>,
     /// The body, of which the client reads [`ANSWER_LIMIT_BYTES`] at most, and one more to see that there are more.
     pub body: &'a [u8],
 }
 
-/// Of each object the fields that are known: AWS's API Reference ("GetCallerIdentity"), and its model in the SDKs (botocore, `sts`). AWS may say
-/// more; what it says twice is refused.
+/// The known fields of each object: AWS's API Reference ("GetCallerIdentity"), and its model in the SDKs (botocore, `sts`). AWS may send
+/// further fields; a repeated known field is refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Envelope {

@@ -1,11 +1,11 @@
-//! What AWS has answered, and what the node has to sign for it.
+//! AWS's answer, and the request that the node has to sign for it.
 
 use serde::Serialize;
 
 use crate::nonce::SpkiSha256;
 use crate::verified::Verified;
 
-/// Whose credentials have signed.
+/// Owner of the credentials that signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Caller {
     /// The account: twelve digits.
@@ -23,7 +23,7 @@ pub struct Caller {
     pub server_key: SpkiSha256,
 }
 
-/// Whose credentials have signed, by AWS's answer. Only [`super::verify_answer`] makes one.
+/// Owner of the credentials that signed, by AWS's answer. Only [`super::verify_answer`] makes one.
 pub type VerifiedSts = Verified<Caller>;
 
 impl Caller {

@@ -1,30 +1,29 @@
-//! Why a signed request, or AWS's answer to it, is refused. No secret of the request is in any variant: neither its signature
-//! nor its session token.
+//! Reasons why a signed request, or AWS's answer to it, is refused. No variant contains a secret of the request: neither its signature nor
+//! its session token.
 
 use crate::advice::{Advice, advice};
 use crate::withheld::Withheld;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StsError {
-    /// Another method.
+    /// The request's method is not `POST`.
     #[error("the request's method is {found:?}, accepted is {accepted}")]
     Method {
-        /// The method.
+        /// Method of the request.
         found: String,
         accepted: &'static str,
     },
     /// Another URL than those of the pool's regions.
     #[error("the request's URL is {found:?}")]
     Url {
-        /// The URL.
         found: String,
         /// The URLs of the pool's regions.
         accepted: Withheld,
     },
-    /// Another body.
+    /// The request's body is not the accepted one.
     #[error("the request's body is {found:?}, accepted is {accepted:?}")]
     Body {
-        /// The body.
+        /// Body of the request.
         found: String,
         accepted: &'static str,
     },
@@ -44,7 +43,7 @@ pub enum StsError {
         found: String,
         accepted: String,
     },
-    /// No time.
+    /// The time of signing is not in the form `YYYYMMDDTHHMMSSZ`.
     #[error("the request's x-amz-date is {found:?}, accepted is YYYYMMDDTHHMMSSZ")]
     DateForm { found: String },
     /// Signed too long ago, or in the future.
@@ -59,22 +58,22 @@ pub enum StsError {
     /// Signed for another challenge, purpose, pool or server.
     #[error("the request's server id is {found:?}; for this challenge and this server it would be {expected}")]
     ServerId {
-        /// The server id.
+        /// Server id of the request.
         found: String,
         expected: String,
     },
-    /// The server id is there, but anybody could have put it there.
+    /// The server id is there, but not signed: any process could have put it there.
     #[error("the request's signature does not cover the server id, but {signed:?}")]
     ServerIdNotSigned {
-        /// The signed headers.
+        /// The headers that the signature covers.
         signed: String,
     },
     /// Other headers are signed.
     #[error("the request's signature covers {found:?}, accepted is {accepted:?}")]
     SignedHeaders {
-        /// The signed headers.
+        /// The headers that the signature covers.
         found: String,
-        /// What they should be.
+        /// The headers that it must cover.
         accepted: &'static str,
     },
     /// No Signature Version 4.
@@ -86,11 +85,11 @@ pub enum StsError {
     /// Signed for another day, region or service.
     #[error("the request is signed for {found:?}, accepted is {accepted:?}")]
     Scope {
-        /// The credential scope.
+        /// Credential scope of the signature.
         found: String,
         accepted: String,
     },
-    /// No session token.
+    /// The session token is not base64 of an accepted length.
     #[error("the request's session token has {bytes} bytes; accepted is base64 of 1 to {limit}")]
     SecurityToken { bytes: usize, limit: usize },
     /// AWS does not take the signature or the credentials.
@@ -99,13 +98,13 @@ pub enum StsError {
     /// AWS does not answer the question. Redirects are among these.
     #[error("AWS answers with status {found}, not with 200")]
     Status {
-        /// The status.
+        /// HTTP status of the answer.
         found: u16,
     },
     /// Not the JSON that was asked for.
     #[error("AWS answers with {found:?}, not with application/json")]
     ContentType {
-        /// The header.
+        /// Value of the header `content-type`.
         found: String,
     },
     /// More bytes than an answer has.
@@ -118,46 +117,44 @@ pub enum StsError {
     /// Not the answer to GetCallerIdentity.
     #[error("AWS's answer cannot be read: {problem}")]
     Answer { problem: String },
-    /// An account that is none.
+    /// The account does not have 12 digits.
     #[error("AWS's answer names the account {found:?}; those have 12 digits")]
     AnswerAccount { found: String },
     /// A user, another kind of role, or an instance of another account than the answer says.
     #[error("the credentials are those of {arn:?}; accepted is {wanted}")]
     NotAnInstance {
-        /// The caller's ARN.
+        /// ARN of the caller.
         arn: String,
-        /// What an instance's is like.
+        /// Form of an instance's ARN.
         wanted: String,
     },
     /// The answer contradicts itself.
     #[error("AWS's answer names the user {found:?}; accepted is {wanted}")]
     UserId {
-        /// The user id.
+        /// User id in the answer.
         found: String,
-        /// What it should be like.
+        /// Form of the user id that fits the ARN.
         wanted: String,
     },
-    /// Somebody else's instance.
+    /// The pool does not accept the account of the credentials.
     #[error("its account is {found}")]
     Account {
-        /// The account.
+        /// Account in AWS's answer.
         found: String,
-        /// The pool's accounts.
         accepted: Withheld,
     },
-    /// Another role.
+    /// The pool does not accept the role of the credentials.
     #[error("its role is {found}")]
     Role {
-        /// The role.
+        /// Role in AWS's answer.
         found: String,
-        /// The pool's roles.
         accepted: Withheld,
     },
     /// An instance that is not listed.
     #[error("its instance is {found}")]
     Instance {
+        /// Instance in AWS's answer.
         found: String,
-        /// The pool's instances.
         accepted: Withheld,
     },
 }
@@ -209,7 +206,7 @@ impl StsError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::Url { accepted, .. } | Self::Account { accepted, .. } | Self::Role { accepted, .. } | Self::Instance { accepted, .. } => {

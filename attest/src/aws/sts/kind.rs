@@ -20,9 +20,9 @@ impl EvidenceKind for Sts {
 /// A request to AWS STS that the gateway has sent.
 #[derive(Debug, Clone, Copy)]
 pub struct StsCall<'a> {
-    /// Which requests may be sent.
+    /// The rules for requests that may be sent.
     pub rules: &'a StsRules,
-    /// What came back.
+    /// AWS's response to the request.
     pub answer: StsResponse<'a>,
 }
 

@@ -4,10 +4,9 @@
 //! **Proves**: that the sender holds, now, credentials of an instance profile's role in an account, and for which instance AWS
 //! has issued them.
 //!
-//! **Does not prove**: that the sender is that instance. Whoever reads the credentials there, any process on the instance
-//! included, can sign; and whoever may assume the role by other means can choose the name of the session, which is where the
-//! instance stands. So the role's trust policy must name `ec2.amazonaws.com` and nobody else. Nothing is said about what was
-//! booted.
+//! **Does not prove**: that the sender is that instance. Any process that reads the credentials there can sign. A principal that may assume
+//! the role by other means can choose the name of the session, which names the instance. So the role's trust policy must name only
+//! `ec2.amazonaws.com`. The measured boot is not covered.
 //!
 //! **Freshness**: the request has a signed header of our own, [`SERVER_ID_HEADER`], that holds what binds it to the challenge's
 //! nonce, the purpose, the pool and the gateway's key; and it is signed within [`DATE_SKEW_LIMIT_SECONDS`] of the gateway's clock.
@@ -24,7 +23,7 @@ mod request;
 mod rules;
 mod time;
 
-/// What a request has to answer.
+/// Values that a request must be bound to.
 pub use crate::nonce::Binding as Expected;
 
 pub use answer::{ANSWER_LIMIT_BYTES, StsResponse, verify_answer};

@@ -13,8 +13,8 @@ use crate::aws::names::printable;
 use crate::nonce::{Binding, SpkiSha256};
 use crate::withheld::Withheld;
 
-/// How far the time of signing may be from the gateway's clock, in seconds. AWS itself takes 15 minutes; a node signs when it has
-/// the challenge, so 5 are plenty.
+/// Maximum difference between the time of signing and the gateway's clock, in seconds. AWS itself accepts 15 minutes; a node signs when it
+/// has the challenge, so 5 are plenty.
 pub const DATE_SKEW_LIMIT_SECONDS: u64 = 300;
 
 const METHOD: &str = "POST";
@@ -41,7 +41,7 @@ impl fmt::Debug for CheckedRequest {
 }
 
 impl CheckedRequest {
-    /// The method: `POST`.
+    /// Returns the method, always `POST`.
     #[must_use]
     pub const fn method(&self) -> &'static str {
         METHOD

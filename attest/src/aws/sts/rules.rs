@@ -1,4 +1,4 @@
-//! What a pool accepts of STS, and where STS is.
+//! A pool's rules for STS, and the endpoints of STS.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct StsRules {
     instances: Option<Vec<String>>,
 }
 
-/// As it stands in `pool.toml`.
+/// Serialized form of the rules in `pool.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -36,7 +36,7 @@ pub struct StsRulesError {
     pub found: String,
 }
 
-/// Where the STS of a region is.
+/// Endpoint of STS in a region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Endpoint<'a> {
     pub(super) region: &'a str,
@@ -45,9 +45,9 @@ pub(super) struct Endpoint<'a> {
 /// A partition of AWS: regions that share accounts, names and nothing with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Partition {
-    /// As it stands in ARNs.
+    /// Name of the partition in ARNs.
     pub(super) arn: &'static str,
-    /// What hosts end with.
+    /// Suffix of the host names of endpoints.
     dns_suffix: &'static str,
 }
 

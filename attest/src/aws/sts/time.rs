@@ -1,6 +1,6 @@
 //! The time of a Signature Version 4: `YYYYMMDDTHHMMSSZ`.
 
-/// Seconds since 1970; `None` for what is no such time.
+/// Parses `YYYYMMDDTHHMMSSZ` into seconds since 1970; `None` if the text is not such a time.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let bytes: &[u8; 16] = text.as_bytes().try_into().ok()?;
     let [y0, y1, y2, y3, m0, m1, d0, d1, b'T', h0, h1, n0, n1, s0, s1, b'Z'] = bytes else {

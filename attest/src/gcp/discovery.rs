@@ -1,4 +1,4 @@
-//! Where Google says that the keys of its identity tokens are: OpenID Connect Discovery 1.0.
+//! Location of the keys of Google's identity tokens: OpenID Connect Discovery 1.0.
 
 use serde::Deserialize;
 use url::Url;
@@ -6,7 +6,7 @@ use url::Url;
 use crate::gcp::ISSUER;
 use crate::gcp::error::printable;
 
-/// Where Google publishes its discovery document.
+/// URL of Google's discovery document.
 pub const DISCOVERY_URL: &str = "https://accounts.google.com/.well-known/openid-configuration";
 
 /// Largest discovery document that is read, in bytes. Google's has about 1.3 KiB.
@@ -15,29 +15,29 @@ pub const DISCOVERY_LIMIT_BYTES: usize = 64 * 1024;
 /// Hosts from which keys are taken. Not every host of Google's will do: on `storage.googleapis.com` any customer publishes.
 const KEY_HOSTS: [&str; 3] = ["www.googleapis.com", "oauth2.googleapis.com", "accounts.google.com"];
 
-/// Where the keys of service accounts are, on the same hosts: whoever has such an account's key could sign for any instance.
+/// Path of the keys of service accounts, on the same hosts: the holder of such a key could sign for any instance.
 const SERVICE_ACCOUNTS: &str = "/service_accounts/";
 
-/// Why a discovery document cannot be used.
+/// Reason why a discovery document cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
     #[error("the discovery document has {bytes} bytes, at most {DISCOVERY_LIMIT_BYTES} are read")]
     TooLarge { bytes: usize },
-    /// It is no discovery document.
+    /// The bytes are not a discovery document.
     #[error("the discovery document cannot be read: {problem}")]
     Malformed { problem: String },
-    /// It is another issuer's.
+    /// The document is that of another issuer.
     #[error("the discovery document is that of {found:?}, not of {ISSUER:?}")]
     Issuer { found: String },
     /// The keys are where keys of identity tokens are not taken from.
     #[error("the discovery document says that the keys are at {found:?}; they are taken by https from {}", KEY_HOSTS.join(", "))]
     KeysUrl {
-        /// Where they would be.
+        /// URL of the keys in the document.
         found: String,
     },
 }
 
-/// What of it matters. It comes over TLS and is not signed, so nothing else of it is read.
+/// The relevant fields of the document. It comes over TLS and is not signed, so nothing else of it is read.
 #[derive(Deserialize)]
 struct Metadata {
     issuer: String,

@@ -3,18 +3,18 @@ use serde::Serialize;
 use crate::gcp::Instance;
 use crate::verified::Verified;
 
-/// Whom an identity token is about, and what else Google says of it.
+/// The instance that an identity token is about, and Google's other statements about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Identity {
     pub instance: Instance,
-    /// When the instance was created, in seconds since 1970.
+    /// Creation time of the instance, in seconds since 1970.
     pub created: u64,
     /// `instance_confidentiality`: 1 for a Confidential VM, in Google's own words; `None` where it does not say.
     pub confidentiality: Option<u64>,
     /// Codes of the licences of the images that the instance's disks were made of.
     pub licenses: Vec<String>,
     pub service_account: ServiceAccount,
-    /// When Google signed, in seconds since 1970.
+    /// Time of Google's signature, in seconds since 1970.
     pub issued: u64,
     /// Until when it is valid, in seconds since 1970.
     pub expires: u64,
@@ -22,7 +22,7 @@ pub struct Identity {
     pub key_id: String,
 }
 
-/// What an identity token has proven. Only [`crate::gcp::verify`] makes one.
+/// Proof from an identity token. Only [`crate::gcp::verify`] makes one.
 pub type VerifiedIdentity = Verified<Identity>;
 
 /// The service account that the instance runs as.
@@ -30,7 +30,6 @@ pub type VerifiedIdentity = Verified<Identity>;
 pub struct ServiceAccount {
     /// Its unique id: a decimal number.
     pub id: String,
-    /// Its email address.
     pub email: String,
 }
 

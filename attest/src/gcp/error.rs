@@ -6,12 +6,12 @@ use crate::withheld::Withheld;
 /// Longest text of others that is taken over into an error, in characters.
 const TEXT_LIMIT_CHARS: usize = 256;
 
-/// Why evidence of an instance of Google Compute Engine is refused.
+/// Reason why evidence of an instance of Google Compute Engine is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GcpError {
     #[error("the identity token has {bytes} bytes, at most {IDENTITY_TOKEN_LIMIT_BYTES} are read")]
     TooLarge { bytes: usize },
-    /// It is no compact JWS.
+    /// The token is not a compact JWS.
     #[error("the identity token has {found} parts, a signed JWT has 3")]
     Parts { found: usize },
     #[error("the identity token cannot be read: {problem}")]
@@ -19,7 +19,7 @@ pub enum GcpError {
     /// Its algorithm is not Google's.
     #[error("the identity token's algorithm is {found}, Google's is RS256")]
     Algorithm {
-        /// What the header says.
+        /// Algorithm named in the header.
         found: String,
     },
     /// Its header chooses a key, or another way to read it.
@@ -31,47 +31,47 @@ pub enum GcpError {
     /// None of Google's keys has its key id. They may have changed since they were fetched.
     #[error("the identity token is signed with key {kid:?}, which is none of Google's known keys")]
     KeyUnknown {
-        /// The key id.
+        /// Key id named in the header.
         kid: String,
     },
     /// The signature does not verify.
     #[error("the identity token's signature does not verify under Google's key")]
     Signature,
-    /// Another issuer.
+    /// The token is from another issuer.
     #[error("the identity token is issued by {found:?}, required is {ISSUER:?}")]
     Issuer {
-        /// `iss`.
+        /// Value of the claim `iss`.
         found: String,
     },
-    /// It was made for something else.
+    /// The token was made for another audience.
     #[error("the identity token is for {found:?}, this challenge's is for {expected:?}")]
     Audience {
-        /// `aud`.
+        /// Value of the claim `aud`.
         found: String,
-        /// What was asked for: one for each server key.
+        /// The requested audiences, one for each server key.
         expected: String,
     },
-    /// It is for several.
+    /// The token has several audiences.
     #[error("the identity token has {found} audiences, required is exactly one")]
     AudienceCount { found: usize },
     /// Its time is over.
     #[error("the identity token expired at {expires}, it is now {now} (seconds since 1970)")]
     Expired {
-        /// `exp`.
+        /// Value of the claim `exp`.
         expires: u64,
         now: u64,
     },
     /// It was signed too long ago.
     #[error("the identity token is from {issued}, it is now {now} (seconds since 1970); at most {AGE_LIMIT_SECONDS} s are accepted")]
     TooOld {
-        /// `iat`.
+        /// Value of the claim `iat`.
         issued: u64,
         now: u64,
     },
     /// It is from the future.
     #[error("the identity token is from {issued}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_SECONDS} s")]
     IssuedInFuture {
-        /// `iat`.
+        /// Value of the claim `iat`.
         issued: u64,
         now: u64,
     },
@@ -80,12 +80,12 @@ pub enum GcpError {
         "the identity token is valid from {issued} to {expires} (seconds since 1970); Google's are valid for {LIFETIME_LIMIT_SECONDS} s"
     )]
     Lifetime {
-        /// `iat`.
+        /// Value of the claim `iat`.
         issued: u64,
-        /// `exp`.
+        /// Value of the claim `exp`.
         expires: u64,
     },
-    /// It is about no instance: Google signs such ones for service accounts everywhere.
+    /// The token is not about an instance: Google signs such tokens for service accounts everywhere.
     #[error("the identity token has no google.compute_engine: it was not issued to an instance, or not with format=full")]
     NotAnInstance,
     /// A claim is missing.
@@ -101,57 +101,57 @@ pub enum GcpError {
     /// The instance is younger than what is said about it.
     #[error("the instance was created at {created}, its identity token is from {issued} (seconds since 1970)")]
     CreatedAfterIssue {
-        /// `instance_creation_timestamp`.
+        /// Value of the claim `instance_creation_timestamp`.
         created: u64,
-        /// `iat`.
+        /// Value of the claim `iat`.
         issued: u64,
     },
-    /// Somebody else has asked for it than the account it is about.
+    /// The token was issued to another party than the account that it is about.
     #[error("the identity token is about service account {subject}, and was issued to {party}")]
     AuthorizedParty {
-        /// `sub`.
+        /// Value of the claim `sub`.
         subject: String,
-        /// `azp`.
+        /// Value of the claim `azp`.
         party: String,
     },
     /// Google does not vouch for the service account's address.
     #[error("the service account's address {email:?} is not verified")]
     EmailNotVerified { email: String },
 
-    /// Another project.
+    /// The pool does not accept the instance's project.
     #[error("the instance is in project {found}")]
     ProjectRefused {
-        /// Id and number.
+        /// Id and number of the project.
         found: String,
         accepted: Withheld,
     },
-    /// Another place.
+    /// The pool does not accept the instance's zone.
     #[error("the instance is in zone {found}")]
     LocationRefused {
-        /// The zone.
+        /// Zone of the instance.
         found: String,
         /// The pool's zones and regions.
         accepted: Withheld,
     },
-    /// Another name.
+    /// The pool does not accept the instance's name.
     #[error("the instance's name is {found}")]
     NameRefused {
-        /// The name.
+        /// Name of the instance.
         found: String,
-        /// The pool's patterns.
+        /// Patterns of the pool for names.
         accepted: Withheld,
     },
-    /// Another service account.
+    /// The pool does not accept the instance's service account.
     #[error("the instance runs as {found}")]
     ServiceAccountRefused {
-        /// The email address.
+        /// Email address of the service account.
         found: String,
         accepted: Withheld,
     },
     /// None of the licences.
     #[error("the instance's licences are {found}")]
     LicenseRefused {
-        /// The instance's.
+        /// Licence codes of the instance.
         found: String,
         accepted: Withheld,
     },
@@ -165,7 +165,7 @@ pub enum GcpError {
     /// The pool has a rule about what a vTPM's certificate does not state.
     #[error("the pool has a rule about what a vTPM's certificate does not state")]
     RuleNotProvable {
-        /// The rule.
+        /// The rule that cannot be checked.
         accepted: Withheld,
     },
     /// Identity token and certificate are about different instances.
@@ -227,7 +227,7 @@ impl GcpError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::ProjectRefused { accepted, .. }

@@ -8,8 +8,8 @@ use crate::gcp::error::printable;
 use crate::gcp::openid::{Issuer, Signed};
 use crate::nonce::sha256;
 
-/// Where Google publishes the keys that it signs identity tokens with (`jwks_uri` of `https://accounts.google.com`'s discovery
-/// document). Keys from anywhere else, such as those of a single service account, must not be given to [`GoogleKeys`].
+/// URL of the keys that Google signs identity tokens with (`jwks_uri` of the discovery document of `https://accounts.google.com`). Keys
+/// from anywhere else, such as those of a single service account, must not be given to [`GoogleKeys`].
 pub const JWKS_URL: &str = "https://www.googleapis.com/oauth2/v3/certs";
 
 /// Largest JWK set that is read, in bytes. Google's has about 1 KiB.
@@ -27,12 +27,12 @@ const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
 /// The RSA public exponent that is accepted, big-endian: 65537, everybody's.
 const EXPONENT: [u8; 3] = [1, 0, 1];
 
-/// Why a JWK set cannot be used: the one in use before should be kept.
+/// Reason why a JWK set cannot be used: the caller should keep the previous one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     #[error("the JWK set has {bytes} bytes, at most {JWKS_LIMIT_BYTES} are read")]
     TooLarge { bytes: usize },
-    /// It is no JWK set.
+    /// The bytes are not a JWK set.
     #[error("the JWK set cannot be read: {problem}")]
     Malformed { problem: String },
     #[error("the JWK set has {found} keys, at most {KEYS_LIMIT} are read")]
@@ -42,7 +42,7 @@ pub enum KeysError {
     Key {
         /// Its id, if it has one.
         kid: String,
-        /// What is wrong with it.
+        /// The problem with the key, in words.
         problem: String,
     },
     /// No key for RS256 is among them.

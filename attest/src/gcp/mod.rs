@@ -2,7 +2,7 @@
 //!
 //! Two kinds of evidence, which stand by themselves or together:
 //!
-//! - The **identity token** of the metadata server ([`verify`]): a JWT that Google signs for whoever asks on the machine. Its
+//! - The **identity token** of the metadata server ([`verify`]): a JWT that Google signs for any process that asks on the machine. Its
 //!   audience is the caller's choice, and so carries the challenge: see [`Audience`]. It proves which instance of which project
 //!   asked, moments ago, for this gateway and this challenge. It does not prove what was booted, nor that it was the operating
 //!   system that asked: any process on the instance that reaches the metadata server can.
@@ -10,8 +10,8 @@
 //!   made, and that names it. It proves offline to which instance an EK belongs. It proves nothing about freshness: that comes
 //!   from the TPM's own evidence for the same EK ([`crate::tpm::vtpm::VerifiedInstance::check_ek`]).
 //!
-//! What both say is an [`Instance`]. Its identity is the instance id, which Google never gives twice; the name can be had by another
-//! machine after this one was deleted.
+//! Both identify an [`Instance`]. Its identity is the instance id, which Google never assigns twice; another machine can get the name after
+//! this one was deleted.
 
 mod discovery;
 mod document;

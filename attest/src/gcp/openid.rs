@@ -1,5 +1,5 @@
-//! What openidconnect is for: issuer, audience and expiry of a token, and its claims. Nothing else imports it. What it gets to see has a signature of Google's
-//! that aws-lc-rs has verified ([`Signed`]); its own libraries for that are never asked.
+//! Use of openidconnect: issuer, audience and expiry of a token, and its claims. Nothing else imports it. It only gets tokens whose Google
+//! signature aws-lc-rs has verified ([`Signed`]); its own libraries for that are never called.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::nonce::sha256;
 type GoogleIdToken = IdToken<GoogleClaims, CoreGenderClaim, NoEncryption, CoreJwsSigningAlgorithm>;
 type GoogleIdTokenClaims = IdTokenClaims<GoogleClaims, CoreGenderClaim>;
 
-/// What Google adds to the claims of OpenID Connect. All of it is optional here, so that what is missing is said by name, and only
+/// Google's additions to the claims of OpenID Connect. All of it is optional here, so that a missing claim is reported by name, and only
 /// after the signature was verified.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct GoogleClaims {
@@ -66,7 +66,7 @@ impl JweContentEncryptionAlgorithm for NoEncryption {
     }
 }
 
-/// Whose the keys are, as openidconnect takes it: parsed once.
+/// Issuer of the keys in openidconnect's type, parsed once.
 #[derive(Debug, Clone)]
 pub(super) struct Issuer(IssuerUrl);
 
@@ -165,7 +165,7 @@ impl JsonWebKey for OneSignature {
         JsonWebKeyAlgorithm::Algorithm(&CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256)
     }
 
-    /// For HMAC by a client secret, which no verifier here has. What it makes is a key that no signature verifies under.
+    /// Makes a key for HMAC by a client secret, which no verifier here has: no signature verifies under that key.
     fn new_symmetric(_secret: Vec<u8>) -> Self {
         Self {
             kid: JsonWebKeyId::new(String::new()),
@@ -215,7 +215,7 @@ fn no_nonce(_nonce: Option<&Nonce>) -> Result<(), String> {
     Ok(())
 }
 
-/// Why openidconnect refuses, with the values, from the claims.
+/// Converts openidconnect's refusal, with the values from the claims.
 fn reason(error: ClaimsVerificationError, id_token: &GoogleIdToken, taken: &Taken<'_>, audiences: &[Audience], now: UnixTime) -> GcpError {
     if let ClaimsVerificationError::SignatureVerification(_) = error {
         return GcpError::Signature;

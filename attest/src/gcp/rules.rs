@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::gcp::{GcpError, Instance, VerifiedIdentity};
 use crate::withheld::Withheld;
 
-/// Which instances a pool accepts. What is not given is not checked, except for the project; an empty list accepts nothing.
+/// A pool's rules for instances. Rules that are left out are not checked, except for the project; an empty list accepts nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
@@ -68,14 +68,14 @@ impl From<NamePattern> for String {
 }
 
 impl NamePattern {
-    /// Whether the whole of `name` matches.
+    /// Returns whether the pattern matches all of `name`.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.0, name)
     }
 }
 
-/// Whether the whole of `name` matches: `*` stands for any characters, also for none.
+/// Returns whether the pattern matches all of `name`: `*` matches any characters, also none.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();

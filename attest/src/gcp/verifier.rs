@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::gcp::error::printable;
 use crate::gcp::{Audience, GcpError, GoogleKeys, IDENTITY_TOKEN_LIMIT_BYTES, VerifiedIdentity, openid};
 
-/// The only algorithm.
+/// The only accepted signature algorithm.
 const RS256: &str = "RS256";
 
 /// Header fields by which the sender would choose the key, or how the token is to be read.
@@ -15,9 +15,8 @@ const REFUSED_HEADER_FIELDS: [&str; 11] = ["jku", "jwk", "x5u", "x5c", "x5t", "x
 
 /// Verifies an identity token that must be for one of `audiences`: one for each server key that the node may have seen.
 ///
-/// In this order: size and form; algorithm and key, which are Google's and nobody else's to choose; the signature; issuer, audience and
-/// expiry, by openidconnect; then what openidconnect leaves open. Claims are parsed from the very bytes that are signed, after the signature has
-/// verified.
+/// The order is: size and form; algorithm and key, which only Google chooses; the signature; issuer, audience and expiry, by openidconnect;
+/// then its open points. Claims are parsed from the very bytes that are signed, after the signature has verified.
 ///
 /// A token that a service account's owner signs (`signJwt`), with whatever claims, is signed by the service account's own key, which
 /// is not among [`GoogleKeys`]. A token that Google signs for a service account outside an instance (`generateIdToken`) has no
@@ -33,8 +32,8 @@ pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], 
     openid::read(token, audiences, now)
 }
 
-/// Refuses a token that cannot be for one of `audiences`, whoever has signed it: by its size and form, its header, and whether what binds an audience to its
-/// challenge stands in its payload, which is not parsed.
+/// Refuses a token that cannot be for one of `audiences`, regardless of its signer: by its size, form and header. It also searches the
+/// payload, without parsing it, for the value that binds an audience to its challenge.
 pub(crate) fn screen(identity_token: &[u8], audiences: &[Audience]) -> Result<(), GcpError> {
     let Form { text, .. } = check_form(identity_token)?;
     let payload = text
@@ -105,7 +104,7 @@ fn check_form(identity_token: &[u8]) -> Result<Form<'_>, GcpError> {
     }
 }
 
-/// What matters of a JOSE header. One that has a field twice is refused by openidconnect.
+/// The relevant fields of a JOSE header. openidconnect refuses a header with a repeated field.
 #[derive(Default)]
 struct Header {
     alg: Option<Value>,

@@ -1,8 +1,8 @@
-//! Which issuer a certificate says it can be completed with: Authority Information Access (RFC 5280, 4.2.2.1).
+//! Issuer URLs of a certificate, from which a chain can be completed: Authority Information Access (RFC 5280, 4.2.2.1).
 //!
-//! Nothing is fetched here. Whoever sends a document chooses these URLs, since they are read before anything is verified: so only
-//! those are named as allowed that are on hosts where Microsoft and the CAs above Microsoft's publish certificates, in the folders
-//! where they do. What is fetched from there is not trusted either; it only completes a chain to a configured root.
+//! Nothing is fetched here. The sender of a document chooses these URLs, since they are read before anything is verified. So a URL is
+//! allowed only on hosts, and in folders, where Microsoft and the CAs above Microsoft's publish certificates. Certificates fetched from
+//! there are not trusted either; they only complete a chain to a configured root.
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -14,7 +14,7 @@ pub const URLS_LIMIT: usize = 4;
 /// Longest URL that is looked at. Microsoft's have about 90 bytes.
 const URL_LIMIT_BYTES: usize = 512;
 
-/// id-ad-caIssuers.
+/// Object identifier of the access method `id-ad-caIssuers`.
 const CA_ISSUERS: &str = "1.3.6.1.5.5.7.48.2";
 
 /// Hosts where Microsoft says that the CAs of Azure publish certificates, and in which folder.
@@ -57,7 +57,7 @@ impl AllowedUrl {
     }
 }
 
-/// Where a certificate says that its issuer's can be had.
+/// URLs of the issuer's certificate, from a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuerUrls {
     /// These may be fetched, in this order.
@@ -67,7 +67,7 @@ pub struct IssuerUrls {
 }
 
 impl IssuerUrls {
-    /// Of a certificate (DER) that need not be verified. Empty for what is no certificate.
+    /// Reads the URLs of a certificate (DER) that need not be verified. Empty if the bytes are not a certificate.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Self {
         let mut urls = Self::default();

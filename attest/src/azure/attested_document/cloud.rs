@@ -2,11 +2,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One of Azure's clouds: each has a metadata service with certificates of its own.
+/// A cloud of Azure: each has a metadata service with certificates of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AzureCloud {
-    /// Azure's public regions.
+    /// The public regions of Azure.
     Public,
     UsGovernment,
     /// Azure operated by 21Vianet in China.

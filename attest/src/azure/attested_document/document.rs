@@ -8,7 +8,7 @@ use crate::x509::Anchor;
 /// Longest text in a document, in bytes. Names in the Marketplace have at most 50 characters or so.
 const TEXT_LIMIT_BYTES: usize = 256;
 
-/// What an attested document says, and who has signed it.
+/// Content of an attested document, and its signer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AttestedData {
     /// The machine: a UUID in lower case.
@@ -23,7 +23,7 @@ pub struct AttestedData {
     pub plan: Option<Plan>,
     /// The kind of Azure Hybrid Benefit licence.
     pub license_type: Option<String>,
-    /// When the document was made, in seconds since 1970.
+    /// Creation time of the document, in seconds since 1970.
     pub created_on: u64,
     /// Until when it holds, in seconds since 1970.
     pub expires_on: u64,
@@ -55,7 +55,7 @@ pub struct Plan {
     pub publisher: String,
 }
 
-/// What the signer's certificate and its chain say.
+/// Signer of a document, by its certificate and chain.
 pub(super) struct Signer<'a> {
     pub(super) cloud: AzureCloud,
     pub(super) location: Option<String>,

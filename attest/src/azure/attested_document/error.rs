@@ -10,20 +10,20 @@ use crate::withheld::Withheld;
 use crate::x509::PathProblem;
 use crate::x509::names::issuer_of;
 
-/// Why an attested document is refused.
+/// Reason why an attested document is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AttestedDocumentError {
     /// The PKCS#7 message does not hold.
     #[error("the attested document is refused: {0}")]
     Pkcs7(#[from] Pkcs7Error),
-    /// The signer is no metadata service of Azure.
+    /// The signer is not a metadata service of Azure.
     #[error("the signer's certificate ({certificate}) is refused: {problem}")]
     Chain {
         /// Its issuer and serial number.
         certificate: String,
         problem: ChainError,
     },
-    /// What was signed is no attested document.
+    /// The signed content is not an attested document.
     #[error("the signed content is not an attested document: {problem}")]
     Json { problem: String },
     /// A field of another form than Azure gives it.
@@ -32,20 +32,20 @@ pub enum AttestedDocumentError {
         field: &'static str,
         /// Its value, or the beginning.
         found: String,
-        /// The form.
+        /// The form that Azure gives the field.
         required: &'static str,
     },
     /// The document was made for something else.
     #[error("the document's nonce is {document:?}, the challenge's is {expected:?}")]
     Nonce {
         document: String,
-        /// The challenge's.
+        /// Nonce that follows from the challenge.
         expected: String,
     },
     /// The document was made after the time of verification.
     #[error("createdOn is {created_on}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_LIMIT_SECONDS} s")]
     Future {
-        /// When it was made.
+        /// Creation time of the document, in seconds since 1970.
         created_on: u64,
         now: u64,
     },
@@ -62,16 +62,16 @@ pub enum AttestedDocumentError {
     /// A value that the pool does not accept.
     #[error("the {rule} is {found}")]
     NotAccepted {
-        /// What is checked.
+        /// The rule that refuses the value.
         rule: Rule,
         /// The document's value, quoted; or that it has none.
         found: String,
-        /// The accepted values.
+        /// The values that the pool accepts.
         accepted: Withheld,
     },
 }
 
-/// Why a certificate is not a metadata service's.
+/// Reason why a certificate is not that of a metadata service.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ChainError {
     /// No name of a metadata service.
@@ -82,7 +82,7 @@ pub enum ChainError {
         /// The domains of the configured clouds.
         required: String,
     },
-    /// It is not for TLS servers.
+    /// The certificate is not for TLS servers.
     #[error("its extended key usage does not include serverAuth")]
     ServerAuth,
     /// Its key may not sign.
@@ -127,8 +127,7 @@ advice! {
 }
 
 impl AttestedDocumentError {
-    /// Whether the only thing wrong is that no chain could be built, so that an intermediate may be missing
-    /// ([`super::issuer_urls`]).
+    /// Returns `true` if no chain could be built, and nothing else is wrong: then an intermediate may be missing ([`super::issuer_urls`]).
     #[must_use]
     pub const fn is_unknown_issuer(&self) -> bool {
         matches!(
@@ -164,7 +163,7 @@ impl AttestedDocumentError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::TooOld { accepted, .. } | Self::NotAccepted { accepted, .. } => Some(accepted),
@@ -180,7 +179,7 @@ impl AttestedDocumentError {
 }
 
 impl ChainError {
-    /// Why the chain of `leaf` does not hold at `now`.
+    /// Converts the reason why the chain of `leaf` does not hold at `now`.
     pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
         match problem {
             PathProblem::NotYetValid(root) | PathProblem::Expired(root) => Self::Validity {

@@ -1,17 +1,17 @@
 //! The attested document that Azure's Instance Metadata Service (IMDS) signs for a virtual machine.
 //!
-//! What it proves: that Azure has given this document to the machine that it names, when it was asked with this nonce. The document
-//! names the machine (vmId), its subscription, and from when to when it holds.
+//! **Proves**: that Azure has given this document to the machine that it names, when it was asked with this nonce. The document names the
+//! machine (vmId), its subscription, and its period of validity.
 //!
-//! What it does not prove: what the machine booted, or that it is not compromised: every process on the machine can ask. Location,
-//! image and size are not in it. [`VerifiedAttestedDocument::location`] is read from the names in the signer's certificate.
+//! **Does not prove**: what the machine booted, or that it is not compromised: every process on the machine can ask. Location, image and
+//! size are not in it. [`VerifiedAttestedDocument::location`] is read from the names in the signer's certificate.
 //!
-//! Freshness: the nonce has 32 letters and digits, 190 bits, which is all that Azure takes ([`ImdsNonce`]); and the document holds for
+//! **Freshness**: the nonce has 32 letters and digits, 190 bits, which is all that Azure takes ([`ImdsNonce`]); and the document holds for
 //! six hours. [`appraise`] refuses it afterwards, or earlier by [`AttestedDocumentRules::max_age_seconds`].
 //!
-//! Which key: the message has exactly one signer, and exactly one certificate in it is that signer's. That one has to lead to a
-//! configured root over configured (or fetched, see [`IssuerUrls`]) intermediates; other certificates in the message are not looked
-//! at. It has to be for TLS servers, with a name under a configured cloud's domain, and valid at the time of verification.
+//! **Key**: the message has exactly one signer, and exactly one certificate in it is that signer's. That one has to lead to a configured
+//! root over configured (or fetched, see [`IssuerUrls`]) intermediates; other certificates in the message are ignored. It has to be for TLS
+//! servers, with a name under a configured cloud's domain, and valid at the time of verification.
 
 mod aia;
 mod appraisal;

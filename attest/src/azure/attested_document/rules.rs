@@ -2,16 +2,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How far in the future createdOn may be: what the clocks of Azure and of the gateway may differ.
+/// Maximum time that `createdOn` may be in the future, in seconds: the difference between the clocks of Azure and of the gateway.
 pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
 
-/// Which attested documents a pool accepts. What is left out is not checked, but for the subscriptions.
+/// A pool's rules for attested documents. Rules that are left out are not checked, except for the subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttestedDocumentRules {
     /// The subscriptions whose machines are accepted: UUIDs. An empty list refuses everything.
     pub subscriptions: Vec<String>,
-    /// The machines: UUIDs.
+    /// The machines that are accepted: vmIds, which are UUIDs.
     #[serde(default)]
     pub vm_ids: Option<Vec<String>>,
     /// The SKUs of Marketplace images, such as `20_04-lts-gen2`; `""` for images that are not from there.
@@ -20,7 +20,7 @@ pub struct AttestedDocumentRules {
     /// The regions of the metadata services that sign, such as `eastus`.
     #[serde(default)]
     pub locations: Option<Vec<String>>,
-    /// How long ago, in seconds, the document may have been made.
+    /// Maximum time since the document was made, in seconds.
     #[serde(default)]
     pub max_age_seconds: Option<u64>,
 }
@@ -28,13 +28,13 @@ pub struct AttestedDocumentRules {
 /// A rule that accepts one of several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// [`AttestedDocumentRules::subscriptions`].
+    /// Checks the subscription: [`AttestedDocumentRules::subscriptions`].
     Subscription,
-    /// [`AttestedDocumentRules::vm_ids`].
+    /// Checks the vmId: [`AttestedDocumentRules::vm_ids`].
     Vm,
-    /// [`AttestedDocumentRules::skus`].
+    /// Checks the SKU: [`AttestedDocumentRules::skus`].
     Sku,
-    /// [`AttestedDocumentRules::locations`].
+    /// Checks the location: [`AttestedDocumentRules::locations`].
     Location,
 }
 

@@ -1,7 +1,7 @@
 use attest_wire::azure::attested_document::NonceForm;
 use serde::{Deserialize, Serialize};
 
-/// Which nonce an attested document has to have.
+/// Required form of an attested document's nonce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AzureSubject {

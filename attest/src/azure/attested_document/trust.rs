@@ -22,8 +22,8 @@ pub(super) static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[
     algorithms::ECDSA_P384_SHA384,
 ];
 
-/// Whose signature on an attested document is trusted: that of a metadata service of these clouds, with a certificate that
-/// leads to these roots. The intermediates complete a chain and are trusted through a root only.
+/// Trust anchors for attested documents: the signer must be a metadata service of these clouds, with a certificate that leads to these
+/// roots. The intermediates complete a chain and are trusted through a root only.
 #[derive(Debug, Clone)]
 pub struct AzureTrust {
     clouds: Vec<AzureCloud>,
@@ -34,10 +34,10 @@ pub struct AzureTrust {
 /// A certificate that cannot be used.
 pub type AzureTrustError = Unusable<CaProblem>;
 
-/// What is wrong with a CA certificate.
+/// Problem with a CA certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaProblem {
-    /// It is no certificate, or of a form that path validation does not take.
+    /// The bytes are not a certificate, or of a form that path validation does not accept.
     #[error("it cannot be read: {0}")]
     Malformed(String),
     /// Its basicConstraints do not make it a CA.
@@ -46,7 +46,7 @@ pub enum CaProblem {
     /// Its key is too weak, or of a kind that is not accepted.
     #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256 and P-384")]
     Key(String),
-    /// It is one too many.
+    /// The list has more certificates than are read.
     #[error("it is one more than the {0} that are read")]
     TooMany(usize),
 }

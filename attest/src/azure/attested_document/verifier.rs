@@ -43,7 +43,7 @@ pub fn verify(
     Ok(Verified::new(document))
 }
 
-/// Where the issuer of the document's signer can be had: for when [`verify`] has refused with
+/// Returns the URLs of the certificate of the signer's issuer, for use after [`verify`] has refused with
 /// [`AttestedDocumentError::is_unknown_issuer`]. Verifies nothing.
 ///
 /// # Errors

@@ -21,13 +21,13 @@ use crate::tpm::ek_certificate::{self, AK_CERTIFICATE, EkCertificateError, EkKey
 use crate::values::HexDigest;
 use crate::x509::names;
 
-/// What the names of vTPMs end with, behind which kind of machine it is.
+/// Suffix of the names of vTPMs, after the type of machine.
 const DOMAIN: &str = ".azure.windows.net";
 /// Longest label of a name, in bytes. Azure's have twelve.
 const LABEL_LIMIT_BYTES: usize = 63;
 
-/// Azure's CAs for the AKs of vTPMs: the administrator's choice. Of these, one that says what it issues has to say AK certificates. One that a
-/// node sends along has to say it in any case, as each of Azure's intermediates does: nobody has chosen it for that.
+/// Azure's CAs for the AKs of vTPMs, chosen by the administrator. If such a CA states what it issues, that must be AK certificates. A CA
+/// that a node sends along must state it in any case: no administrator has chosen it for that. Each of Azure's intermediates does so.
 #[derive(Debug, Clone, Default)]
 pub struct AkRoots(EkRoots);
 
@@ -40,7 +40,7 @@ impl AkRoots {
         ek_certificate::all_of(Self::load(roots, intermediates))
     }
 
-    /// As [`AkRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
+    /// Like [`AkRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
     #[must_use]
     pub fn load(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> (Self, Vec<EkRootsError>) {
         let (roots, refused) = EkRoots::load_for(AK_CERTIFICATE, roots, intermediates);
@@ -51,9 +51,9 @@ impl AkRoots {
 /// An AK that Azure has certified as a vTPM's. Only [`verify_certificate`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AkCertificate {
-    /// The twelve digits.
+    /// The twelve hexadecimal digits that identify the vTPM.
     name: String,
-    /// Whether the machine is a confidential VM.
+    /// Set if the machine is a confidential VM.
     confidential: bool,
     serial: String,
     issuer: String,
@@ -64,13 +64,13 @@ pub struct AkCertificate {
 }
 
 impl AkCertificate {
-    /// What stands for the vTPM in the certificate: twelve hexadecimal digits. It is not the vmId, nor part of it.
+    /// Returns the identifier of the vTPM in the certificate: twelve hexadecimal digits. It is not the vmId, nor part of it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the machine is a confidential VM, by the certificate's name.
+    /// Returns whether the machine is a confidential VM, by the certificate's name.
     #[must_use]
     pub const fn is_confidential(&self) -> bool {
         self.confidential
@@ -133,7 +133,7 @@ fn malformed(problem: impl ToString) -> AzureVtpmError {
     .into()
 }
 
-/// What path validation says of EK certificates, said of an AK's.
+/// Converts path validation's error about EK certificates to one about an AK's certificate.
 fn of_an_ak(error: EkCertificateError) -> AzureVtpmError {
     match error {
         EkCertificateError::NoRoots { issuer } => EkCertificateError::UnknownIssuer { issuer }.into(),

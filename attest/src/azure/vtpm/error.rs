@@ -1,4 +1,4 @@
-//! Why a vTPM's evidence is refused.
+//! Reasons why a vTPM's evidence is refused.
 
 use super::{VM_ID_PCR, VmId};
 use crate::advice::{Advice, advice};
@@ -12,16 +12,16 @@ pub enum AzureVtpmError {
     /// The certificate does not hold.
     #[error("the certificate of the vTPM's AK is refused: {0}")]
     Certificate(#[from] EkCertificateError),
-    /// It is not an AK's.
+    /// The certificate is not that of an AK.
     #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = AK_CERTIFICATE.oid)]
     Usage { found: String },
-    /// Its name is none of a vTPM.
+    /// The certificate's name is not that of a vTPM.
     #[error("the certificate of the vTPM's AK names {found:?}, which is no vTPM of Azure's (CN=….TrustedVM.Azure.windows.net)")]
     Name {
-        /// Its subject.
+        /// Subject of the certificate.
         found: String,
     },
-    /// It is about another key.
+    /// The certificate is about another key.
     #[error("the certificate is about another key than the AK {ak} that the vTPM presents")]
     OtherKey {
         /// The AK's Name, hexadecimal.
@@ -30,15 +30,15 @@ pub enum AzureVtpmError {
     /// The quote does not prove the vmId.
     #[error("PCR {VM_ID_PCR} is {quoted}, into which the firmware of the machine {vm_id} has not extended its vmId first")]
     VmId {
-        /// What the node says.
+        /// The vmId that the node presents.
         vm_id: VmId,
-        /// What is quoted, hexadecimal, or `not quoted`.
+        /// Quoted value of PCR 6, hexadecimal, or `not quoted`.
         quoted: String,
     },
     /// A machine that the pool does not accept.
     #[error(transparent)]
     Machine(AttestedDocumentError),
-    /// What is the same for every TPM: the AK's attributes, the quote, the PCRs, the event log.
+    /// A refusal that is the same for every TPM: the AK's attributes, the quote, the PCRs, the event log.
     #[error(transparent)]
     Tpm(#[from] TpmEvidenceError),
 }
@@ -65,7 +65,7 @@ impl AzureVtpmError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::Machine(error) => error.withheld(),
@@ -81,7 +81,7 @@ impl AzureVtpmError {
     }
 }
 
-/// What is said of every TPM's evidence, said of a vTPM's: its key is none that attest-node makes, it has no firmware setup, and its pool has
+/// Adapts the advice for every TPM's evidence to a vTPM. Its key is not made by attest-node, it has no firmware setup, and its pool has
 /// another section. Codes and meanings are the same.
 const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
     let advice = error.advice();
@@ -97,13 +97,13 @@ const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
     Advice { next_step, ..advice }
 }
 
-/// Of an AK that Azure does not make.
+/// Next step for an AK that Azure does not make.
 const FOREIGN_AK: &str = "Deallocate and start the machine; if it stays, somebody has put another key into the place of Azure's.";
-/// Of other PCRs than were asked for.
+/// Next step for a quote of other PCRs than were asked for.
 const SELECTION: &str = "Boot again: the pool's PCRs may have been changed meanwhile. If it stays, use the unmodified attest-node.";
 const NO_EVENT_LOG: &str =
     "Mount securityfs in the initramfs; an image whose log is empty needs event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
-/// Of one that cannot be read.
+/// Next step for an event log that cannot be parsed.
 const MALFORMED_EVENT_LOG: &str = "The gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";
-/// Of one that says something else.
+/// Next step for an event log that does not lead to the quoted PCRs.
 const OTHER_EVENT_LOG: &str = "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";

@@ -1,18 +1,18 @@
 //! Azure's vTPM: a quote by the AK that Azure has certified, and what it proves beside the PCRs: which machine it is.
 //!
 //! A virtual machine with a vTPM (Trusted Launch, confidential VMs) has an AK at [`AK_HANDLE`], and Azure's certificate for it in the NV
-//! index [`AK_CERTIFICATE_NV_INDEX`]. There is no EK certificate, so there is no credential to activate: that the AK is in a vTPM of Azure's
-//! is what Azure says by this certificate, and the quote is by that very key.
+//! index [`AK_CERTIFICATE_NV_INDEX`]. It has no EK certificate, hence no credential to activate. Azure states by this certificate that the
+//! AK is in a vTPM of Azure's, and the quote is by that very key.
 //!
 //! **Proves**: that the vTPM of a machine of Azure's has these PCRs now, for this gateway; and which machine that is. The certificate does
 //! not name the vmId: its name is twelve hexadecimal digits that stand for the vTPM. The firmware does: before anything else it extends the
 //! vmId into PCR 6 ([`VmId`]), which no software of the guest can undo.
 //!
-//! **Does not prove**: whose machine it is. Whoever has a subscription can start the same image and have the same PCRs. So a pool names the
-//! machines, has the attested document shown beside it, which names the subscription, or says that any subscription will do
-//! ([`AzureVtpmRules`]). Nor that the machine is not compromised after its boot.
+//! **Does not prove**: the owner of the machine. Anyone with a subscription can start the same image and get the same PCRs. So a pool names
+//! the machines, or requires the attested document too, which names the subscription, or says that any subscription will do
+//! ([`AzureVtpmRules`]). Nor does it prove that the machine is not compromised after its boot.
 //!
-//! What is said here of Azure is what public sources have of it, at two places or more:
+//! Statements about Azure in this module come from public sources, from two or more places each:
 //!
 //! - handle, NV index, the AK's attributes and scheme: microsoft/openvmm `vm/devices/tpm/tpm_protocol` and `tpm_lib` (what makes the vTPM),
 //!   Azure/confidential-computing-cvm-guest-attestation `Tss2Util.h`, edgelesssys/constellation `attestation/azure/trustedlaunch`;

@@ -1,4 +1,4 @@
-//! What a pool accepts of Azure's vTPMs.
+//! A pool's rules for Azure's vTPMs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct AzureVtpmRules {
     reference_values: ReferenceValues,
 }
 
-/// As it stands in `pool.toml`.
+/// Serialized form of the rules in `pool.toml`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -51,10 +51,10 @@ const fn sha256() -> HashAlg {
 /// Rules that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// A bank of which nobody has seen what Azure's firmware extends into PCR 6, nor that nobody comes before it.
+    /// A bank for which it is not known what Azure's firmware extends into PCR 6, nor that nothing else is extended earlier.
     #[error("bank: which machine a vTPM is of is known of its sha256 bank only, not of {0}: say sha256, or leave bank out")]
     Bank(HashAlg),
-    /// Of the PCRs.
+    /// The rules of the PCRs are invalid.
     #[error(transparent)]
     Pcrs(#[from] PcrRulesError),
 }
@@ -93,14 +93,14 @@ impl From<AzureVtpmRules> for Raw {
 }
 
 impl AzureVtpmRules {
-    /// Whether a vTPM may stand alone: its machine is named, or the administrator has said that any subscription will do. Else the attested
-    /// document has to be beside it.
+    /// Returns whether a vTPM may attest alone: its machine is named, or the administrator has said that any subscription will do.
+    /// Otherwise the attested document has to come with it.
     #[must_use]
     pub const fn stands_alone(&self) -> bool {
         self.vm_ids.is_some() || self.accept_any_subscription
     }
 
-    /// Whether the rules alone tell no machine of Azure's from another's: none is named, and any subscription will do.
+    /// Returns whether these rules alone accept any of Azure's machines: they name none, and any subscription will do.
     #[must_use]
     pub const fn accepts_any_machine(&self) -> bool {
         self.vm_ids.is_none() && self.accept_any_subscription
@@ -111,7 +111,7 @@ impl AzureVtpmRules {
         self.reference_values.use_sets(sets);
     }
 
-    /// What is accepted in the PCRs.
+    /// Returns the rules for the PCRs.
     #[must_use]
     pub const fn reference_values(&self) -> &ReferenceValues {
         &self.reference_values
@@ -135,7 +135,7 @@ pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixT
     appraise_boot(verified, rules, now, &mut Observation::off())
 }
 
-/// Which machine it is.
+/// Checks the identity of the machine.
 pub(super) fn appraise_machine(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Result<(), AzureVtpmError> {
     if let Some(accepted) = rules.vm_ids.as_ref().filter(|accepted| !accepted.contains(verified.vm_id())) {
         return Err(AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
@@ -147,7 +147,7 @@ pub(super) fn appraise_machine(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRu
     Ok(())
 }
 
-/// What it has booted.
+/// Checks what the machine has booted.
 pub(super) fn appraise_boot(
     verified: &VerifiedAzureVtpm,
     rules: &AzureVtpmRules,

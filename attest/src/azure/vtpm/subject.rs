@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tpm::pcr::PcrSelection;
 
-/// What a vTPM's answer is held against.
+/// Expected values of a vTPM's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AzureVtpmSubject {

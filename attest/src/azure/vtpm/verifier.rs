@@ -16,14 +16,11 @@ use crate::tpm::verifier::{self, ShownQuote};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// What a quote has to be bound to.
+/// Values that a quote has to be bound to.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// The challenge's nonce.
     pub nonce: &'a [u8],
-    /// The challenge's purpose.
     pub purpose: &'a str,
-    /// The challenge's pool.
     pub pool: &'a str,
     /// Keys that the node may have seen this server use.
     pub server_keys: &'a [SpkiSha256],
@@ -40,7 +37,7 @@ impl<'a> From<Binding<'a>> for Expected<'a> {
     }
 }
 
-/// What a vTPM's evidence has proven. Only [`verify`] makes one.
+/// Proof from a vTPM's evidence. Only [`verify`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifiedAzureVtpm {
     vm_id: VmId,
@@ -54,7 +51,7 @@ pub struct VerifiedAzureVtpm {
     server_key: SpkiSha256,
 }
 
-/// What the vTPM has signed.
+/// State that the vTPM has signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct QuotedState {
     pub(super) pcr_bank: HashAlg,
@@ -68,8 +65,8 @@ pub(super) struct QuotedState {
 }
 
 impl VerifiedAzureVtpm {
-    /// The stable identity of the node: `azure:<subscription>/<vmId>` where an attested document of the same machine stands beside it,
-    /// `azure-vtpm:<vmId>` where the subscription is not known.
+    /// Returns the stable identity of the node: `azure:<subscription>/<vmId>` if an attested document of the same machine was shown too.
+    /// Without a known subscription, it is `azure-vtpm:<vmId>`.
     #[must_use]
     pub fn identity(&self) -> String {
         match &self.subscription_id {
@@ -84,19 +81,19 @@ impl VerifiedAzureVtpm {
         &self.vm_id
     }
 
-    /// What Azure has certified.
+    /// Returns the certificate that Azure has issued for the AK.
     #[must_use]
     pub const fn certificate(&self) -> &AkCertificate {
         &self.certificate
     }
 
-    /// The PCRs quoted.
+    /// Returns the quoted PCRs and their values.
     #[must_use]
     pub const fn pcrs(&self) -> &BTreeMap<u8, HexDigest> {
         &self.quoted.pcrs
     }
 
-    /// What replaying the event log has shown, if there was one.
+    /// Returns the result of replaying the event log, if there was one.
     #[must_use]
     pub const fn event_log(&self) -> Option<&EventLogClaims> {
         self.quoted.event_log.as_ref()
@@ -123,7 +120,7 @@ impl VerifiedAzureVtpm {
         (&mut self.quoted.pcrs, self.quoted.pcr_bank)
     }
 
-    /// What reference values are compared with.
+    /// Returns the quoted state, for comparison with reference values.
     #[must_use]
     pub const fn quoted(&self) -> Quoted<'_> {
         Quoted {

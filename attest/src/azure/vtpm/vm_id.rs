@@ -1,4 +1,4 @@
-//! How the firmware proves which machine it is.
+//! Proof of the machine's identity by its firmware.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::values::HexDigest;
 /// The PCR into which Azure's firmware extends the vmId.
 pub const VM_ID_PCR: u8 = 6;
 
-/// What firmware of 2026 extends after the vmId: the processor's architecture. Firmware of 2025 does not.
+/// Event that firmware of 2026 extends after the vmId: the processor's architecture. Firmware of 2025 does not.
 const ARCHITECTURES: [&[u8]; 2] = [br#"{"MachineArchitecture": "X64"}"#, br#"{"MachineArchitecture": "AARCH64"}"#];
 
-/// What an EV_SEPARATOR measures (TCG PC Client Platform Firmware Profile, 10.4.1), after which the firmware extends nothing.
+/// Bytes that an `EV_SEPARATOR` measures (TCG PC Client Platform Firmware Profile, 10.4.1), after which the firmware extends nothing.
 const SEPARATOR: [u8; 4] = [0; 4];
 
-/// Whether the firmware has extended a vmId, before anything else, into what is quoted: as firmware that is known does it, or else as
-/// an event log shows that leads to the quoted value.
+/// Returns whether the firmware has extended a vmId, before anything else, into the quoted PCR. Either the value is that of known firmware,
+/// or an event log that leads to the quoted value shows it.
 #[must_use]
 pub fn is_measured(vm_id: &VmId, bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>, event_log: Option<&[u8]>) -> bool {
     let Some(value) = quoted.get(&VM_ID_PCR).map(HexDigest::as_bytes) else {
@@ -27,7 +27,7 @@ pub fn is_measured(vm_id: &VmId, bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>
         || event_log.is_some_and(|log| is_first_in(vm_id, log, bank, quoted) == Some(true))
 }
 
-/// What PCR 6 holds on a machine with a vmId, by the firmware that is known; each also after systemd's separator.
+/// Returns the values that PCR 6 has on a machine with a vmId, by known firmware; each also after systemd's separator.
 fn values(vm_id: &VmId, bank: HashAlg) -> Vec<Vec<u8>> {
     let uuid = text(vm_id);
     let mut values = Vec::new();
@@ -40,15 +40,15 @@ fn values(vm_id: &VmId, bank: HashAlg) -> Vec<Vec<u8>> {
     values
 }
 
-/// Whether the first event of PCR 6 is the vmId, in a log that the quote proves. What follows is the firmware's business: who comes later
-/// cannot be first.
+/// Returns whether the first event of PCR 6 is the vmId, in a log that the quote proves. The firmware decides what follows: a later
+/// extension cannot be first.
 fn is_first_in(vm_id: &VmId, event_log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest>) -> Option<bool> {
     let log = EventLog::parse(event_log).ok()?;
     let first = log.check_against(bank, quoted).ok()?.events_of(VM_ID_PCR)?.next()?;
     Some(first.digest() == bank.digest(&[text(vm_id).as_bytes()]).as_ref())
 }
 
-/// What the firmware measures: `UUID: ` and the UUID in upper case.
+/// Returns the bytes that the firmware measures: `UUID: ` and the UUID in upper case.
 fn text(vm_id: &VmId) -> String {
     format!("UUID: {}", vm_id.as_str().to_ascii_uppercase())
 }

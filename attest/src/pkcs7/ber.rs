@@ -1,8 +1,8 @@
 //! From the BER that AWS sends to the DER that parsers read.
 //!
-//! Taken over are indefinite lengths and OCTET STRINGs in segments (X.690, 8.1.3.6 and 8.7.3). Whatever else BER allows and DER
-//! does not (lengths in more bytes than needed, other strings in segments, segments of segments) nobody sends, and is refused.
-//! What DER prescribes about contents (such as the order in a SET OF) is not looked at here.
+//! Converts indefinite lengths and OCTET STRINGs in segments (X.690, 8.1.3.6 and 8.7.3). Other forms that BER allows and DER does not do
+//! not occur, and are refused. These are lengths in more bytes than needed, other strings in segments, and segments of segments. DER's
+//! rules about contents (such as the order in a SET OF) are not checked here.
 
 use super::{MESSAGE_LIMIT_BYTES, Pkcs7Error};
 

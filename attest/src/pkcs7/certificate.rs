@@ -48,7 +48,7 @@ impl PartialEq for SigningCertificate {
 impl Eq for SigningCertificate {}
 
 impl SigningCertificate {
-    /// Reads a certificate.
+    /// Parses a certificate in DER.
     ///
     /// # Errors
     /// [`Pkcs7Error::CertificateTooLarge`], [`Pkcs7Error::Certificate`], [`Pkcs7Error::Key`].
@@ -100,7 +100,7 @@ impl SigningCertificate {
         &self.der
     }
 
-    /// SHA-256 over it.
+    /// Returns the SHA-256 of the certificate.
     #[must_use]
     pub const fn sha256(&self) -> [u8; 32] {
         self.sha256
@@ -117,7 +117,7 @@ impl SigningCertificate {
         self.key_usage
     }
 
-    /// Whether its extended key usage names TLS servers.
+    /// Returns whether the extended key usage includes TLS servers.
     pub(crate) const fn is_for_servers(&self) -> bool {
         self.server_auth
     }
@@ -134,7 +134,7 @@ impl SigningCertificate {
         self.not_after
     }
 
-    /// Whether it is the one that a signer names.
+    /// Returns whether this is the certificate that a signer names.
     pub(super) fn is_of(&self, signer: &Signer) -> bool {
         match signer {
             Signer::IssuerAndSerial { issuer, serial } => *serial == self.serial && *issuer == self.issuer,
@@ -142,7 +142,7 @@ impl SigningCertificate {
         }
     }
 
-    /// Whether `signature` over `signed` is by its key.
+    /// Verifies that `signature` over `signed` was made with the certificate's key.
     pub(super) fn verify(&self, scheme: Scheme, signed: &[u8], signature: &[u8]) -> Result<(), Pkcs7Error> {
         let verified = match scheme {
             Scheme::Sha256 => self.key_for_sha256.verify_sig(signed, signature),
@@ -155,12 +155,12 @@ impl SigningCertificate {
 /// RSASSA-PKCS1-v1_5 with a digest algorithm.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Scheme {
-    /// That of [`SigningCertificate::key_for_sha256`].
+    /// RSASSA-PKCS1-v1_5 with SHA-256, for [`SigningCertificate::key_for_sha256`].
     Sha256,
     Other(&'static RsaParameters),
 }
 
-/// Whom a message names as its signer, by bytes that certificates have too.
+/// Signer that a message names, by bytes that certificates have too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Signer {
     /// Name in DER, and the content of an INTEGER.
@@ -195,7 +195,7 @@ impl Signer {
     }
 }
 
-/// Of a name in DER.
+/// Formats a signer for messages, from a name in DER.
 fn issuer_and_serial(issuer: &[u8], serial: &[u8]) -> String {
     let issuer = X509Name::from_der(issuer).map_or_else(|_| "(unreadable)".to_owned(), |(_, issuer)| issuer.to_string());
     let issuer: String = issuer.chars().take(TEXT_LIMIT_CHARS).map(printable).collect();

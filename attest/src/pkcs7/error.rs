@@ -1,6 +1,6 @@
 use super::{CERTIFICATE_LIMIT_BYTES, CERTIFICATES_LIMIT};
 
-/// Why a signed document proves nothing.
+/// Reason why a signed document proves nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Pkcs7Error {
     /// More bytes than any metadata service sends.
@@ -12,7 +12,7 @@ pub enum Pkcs7Error {
     /// The bytes are neither DER nor of the forms of BER that are read.
     #[error("the message cannot be read at byte {offset}: {problem}")]
     Encoding {
-        /// Where reading stopped.
+        /// Position at which parsing stopped, in bytes.
         offset: usize,
         problem: &'static str,
     },
@@ -22,11 +22,11 @@ pub enum Pkcs7Error {
     /// Another type than signed data, or signed content of another type than plain data.
     #[error("the {what} is {found}, required is {required}")]
     ContentType {
-        /// Which type.
+        /// The type that was compared.
         what: &'static str,
-        /// Object identifier found.
+        /// Object identifier in the message.
         found: String,
-        /// Object identifier required.
+        /// Object identifier that is required.
         required: String,
     },
     /// Not exactly one signer.
@@ -36,15 +36,15 @@ pub enum Pkcs7Error {
     #[error("the version of {structure} is {found}, RFC 5652 requires {required}")]
     Version {
         structure: &'static str,
-        /// Version found.
+        /// Version in the message.
         found: u8,
-        /// Version required.
+        /// Version that RFC 5652 requires.
         required: u8,
     },
     /// The digest algorithms of the message are not that of its signer.
     #[error("the message's digest algorithms are {found}, its only signer uses {required}")]
     DigestAlgorithms {
-        /// Object identifiers found.
+        /// Object identifiers in the message.
         found: String,
         /// Object identifier of the signer.
         required: String,
@@ -52,28 +52,28 @@ pub enum Pkcs7Error {
     /// A digest algorithm that is not accepted.
     #[error("the digest algorithm is {found}; accepted are SHA-256, SHA-384 and SHA-512")]
     Digest {
-        /// Object identifier.
+        /// Object identifier of the algorithm.
         found: String,
     },
     /// A signature algorithm that is not accepted.
     #[error("the signature algorithm is {found}; accepted is RSASSA-PKCS1-v1_5 with the signer's digest algorithm {digest}")]
     SignatureAlgorithm {
-        /// Object identifier.
+        /// Object identifier of the algorithm.
         found: String,
-        /// The digest algorithm beside it.
+        /// Digest algorithm of the signer.
         digest: &'static str,
     },
     /// An algorithm with parameters.
     #[error("algorithm {algorithm} has parameters, it takes none but NULL")]
     Parameters {
-        /// Object identifier.
+        /// Object identifier of the algorithm.
         algorithm: String,
     },
     /// The content is missing where it should be, or there where it should not be.
     #[error("the content is {found}, expected is content that is {expected}")]
     ContentPlace {
         found: &'static str,
-        /// Where it should be.
+        /// Place where it should be.
         expected: &'static str,
     },
     /// An attribute that must be there exactly once, with one value.
@@ -81,7 +81,7 @@ pub enum Pkcs7Error {
     Attribute {
         /// Its name in RFC 5652.
         attribute: &'static str,
-        /// How often it is there.
+        /// Number of its occurrences.
         found: usize,
         /// Values of all of them.
         values: usize,
@@ -100,16 +100,16 @@ pub enum Pkcs7Error {
     /// Not exactly one certificate in the message is the signer's.
     #[error("{found} of the message's {all} certificates are that of its signer {signer}, required is exactly 1")]
     SignerCertificate {
-        /// How many are.
+        /// Number of certificates of the signer.
         found: usize,
         all: usize,
-        /// The signer's identifier.
+        /// Identifier of the signer.
         signer: String,
     },
     /// The certificate that was chosen is not the one that the signer names.
     #[error("the message's signer is {signer}, the certificate is that of {certificate}")]
     OtherSigner {
-        /// The signer's identifier.
+        /// Identifier of the signer.
         signer: String,
         /// Issuer and serial number of the certificate.
         certificate: String,
@@ -132,7 +132,7 @@ pub enum Pkcs7Error {
 }
 
 impl Pkcs7Error {
-    /// Whether what is wrong is an algorithm or a key that is not accepted, so that nothing was said about the signature.
+    /// Returns whether the refusal is about an algorithm or a key that is not accepted: then the signature was not checked.
     #[must_use]
     pub const fn is_algorithm(&self) -> bool {
         matches!(
@@ -141,13 +141,13 @@ impl Pkcs7Error {
         )
     }
 
-    /// Whether the content was altered, or signed by another key.
+    /// Returns whether the content was altered, or signed by another key.
     #[must_use]
     pub const fn is_signature(&self) -> bool {
         matches!(self, Self::MessageDigest { .. } | Self::Signature { .. })
     }
 
-    /// Whether it does not say, or not unambiguously, which certificate has signed.
+    /// Returns whether the message names no signing certificate, or not unambiguously.
     #[must_use]
     pub const fn is_signer(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! What a message consists of, borrowed from its DER: its parts are read once, and only what is kept of them is copied.
+//! Parts of a message, borrowed from its DER: they are read once, and only the parts that are stored are copied.
 
 use der::asn1::{AnyRef, ObjectIdentifier, OctetStringRef};
 use der::{Decode, Encode, ErrorKind, Reader, SliceReader, Tag, TagNumber, Tagged};
@@ -27,7 +27,7 @@ pub(super) struct Message<'a> {
 pub(super) struct SignerInfo<'a> {
     pub(super) version: u8,
     pub(super) signer: Signer,
-    /// As a whole.
+    /// The whole `AlgorithmIdentifier`, in DER.
     pub(super) digest_algorithm: &'a [u8],
     pub(super) attributes: Option<&'a [u8]>,
     pub(super) signature_algorithm: AlgorithmIdentifier<'a>,
@@ -43,7 +43,7 @@ pub(super) struct AlgorithmIdentifier<'a> {
 /// The signed attributes that matter.
 #[derive(Debug)]
 pub(super) struct SignedAttributes {
-    /// As a SET OF in DER: what is signed, whatever tag and order the message has (RFC 5652, 5.4).
+    /// The attributes as a SET OF in DER: these bytes are signed, regardless of tag and order in the message (RFC 5652, 5.4).
     pub(super) der: Vec<u8>,
     pub(super) message_digest: Vec<u8>,
 }

@@ -1,19 +1,18 @@
 //! PKCS#7 signed documents: CMS SignedData (RFC 5652), as the metadata services of AWS and Azure give them.
 //!
-//! What is proven by [`SignedData::verify`]: the holder of the key of *the certificate that the caller chose* has signed the content
-//! that is returned. Who that is, and whether the certificate is trusted, is the caller's business: nothing inside of a message
-//! makes a certificate trusted, and [`SignedData::signer_certificate`] only says which certificate the message claims.
+//! [`SignedData::verify`] proves that the holder of the key of *the certificate that the caller chose* has signed the returned content. The
+//! caller decides who that is, and whether the certificate is trusted. Nothing inside of a message makes a certificate trusted, and
+//! [`SignedData::signer_certificate`] only says which certificate the message claims.
 //!
-//! What is accepted, and nothing else:
+//! These forms are accepted, and no others:
 //! - BER with indefinite lengths and segmented OCTET STRINGs, as AWS sends it; all else as DER has it;
 //! - exactly one SignerInfo, over content of type id-data, which is inside of the message or given by the caller, never both;
 //! - RSASSA-PKCS1-v1_5 with SHA-256, SHA-384 or SHA-512 and keys of 2048 to 8192 bits;
 //! - signed attributes, if there are any, with contentType and messageDigest exactly once;
 //! - as digestAlgorithm also the signature algorithm's name (`sha256WithRSAEncryption`), which Azure writes there.
 //!
-//! What no signature covers must not matter, so it must not vary either: versions and digest algorithms have to be those that
-//! RFC 5652 prescribes, revocation lists are not taken. Only unsigned attributes and certificates that are not the signer's are
-//! left unread.
+//! Parts that no signature covers must not matter, so they must not vary either. Versions and digest algorithms have to be those that RFC
+//! 5652 prescribes, and revocation lists are refused. Only unsigned attributes and certificates that are not the signer's are left unread.
 
 mod ber;
 mod certificate;

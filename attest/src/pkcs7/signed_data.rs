@@ -50,7 +50,7 @@ static HASHES: [Hash; 3] = [
     },
 ];
 
-/// Where the signed content is.
+/// Location of the signed content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
     /// Inside of the message.
@@ -119,13 +119,13 @@ impl SignedData {
         })
     }
 
-    /// Whom the message names as its signer, fit for a log. Not verified.
+    /// Returns the signer that the message names, fit for a log. Not verified.
     #[must_use]
     pub fn signer(&self) -> String {
         self.signer.name()
     }
 
-    /// Whether a certificate is the one that the message names. Not verified.
+    /// Returns whether a certificate is the one that the message names. Not verified.
     #[must_use]
     pub fn names(&self, certificate: &SigningCertificate) -> bool {
         certificate.is_of(&self.signer)

@@ -14,16 +14,16 @@ use super::names::{name_text, organisation};
 use super::{Ca, Led, NoCa, path, signatures};
 use crate::nonce::sha256;
 
-/// CAs at which a path may end: roots, which are trusted because they were configured, whoever has signed them; and CAs below them, of which
-/// whoever adds them has seen that they are.
+/// CAs at which a path may end: roots, and CAs below them. Roots are trusted because they were configured, regardless of their signer. The
+/// caller that adds a CA below them has verified that it is one.
 #[derive(Debug, Clone, Default)]
 pub struct Anchors {
-    /// What webpki anchors paths in; `all` has as many entries.
+    /// Trust anchors for webpki; `all` has as many entries.
     trusted: Vec<TrustAnchor<'static>>,
     all: Vec<Arc<Anchor>>,
 }
 
-/// What an anchor's certificate says besides name and key, which is all that webpki knows of it.
+/// Details of an anchor's certificate in addition to name and key, which are all that webpki knows of it.
 #[derive(Debug)]
 pub struct Anchor {
     subject: String,
@@ -43,7 +43,7 @@ pub struct Anchor {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{role} certificate {subject:?} (SHA-256 {sha256}): {problem}")]
 pub struct Unusable<P: fmt::Display> {
-    /// `"root"` or `"intermediate"`.
+    /// Role of the certificate: `"root"` or `"intermediate"`.
     pub role: &'static str,
     /// Its subject, if that can be read.
     pub subject: String,
@@ -53,7 +53,7 @@ pub struct Unusable<P: fmt::Display> {
 }
 
 impl Anchors {
-    /// Whether there are none: then no path ends anywhere.
+    /// Returns whether there are no anchors: then no path ends anywhere.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -69,7 +69,7 @@ impl Anchors {
         self.all.iter().map(AsRef::as_ref)
     }
 
-    /// What webpki knows of them.
+    /// Returns the trust anchors for webpki.
     #[must_use]
     pub fn trusted(&self) -> &[TrustAnchor<'static>] {
         &self.trusted
@@ -117,8 +117,8 @@ impl Anchors {
         Ok(true)
     }
 
-    /// Those that are valid at that time, for whom one that is not is none. Where all are asked, a path that ends at one that is not valid is
-    /// refused by its name.
+    /// Returns the anchors that are valid at that time, for callers that ignore the others. With all anchors, a path that ends at an
+    /// invalid one is refused by its name.
     #[must_use]
     pub fn valid_at(&self, now: UnixTime) -> Self {
         let valid = |(trusted, anchor): (&TrustAnchor<'static>, &Arc<Anchor>)| {
@@ -129,7 +129,7 @@ impl Anchors {
         Self { trusted, all }
     }
 
-    /// Of the certificates `sent`, those that lead from `leaf` to one of these by name, without verifying anything.
+    /// Selects those of the certificates `sent` that lead from `leaf` to one of these by name, without verifying anything.
     #[must_use]
     pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> Led<'s> {
         let keys_of = |name: &CanonicalName| self.named(name).map(|anchor| anchor.key()).collect();
@@ -167,7 +167,7 @@ impl Anchor {
         &self.key
     }
 
-    /// Whether it has nameConstraints.
+    /// Returns whether the CA has `nameConstraints`.
     #[must_use]
     pub const fn restricts_names(&self) -> bool {
         self.restricts_names
@@ -185,7 +185,7 @@ impl Anchor {
         self.not_after
     }
 
-    /// How many CAs it lets be below it.
+    /// Returns the maximum number of CAs below this one.
     pub(super) fn path_length(&self) -> Option<usize> {
         self.path_length.and_then(|limit| usize::try_from(limit).ok())
     }

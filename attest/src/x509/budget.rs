@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
-/// How many signatures may still be verified for one chain. webpki's own budget is 100, at up to a millisecond each.
+/// Limit on the signatures that are verified for one chain. webpki's own budget is 100, at up to a millisecond each.
 #[derive(Debug)]
 pub struct Budget {
     left: AtomicUsize,
@@ -22,7 +22,7 @@ impl Budget {
         }
     }
 
-    /// As many as webpki verifies, which are 100: for where whoever sends a chain has little to choose.
+    /// Returns webpki's own budget of 100 signatures, for chains whose sender has little to choose.
     #[must_use]
     pub const fn of_webpki() -> Self {
         Self::new(usize::MAX)
@@ -40,13 +40,13 @@ impl Budget {
             .collect()
     }
 
-    /// How many signatures were verified.
+    /// Returns the number of signatures that were verified.
     #[must_use]
     pub fn spent(&self) -> usize {
         self.limit.saturating_sub(self.left.load(Ordering::Relaxed))
     }
 
-    /// Whether nothing is left of it. Then what was refused may have been refused for that.
+    /// Returns whether the budget is exhausted. A refusal may then be due to the budget alone.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0

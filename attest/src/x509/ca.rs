@@ -16,10 +16,10 @@ pub struct Ca<'a> {
     path_length: Option<u32>,
 }
 
-/// Why bytes are not the certificate of a CA.
+/// Reason why bytes are not the certificate of a CA.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoCa {
-    /// They are no certificate, or one of a form that path validation does not take.
+    /// The bytes are not a certificate, or of a form that path validation does not accept.
     #[error("{0}")]
     Malformed(String),
     /// Its basicConstraints do not make it a CA.
@@ -27,7 +27,7 @@ pub enum NoCa {
     NotCa,
 }
 
-/// What kind of key a CA has.
+/// Type of a CA's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CaKey {
     /// RSA, with a modulus of so many bits.
@@ -68,7 +68,7 @@ impl<'a> Ca<'a> {
         Self::read(der)
     }
 
-    /// Its bytes.
+    /// Returns the certificate in DER.
     #[must_use]
     pub const fn der(&self) -> &'a [u8] {
         self.der
@@ -79,13 +79,13 @@ impl<'a> Ca<'a> {
         &self.parsed
     }
 
-    /// How many CAs it lets be below it.
+    /// Returns the maximum number of CAs below this one.
     #[must_use]
     pub const fn path_length(&self) -> Option<u32> {
         self.path_length
     }
 
-    /// What kind of key it has.
+    /// Returns the type of the CA's key.
     #[must_use]
     pub fn key(&self) -> CaKey {
         let key = self.parsed.public_key();

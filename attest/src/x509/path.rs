@@ -9,18 +9,18 @@ use x509_parser::prelude::FromDer;
 
 use super::canonical::CanonicalName;
 
-/// Where what was sent leads to.
+/// End of the way that the sent certificates form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Led<'s> {
-    /// To a name that is anchored, by these: each one the issuer of another by name and, where both say it, by key identifier (RFC 5280,
+    /// To an anchored name, over these. Each one is the issuer of another by name and, if both say it, by key identifier (RFC 5280,
     /// 4.2.1.1). For one CA there are several only if it was certified several times; the most promising come first.
     ToAnAnchor(Vec<CertificateDer<'s>>),
-    /// To no name that is anchored: nobody trusted has issued it, whatever else is wrong with what was sent.
+    /// To no anchored name: no trusted CA has issued the leaf, regardless of other problems with the sent certificates.
     Nowhere,
-    /// To an anchor only over several CAs of one name with different keys that no key identifier tells apart: whoever sends those has work to
-    /// give away.
+    /// To an anchor only over several CAs of one name with different keys that no key identifier distinguishes. A client can send those to
+    /// cause work.
     Anywhere,
-    /// To an anchor only over a certificate in the place of a CA's that has not the basicConstraints and key usage (keyCertSign) of a CA: RFC
+    /// To an anchor only over a certificate in a CA's position without the `basicConstraints` and key usage (keyCertSign) of a CA. RFC
     /// 5280, 4.2.1.3 and 4.2.1.9, has both in every CA that conforms.
     OverNoCa {
         /// Its subject. Not verified.
@@ -32,8 +32,8 @@ pub enum Led<'s> {
 /// Finds those of the certificates `sent` that lead on from `leaf`. `anchored` gives the keys (SubjectPublicKeyInfo) that are trusted under a
 /// name. Nothing is verified.
 ///
-/// A name that is anchored is where a way ends, unless a CA of that name with another key was sent: one that was given a new key under its
-/// old name, certified by its old one or by somebody else.
+/// A way ends at an anchored name, unless a CA of that name with another key was sent. Such a CA got a new key under its old name,
+/// certified by its old key or by another CA.
 pub(super) fn lead_on<'s, 'k>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
@@ -133,7 +133,7 @@ impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
     }
 }
 
-/// What of a certificate decides where it stands in a chain.
+/// Fields of a certificate that decide its position in a chain.
 struct Link {
     subject: CanonicalName,
     issuer: CanonicalName,

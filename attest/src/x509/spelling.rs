@@ -16,8 +16,8 @@ use super::canonical::CanonicalName;
 use super::der::{content, lengths};
 use super::{Anchor, Anchors};
 
-/// Spellings of one name that are looked at. More than a CA's own and one other are the work of somebody who wants a long search: webpki tells certificates of one
-/// CA apart by the bytes of their names, so that each spelling makes another step of a path.
+/// Maximum number of spellings of one name that are considered. More than a CA's own and one other are an attempt to cause a long search.
+/// webpki distinguishes certificates of one CA by the bytes of their names, so each spelling adds a step to a path.
 const SPELLINGS_LIMIT: usize = 2;
 
 /// Encodings of the issuers' names, by canonical form.
@@ -65,7 +65,8 @@ impl Spellings {
 }
 
 impl<'s> Respelled<'s> {
-    /// Returns the certificates `sent`, and each with its subject in the other spelling. None of them is the leaf: a signature over another certificate is none over it.
+    /// Returns the certificates `sent`, and each with its subject in the other spelling. The leaf is not among them: a signature over
+    /// another certificate does not cover it.
     pub(super) fn new(leaf: &EndEntityCert<'_>, sent: &'s [CertificateDer<'_>], spellings: &Spellings) -> Self {
         let mut all = Self::default();
         let leaf = leaf.der();
@@ -175,8 +176,8 @@ impl<'c> Parts<'c> {
         })
     }
 
-    /// The same certificate with another subject, of which the content is given, and its tbsCertificate. `None` if webpki does not take the
-    /// certificate as it is: no other bytes stand in for what it refuses.
+    /// Returns the same certificate with another subject, whose content is given, and its `tbsCertificate`. `None` if webpki does not
+    /// accept the certificate as it is: no other bytes may replace those that it refuses.
     fn with_subject(&self, subject: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         EndEntityCert::try_from(&CertificateDer::from(self.whole)).ok()?;
         let tbs = sequence(&[self.before, &sequence(&[subject])?, self.behind])?;

@@ -11,14 +11,14 @@ use super::signatures::other_form;
 use super::spelling::{Presented, Respelled, Spellings};
 use super::{Anchor, Anchors, Budget, Budgeted};
 
-/// By what a path is held to be good.
+/// Conditions under which a path is valid.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'t> {
     /// The signatures that are accepted in it.
     pub signatures: &'t [&'t dyn SignatureVerificationAlgorithm],
     /// The extended key usage of the leaf, and of the CAs that state one.
     pub usage: KeyUsage,
-    /// How many signatures may be verified for it.
+    /// Budget of signatures for the path.
     pub budget: &'t Budget,
     pub now: UnixTime,
 }
@@ -31,7 +31,7 @@ pub struct ValidPath<'a> {
     pub intermediates: Vec<CertificateDer<'static>>,
 }
 
-/// Why no path holds.
+/// Reason why no path is valid.
 #[derive(Debug)]
 pub enum PathProblem<'a, E> {
     /// The anchor at its end, or one above that, is not valid yet.
@@ -41,19 +41,19 @@ pub enum PathProblem<'a, E> {
     /// More CAs are below an anchor than it allows.
     PathLength {
         anchor: &'a Anchor,
-        /// How many it allows.
+        /// Number of CAs that the anchor allows.
         limit: usize,
         found: usize,
     },
     /// No more signatures may be verified.
     BudgetSpent,
-    /// What webpki says.
+    /// An error of webpki.
     Path(webpki::Error),
-    /// What the kind says.
+    /// An error of the kind's own check.
     Own(E),
 }
 
-/// For a kind that asks nothing more of a path.
+/// Accepts every path, for a kind without a check of its own.
 ///
 /// # Errors
 /// None.

@@ -1,8 +1,9 @@
 //! CoRIM (draft-ietf-rats-corim), as far as reference values need it: one unsigned CoRIM for a generation, with one CoMID, without a profile.
 //!
-//! `corim-rs` is not used: some hundred of its lines panic where a value is not as it expects, and it is one person's for now. What is here is the part
-//! of the draft's CDDL that a PCR or the digest of an event takes: `reference-triples` (key 0) of `measurement-map`s, with `integrity-registers` (14) for
-//! PCRs, `digests` (2) for events, of which `mkey` (0) says the list, and `name` (11). Nothing signs it: whoever imports one vouches for it.
+//! `corim-rs` is not used: some hundred of its lines panic if a value is not as expected, and it has a single maintainer. This module has
+//! the part of the draft's CDDL that a PCR or the digest of an event needs. That is `reference-triples` (key 0) of `measurement-map`s, with
+//! `integrity-registers` (14) for PCRs, `digests` (2) for events, whose `mkey` (0) names the list, and `name` (11). Nothing signs it: the
+//! administrator who imports a CoRIM vouches for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +13,18 @@ use ciborium::Value;
 use super::{Digests, EventValue, Generation, Origin, PcrValue, ReferenceSetError, SET_LIMIT_BYTES, SectionValue, Time, Values};
 use crate::values::HexDigest;
 
-/// `tagged-unsigned-corim-map`.
+/// CBOR tag of a `tagged-unsigned-corim-map`.
 const CORIM_TAG: u64 = 501;
-/// `tagged-concise-mid-tag`.
+/// CBOR tag of a `tagged-concise-mid-tag`.
 const COMID_TAG: u64 = 506;
 /// Epoch-based time (RFC 8949, 3.4.2).
 const TIME_TAG: u64 = 1;
-/// How deep values are inside of others.
+/// Maximum depth of nested values.
 const DEPTH_LIMIT: usize = 24;
 /// The class of the environment that is written: `vendor` (1) and `model` (2).
 const CLASS: [(u8, &str); 2] = [(1, "attest-gateway"), (2, "measured boot")];
 
-/// Why bytes are no CoRIM that can be imported, or a generation cannot be written as one.
+/// Reason why bytes are not a CoRIM that can be imported, or a generation cannot be written as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorimError {
     #[error("{found} bytes, at most {SET_LIMIT_BYTES} are read")]
@@ -41,7 +42,7 @@ pub enum CorimError {
     Values(#[from] ReferenceSetError),
 }
 
-/// Writes a generation.
+/// Writes a generation as an unsigned CoRIM.
 ///
 /// # Errors
 /// [`CorimError`].
@@ -92,7 +93,7 @@ pub fn to_corim(generation: &Generation) -> Result<Vec<u8>, CorimError> {
     encoded(&Value::Tag(CORIM_TAG, Box::new(map(corim))))
 }
 
-/// Reads a generation, added at this time by somebody from that file.
+/// Reads a generation, with the time of its addition, the administrator who adds it, and the name of the file.
 ///
 /// # Errors
 /// [`CorimError`].

@@ -2,7 +2,7 @@ use super::{GENERATIONS_LIMIT, SET_LIMIT_BYTES, VALUES_LIMIT};
 use crate::values::HexDigest;
 use attest_wire::HashAlg;
 
-/// Why a file is no set of reference values.
+/// Reason why a file is not a set of reference values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceSetError {
     /// More bytes than are read.
@@ -17,7 +17,7 @@ pub enum ReferenceSetError {
     /// Two generations of one name.
     #[error("two generations are named {0:?}")]
     Repeated(String),
-    /// A name that is none.
+    /// A name is empty, too long, or has control characters.
     #[error("generation {generation:?}: {field} has to have 1 to {limit} bytes, and no control characters")]
     Name {
         generation: String,

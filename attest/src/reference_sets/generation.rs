@@ -7,11 +7,11 @@ use super::{NAME_LIMIT_BYTES, ReferenceSetError, Time, VALUE_NAME_LIMIT_BYTES};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generation {
-    /// What people call it, such as `grubx64 2.06-98`. No two of a set have the same.
+    /// Name for people, such as `grubx64 2.06-98`. It is unique in a set.
     pub name: String,
     /// Since when it is there.
     pub added: Time,
-    /// Who has added it.
+    /// Author of the generation.
     pub by: String,
     pub from: Origin,
     /// Until when it is accepted: from then on it has lapsed.
@@ -20,7 +20,7 @@ pub struct Generation {
     pub values: Values,
 }
 
-/// What values come from. None of it is verified: it is what whoever has added them says.
+/// Source of the values. Not verified: the author of the generation states it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Origin {
@@ -30,14 +30,14 @@ pub enum Origin {
     Predicted { files: Vec<String> },
     /// So many machines of a pool, by what the attestation log has of them since then: `policy propose`.
     Proposed { machines: usize, since: Time },
-    /// Somebody's file.
+    /// A file that was imported.
     Imported { file: String },
-    /// Somebody's word.
+    /// No source: the values were entered by hand.
     ByHand,
 }
 
 impl Generation {
-    /// Whether it is accepted at this time, seconds since 1970.
+    /// Returns whether the generation is accepted at a time, in seconds since 1970.
     #[must_use]
     pub fn is_accepted_at(&self, now: u64) -> bool {
         self.expires.is_none_or(|expires| now < expires.at)

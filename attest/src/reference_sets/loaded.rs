@@ -13,11 +13,11 @@ use crate::values::HexDigest;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReferenceSets(Vec<(HexDigest, Arc<ReferenceSet>)>);
 
-/// What is looked for in sets.
+/// Category of values that is looked up in sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
-    /// A whole PCR.
+    /// The value of a whole PCR.
     Pcr(u8),
     Images,
     Drivers,
@@ -37,7 +37,7 @@ pub enum Wanted {
 #[derive(Debug, Clone, Copy)]
 pub struct Listed<'s> {
     pub generation: &'s Generation,
-    /// What people call it.
+    /// Name for people, or that of the generation.
     pub name: &'s str,
     pub value: Value<'s>,
 }
@@ -52,11 +52,11 @@ impl<'s> Listed<'s> {
     }
 }
 
-/// What a value is.
+/// Content of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'s> {
     Digest(&'s HexDigest),
-    /// Of this section of a unified kernel image.
+    /// Digest of this section of a unified kernel image.
     Section(&'s str, &'s HexDigest),
     Text(&'s str),
 }

@@ -1,9 +1,10 @@
 //! Reference values with a history: sets of them, each a file of several generations.
 //!
-//! A set is JSON. Each of its generations says since when it is accepted, who has added it and from what, perhaps until when; and the values: digests
-//! of PCRs, and of the events of a boot. An update is a new generation beside the old one, which lapses when the nodes have rolled.
+//! A set is JSON. Each of its generations has the time of its addition, its author and source, and an optional expiry. Its values are
+//! digests of PCRs, and of the events of a boot. An update adds a new generation next to the old one, which expires when the nodes are
+//! updated.
 //!
-//! What is accepted is what **any** generation has that has not lapsed: values of several may be mixed.
+//! A value is accepted if **any** unexpired generation has it: values of several generations may be mixed.
 
 mod corim;
 mod error;
@@ -70,7 +71,7 @@ impl ReferenceSet {
         Ok(set)
     }
 
-    /// Reads a file.
+    /// Reads a set from the text of its file.
     ///
     /// # Errors
     /// [`ReferenceSetError`].

@@ -9,7 +9,7 @@ use super::loaded::{Value, Wanted};
 use super::values::{Digests, EventValue, PcrValue, SectionValue, Values};
 use crate::values::HexDigest;
 
-/// How much of a digest a line for people has, in characters: enough to find it again.
+/// Length of a digest in a line for people, in characters: enough to find it again.
 const SHORT_DIGEST_CHARS: usize = 16;
 
 /// A value that an administrator may accept. Two with the same [`NewValue::key`] are the same, whatever each machine calls it.
@@ -19,15 +19,15 @@ pub struct NewValue {
     /// Among which values it would stand.
     pub wanted: Wanted,
     pub is: Is,
-    /// What it is called.
+    /// Name of the value, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether the digest is that of this very text; else the name is the node's own word.
+    /// Set if the digest is that of the name's very text; otherwise the name is the node's own claim.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proven: bool,
 }
 
-/// What the value is.
+/// Content of the value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Is {
@@ -42,7 +42,7 @@ pub enum Is {
 }
 
 impl NewValue {
-    /// A digest of this bank, which nobody has given a name.
+    /// Creates a value from a digest of this bank, without a name.
     #[must_use]
     pub const fn digest(wanted: Wanted, bank: HashAlg, digest: HexDigest) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl NewValue {
         }
     }
 
-    /// What it is and of what kind, without what anybody calls it.
+    /// Returns the category and the content as text, without the name.
     #[must_use]
     pub fn key(&self) -> String {
         let wanted = self.wanted.word();
@@ -70,7 +70,7 @@ impl NewValue {
         }
     }
 
-    /// As a set has it.
+    /// Returns the value as a set contains it.
     #[must_use]
     pub fn value(&self) -> Value<'_> {
         match &self.is {
@@ -84,7 +84,7 @@ impl NewValue {
         }
     }
 
-    /// What it is called, in words that say whose they are; empty if it has no name.
+    /// Returns the name in words that say who gives it; empty without a name.
     #[must_use]
     pub fn called(&self) -> String {
         match (&self.name, self.proven) {
@@ -141,7 +141,7 @@ impl fmt::Display for NewValue {
 }
 
 impl Wanted {
-    /// As files have it.
+    /// Returns the name of the category in files.
     #[must_use]
     pub fn word(self) -> String {
         match self {
@@ -160,7 +160,7 @@ impl Wanted {
         }
     }
 
-    /// What it is and where it was measured, for people.
+    /// Describes the category and its PCR, for people.
     #[must_use]
     pub fn words(self) -> String {
         let words = match self {

@@ -17,16 +17,16 @@ pub type Digests = BTreeMap<HashAlg, HexDigest>;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Values {
-    /// Whole PCRs.
+    /// Values of whole PCRs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pcrs: Vec<PcrValue>,
     /// Boot loaders, kernels and unified kernel images, by their Authenticode digests: PCR 4.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<EventValue>,
-    /// Drivers and option ROMs, likewise: PCR 2.
+    /// Drivers and option ROMs, by their Authenticode digests: PCR 2.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drivers: Vec<EventValue>,
-    /// What signs the boot chain, by the SHA-256 of its DER; of an image that is authorised by its own hash, that: PCR 7.
+    /// Signers of the boot chain, by the SHA-256 of their DER: PCR 7. An image that is authorised by its own hash has that hash.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<EventValue>,
     /// Events of PCR 7 whose meaning is not known, and beside which Secure Boot is proven nevertheless.
@@ -44,7 +44,7 @@ pub struct Values {
     /// Sections of unified kernel images: PCR 11.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uki_sections: Vec<SectionValue>,
-    /// What a unified kernel image was given beside itself: PCR 12.
+    /// Input of a unified kernel image from outside of it: PCR 12.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kernel_config: Vec<EventValue>,
     /// shim's variables: PCR 14.
@@ -63,12 +63,12 @@ pub struct PcrValue {
     pub digests: Digests,
 }
 
-/// What an event's digest may be.
+/// Accepted digests of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventValue {
     pub digests: Digests,
-    /// What people call it; left out, as its generation.
+    /// Name for people; the default is the name of the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -129,7 +129,7 @@ impl Values {
         })
     }
 
-    /// How many values there are.
+    /// Returns the number of values in all lists.
     #[must_use]
     pub fn count(&self) -> usize {
         let events: usize = self.lists().iter().map(|list| list.len()).sum();

@@ -1,7 +1,7 @@
 use super::{ALGORITHMS_LIMIT, EventType, LOG_LIMIT_BYTES, PCR_COUNT};
 use crate::tpm::wire::HashAlg;
 
-/// Why a log cannot be read, or does not explain the quote. `event` counts from 1 behind the header, `offset` from byte 0.
+/// Reason why a log cannot be parsed, or does not explain the quote. `event` counts from 1 after the header, `offset` from byte 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EventLogError {
     /// More bytes than any firmware writes.
@@ -11,9 +11,9 @@ pub enum EventLogError {
     #[error("{field} at byte {offset} needs {needed} bytes, {left} are left")]
     Truncated {
         field: &'static str,
-        /// Where it begins.
+        /// Position of the field, in bytes.
         offset: usize,
-        /// Bytes it needs.
+        /// Required length, in bytes.
         needed: usize,
         left: usize,
     },
@@ -21,9 +21,9 @@ pub enum EventLogError {
     #[error("not an event log: the first event's {field} is {found}, a header has {required}")]
     NotALog {
         field: &'static str,
-        /// What it holds.
+        /// Value of the field.
         found: String,
-        /// What a header has there.
+        /// Value that a header has in this field.
         required: &'static str,
     },
     /// A log in the format of TPM 1.2, which has SHA-1 digests only. Never accepted.
@@ -35,53 +35,53 @@ pub enum EventLogError {
     /// A revision of the format that this verifier does not know.
     #[error("the Spec ID event is of version {major}.{minor}, 2.0 is required")]
     SpecVersion {
-        /// specVersionMajor.
+        /// Field `specVersionMajor` of the header.
         major: u8,
-        /// specVersionMinor.
+        /// Field `specVersionMinor` of the header.
         minor: u8,
     },
     /// The header declares no algorithm, or too many.
     #[error("the header declares {found} digest algorithms, 1 to {ALGORITHMS_LIMIT} are allowed")]
     AlgorithmCount {
-        /// numberOfAlgorithms.
+        /// Field `numberOfAlgorithms` of the header.
         found: u32,
     },
     /// The header declares one algorithm twice.
     #[error("the header declares algorithm {algorithm:#06x} twice")]
     AlgorithmTwice {
-        /// TPM_ALG_ID.
+        /// Identifier of the algorithm (`TPM_ALG_ID`).
         algorithm: u16,
     },
     /// The header declares a digest size that the algorithm cannot have.
     #[error("the header declares {declared} bytes for digests of algorithm {algorithm:#06x}, they have {required}")]
     AlgorithmSize {
-        /// TPM_ALG_ID.
+        /// Identifier of the algorithm (`TPM_ALG_ID`).
         algorithm: u16,
-        /// digestSize.
+        /// Field `digestSize` of the header.
         declared: u16,
-        /// What is right; for an unknown algorithm what is possible.
+        /// The correct size; for an unknown algorithm the possible sizes.
         required: &'static str,
     },
     /// The header's event data is longer than what it holds.
     #[error("the header has {stated} bytes of event data, its fields take {used}")]
     HeaderSize {
-        /// eventDataSize.
+        /// Field `eventDataSize` of the header.
         stated: usize,
-        /// What the fields take.
+        /// Length of the header's fields, in bytes.
         used: usize,
     },
     /// An event for a PCR that no TPM has.
     #[error("event {event} is for PCR {index}, the last one is {}", PCR_COUNT - 1)]
     PcrIndex {
         event: usize,
-        /// pcrIndex.
+        /// Field `pcrIndex` of the event.
         index: u32,
     },
     /// An event with no digest, or with more than the header declares.
     #[error("event {event} has {found} digests, the header declares {declared}")]
     DigestCount {
         event: usize,
-        /// Digests it has.
+        /// Number of digests in the event.
         found: u32,
         /// Algorithms of the header.
         declared: usize,
@@ -90,21 +90,21 @@ pub enum EventLogError {
     #[error("event {event} has a digest of algorithm {algorithm:#06x}, which the header does not declare")]
     DigestUndeclared {
         event: usize,
-        /// TPM_ALG_ID.
+        /// Identifier of the algorithm (`TPM_ALG_ID`).
         algorithm: u16,
     },
     /// Two digests for one bank.
     #[error("event {event} has two digests of algorithm {algorithm:#06x}")]
     DigestTwice {
         event: usize,
-        /// TPM_ALG_ID.
+        /// Identifier of the algorithm (`TPM_ALG_ID`).
         algorithm: u16,
     },
     /// A StartupLocality event with a locality that cannot start a TPM.
     #[error("event {event} gives startup locality {found}, possible are 0, 3 and 4")]
     StartupLocality {
         event: usize,
-        /// StartupLocality.
+        /// Field `StartupLocality` of the event.
         found: u8,
     },
     /// A StartupLocality event that is not in PCR 0, comes twice, or comes after PCR 0 was extended.
@@ -112,7 +112,7 @@ pub enum EventLogError {
     StartupLocalityPlace {
         event: usize,
         pcr: u8,
-        /// What is wrong with its place.
+        /// The problem with the event's position.
         problem: &'static str,
     },
     /// The quote is of a bank that the log does not have.
@@ -127,7 +127,7 @@ pub enum EventLogError {
     #[error("event {event} extends PCR {index} but has no {bank} digest")]
     DigestMissing {
         event: usize,
-        /// Its PCR.
+        /// PCR that the event extends.
         index: u8,
         /// The bank asked for.
         bank: HashAlg,
@@ -142,9 +142,9 @@ pub enum EventLogError {
         bank: HashAlg,
         /// The quoted value, hexadecimal.
         quoted: String,
-        /// What the replay gives, hexadecimal.
+        /// Value from the replay, hexadecimal.
         replayed: String,
-        /// How many events of the log extend it.
+        /// Number of events in the log that extend it.
         events: usize,
     },
 }

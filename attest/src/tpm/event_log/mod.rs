@@ -8,7 +8,7 @@
 //! relied upon is [`EventLog::check_against`], and even there the event's type and data stay untrusted: they are not hashed
 //! into the PCR. Data may be believed where the event's digest is known to be the hash of that very data.
 //!
-//! What is tolerated on purpose, because firmware sends it:
+//! These are tolerated on purpose, because firmware sends them:
 //! - A vendor information field of any content in the Spec ID event (PFP 10.4.5.1): it is skipped.
 //! - Algorithms this verifier does not know, such as SM3: skipped by the digest size that the Spec ID event declares.
 //! - SHA-1 digests beside others: skipped. No decision is ever made on them.
@@ -22,8 +22,8 @@
 //! Everything else that is not as the profile has it is refused: there are no bytes behind the last event, no padding, no event
 //! that extends a PCR that does not exist, and no log in the SHA-1-only format of TPM 1.2.
 //!
-//! One thing extends the firmware's PCRs that is in no firmware's log: systemd 261 and later, see [`OS_SEPARATOR`]. And PCR 11 is extended by each
-//! [`Phase`] of a boot.
+//! Only systemd 261 and later extends the firmware's PCRs without an event in the firmware's log, see [`OS_SEPARATOR`]. And each [`Phase`]
+//! of a boot extends PCR 11.
 
 mod error;
 mod parse;
@@ -49,8 +49,8 @@ pub const PCR_COUNT: usize = 24;
 /// image: the hash of these bytes in each bank, once (systemd 261, `systemd-pcrosseparator.service`; systemd-pcrphase.service(8), and the Linux TPM
 /// PCR Registry of the UAPI group). It is in systemd's own log, `/run/log/systemd/tpm2-measure.log`, and in no firmware's.
 ///
-/// That log is not asked for: the word is the same on every machine, so whether it was extended after the firmware's events can be computed. Like
-/// these, it proves nothing about who has extended it.
+/// The gateway does not ask for that log. The word is the same on every machine, so whether it was extended after the firmware's events can
+/// be computed. Like these, it does not prove which software has extended it.
 pub const OS_SEPARATOR: &[u8] = attest_wire::tpm::door::OS_SEPARATOR;
 
 /// The PCRs into which systemd extends [`OS_SEPARATOR`].
@@ -67,20 +67,20 @@ pub struct EventLog<'a> {
 /// A digest algorithm that the log's header declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeclaredAlgorithm {
-    /// TPM_ALG_ID.
+    /// Identifier of the algorithm (`TPM_ALG_ID`).
     pub id: u16,
     /// Length of its digests in bytes.
     pub digest_bytes: u16,
 }
 
-/// One event as the log has it: **untrusted** in every field, the PCR included.
+/// An event as the log has it: **untrusted** in every field, the PCR included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
     /// Its place in the log, counted from 1 behind the header; events that are about no PCR count too.
     pub number: usize,
     /// The PCR that the event says it extended: 0 to 23.
     pub pcr: u8,
-    /// What the event says it is.
+    /// Type of the event according to the log.
     pub event_type: EventType,
     /// The event's data. Most types describe in it what was measured; few digests cover it.
     pub data: &'a [u8],
@@ -90,7 +90,7 @@ pub struct Event<'a> {
 }
 
 impl<'a> EventLog<'a> {
-    /// Reads a log.
+    /// Parses a log in the crypto-agile format.
     ///
     /// # Errors
     /// [`EventLogError`] with the offending values for anything but a well-formed crypto-agile log of at most
@@ -105,7 +105,7 @@ impl<'a> EventLog<'a> {
         &self.events
     }
 
-    /// How many events there are, without the header.
+    /// Returns the number of events, without the header.
     #[must_use]
     pub const fn event_count(&self) -> usize {
         self.events.len()
@@ -135,7 +135,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Whether the event changed its PCR: every one does, except `EV_NO_ACTION`.
+    /// Returns whether the event changed its PCR: every event does, except `EV_NO_ACTION`.
     #[must_use]
     pub fn extends(&self) -> bool {
         self.event_type != EventType::NO_ACTION

@@ -5,7 +5,8 @@ use serde::Serialize;
 /// A phase of the boot: the word that systemd's `systemd-pcrphase-initrd.service`, `systemd-pcrphase-sysinit.service` and
 /// `systemd-pcrphase.service` extend into PCR 11 of a machine that was booted by a unified kernel image (systemd-pcrphase.service(8)).
 ///
-/// Like the separator, a word is the same on every machine, so it is computed and not read; and it proves nothing about who has extended it.
+/// Like the separator, a word is the same on every machine, so it is computed and not read. It does not prove which software has extended
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -18,7 +19,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// What is hashed, without a zero at its end.
+    /// Returns the bytes that are hashed, without a zero at the end.
     #[must_use]
     pub const fn word(self) -> &'static [u8] {
         match self {
@@ -35,7 +36,7 @@ impl Phase {
 /// The PCR that they are extended into.
 pub(super) const PHASES_PCR: u8 = 11;
 
-/// What may follow the log: all of them in order, or without those of an initrd that does not measure; and as far as the boot has come.
+/// Phases that may follow the log, in order, as far as the boot has come. The second list is for an initrd that does not measure.
 pub(super) const PHASE_SEQUENCES: [&[Phase]; 2] = [
     &[
         Phase::EnterInitrd,

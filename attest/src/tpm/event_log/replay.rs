@@ -14,7 +14,7 @@ const DIGEST_LIMIT_BYTES: usize = 64;
 /// (PFP 3.3.4), and no operating system extends them later, but for [`OS_SEPARATOR`].
 const FIRMWARE_PCR_LAST: u8 = 7;
 
-/// What a log's events lead to, for the PCRs that were asked for.
+/// Values that a log's events lead to, for the requested PCRs.
 #[derive(Debug, Clone)]
 pub struct Replayed {
     bank: HashAlg,
@@ -75,7 +75,7 @@ impl Replayed {
         })
     }
 
-    /// How many events extend a PCR: 0 if it was not asked for.
+    /// Returns the number of events that extend a PCR: 0 if it was not requested.
     #[must_use]
     pub fn events(&self, pcr: u8) -> usize {
         self.pcr(pcr).map_or(0, |replayed| replayed.events)
@@ -221,7 +221,7 @@ impl<'l, 'a> TrustedEvents<'l, 'a> {
         self.unexplained.iter().copied()
     }
 
-    /// How many events the log has, proven or not.
+    /// Returns the number of events in the log, proven or not.
     pub(in crate::tpm) fn event_count(&self) -> usize {
         self.log.event_count()
     }
@@ -293,19 +293,19 @@ impl<'a> TrustedEvent<'a> {
         self.event.pcr
     }
 
-    /// What was extended: as long as the bank's digests.
+    /// Returns the extended digest, with the length of the bank's digests.
     #[must_use]
     pub const fn digest(&self) -> &'a [u8] {
         self.digest
     }
 
-    /// What the log says the event is. **Not measured.**
+    /// Returns the event's type according to the log. **Not measured.**
     #[must_use]
     pub const fn untrusted_type(&self) -> EventType {
         self.event.event_type
     }
 
-    /// What the log says the event is about. **Not measured**, unless the digest is the hash of it.
+    /// Returns the event's data according to the log. **Not measured**, unless the digest is its hash.
     #[must_use]
     pub const fn untrusted_data(&self) -> &'a [u8] {
         self.event.data

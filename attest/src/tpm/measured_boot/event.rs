@@ -9,13 +9,14 @@ use crate::tpm::event_log::EventType;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// What a quote proves of an event's meaning. That its digest was extended into its PCR, after those before it in the same PCR, it proves of each.
+/// Extent to which a quote proves an event's meaning. For every event it proves that the digest was extended into the PCR, after the
+/// earlier events of the same PCR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// The digest is the hash of what the meaning says.
     Content,
-    /// Only the digest is proven: names and paths beside it are the log's own words, which anybody may have written.
+    /// Only the digest is proven: names and paths with it are the log's own claims, which any software may have written.
     Digest,
 }
 
@@ -26,9 +27,9 @@ pub struct BootEvent {
     pub number: usize,
     /// The PCR that it extended.
     pub pcr: u8,
-    /// What was extended, of the quoted bank.
+    /// The extended digest, in the quoted bank.
     pub digest: HexDigest,
-    /// What the log says it is. **Never measured**: nothing is decided on it.
+    /// Type of the event according to the log. **Never measured**: no decision is based on it.
     #[serde(serialize_with = "as_text")]
     pub said_type: EventType,
     pub proof: Proof,
@@ -40,26 +41,27 @@ fn as_text<S: Serializer>(event_type: &EventType, serializer: S) -> Result<S::Ok
 }
 
 impl BootEvent {
-    /// Whether the digest is the hash of these bytes.
+    /// Returns whether the digest is the hash of these bytes.
     #[must_use]
     pub fn is_of(&self, bank: HashAlg, bytes: &[u8]) -> bool {
         aws_lc_rs::digest::digest(bank.algorithm(), bytes).as_ref() == self.digest.as_bytes()
     }
 
-    /// Whether the digest is the hash of what the meaning says.
+    /// Returns whether the digest is the hash of the content in the meaning.
     #[must_use]
     pub fn is_content(&self) -> bool {
         self.proof == Proof::Content
     }
 }
 
-/// What an event means: by its PCR, its place in it, and what its digest is the hash of. The log's type of it at most says what to try.
+/// Meaning of an event: by its PCR, its position in it, and the bytes that its digest is the hash of. The log's type is at most a hint for
+/// what to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Meaning {
     /// The line between what the firmware measures before it boots something, and after. Always [`Proof::Content`].
     Separator { separator: Separator },
-    /// One of the firmware's known sentences, such as `Exit Boot Services Invocation`. Always [`Proof::Content`].
+    /// A known sentence of the firmware, such as `Exit Boot Services Invocation`. Always [`Proof::Content`].
     Action { action: Action },
     /// The word with which systemd ends the firmware's part of a PCR, if the log has it already. Always [`Proof::Content`].
     OsSeparator,
@@ -67,16 +69,17 @@ pub enum Meaning {
     FirmwareVersion { version: LogText },
     /// Code or data of the firmware (EV_EFI_PLATFORM_FIRMWARE_BLOB and BLOB2). Always [`Proof::Digest`].
     FirmwareBlob {
-        /// How many bytes were measured, by the log.
+        /// Length of the measured data according to the log, in bytes.
         said_bytes: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
         said_description: Option<LogText>,
     },
     /// Secure Boot's own variables, in the prescribed place: PCR 7, before its separator, each once and in order. Always [`Proof::Content`].
     SecureBootVariable { variable: SecureBootVariable },
-    /// One of them out of that place, as a whole: changed meanwhile, or added by whoever ran later. Always [`Proof::Content`].
+    /// Such a variable outside of that place, as a whole: changed in between, or added by software that ran later. Always
+    /// [`Proof::Content`].
     MisplacedVariable { variable: SecureBootVariable },
-    /// What authorised an image that was booted (EV_EFI_VARIABLE_AUTHORITY): PCR 7. Always [`Proof::Content`].
+    /// Authority by which a booted image was accepted (EV_EFI_VARIABLE_AUTHORITY): PCR 7. Always [`Proof::Content`].
     Authority { authority: Authority },
     /// The SBAT level that shim enforces: PCR 7. Always [`Proof::Content`].
     SbatLevel { level: LogText },
@@ -119,7 +122,7 @@ pub enum Meaning {
     },
     /// The digest is the hash of the event's data, and nothing more is known of it. Always [`Proof::Content`].
     Data {
-        /// How many bytes.
+        /// Length of the data, in bytes.
         bytes: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         text: Option<LogText>,
@@ -131,13 +134,13 @@ pub enum Meaning {
     },
 }
 
-/// What a separator says (PFP 1.06, 3.3.2.2 and 10.4.1).
+/// Value of a separator (PFP 1.06, 3.3.2.2 and 10.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Separator {
-    /// 00000000.
+    /// The four bytes 00000000.
     Zeros,
-    /// FFFFFFFF.
+    /// The four bytes FFFFFFFF.
     Ones,
     /// 00000001: the firmware could not measure what it should have.
     Error,
@@ -161,7 +164,7 @@ pub enum Action {
     ExitBootServicesSuccess,
     /// `UEFI Debug Mode`: Secure Boot is worth nothing then.
     DebugMode,
-    /// `DMA Protection Disabled`
+    /// The sentence `DMA Protection Disabled`
     DmaProtectionDisabled,
     /// `Security Level is Downgraded to 0`: Thunderbolt devices may write into memory.
     SecurityLevelDowngraded,
@@ -175,7 +178,7 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecureBootVariable {
-    /// Whether images are verified; `None` for a value that is neither 0 nor 1.
+    /// State of image verification; `None` for a value that is neither 0 nor 1.
     SecureBoot { on: Option<bool> },
     /// PK, KEK, db, dbx; behind them dbt and dbr, where firmware has them.
     Signatures { name: DatabaseName, database: SignatureDatabase },
@@ -184,56 +187,56 @@ pub enum SecureBootVariable {
 /// The lists of keys and hashes that Secure Boot has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum DatabaseName {
-    /// The platform key.
+    /// The platform key, `PK`.
     PK,
-    /// Who may change db and dbx.
+    /// Keys that may change db and dbx.
     KEK,
-    /// What may be booted.
+    /// Keys and hashes of what may be booted.
     #[serde(rename = "db")]
     Db,
-    /// What may not.
+    /// Keys and hashes of what may not be booted.
     #[serde(rename = "dbx")]
     Dbx,
-    /// Whose timestamps count.
+    /// Keys whose timestamps are accepted.
     #[serde(rename = "dbt")]
     Dbt,
-    /// What a recovery may be signed by.
+    /// Keys that may sign a recovery.
     #[serde(rename = "dbr")]
     Dbr,
 }
 
-/// What a variable holds that is nothing else.
+/// Value of a variable that is nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VariableValue {
-    /// One byte.
+    /// A value of one byte.
     Byte(u8),
-    /// Printable UTF-8.
+    /// A value of printable UTF-8.
     Text(LogText),
-    /// So many bytes.
+    /// Length of another value, in bytes.
     Bytes(usize),
 }
 
-/// What a boot variable holds.
+/// Value of a boot variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BootValue {
     /// BootOrder: the options' numbers; at most [`super::BOOT_OPTIONS_LIMIT`].
     Order(Vec<u16>),
-    /// Boot####.
+    /// Boot option in a variable `Boot####`.
     Option { description: LogText, path: LogText },
     /// Neither, or only its digest is proven: so many bytes.
     Bytes(usize),
 }
 
-/// How GRUB's log names a text.
+/// Type of a text according to GRUB's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrubKind {
     Command,
     KernelCommandLine,
     ModuleCommandLine,
-    /// None of them.
+    /// A text of another type.
     Other,
 }
 
@@ -280,19 +283,19 @@ impl UkiSection {
     }
 }
 
-/// What the log says about where reference values for the firmware are (TCG_Sp800_155_PlatformId_Event, PFP 1.06, 10.4.5.2). It is not measured, so
-/// nothing proves any of it: it is the node's own word, for people.
+/// Location of the firmware's reference values according to the log (TCG_Sp800_155_PlatformId_Event, PFP 1.06, 10.4.5.2). It is not
+/// measured, so it is not proven: it is the node's own claim, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SaidManifest {
     /// Its place in the log.
     pub number: usize,
     /// The GUID of the reference manifest.
     pub manifest: Guid,
-    /// Of the platform.
+    /// Manufacturer of the platform.
     pub manufacturer: LogText,
     pub model: LogText,
     pub version: LogText,
-    /// Of its firmware.
+    /// Manufacturer of the platform's firmware.
     pub firmware_manufacturer: LogText,
     pub firmware_version: LogText,
 }

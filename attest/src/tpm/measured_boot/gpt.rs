@@ -13,9 +13,9 @@ pub const PARTITIONS_LIMIT: usize = 128;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartitionTable {
     pub disk: Guid,
-    /// At most [`PARTITIONS_LIMIT`].
+    /// The first partitions, at most [`PARTITIONS_LIMIT`].
     pub partitions: Vec<Partition>,
-    /// How many more there are.
+    /// Number of further partitions, over the limit.
     pub left_out: usize,
 }
 

@@ -1,18 +1,18 @@
 //! Measured boot: what the events of a replayed log mean, and how far that is proven.
 //!
 //! A quote proves, of each event of [`TrustedEvents`], its digest, its PCR and its place among that PCR's events. It proves neither the event's
-//! type nor its data, nor the order of events in different PCRs. Two kinds of people lie here:
+//! type nor its data, nor the order of events in different PCRs. Two kinds of attackers make use of that:
 //!
-//! - Whoever is root after the boot can extend any further event into any PCR from 0 to 15, and can write any type and any data into the log that he
-//!   shows. He cannot take back what was extended before him: of each PCR, what it *begins* with is from before.
-//! - Whoever has the boot disk has his boot loader measured by the firmware first, and extends what he likes only then.
+//! - Software with root rights after the boot can extend any further event into any PCR from 0 to 15. It can also write any
+//!   type and any data into the log that it shows. It cannot undo earlier extensions: the *beginning* of each PCR is from before.
+//! - A client that controls the boot disk has its boot loader measured by the firmware first, and can only then extend other values.
 //!
-//! So an event's meaning follows from its PCR, from its place in it, and from the bytes that its digest is found to be the hash of
-//! ([`Proof::Content`]). Everything else beside a digest is the log's own word ([`Proof::Digest`]). And facts are of two forms only: what a PCR has
-//! to begin with (Secure Boot's variables), or something about **all** events of a PCR (each image of PCR 4). "Some event of this PCR is X" proves
-//! nothing: anybody can add one.
+//! So an event's meaning follows from its PCR, its position in it, and the bytes that its digest is the hash of ([`Proof::Content`]).
+//! Everything else next to a digest is the log's own claim ([`Proof::Digest`]). And facts have only two forms: the required beginning of a
+//! PCR (Secure Boot's variables), or a statement about **all** events (each image of PCR 4). "Some event of this PCR is X" proves nothing:
+//! any software can add one.
 //!
-//! What a loader measures (PCRs 8, 9, 11, 12, 14) is worth what the loader is worth, which PCRs 4 and 7 say.
+//! Measurements by a loader (PCRs 8, 9, 11, 12, 14) are only as trustworthy as the loader, which PCRs 4 and 7 show.
 //!
 //! This follows what was learnt with go-attestation: its `docs/event-log-disclosure.md`.
 
@@ -67,7 +67,7 @@ pub const BOOT_OPTIONS_LIMIT: usize = 64;
 /// Most SP 800-155 events that are kept: firmware has one for each of its makers.
 pub const MANIFESTS_LIMIT: usize = 8;
 
-/// What a machine has booted, as far as a quote and a log prove it.
+/// A machine's boot, as far as a quote and a log prove it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MeasuredBoot {
     /// The bank quoted: of it are all digests.
@@ -78,11 +78,11 @@ pub struct MeasuredBoot {
     pub os_separator_pcrs: BTreeSet<u8>,
     /// In the order of the log; of each PCR, that is the order in which they were extended.
     pub events: Vec<BootEvent>,
-    /// How many more there were, over [`EVENTS_LIMIT`].
+    /// Number of further events, over [`EVENTS_LIMIT`].
     pub left_out: usize,
-    /// What systemd has extended into PCR 11 after the log, in order.
+    /// Phases that systemd has extended into PCR 11 after the log, in order.
     pub phases: Vec<Phase>,
-    /// What the log says about the firmware's makers; at most [`MANIFESTS_LIMIT`]. **Nothing proves it.**
+    /// The log's claims about the firmware's manufacturers; at most [`MANIFESTS_LIMIT`]. **Not proven.**
     pub said_manifests: Vec<SaidManifest>,
 }
 

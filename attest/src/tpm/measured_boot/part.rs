@@ -11,7 +11,7 @@ use super::signatures::{AuthorisedBy, BootCertificate, SignatureDatabase};
 use super::text::LogText;
 use super::{Fact, MeasuredBoot};
 
-/// One of them.
+/// A part of a boot that a condition can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     SecureBoot,
@@ -30,18 +30,18 @@ pub enum Part {
     ExitBootServices,
 }
 
-/// Why a part is not there.
+/// Reason why a part is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPart {
     #[error(transparent)]
     NotProven(#[from] NotProven),
-    /// More than is given out.
+    /// The part has more elements than are given out.
     #[error("it has {found} elements, more than {most}")]
     TooMany { found: usize, most: usize },
 }
 
 impl Part {
-    /// All there are.
+    /// All parts that a condition can name.
     pub const ALL: [Self; 17] = [
         Self::SecureBoot,
         Self::Database(DatabaseName::PK),
@@ -68,7 +68,7 @@ impl Part {
         Self::ALL.into_iter().find(|part| part.name() == name)
     }
 
-    /// As a condition calls it.
+    /// Returns the name of the part in conditions.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -175,7 +175,7 @@ fn list(all: impl ExactSizeIterator<Item = Value>, may_be: impl Fn(&usize) -> Fa
     }
 }
 
-/// Without systemd's word, which is no content, and the same on every machine.
+/// Removes systemd's word, which is not content, and the same on every machine.
 fn contents(events: Vec<&BootEvent>) -> Vec<&BootEvent> {
     events.into_iter().filter(|event| event.meaning != Meaning::OsSeparator).collect()
 }
@@ -211,7 +211,7 @@ fn authority(by: &AuthorisedBy) -> Value {
     }
 }
 
-/// Of the hashes how many: a dbx has more than a condition is given.
+/// Converts a database; of its hashes only the number, as a dbx has more than a condition gets.
 fn database(database: &SignatureDatabase, most: usize) -> Result<Value, NoPart> {
     let certificates = database
         .certificates

@@ -20,12 +20,12 @@ pub(super) trait Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A 32-bit length.
+    /// Reads a 32-bit length field.
     fn length32(&mut self) -> Option<usize> {
         usize::try_from(self.u32()?).ok()
     }
 
-    /// A 64-bit length.
+    /// Reads a 64-bit length field.
     fn length64(&mut self) -> Option<usize> {
         usize::try_from(self.u64()?).ok()
     }

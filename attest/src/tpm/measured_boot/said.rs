@@ -1,21 +1,24 @@
-//! What a log says of a PCR's events beside their digests: a digest of that, so that another story about the same measurements is noticed.
+//! Digest of the log's unproven claims about a PCR's events, to detect a different description of the same measurements.
 //!
-//! Where a PCR has the value that it had, its events have the digests that they had, in that order. What can be otherwise is what no digest covers: the
-//! types, names, paths and sizes that the log has. Nothing is decided on these, and people read them. What honest firmware may have otherwise at each boot
-//! is left out: addresses in memory, the order of events in different PCRs, and events that extend nothing.
+//! If a PCR has the same value as in an earlier boot, its events have the same digests in the same order. Only what no digest covers can
+//! differ: the types, names, paths and sizes in the log. No decision is based on these, but people read them. The digest leaves out
+//! differences between boots of honest firmware: addresses in memory, the order of events in different PCRs, and events that extend
+//! nothing.
 
 use aws_lc_rs::digest::{Context, SHA256};
 
 use super::MeasuredBoot;
 
-/// Which form [`MeasuredBoot::said`] has. Only digests of one form can be compared: to be raised when an event's summary, or what is read of it, changes.
+/// Version of the form of [`MeasuredBoot::said`]. Only digests of one form can be compared. Increase it when an event's summary, or what is
+/// read of it, changes.
 pub const SAID_FORM: u32 = 2;
 
-/// Of the hash so much is kept: to write another story with the same one is out of reach.
+/// Length of the stored part of the hash, in bytes: finding another description with the same part is infeasible.
 const SAID_BYTES: usize = 16;
 
 impl MeasuredBoot {
-    /// How the digest begins of what the log says of a PCR's events; `None` if nothing is proven about that PCR, or not all of it was read.
+    /// Returns the beginning of the digest over the log's claims about a PCR's events. `None` if nothing is proven about that PCR, or not
+    /// all of it was read.
     #[must_use]
     pub fn said(&self, pcr: u8) -> Option<[u8; SAID_BYTES]> {
         let events = self.events_of(pcr).ok()?;

@@ -17,12 +17,12 @@ pub const CERTIFICATES_LIMIT: usize = 64;
 /// Most hashes that are kept of one database. Microsoft's dbx has some 400, and what a variable can hold of them ends before this.
 pub const HASHES_LIMIT: usize = 4096;
 
-/// EFI_CERT_X509_GUID, a5c059a1-94e4-4aa7-87b5-ab155c2bf072.
+/// GUID of certificates in a database, `EFI_CERT_X509_GUID`: a5c059a1-94e4-4aa7-87b5-ab155c2bf072.
 const CERT_X509: Guid = Guid([
     0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
 ]);
 
-/// EFI_CERT_SHA256_GUID, c1c41626-504c-4092-aca9-41f936934328.
+/// GUID of hashes in a database, `EFI_CERT_SHA256_GUID`: c1c41626-504c-4092-aca9-41f936934328.
 const CERT_SHA256: Guid = Guid([
     0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43, 0x28,
 ]);
@@ -71,9 +71,10 @@ impl From<Sha256> for HexDigest {
 pub struct BootCertificate {
     /// SHA-256 of its DER.
     pub sha256: Sha256,
-    /// Its subject, printable and bounded; for people, since anybody can make a certificate with any subject. `None` if it is no certificate.
+    /// Subject of the certificate, printable and bounded; for people, since a certificate can be made with any subject. `None` if the bytes
+    /// are not a certificate.
     pub subject: Option<String>,
-    /// SignatureOwner: who has put it there, as he says. shim before 15.3 measures certificates without one.
+    /// `SignatureOwner`: the party that has added the certificate, by its own claim. shim before 15.3 measures certificates without one.
     pub owner: Option<Guid>,
 }
 
@@ -93,10 +94,10 @@ fn sha256(bytes: &[u8]) -> Sha256 {
     Sha256(hash)
 }
 
-/// The least version (SVN) of a boot program that may be started: an entry of dbx that has the form of a hash and is none.
+/// The least version (SVN) of a boot program that may be started: an entry of dbx in the form of a hash, without being one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SecurityVersion {
-    /// Which program.
+    /// GUID of the boot program.
     pub application: Guid,
     pub major: u16,
     pub minor: u16,
@@ -200,19 +201,19 @@ impl SignatureDatabase {
         self.left_out += 1;
     }
 
-    /// Whether all of it was kept and understood: what is not in the lists is not in the database.
+    /// Returns whether all of the database was stored and understood: what is not in the lists is not in the database.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.left_out == 0 && self.others == 0
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the database has no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.certificates.is_empty() && self.hashes.is_empty() && self.security_versions.is_empty() && self.is_complete()
     }
 
-    /// The greatest version that is required of a program; `None` where there is none.
+    /// Returns the highest version that is required of a program; `None` without a requirement.
     #[must_use]
     pub fn security_version(&self, application: Guid) -> Option<(u16, u16)> {
         let of_it = self.security_versions.iter().filter(|version| version.application == application);
@@ -227,7 +228,7 @@ impl SignatureDatabase {
     }
 }
 
-/// What the firmware or shim found an image to be authorised by.
+/// Authority by which the firmware or shim accepted an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Authority {
     /// The variable in which it was: `db`; `Shim` and `Vendor` for the certificate within shim, `MokList…` for an owner's own.
@@ -237,7 +238,7 @@ pub struct Authority {
     pub by: AuthorisedBy,
 }
 
-/// One entry of a database.
+/// Entry of a database that authorised an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthorisedBy {
@@ -267,7 +268,7 @@ impl AuthorisedBy {
     }
 }
 
-/// Whether this is one DER SEQUENCE and nothing else, as a certificate is. What is in it does not matter to its fingerprint.
+/// Returns whether this is exactly one DER SEQUENCE, as a certificate is. Its content does not matter to the fingerprint.
 fn is_sequence(bytes: &[u8]) -> bool {
     bytes.first() == Some(&0x30) && lengths(bytes).is_some_and(|(header, length)| header + length == bytes.len())
 }

@@ -1,4 +1,4 @@
-//! The subject of a certificate that nobody verifies, for people.
+//! The subject of an unverified certificate, for people.
 //!
 //! Secure Boot's databases have a dozen certificates, of which only the fingerprints count. To read all of each for its name would take longer than to
 //! hash the whole log.
@@ -66,7 +66,7 @@ fn element(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((element.get(header..)?, rest))
 }
 
-/// AttributeTypeAndValue.
+/// Appends an `AttributeTypeAndValue` to the text.
 fn put(text: &mut String, attribute: &[u8]) -> Option<()> {
     const OBJECT_IDENTIFIER: u8 = 6;
     const BMP_STRING: u8 = 30;

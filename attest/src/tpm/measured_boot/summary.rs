@@ -1,4 +1,4 @@
-//! An event in one line, for people. What no digest covers stands in quotation marks.
+//! Summary of an event in one line, for people. Text that no digest covers is in quotation marks.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ impl BootEvent {
         self.with_digest(&format!("{:#}", self.meaning))
     }
 
-    /// What it means; and its digest, where that is what is proven, or tells more than the rest.
+    /// Returns the meaning of the event; with its digest if only that is proven, or if it tells more than the rest.
     #[must_use]
     pub fn summary(&self) -> String {
         self.with_digest(&self.meaning.to_string())

@@ -8,17 +8,17 @@ use serde::Serialize;
 /// that are longer; of those the beginning is kept, and their digest.
 pub const TEXT_LIMIT_BYTES: usize = 2048;
 
-/// A text of a log. What is too long, or no Unicode, is a beginning and not a text: as JSON it is no string, so that no comparison of strings
-/// takes it for the whole.
+/// A text of a log. If the text is too long, or not Unicode, only the beginning is stored. In JSON that is not a string, so comparisons of
+/// strings cannot mistake it for the whole.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum LogText {
-    /// All of it.
+    /// The complete text of the event.
     Whole(String),
-    /// What it begins with; for people only.
+    /// The beginning of the text; for people only.
     Beginning {
         begins: String,
-        /// How many bytes it has.
+        /// Length of the whole text, in bytes.
         bytes: usize,
     },
 }
@@ -74,7 +74,7 @@ fn bounded(mut text: String) -> String {
 }
 
 impl fmt::Display for LogText {
-    /// For people: without control characters, and an end that was cut off is told.
+    /// Formats the text for people: without control characters, and with a mark if its end was cut off.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole(text) => f.write_str(&crate::values::printable(text, TEXT_LIMIT_BYTES)),

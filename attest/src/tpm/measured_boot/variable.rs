@@ -3,17 +3,17 @@
 use super::guid::Guid;
 use super::reader::Fields;
 
-/// EFI_GLOBAL_VARIABLE, 8be4df61-93ca-11d2-aa0d-00e098032b8c.
+/// GUID of UEFI's global variables, `EFI_GLOBAL_VARIABLE`: 8be4df61-93ca-11d2-aa0d-00e098032b8c.
 pub(super) const GLOBAL: Guid = Guid([
     0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
 ]);
 
-/// EFI_IMAGE_SECURITY_DATABASE_GUID, d719b2cb-3d3a-4596-a3bc-dad00e67656f.
+/// GUID of Secure Boot's databases, `EFI_IMAGE_SECURITY_DATABASE_GUID`: d719b2cb-3d3a-4596-a3bc-dad00e67656f.
 pub(super) const IMAGE_SECURITY: Guid = Guid([
     0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
 ]);
 
-/// SHIM_LOCK_GUID, 605dab50-e046-4300-abb6-3dd810dd8b23.
+/// GUID of shim's variables, `SHIM_LOCK_GUID`: 605dab50-e046-4300-abb6-3dd810dd8b23.
 pub(super) const SHIM: Guid = Guid([
     0x50, 0xab, 0x5d, 0x60, 0x46, 0xe0, 0x00, 0x43, 0xab, 0xb6, 0x3d, 0xd8, 0x10, 0xdd, 0x8b, 0x23,
 ]);
@@ -25,7 +25,7 @@ pub(super) struct VariableData<'a> {
     /// UTF-16, without a zero at its end.
     pub(super) name: &'a [u8],
     pub(super) value: &'a [u8],
-    /// Bytes behind it.
+    /// Number of bytes after the variable.
     pub(super) padding: usize,
 }
 
@@ -44,7 +44,7 @@ impl<'a> VariableData<'a> {
         })
     }
 
-    /// Whether this is its name.
+    /// Returns whether the variable has this name.
     pub(super) fn is_named(&self, name: &str) -> bool {
         let (units, odd) = self.name.as_chunks::<2>();
         odd.is_empty() && units.iter().map(|unit| u16::from_le_bytes(*unit)).eq(name.encode_utf16())

@@ -52,7 +52,7 @@ const SECTIONS: [(&[u8], UkiSection); 14] = [
     (b".efifw\0", UkiSection::Efifw),
 ];
 
-/// What a digest is the hash of, if it is one of the words.
+/// Meanings of the known words, by the digests of these.
 pub(super) struct Words {
     words: Vec<(digest::Digest, Meaning)>,
     bank: HashAlg,
@@ -121,7 +121,7 @@ fn forms(sentence: &str) -> [Vec<u8>; 4] {
     ]
 }
 
-/// Whether it is this digest; their first bytes alone tell nearly always that it is not.
+/// Returns whether both digests are equal; their first bytes alone nearly always tell that they are not.
 fn is(word: &digest::Digest, digest: &[u8]) -> bool {
     let word = word.as_ref();
     word.first() == digest.first() && word == digest

@@ -1,4 +1,4 @@
-//! As HTML: one file that needs nothing else, and in which nothing is a reference, a script or a form.
+//! Comparison of two boots as HTML: one self-contained file without references, scripts or forms.
 
 use std::fmt::Write;
 

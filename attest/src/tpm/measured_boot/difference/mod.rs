@@ -13,7 +13,7 @@ use super::event::BootEvent;
 /// the product of both.
 const ALIGNED_LIMIT: usize = 1024;
 
-/// What two boots have, by PCR.
+/// Comparison of two boots, by PCR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootDifference<'b> {
     /// Every PCR that either log explains, ascending.
@@ -22,19 +22,19 @@ pub struct BootDifference<'b> {
     pub left_out: (usize, usize),
 }
 
-/// One PCR of both.
+/// Comparison of a PCR in two boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PcrDifference<'b> {
     pub pcr: u8,
-    /// Whether the log explains it, of each.
+    /// For each of the two boots, `true` if the log explains the PCR.
     pub explained: (bool, bool),
     pub rows: Vec<Row<'b>>,
 }
 
-/// What stands in one line.
+/// Row of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Row<'b> {
-    /// One digest in both.
+    /// The same digest in both boots.
     Same(&'b BootEvent, &'b BootEvent),
     /// Between the same events, another.
     Changed(&'b BootEvent, &'b BootEvent),
@@ -45,7 +45,7 @@ pub enum Row<'b> {
 }
 
 impl<'b> BootDifference<'b> {
-    /// Compares two boots.
+    /// Compares the events of two boots.
     #[must_use]
     pub fn between(first: &'b MeasuredBoot, second: &'b MeasuredBoot) -> Self {
         let pcrs: BTreeSet<u8> = first.explained_pcrs.union(&second.explained_pcrs).copied().collect();
@@ -61,7 +61,7 @@ impl<'b> BootDifference<'b> {
         }
     }
 
-    /// Whether both have the same events in the same PCRs.
+    /// Returns whether both boots have the same events in the same PCRs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.left_out == (0, 0) && self.pcrs.iter().all(PcrDifference::is_empty)
@@ -69,7 +69,7 @@ impl<'b> BootDifference<'b> {
 }
 
 impl PcrDifference<'_> {
-    /// Whether both have the same events.
+    /// Returns whether both boots have the same events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.explained.0 == self.explained.1 && self.rows.iter().all(|row| matches!(row, Row::Same(..)))
@@ -96,7 +96,7 @@ fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>
     rows
 }
 
-/// By the longest common subsequence.
+/// Aligns events by their longest common subsequence.
 fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>> {
     let mut rows = Vec::new();
     if first.len() > ALIGNED_LIMIT || second.len() > ALIGNED_LIMIT {
@@ -152,7 +152,7 @@ fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<
 }
 
 impl PcrDifference<'_> {
-    /// What is to be said of the PCR as a whole, if anything is.
+    /// Returns the remark on the PCR as a whole, if there is one.
     fn remark(&self) -> Option<&'static str> {
         match self.explained {
             (true, true) => None,

@@ -1,4 +1,4 @@
-//! Where two texts differ.
+//! Position of the difference between two texts.
 
 /// Length of the beginning of both texts that is shown, in characters: it says what kind of event it is.
 const HEAD_CHARS: usize = 24;

@@ -1,4 +1,4 @@
-//! As text, in two columns.
+//! Comparison of two boots as text, in two columns.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::tpm::measured_boot::event::BootEvent;
 /// Width of a column, in characters: two of them fit a terminal of 160.
 const COLUMN_CHARS: usize = 72;
 
-/// How many events that are the same stand around one that is not.
+/// Number of equal events that are shown around a different one.
 const CONTEXT_ROWS: usize = 1;
 
 impl fmt::Display for BootDifference<'_> {

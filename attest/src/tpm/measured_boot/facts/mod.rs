@@ -1,4 +1,4 @@
-//! What may be relied upon: each answer is proven, or says why it is not.
+//! Facts that may be relied upon: each answer is proven, or says why it is not.
 
 mod not_proven;
 mod secure_boot;
@@ -13,7 +13,7 @@ use super::event::{Action, BootEvent, GrubKind, Meaning, Separator, UkiSection};
 use super::text::LogText;
 use crate::values::HexDigest;
 
-/// Where the boot services ended (PCR 5).
+/// State of the boot services, by PCR 5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitBootServices {
@@ -21,7 +21,7 @@ pub enum ExitBootServices {
     NotCalled,
     /// Called, and not yet returned from with success.
     Invoked,
-    /// They are over.
+    /// The boot services have ended.
     Success,
 }
 
@@ -111,7 +111,7 @@ impl MeasuredBoot {
         Ok(before.into_iter().chain(after).filter(known).collect())
     }
 
-    /// What the firmware measured of itself: **every** event of PCR 0 before its separator.
+    /// Returns the firmware's measurements of itself: **every** event of PCR 0 before its separator.
     ///
     /// # Errors
     /// [`NotProven`].
@@ -142,7 +142,7 @@ impl MeasuredBoot {
     /// **All** sections of unified kernel images that systemd-stub has measured: every event of PCR 11 is one.
     ///
     /// # Errors
-    /// [`NotProven::Unexpected`] if anything else is in PCR 11, [`NotProven::Missing`] if there is none.
+    /// [`NotProven::Unexpected`] if anything else is in PCR 11, [`NotProven::Missing`] if it has no section.
     pub fn uki_sections(&self) -> Fact<Vec<MeasuredSection<'_>>> {
         let mut sections = Vec::new();
         let mut named = 0_usize;
@@ -224,7 +224,7 @@ impl MeasuredBoot {
         self.events_of(14)
     }
 
-    /// Whether the boot services have ended (PCR 5).
+    /// Returns the state of the boot services (PCR 5).
     ///
     /// # Errors
     /// [`NotProven`].

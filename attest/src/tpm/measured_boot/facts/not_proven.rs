@@ -1,9 +1,9 @@
-//! Why a fact is none.
+//! Reasons why a fact is not proven.
 
 use crate::tpm::measured_boot::EVENTS_LIMIT;
 use crate::values::HexDigest;
 
-/// Why something is not proven. `event` is the place in the log, counted from 1 behind the header.
+/// Reason why something is not proven. `event` is the position in the log, counted from 1 after the header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotProven {
     /// Nothing is proven about this PCR: it was not quoted, or the log does not lead to its value.
@@ -27,7 +27,7 @@ pub enum NotProven {
     /// The firmware says that it could not measure everything.
     #[error("event {event} is the separator for an error, in PCR {pcr}")]
     ErrorSeparator { pcr: u8, event: usize },
-    /// Secure Boot was off: whatever authorised something is not in the log, and what is there anybody may have added.
+    /// Secure Boot was off: the log does not have the actual authorities, and any software may have added those that it has.
     #[error("Secure Boot was off")]
     SecureBootOff,
     /// The firmware's debugger was on, so Secure Boot proves nothing.
@@ -35,5 +35,5 @@ pub enum NotProven {
     DebugMode { event: usize },
 }
 
-/// A proven answer.
+/// A proven answer, or the reason why it is not proven.
 pub type Fact<T> = Result<T, NotProven>;

@@ -8,7 +8,7 @@ use crate::tpm::measured_boot::variable::{IMAGE_SECURITY, SHIM};
 use crate::tpm::measured_boot::{LogText, MeasuredBoot};
 use crate::values::HexDigest;
 
-/// What has authorised an image.
+/// Authority by which an image was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeasuredAuthority<'b> {
     pub event: usize,
@@ -100,8 +100,9 @@ const fn says_dma_was_possible(event: &BootEvent) -> bool {
 }
 
 impl<'b> Pcr7<'b, '_> {
-    /// Whether the firmware verified what it booted (the variable SecureBoot). Holds only if PCR 7 begins with SecureBoot, PK, KEK, db and dbx, each
-    /// once and in this order, before its separator; the firmware was not in debug mode; and each other event is known, or listed.
+    /// Returns whether the firmware verified what it booted (the variable `SecureBoot`). Proven only if PCR 7 begins with SecureBoot, PK,
+    /// KEK, db and dbx, each once and in this order, before its separator. The firmware must not have been in debug mode, and each other
+    /// event must be known, or listed.
     ///
     /// # Errors
     /// [`NotProven`].

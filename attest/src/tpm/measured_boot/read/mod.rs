@@ -1,4 +1,4 @@
-//! What each event means.
+//! Interpretation of each event by its PCR and digest.
 
 mod pcr_7;
 
@@ -17,30 +17,30 @@ use crate::tpm::event_log::{EventType, TrustedEvent};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// EV_S_CRTM_VERSION.
+/// Event type `EV_S_CRTM_VERSION` of the firmware's version.
 const VERSION: EventType = EventType(0x0000_0008);
 
 /// Within how many events of PCR 0 the firmware's version is.
 const FIRMWARE_VERSION_WITHIN: usize = 2;
 
-/// EV_EFI_PLATFORM_FIRMWARE_BLOB and BLOB2.
+/// Event types `EV_EFI_PLATFORM_FIRMWARE_BLOB` and its successor `BLOB2`.
 const BLOB: EventType = EventType(0x8000_0008);
 const BLOB2: EventType = EventType(0x8000_000a);
 
-/// EV_EFI_VARIABLE_BOOT, EV_EFI_VARIABLE_BOOT2.
+/// Event types `EV_EFI_VARIABLE_BOOT` and `EV_EFI_VARIABLE_BOOT2`.
 const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000_000c)];
 
 /// Reads events one after the other, and knows where in each PCR it is.
 pub(super) struct Reading {
     bank: HashAlg,
     words: Words,
-    /// How many of Secure Boot's variables PCR 7 has begun with.
+    /// Number of Secure Boot's variables that PCR 7 has begun with.
     secure_boot: usize,
-    /// How many of those that may follow.
+    /// Number of optional variables that have followed them.
     optional: usize,
-    /// Whether PCR 7 is past what it has to begin with.
+    /// Set when PCR 7 is past the variables that it has to begin with.
     authorities: bool,
-    /// How many events PCR 0 has had.
+    /// Number of events that PCR 0 has had.
     firmware_events: usize,
     /// The section of PCR 11 whose content comes next.
     section: Option<UkiSection>,
@@ -59,7 +59,7 @@ impl Reading {
         }
     }
 
-    /// The next event.
+    /// Reads the next event of the log.
     pub(super) fn event(&mut self, event: &TrustedEvent<'_>) -> Option<BootEvent> {
         let (meaning, proof) = self.meaning(event);
         if event.pcr() == 0 {
@@ -195,7 +195,7 @@ impl Reading {
     }
 }
 
-/// How GRUB's log tells its texts apart; what is measured is what follows. The first of each is Red Hat's of RHEL 8.
+/// Prefixes that distinguish texts in GRUB's log; the text after the prefix is measured. The first of each is Red Hat's of RHEL 8.
 const GRUB_PREFIXES: [(&[u8], GrubKind); 7] = [
     (b"grub_cmd: ", GrubKind::Command),
     (b"grub_cmd ", GrubKind::Command),
@@ -241,7 +241,7 @@ fn image(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
     (Meaning::Image { said_path }, Proof::Digest)
 }
 
-/// What the kernel's stub writes beside its two events (Linux, drivers/firmware/efi/libstub/efi-stub-helper.c).
+/// Texts that the kernel's stub logs with its two events (Linux, drivers/firmware/efi/libstub/efi-stub-helper.c).
 const LOAD_OPTIONS: &[u8] = b"LOADED_IMAGE::LoadOptions";
 const INITRD: &[u8] = b"Linux initrd";
 

@@ -23,12 +23,12 @@ const SECURE_BOOT_OPTIONAL: [(&str, Guid, Option<DatabaseName>); 2] = [
     ("dbr", IMAGE_SECURITY, Some(DatabaseName::Dbr)),
 ];
 
-/// How many have to be there.
+/// Number of variables that PCR 7 has to begin with.
 pub(in crate::tpm::measured_boot) const SECURE_BOOT_VARIABLES: usize = SECURE_BOOT.len();
 
 impl Reading {
-    /// PCR 7. What is not as it has to be is no variable of Secure Boot's, whatever the log says it is. An event that is no variable may stand between them: whether
-    /// a fact is proven beside it is for the facts to say.
+    /// Reads an event of PCR 7. An event that is not as required is not a variable of Secure Boot, regardless of its type in the log. Other
+    /// events may come between the variables: the facts decide whether anything is proven then.
     pub(super) fn secure_boot(&mut self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
         let data = event.untrusted_data();
         // shim before 15.3 logged one byte more than it measured, and measured five that are nothing behind the variable (a recorded log).

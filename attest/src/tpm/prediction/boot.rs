@@ -17,12 +17,13 @@ pub const BESIDE_PCR: u8 = 12;
 /// The PCR of extensions, which nothing else is extended into.
 pub const EXTENSIONS_PCR: u8 = 13;
 
-/// What firmware measures before it starts the first image of a boot option (edk2 `MdePkg/Include/IndustryStandard/UefiTcgPlatform.h`,
-/// EFI_CALLING_EFI_APPLICATION), and between its own events and those of what it starts (PC Client Platform Firmware Profile 1.06, 3.3.4.5).
+/// Measurement of the firmware before it starts the first image of a boot option (edk2 `MdePkg/Include/IndustryStandard/UefiTcgPlatform.h`,
+/// EFI_CALLING_EFI_APPLICATION). Below it, the measurement between its own events and those of what it starts (PC Client Platform Firmware
+/// Profile 1.06, 3.3.4.5).
 const CALLING: &[u8] = b"Calling EFI Application from Boot Option";
 pub(super) const SEPARATOR: [u8; 4] = [0; 4];
 
-/// Whether firmware starts only what is signed.
+/// State of Secure Boot: if it is on, firmware starts only signed images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecureBoot {
     On,
@@ -32,7 +33,7 @@ pub enum SecureBoot {
 /// A boot of a unified kernel image.
 #[derive(Debug, Clone, Copy)]
 pub struct UkiBoot<'a> {
-    /// What is started before it and loads it by the firmware: systemd-boot, or nothing. With their names.
+    /// Loaders that are started before the image, with their names: the last one has the firmware load it. Systemd-boot, or nothing.
     pub loaders: &'a [(String, PeImage<'a>)],
     pub uki: &'a Uki<'a>,
     pub secure_boot: SecureBoot,
@@ -73,7 +74,7 @@ impl UkiBoot<'_> {
         Ok(())
     }
 
-    /// What the last one of those that come before the image gives it.
+    /// Returns what the last loader before the image gives it.
     fn given(&self) -> Result<Given, String> {
         let Some((_, loader)) = self.loaders.last() else {
             return Ok(Given::Nothing);
@@ -87,7 +88,7 @@ impl UkiBoot<'_> {
         }
     }
 
-    /// PCR 12.
+    /// Predicts PCR 12, which has what the image is given.
     fn beside(&self, given: Given, prediction: &mut Prediction) -> Result<(), String> {
         if let (Given::OwnCommandLine, Some(section)) = (given, self.uki.section(".cmdline")) {
             let bytes = &*command_line(section)?;
@@ -136,7 +137,7 @@ impl UkiBoot<'_> {
     }
 }
 
-/// What firmware has measured into PCR 4 when it starts the first image.
+/// Adds the firmware's measurements in PCR 4 before it starts the first image.
 pub(super) fn begin(prediction: &mut Prediction) {
     prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::BootOption, &[CALLING]);
     prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::Separator, &[&SEPARATOR]);

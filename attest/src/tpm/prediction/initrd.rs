@@ -8,14 +8,15 @@ use super::pe::SMALL_SECTION_LIMIT_BYTES;
 use super::uki::Uki;
 use crate::tpm::wire::HashAlg;
 
-/// What is made into archives, the first release that does, and the file's name below `.extra`. In the order in which they are appended.
+/// Sections that are made into archives, each with the first release that does so, and the file's name below `.extra`. In the order in
+/// which they are appended.
 const PACKED: [(&str, u32, &str); 3] = [
     (".pcrsig", 252, "tpm2-pcr-signature.json"),
     (".pcrpkey", 252, "tpm2-pcr-public-key.pem"),
     (".osrel", 257, "os-release"),
 ];
 
-/// Where these files are.
+/// Folder of these files in the initrd.
 const FOLDER: &str = ".extra";
 const FOLDER_MODE: u32 = 0o040_555;
 const FILE_MODE: u32 = 0o100_444;
@@ -27,7 +28,7 @@ const TRAILER: &[u8] =
 /// A release in which the order of these was not looked at.
 const UNKNOWN_RELEASE: u32 = 256;
 
-/// The digests of the initrd as the kernel gets it, unless there is none.
+/// Returns the digests of the initrd as the kernel gets it; `None` without an initrd.
 pub(super) fn digests(uki: &Uki<'_>, banks: &[HashAlg]) -> Result<Option<Digests>, String> {
     let release = uki.stub().release;
     if release == UNKNOWN_RELEASE {

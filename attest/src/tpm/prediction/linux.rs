@@ -16,11 +16,11 @@ const FIRST_VERSION: (u32, u32) = (6, 1);
 /// Longest command line: COMMAND_LINE_SIZE of x86.
 const COMMAND_LINE_LIMIT_BYTES: usize = 2048;
 
-/// Where a kernel says which one it is (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header").
+/// Positions in a kernel's header that lead to its version (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header").
 const HEADER_MAGIC_OFFSET_BYTES: usize = 0x202;
 const HEADER_MAGIC: &[u8] = b"HdrS";
 const VERSION_POINTER_OFFSET_BYTES: usize = 0x20e;
-/// What that pointer counts from.
+/// Position that the version pointer counts from.
 const VERSION_BASE_BYTES: usize = 0x200;
 /// Longest version text that is read.
 const VERSION_LIMIT_BYTES: usize = 256;
@@ -36,21 +36,21 @@ pub struct Kernel<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine(String);
 
-/// Why a command line is none of which can be said what is measured.
+/// Reason why the measurements of a command line cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandLineError {
-    /// No words.
+    /// The command line has no words.
     #[error("it is empty")]
     Empty,
     /// More than a kernel takes.
     #[error("it has {bytes} bytes, more than {COMMAND_LINE_LIMIT_BYTES}")]
     TooLong { bytes: usize },
-    /// Which versions treat differently.
+    /// A byte that versions treat differently.
     #[error(
         "it has the byte {byte:#04x} at {position}: systemd's and GRUB's releases make different things of what is not printable ASCII"
     )]
     Byte { byte: u8, position: usize },
-    /// Which some strip.
+    /// A leading space, which some releases strip.
     #[error("it begins with a space, which some releases of systemd keep")]
     LeadingSpace,
 }
@@ -86,13 +86,13 @@ impl CommandLine {
         &self.0
     }
 
-    /// As systemd's stub gives it to an EFI application: UTF-16, with a zero at its end.
+    /// Returns the options as systemd's stub gives them to an EFI application: UTF-16, with a zero at the end.
     #[must_use]
     pub fn load_options(&self) -> Vec<u8> {
         self.0.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
     }
 
-    /// As GRUB 2.12 gives it: without the zero.
+    /// Returns the options as GRUB 2.12 gives them: UTF-16, without the zero.
     #[must_use]
     pub fn without_end(&self) -> Vec<u8> {
         self.0.encode_utf16().flat_map(u16::to_le_bytes).collect()
@@ -100,10 +100,10 @@ impl CommandLine {
 }
 
 impl<'a> Kernel<'a> {
-    /// Reads a kernel.
+    /// Parses a kernel from its file.
     ///
     /// # Errors
-    /// [`PeError`]: what has no EFI stub is no image.
+    /// [`PeError`]: a file without an EFI stub is not an image.
     pub fn parse(file: impl Into<Bytes<'a>>) -> Result<Self, PeError> {
         let file = file.into();
         Ok(Self {
@@ -124,13 +124,14 @@ impl<'a> Kernel<'a> {
         self.version
     }
 
-    /// Whether its initrd can be had by LoadFile2, since 5.8. Older ones are started in another way, which measures nothing.
+    /// Returns whether the kernel can get its initrd by LoadFile2, as kernels since 5.8 do. Older ones are started in another way, which
+    /// measures nothing.
     #[must_use]
     pub const fn loads_initrd(&self) -> bool {
         self.image.image_version() >= 1
     }
 
-    /// What its stub extends into PCR 9: the options as they are in memory, and the initrd that it is given.
+    /// Adds the measurements of its stub in PCR 9: the options as they are in memory, and the initrd that it is given.
     pub(crate) fn measure_stub(
         &self,
         prediction: &mut Prediction,

@@ -1,32 +1,33 @@
-//! What starts a unified kernel image in the firmware's place, and what it gives to it: systemd-boot.
+//! The loader that starts a unified kernel image in the firmware's place, and what it gives to it: systemd-boot.
 //!
-//! Until its release 254, systemd-boot gave an image the command line that it had read from that very image, and measured it (`src/boot/efi/boot.c`); since 255
-//! it gives only what somebody has typed (systemd's pull request 28924). That was seen of 252 and 257.
+//! Until its release 254, systemd-boot gave an image the command line that it had read from that very image, and measured it
+//! (`src/boot/efi/boot.c`). Since 255 it gives only what a person has typed (systemd's pull request 28924). This was observed of 252 and
+//! 257.
 
 use super::pe::PeImage;
 use super::uki::{FIRST_VERSION, LAST_VERSION, version};
 
-/// As it calls itself.
+/// Name of the program in its version.
 const PROGRAM: &str = "systemd-boot";
 /// The first release that gives an image nothing of what is in it.
 const SILENT_FIRST: u32 = 255;
 
-/// Whether it says that it is systemd-boot.
+/// Returns whether the image states that it is systemd-boot.
 #[must_use]
 pub fn is_systemd_boot(image: &PeImage<'_>) -> bool {
     version(image, PROGRAM).is_ok()
 }
 
-/// What an image is given.
+/// Command line that an image is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
     Nothing,
-    /// What is in its own section `.cmdline`; whoever gives it has measured it.
+    /// The content of its own section `.cmdline`; the loader that gives it has measured it.
     OwnCommandLine,
 }
 
 impl Given {
-    /// By this loader, or why that is not known.
+    /// Returns what this loader gives, or why that is not known.
     pub(super) fn by(loader: &PeImage<'_>) -> Result<Self, String> {
         let version = version(loader, PROGRAM).map_err(|_| {
             "what starts the image does not say that it is systemd-boot: what another boot loader gives to an image is not known".to_owned()

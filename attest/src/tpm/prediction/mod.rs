@@ -1,4 +1,4 @@
-//! What a machine will measure, from the files that it will boot: without booting them.
+//! Prediction of a machine's measurements from the files that it will boot, without booting them.
 //!
 //! Measured boot extends digests of what is started, in an order that firmware, boot loader and kernel prescribe. Where all of that follows from
 //! files, a PCR's value can be computed before any machine has it; where it follows from the machine too (its firmware's own code and settings, its
@@ -57,15 +57,15 @@ impl Digests {
     }
 }
 
-/// Who measures.
+/// Component that makes a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasuredBy {
-    /// UEFI.
+    /// The machine's UEFI firmware.
     Firmware,
     /// The first stage that distributions have signed.
     Shim,
-    /// GRUB.
+    /// The boot loader GRUB.
     Grub,
     /// systemd's own boot loader.
     SystemdBoot,
@@ -77,10 +77,10 @@ pub enum MeasuredBy {
     Systemd,
 }
 
-/// What a digest is of.
+/// Subject of a digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// That firmware tries a boot option.
+    /// The attempt of the firmware to start a boot option.
     BootOption,
     /// The end of what firmware measures by itself.
     Separator,
@@ -133,22 +133,21 @@ impl Serialize for What {
     }
 }
 
-/// One digest that is extended.
+/// A digest that is extended into a PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PredictedEvent {
-    /// The PCR.
     pub pcr: u8,
     pub by: MeasuredBy,
-    /// What it is of.
+    /// Subject of the digest.
     pub what: What,
     #[serde(flatten)]
     pub digests: Digests,
 }
 
-/// When a PCR has a value.
+/// Time at which a PCR has a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// When the kernel has left the firmware, until something else is extended.
+    /// After the kernel has left the firmware, until something else is extended.
     AtKernel,
     /// The same, if systemd's stub was given nothing beside the image but what is predicted: no other command line, no addon, credential or extension.
     AtKernelWithNothingBeside,
@@ -177,7 +176,6 @@ impl Serialize for When {
 /// The value of a PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PredictedPcr {
-    /// The PCR.
     pub pcr: u8,
     /// Until when it is that.
     pub when: When,
@@ -186,7 +184,7 @@ pub struct PredictedPcr {
 }
 
 impl PredictedPcr {
-    /// Whether it has the value only when the system has booted, or nearly so.
+    /// Returns whether the PCR has the value only when the system has booted, or nearly so.
     #[must_use]
     pub fn is_behind_the_initrd(&self) -> bool {
         matches!(self.when, When::After(word) if word != PHASES[0])
@@ -200,7 +198,7 @@ pub struct NotPredicted {
     pub why: String,
 }
 
-/// What will be measured.
+/// The predicted measurements of a boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Prediction {
     #[serde(skip)]
@@ -233,7 +231,7 @@ impl Prediction {
         &self.banks
     }
 
-    /// What is extended; of each PCR in its order.
+    /// Returns the extended digests; those of each PCR are in its order.
     #[must_use]
     pub fn events(&self) -> &[PredictedEvent] {
         &self.events
@@ -250,7 +248,7 @@ impl Prediction {
         &self.not_predicted
     }
 
-    /// One more digest.
+    /// Adds a digest that is extended into a PCR.
     pub(crate) fn extend(&mut self, pcr: u8, by: MeasuredBy, what: What, digests: Digests) {
         let before = self.values.remove(&pcr).unwrap_or_default();
         let after = Digests::each(&self.banks, |bank| {
@@ -263,7 +261,7 @@ impl Prediction {
         self.events.push(PredictedEvent { pcr, by, what, digests });
     }
 
-    /// One more, of bytes.
+    /// Adds a digest of bytes that is extended into a PCR.
     pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: What, parts: &[&[u8]]) {
         let digests = Digests::of(&self.banks, parts);
         self.extend(pcr, by, what, digests);

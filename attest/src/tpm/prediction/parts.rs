@@ -27,10 +27,10 @@ fn leave_out(pcrs: &[u8], prediction: &mut Prediction) {
     );
 }
 
-/// What is started.
+/// A kernel, with its initrds and its command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
-    /// What the kernel is called here.
+    /// Name of the kernel in the prediction.
     pub name: &'a str,
     /// The kernel's file, as it is.
     pub kernel: (Bytes<'a>, &'a Kernel<'a>),
@@ -39,7 +39,7 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// What any of the boot loaders may extend.
+    /// Predicts the digests that any of the boot loaders may extend.
     ///
     /// # Errors
     /// [`ReadError`].

@@ -32,7 +32,7 @@ pub(super) const HEADERS_LIMIT_BYTES: usize = 128 * 1024;
 /// Largest section that is taken into memory: a command line, a release, what a stub makes into an archive.
 pub(super) const SMALL_SECTION_LIMIT_BYTES: usize = 1024 * 1024;
 
-/// Where the checksum is in the PE32+ optional header, and where its data directories begin (PE format, "Optional Header").
+/// Offset of the checksum in the PE32+ optional header, and offset of its data directories (PE format, "Optional Header").
 const CHECKSUM_OFFSET_BYTES: usize = 64;
 const DIRECTORIES_OFFSET_BYTES: usize = 112;
 /// PE signature and COFF file header, which precede the optional header.
@@ -56,9 +56,9 @@ pub struct PeImage<'a> {
 pub struct Section<'a> {
     /// At most eight bytes.
     pub name: SectionName,
-    /// Of its content what the file has, without padding.
+    /// The part of its content that the file has, without padding.
     file: Bytes<'a>,
-    /// How many zeros follow that in memory.
+    /// Number of zeros that follow that in memory.
     zeros: usize,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Debug for SectionName {
     }
 }
 
-/// Why a file is none of which can be said what firmware measures.
+/// Reason why the firmware's measurement of a file cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeError {
     /// Larger than is read.
@@ -95,7 +95,7 @@ pub enum PeError {
     /// An error when reading the file.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Headers that are none.
+    /// The headers are not those of a 64-bit PE image.
     #[error("it is no 64-bit PE image: {0}")]
     Headers(#[from] object::read::Error),
     /// The headers' own length.
@@ -129,7 +129,7 @@ pub enum PeError {
 }
 
 impl<'a> PeImage<'a> {
-    /// Reads an image.
+    /// Parses an image from its file.
     ///
     /// # Errors
     /// [`PeError`].
@@ -226,7 +226,7 @@ impl<'a> PeImage<'a> {
         self.image_version
     }
 
-    /// Whether somebody has signed it. By whom, and whether rightly, is not looked at.
+    /// Returns whether the image has a signature. The signer and its validity are not checked.
     #[must_use]
     pub const fn is_signed(&self) -> bool {
         self.is_signed
@@ -234,7 +234,7 @@ impl<'a> PeImage<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// How many bytes it has in memory.
+    /// Returns the size of the section in memory, in bytes.
     #[must_use]
     pub const fn memory_bytes(&self) -> usize {
         self.file.len() + self.zeros
@@ -285,7 +285,7 @@ fn section<'a>(file: Bytes<'a>, header: &ImageSectionHeader) -> Result<Section<'
     })
 }
 
-/// Where the sections end, if each begins where the one before it, or the headers, end.
+/// Returns the end of the sections, if each begins at the end of the previous one, or of the headers.
 fn contiguous<'h>(header_bytes: usize, headers: impl Iterator<Item = &'h ImageSectionHeader>) -> Result<usize, PeError> {
     let mut places: Vec<(usize, usize, SectionName)> = headers
         .map(|header| {

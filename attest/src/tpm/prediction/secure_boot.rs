@@ -10,7 +10,7 @@ use crate::tpm::measured_boot::SignatureDatabase;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// The PCR.
+/// The PCR of Secure Boot's state.
 pub const SECURE_BOOT_PCR: u8 = 7;
 
 /// Longest variable that is read: firmware has some 64 KiB for all of them, and dbx is the largest.
@@ -28,7 +28,7 @@ type Guid = [u8; 16];
 /// SignatureOwner, which an entry begins with.
 const OWNER_BYTES: usize = 16;
 
-/// The variables of a machine, each as firmware has it: signature lists, and nothing where there is none.
+/// The variables of a machine, each as firmware has it: signature lists, and empty if it does not exist.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Variables<'a> {
     pub pk: &'a [u8],
@@ -37,7 +37,7 @@ pub struct Variables<'a> {
     pub dbx: &'a [u8],
 }
 
-/// Why PCR 7 cannot be computed.
+/// Reason why PCR 7 cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecureBootError {
     /// Longer than is read.
@@ -52,8 +52,8 @@ pub enum SecureBootError {
 }
 
 impl Variables<'_> {
-    /// What is measured with these variables, when images are accepted by `authorities`: certificates in db, DER, in the order of their first use.
-    /// Without Secure Boot nothing is accepted by anybody.
+    /// Predicts the measurements with these variables, when images are accepted by `authorities`: certificates in db, DER, in the order of
+    /// their first use. Without Secure Boot no image is accepted by an authority.
     ///
     /// # Errors
     /// [`SecureBootError`].
@@ -96,7 +96,7 @@ impl Variables<'_> {
     }
 }
 
-/// UEFI_VARIABLE_DATA.
+/// Adds a measurement of a `UEFI_VARIABLE_DATA`.
 fn measure(prediction: &mut Prediction, what: What, guid: Guid, name: &str, content: &[u8]) {
     let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let length = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes();

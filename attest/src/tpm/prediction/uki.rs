@@ -45,7 +45,7 @@ const MEASURED: [(&str, u32); 13] = [
 /// Sections whose use depends on the machine, or on what is chosen when it boots: an image with one of these measures more than one thing.
 const DEPENDENT: [&str; 4] = [".profile", ".dtbauto", ".hwids", ".efifw"];
 
-/// Until this version a section was taken for another whose name its own begins with.
+/// Last version that compares names by prefix: a section also matches a name that its own begins with.
 const PREFIX_MATCH_LAST: u32 = 255;
 
 /// A unified kernel image whose measurements can be told.
@@ -58,7 +58,7 @@ pub struct Uki<'a> {
 /// The version of a program of systemd's: of the stub, or of systemd-boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemdVersion {
-    /// The release: 252.
+    /// Number of the release, such as 252.
     pub release: u32,
     /// All of it: `252.39-1~deb12u2`.
     text: String,
@@ -70,31 +70,31 @@ impl fmt::Display for SystemdVersion {
     }
 }
 
-/// Why it cannot be said what an image measures.
+/// Reason why an image's measurements cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UkiError {
-    /// No image at all.
+    /// The file is not a PE image.
     #[error(transparent)]
     Image(#[from] PeError),
-    /// No unified kernel image.
+    /// The image is not a unified kernel image.
     #[error("it is no unified kernel image: it has no section {0}")]
     SectionMissing(&'static str),
     /// The section that has the version says something else.
     #[error("its section .sdmagic does not say which {program} it has: \"{said}\"")]
     Version { program: &'static str, said: String },
-    /// A stub that measures nothing, or nobody knows what.
+    /// A stub that measures nothing, or whose measurements are not known.
     #[error("its systemd-stub is {found}: what {FIRST_VERSION} to {LAST_VERSION} measure is known")]
     UnknownVersion { found: SystemdVersion },
     /// Stubs differ in which of them they take.
     #[error("it has more than one section that systemd-stub {stub} may take for {section}")]
     Ambiguous { section: &'static str, stub: SystemdVersion },
-    /// What it measures is decided when it boots.
+    /// The measurements are decided when the image boots.
     #[error("it has the section {0}: what it measures depends on the machine, or on the profile that is chosen")]
     Dependent(&'static str),
 }
 
 impl<'a> Uki<'a> {
-    /// Reads an image.
+    /// Parses a unified kernel image from its file.
     ///
     /// # Errors
     /// [`UkiError`].
@@ -120,7 +120,7 @@ impl<'a> Uki<'a> {
         Ok(uki)
     }
 
-    /// The image itself.
+    /// Returns the PE image itself.
     #[must_use]
     pub const fn image(&self) -> &PeImage<'a> {
         &self.image
@@ -131,7 +131,7 @@ impl<'a> Uki<'a> {
         &self.stub
     }
 
-    /// A section that the stub knows; one without content is none.
+    /// Returns a section that the stub knows; a section without content does not count.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<&Section<'a>> {
         let mut sections = self.image.sections().iter();
@@ -143,7 +143,7 @@ impl<'a> Uki<'a> {
         self.list().filter_map(|(name, _)| self.section(name))
     }
 
-    /// What the stub extends into PCR 11.
+    /// Adds the stub's measurements in PCR 11.
     pub(crate) fn measure_sections(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
         for section in self.measured() {
             let name = section.name;
@@ -164,7 +164,7 @@ impl<'a> Uki<'a> {
         MEASURED.into_iter().filter(move |(_, since)| *since <= release)
     }
 
-    /// What this stub may take for a section.
+    /// Returns the sections that this stub may use as the wanted one.
     fn candidates<'s>(&'s self, wanted: &'s str) -> impl Iterator<Item = &'s Section<'a>> {
         let prefix = self.stub.release <= PREFIX_MATCH_LAST;
         self.image.sections().iter().filter(move |section| {
@@ -174,7 +174,7 @@ impl<'a> Uki<'a> {
     }
 }
 
-/// Which release of systemd's an image says that it has of this program.
+/// Returns the release of systemd that an image states for this program.
 pub(super) fn version(image: &PeImage<'_>, program: &'static str) -> Result<SystemdVersion, UkiError> {
     let mut sections = image.sections().iter();
     let magic = sections.find(|section| section.name.as_bytes() == MAGIC_SECTION);

@@ -63,7 +63,7 @@ const MODULES: [&str; 23] = [
     "tpm",
     "video",
 ];
-/// What 2.06 has besides.
+/// Additional module of release 2.06.
 const MODULE_OF_206: &str = "linuxefi";
 
 /// A release of GRUB, of a distribution.
@@ -148,7 +148,7 @@ impl GrubImage {
 }
 
 impl Release {
-    /// By the component's line in `.sbat`: name, generation, vendor, package, version, URL (shim's SBAT.md).
+    /// Reads the release from the component's line in `.sbat`: name, generation, vendor, package, version, URL (shim's SBAT.md).
     fn of(image: &PeImage<'_>) -> Result<Self, String> {
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b".sbat");
         let text = section

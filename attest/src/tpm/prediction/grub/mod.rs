@@ -1,8 +1,9 @@
 //! GRUB: the commands that it executes, PCR 8, and the files that it reads, PCR 9.
 //!
-//! GRUB's module `tpm` extends each command of a config, after variables were put in, into PCR 8, the kernel's command line once more, and each
-//! file that is opened into PCR 9 (`grub-core/commands/tpm.c`, `script/execute.c`, `kern/verifiers.c`). So PCR 8 follows from a config only where
-//! its commands do: one that asks the machine (`if`, `search`, variables, a menu in which somebody chooses) has to be recorded.
+//! GRUB's module `tpm` extends each command of a config, after variables were put in, into PCR 8, and the kernel's command line again. It
+//! extends each file that is opened into PCR 9 (`grub-core/commands/tpm.c`, `script/execute.c`, `kern/verifiers.c`). So PCR 8 follows from
+//! a config only if its commands do. A config that depends on the machine (`if`, `search`, variables, a menu for a person to choose from)
+//! has to be recorded.
 //!
 //! The kernel's start differs between releases, and between images of one release: see [`image`]. For an image that is not recognised there
 //! are digests, and no value.
@@ -48,7 +49,7 @@ pub struct GrubBoot<'a> {
 }
 
 impl GrubBoot<'_> {
-    /// PCRs 4, 8 and 9: their values, or the digests of what may be in them, and why there is no value.
+    /// Predicts PCRs 4, 8 and 9: their values, or the digests that may be in them, with the reason for the missing value.
     ///
     /// # Errors
     /// [`ReadError`].

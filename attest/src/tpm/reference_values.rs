@@ -12,28 +12,28 @@ use super::wire::HashAlg;
 use crate::reference_sets::{ReferenceSets, Wanted};
 use crate::values::HexDigest;
 
-/// What a pool accepts in one PCR.
+/// Accepted values of a PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accepted {
     /// Any value: the administrator has said so.
     NotChecked,
-    /// One of these.
+    /// A value from this list.
     AnyOf(Vec<HexDigest>),
-    /// One that the pool's sets have for this PCR.
+    /// A value that the pool's sets have for this PCR.
     ReferenceValues,
 }
 
-/// What a pool makes of the firmware's event log. Decisions on the events in it are those of [`Check`].
+/// A pool's rule for the firmware's event log. [`Check`] has the rules for the events in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventLogRule {
     /// There has to be one that can be read and leads to the quoted PCRs.
     Required,
-    /// If there is one, it has to be like that. As good as none at all is a node that keeps it back.
+    /// If there is one, it has to be like that. A node that withholds its log passes this check.
     #[default]
     Checked,
-    /// It is kept, and nothing depends on it.
+    /// The log is stored, and nothing depends on it.
     Recorded,
 }
 
@@ -56,10 +56,10 @@ pub struct ReferenceValues {
     /// Left out where it is not asked for.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     only_while_booting: bool,
-    /// What is asked of the events of a boot, in the order in which it is asked.
+    /// Checks of the events of a boot, in their order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     boot: Vec<Check>,
-    /// What the pool's sets have. A policy names them by their digests.
+    /// The pool's reference values. A policy names the sets by their digests.
     #[serde(skip)]
     sets: Arc<ReferenceSets>,
 }
@@ -86,7 +86,7 @@ impl TryFrom<Raw> for ReferenceValues {
     }
 }
 
-/// Why values are none that a quote could be compared with.
+/// Reason why values cannot be compared with a quote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceValuesError {
     /// The PCRs cannot be quoted.
@@ -101,7 +101,7 @@ pub enum ReferenceValuesError {
     /// A check of events in a PCR that is not quoted.
     #[error("boot: {check} is about the events of PCR {pcr}, which is not named: list its accepted digests, or say {pcr} = \"not checked\"", pcr = .check.pcr())]
     NotQuoted { check: Check },
-    /// A check twice.
+    /// A check is listed twice.
     #[error("boot: {0} is named twice")]
     CheckRepeated(Check),
 }
@@ -109,25 +109,25 @@ pub enum ReferenceValuesError {
 /// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
 const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
 
-/// What a pool's file says about a PCR, or a range of them: a list of digests, or the words `"not checked"`.
+/// Rule in a pool's file for a PCR or a range of PCRs: a list of digests, or the words `"not checked"` or `"reference values"`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "expected a list of digests (hexadecimal), \"not checked\", or \"reference values\""
 )]
 pub enum PcrRule {
-    /// One of these.
+    /// A value from this list.
     Digests(Vec<HexDigest>),
-    /// Any value.
+    /// Any value is accepted.
     Word(NotChecked),
-    /// One that the pool's sets have.
+    /// A value that the pool's sets have.
     Sets(OfSets),
 }
 
 /// The words `"reference values"`.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum OfSets {
-    /// These words.
+    /// The words as `pool.toml` has them.
     #[serde(rename = "reference values")]
     ReferenceValues,
 }
@@ -135,21 +135,21 @@ pub enum OfSets {
 /// The words `"not checked"`.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum NotChecked {
-    /// These words.
+    /// The words as `pool.toml` has them.
     #[serde(rename = "not checked")]
     NotChecked,
 }
 
-/// Why a pool's file says nothing that a quote could be compared with.
+/// Reason why the rules in a pool's file cannot be compared with a quote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PcrRulesError {
-    /// A key that is no PCR.
+    /// A key is neither a PCR nor a range.
     #[error("{0:?} is no PCR and no range such as \"0-7\"")]
     Key(String),
     /// A list for several PCRs.
     #[error("{0:?}: a range cannot share one list of digests")]
     Range(String),
-    /// A PCR twice.
+    /// A PCR is listed twice.
     #[error("PCR {0} is named twice")]
     Repeated(u8),
     /// A PCR is left out.
@@ -198,7 +198,7 @@ impl ReferenceValues {
         self.pcrs.iter().map(|(pcr, accepted)| (pcr.to_string(), rule(accepted))).collect()
     }
 
-    /// The pool's sets.
+    /// Returns the pool's sets of reference values.
     pub(crate) fn sets(&self) -> &ReferenceSets {
         &self.sets
     }
@@ -249,7 +249,7 @@ impl ReferenceValues {
         Ok(self)
     }
 
-    /// What is asked of the events of a boot.
+    /// Returns the checks of the events of a boot.
     #[must_use]
     pub fn boot(&self) -> &[Check] {
         &self.boot
@@ -271,7 +271,7 @@ impl ReferenceValues {
         self.sets.listed(wanted, self.bank).next().is_some()
     }
 
-    /// What it has to find in the pool's sets, with words for it.
+    /// Returns the values that must be in the pool's sets, each with a description.
     fn wanted(&self) -> impl Iterator<Item = (Wanted, String)> {
         let pcrs = self.pcrs.iter().filter(|(_, accepted)| **accepted == Accepted::ReferenceValues);
         let pcrs = pcrs.map(|(pcr, _)| (Wanted::Pcr(*pcr), format!("PCR {pcr} ({})", self.bank)));
@@ -290,7 +290,7 @@ impl ReferenceValues {
         wanted.filter_map(|(wanted, words)| Some((ends(wanted)?, words))).min()
     }
 
-    /// Whether it looks for anything in the pool's sets.
+    /// Returns whether the rules look for anything in the pool's sets.
     #[must_use]
     pub fn wants_sets(&self) -> bool {
         self.boot.iter().any(|check| check.wanted().is_some()) || self.pcrs.values().any(|accepted| *accepted == Accepted::ReferenceValues)
@@ -311,13 +311,13 @@ impl ReferenceValues {
         self
     }
 
-    /// Whether they are accepted from a machine that boots only.
+    /// Returns whether evidence is only accepted while the machine boots.
     #[must_use]
     pub const fn is_only_while_booting(&self) -> bool {
         self.only_while_booting
     }
 
-    /// What is made of the event log.
+    /// Returns the rule for the event log.
     #[must_use]
     pub const fn event_log(&self) -> EventLogRule {
         self.event_log
@@ -328,20 +328,20 @@ impl ReferenceValues {
         self.bank
     }
 
-    /// What is accepted, for each PCR that is named. The door's is quoted besides, if these are [for a machine that
-    /// boots](ReferenceValues::is_only_while_booting).
+    /// Returns the accepted values of each PCR that is named. The boot-complete PCR is quoted as well, if evidence is only accepted [while
+    /// the machine boots](ReferenceValues::is_only_while_booting).
     #[must_use]
     pub const fn pcrs(&self) -> &BTreeMap<u8, Accepted> {
         &self.pcrs
     }
 
-    /// Whether no PCR is checked: the pool then knows which machine it is, and nothing about what it booted.
+    /// Returns whether no PCR is checked: the pool then knows the machine's identity, and nothing about its boot.
     #[must_use]
     pub fn checks_nothing(&self) -> bool {
         self.boot.is_empty() && self.pcrs.values().all(|accepted| *accepted == Accepted::NotChecked)
     }
 
-    /// What a challenge has to ask for.
+    /// Returns the PCRs that a challenge has to ask for.
     ///
     /// # Errors
     /// None that [`ReferenceValues::new`] would not have given already.

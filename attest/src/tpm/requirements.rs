@@ -1,4 +1,4 @@
-//! What reference values require, one after the other, and whether it holds.
+//! The requirements of reference values, one after the other, each with its result.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,22 @@ use crate::reference_sets::{NewValue, Value, Wanted};
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
 
-/// One thing that is required.
+/// A requirement on a quote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requirement {
-    /// That the PCRs are quoted that the values are about.
+    /// The PCRs of the reference values are quoted.
     Selection,
     Pcr(u8),
-    /// That the machine boots still.
+    /// The machine is still booting.
     OnlyWhileBooting,
     EventLog,
     Boot(Check),
 }
 
 impl Requirement {
-    /// Whether it is about what was booted, which a pool may observe. Without the PCRs that it speaks of there is nothing to observe; and whether the machine
-    /// boots still is about who asks: on a machine that has booted that is whoever is root there.
+    /// Returns whether the requirement is about the measured boot, which a pool may observe. Without the required PCRs there is nothing to
+    /// observe. The check that the machine is still booting is about the client: on a machine that has booted, that is any software with
+    /// root rights.
     #[must_use]
     pub const fn is_on_what_was_booted(self) -> bool {
         match self {
@@ -40,7 +41,7 @@ impl Requirement {
     }
 }
 
-/// What was quoted, whoever has vouched for it.
+/// The quoted values, regardless of the endorsement.
 #[derive(Debug, Clone, Copy)]
 pub struct Quoted<'q> {
     pub bank: HashAlg,
@@ -49,7 +50,7 @@ pub struct Quoted<'q> {
 }
 
 impl<'q> Quoted<'q> {
-    /// What was booted, if the event log leads to what was quoted.
+    /// Returns the measured boot, if the event log leads to the quoted values.
     #[must_use]
     pub fn boot(&self) -> Option<&'q MeasuredBoot> {
         self.event_log.and_then(|log| log.boot.as_deref())
@@ -83,7 +84,7 @@ impl ReferenceValues {
             .chain(boot)
     }
 
-    /// Whether what was quoted is accepted: the first requirement that it does not meet, and that refuses.
+    /// Checks that the quoted values are accepted: returns the first unmet requirement that refuses.
     pub(crate) fn appraise<E: From<TpmEvidenceError>>(
         &self,
         quoted: &Quoted<'_>,
@@ -105,7 +106,7 @@ impl ReferenceValues {
         self.requirements().map(one).collect()
     }
 
-    /// Whether a requirement is met.
+    /// Checks that a requirement is met.
     ///
     /// # Errors
     /// The refusal that it is.
@@ -147,7 +148,7 @@ impl ReferenceValues {
         }
     }
 
-    /// What was quoted, and booted, of what has to be among the pool's reference values, and is in none of its sets.
+    /// Returns the quoted or booted values that must be among the pool's reference values, and are in none of its sets.
     pub(crate) fn unlisted(&self, quoted: &Quoted<'_>) -> Vec<NewValue> {
         let of = |requirement| match requirement {
             Requirement::Pcr(index) if self.pcrs().get(&index) == Some(&Accepted::ReferenceValues) => {
@@ -184,7 +185,7 @@ impl ReferenceValues {
         })
     }
 
-    /// Whether a PCR's value is accepted; what is, if not.
+    /// Checks that a PCR's value is accepted; the error has the accepted values.
     pub(crate) fn accept_pcr(&self, index: u8, value: &HexDigest, now: UnixTime) -> Result<(), Withheld> {
         match self.pcrs().get(&index) {
             None | Some(Accepted::NotChecked) => Ok(()),
@@ -201,7 +202,7 @@ impl ReferenceValues {
         }
     }
 
-    /// What a requirement is, for people.
+    /// Describes a requirement, for people.
     #[must_use]
     pub fn words(&self, requirement: Requirement) -> String {
         let bank = self.bank();

@@ -1,4 +1,4 @@
-//! Why what a machine has booted is refused.
+//! Reasons why a measured boot is refused.
 
 use super::{Check, Excerpt, Known};
 use crate::advice::{Advice, advice};
@@ -21,9 +21,9 @@ pub enum BootRefusal {
     /// dbx lacks what it has to have.
     #[error("dbx has {found} hashes, and lacks some that it has to have")]
     Dbx {
-        /// How many hashes it has.
+        /// Number of hashes in dbx.
         found: usize,
-        /// How many it lacks, of which generation.
+        /// Number of missing hashes, with their generation.
         accepted: Withheld,
     },
     /// An event that is not accepted.
@@ -33,9 +33,9 @@ pub enum BootRefusal {
         /// Its place in the log, counted from 1 behind the header.
         event: usize,
         bank: HashAlg,
-        /// Hexadecimal.
+        /// Digest of the event, hexadecimal.
         digest: String,
-        /// What is known of it beside that.
+        /// Other knowledge about the event.
         said: Known,
         accepted: Withheld,
     },

@@ -1,4 +1,4 @@
-//! Whether a rule holds.
+//! Evaluation of the rules on a measured boot.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::values::{HexDigest, printable};
 /// Longest name that is taken from an event, in characters: each may have four bytes.
 pub(super) const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
-/// Whether `check` holds of what was booted, by the values that are accepted at `now`, seconds since 1970.
+/// Checks that `check` holds of a boot, by the values that are accepted at `now`, in seconds since 1970.
 pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now: u64) -> Result<(), BootRefusal> {
     let against = Against { check, boot, sets, now };
     match check {
@@ -23,7 +23,7 @@ pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now
     }
 }
 
-/// What was booted of what `check` is about, where each has a value that no generation has, whether it has lapsed or not.
+/// Returns the values of a boot that `check` is about and that no generation has, not even an expired one.
 pub(crate) fn unlisted(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets) -> Vec<NewValue> {
     let Some(wanted) = check.wanted() else { return Vec::new() };
     let is_listed = |value: &NewValue| sets.listed(wanted, boot.bank).any(|listed| listed.value == value.value());
@@ -69,7 +69,7 @@ struct Shown<'e> {
     said: Said<'e>,
 }
 
-/// What is known of it beside its digest.
+/// Knowledge about an event, apart from its digest.
 enum Said<'e> {
     Event(&'e BootEvent),
     Subject(Option<String>),
@@ -86,7 +86,7 @@ impl Shown<'_> {
         }
     }
 
-    /// What a message says of it.
+    /// Returns what a message says of the event.
     fn known(&self) -> Known {
         match (&self.said, self.section) {
             (Said::Event(event), _) => known(event),
@@ -99,7 +99,7 @@ impl Shown<'_> {
         }
     }
 
-    /// As a value that no generation has.
+    /// Returns the event as a value that no generation has.
     fn value_of(&self, wanted: Wanted) -> NewValue {
         let (name, proven) = match &self.said {
             Said::Event(event) => (said_name(event), event.is_content()),
@@ -188,7 +188,7 @@ impl<'b> Against<'b> {
         }
     }
 
-    /// Behind Secure Boot's variables alone: whoever boots without it can write whatever he likes there.
+    /// Returns the authorities, but only after Secure Boot is proven: without it, any software that boots can write anything there.
     fn authorities(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
         self.secure_boot()?;
         let authorities = self.of_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
@@ -297,7 +297,7 @@ impl<'b> Against<'b> {
     }
 }
 
-/// What there is to say of an event: its content, where the digest covers it; or what the log says, which is the node's own word.
+/// Returns the knowledge about an event: its content, if the digest covers it, or the log's claim, which is the node's own.
 fn known(event: &BootEvent) -> Known {
     let Some(text) = said_name(event) else { return Known::Nothing };
     let excerpt = Excerpt::of(&text);
@@ -316,7 +316,7 @@ pub(super) fn is_grub_environment(event: &BootEvent) -> bool {
     said_name.whole().is_some_and(|name| name.ends_with("/grubenv"))
 }
 
-/// The same, whoever's word it is.
+/// Returns the same text, regardless of whether the digest covers it.
 pub(super) fn said_name(event: &BootEvent) -> Option<String> {
     Some(match &event.meaning {
         Meaning::GrubText { text, .. } | Meaning::KernelCommandLine { text } | Meaning::Data { text: Some(text), .. } => text.to_string(),

@@ -7,8 +7,8 @@ use crate::values::printable;
 /// Longest text of an event that a message has in full, in characters: with what stands before it, as much as `attest-node` shows of an answer.
 pub(super) const WHOLE_LIMIT_CHARS: usize = 240;
 
-/// Length of the beginning of a longer text that is shown, in characters. The rest of [`WHOLE_LIMIT_CHARS`] is its end: what somebody has typed at a boot loader's
-/// menu stands there.
+/// Length of the beginning of a longer text that is shown, in characters. The rest of [`WHOLE_LIMIT_CHARS`] is its end, which has the text
+/// that a person typed at a boot loader's menu.
 const HEAD_CHARS: usize = 60;
 
 /// Length of the text that is shown before and behind the part that differs, in characters.
@@ -101,17 +101,17 @@ impl fmt::Display for Excerpt {
     }
 }
 
-/// What is known of an event beside its digest.
+/// Knowledge about an event, apart from its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     Nothing,
-    /// The digest covers it.
+    /// A text that the digest covers.
     Content(Excerpt),
-    /// The node's own word.
+    /// A text that is the node's own claim.
     NodesWord(Excerpt),
     /// The node's own word is that it is GRUB's environment block.
     GrubEnvironment(Excerpt),
-    /// Which section of a unified kernel image it is.
+    /// Name of a section of a unified kernel image.
     Section(&'static str),
     /// An image that was authorised by its own hash.
     OwnHash,

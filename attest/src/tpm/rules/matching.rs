@@ -1,4 +1,4 @@
-//! Which reference value something has, at a time.
+//! Lookup of the reference value that something has, at a time.
 
 use std::cmp::Reverse;
 
@@ -10,13 +10,14 @@ use crate::withheld::Withheld;
 /// Most values that a message names: the newest.
 const NAMED_LIMIT: usize = 3;
 
-/// Whether a value that is wanted fits, and is accepted at `now`, seconds since 1970.
+/// Returns whether a wanted value fits, and is accepted at `now`, in seconds since 1970.
 pub(crate) fn is_accepted(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> bool {
     let mut listed = sets.listed(wanted, bank);
     listed.any(|listed| listed.generation.is_accepted_at(now) && fits(&listed.value))
 }
 
-/// What is accepted in place of what does not fit, in words for the log: whether that was accepted once, and the newest that are.
+/// Describes for the log what is accepted instead of a value that does not fit: whether that value has expired, and the newest accepted
+/// ones.
 pub(crate) fn accepted_words(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> Withheld {
     Withheld::words(words(sets, wanted, bank, fits, now, None))
 }

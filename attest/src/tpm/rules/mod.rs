@@ -1,5 +1,5 @@
-//! Rules on what a machine has booted: each is about **all** events of a PCR, or about what a PCR has to begin with. So whoever extends something
-//! later, or has anything else loaded first, adds what is not accepted.
+//! Rules on a machine's boot: each is about **all** events of a PCR, or about what a PCR has to begin with. So software that extends
+//! something later, or that is loaded first, adds a value that is not accepted.
 //!
 //! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`], [`Place`] (what of a boot
 //! it is about).
@@ -23,36 +23,36 @@ pub use recorded::{Recording, UnknownEvent, could_hold, recorded};
 
 use crate::reference_sets::Wanted;
 
-/// What a pool asks of the events of a boot.
+/// A pool's check of the events of a boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
     /// The firmware verified what it booted.
     SecureBoot,
-    /// It did, and dbx has at least the hashes of one generation.
+    /// The firmware verified what it booted, and dbx has at least the hashes of one generation.
     Dbx,
-    /// It did, and whatever authorised an image is accepted; there is one.
+    /// The firmware verified what it booted, and every authority of an image is accepted; there is at least one.
     Authorities,
     /// Every image of PCR 4 is accepted; there is one.
     Images,
-    /// Every driver and option ROM of PCR 2 is.
+    /// Every driver and option ROM of PCR 2 is accepted.
     Drivers,
-    /// Every text that GRUB has measured into PCR 8 is; there is one.
+    /// Every text that GRUB has measured into PCR 8 is accepted; there is at least one.
     Grub,
-    /// Everything that was read into PCR 9 is; there is something.
+    /// Everything that was read into PCR 9 is accepted; there is at least one event.
     Files,
-    /// Every section of PCR 11 is; there is one.
+    /// Every section of PCR 11 is accepted; there is at least one.
     UkiSections,
-    /// Everything that a unified kernel image was given beside itself, PCR 12, is.
+    /// Everything that a unified kernel image was given from outside, PCR 12, is accepted.
     KernelConfig,
-    /// Every variable of shim's in PCR 14 is.
+    /// Every variable of shim's in PCR 14 is accepted.
     Mok,
-    /// The firmware's version is.
+    /// The firmware's version is accepted.
     FirmwareVersion,
 }
 
 impl Check {
-    /// All there are.
+    /// All checks that exist.
     pub const ALL: [Self; 11] = [
         Self::SecureBoot,
         Self::Dbx,
@@ -101,7 +101,7 @@ impl Check {
         })
     }
 
-    /// Whether there may be none of it, and so no value for it: then it is that nothing of the kind was measured.
+    /// Returns whether the check also holds if nothing of the kind was measured, so that it needs no reference value.
     #[must_use]
     pub const fn may_be_nothing(self) -> bool {
         matches!(self, Self::SecureBoot | Self::Drivers | Self::KernelConfig | Self::Mok)

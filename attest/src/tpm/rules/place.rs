@@ -1,16 +1,16 @@
-//! What of a boot a refusal is about, and what another boot had there: so that a machine's own past can be held beside it.
+//! The part of a boot that a refusal is about, and the same part of another boot, for comparison with the machine's own past.
 
 use super::known::Excerpt;
 use super::{BootRefusal, Check};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, Meaning, MeasuredBoot, NotProven};
 use crate::values::HexDigest;
 
-/// What of a boot a refusal is about.
+/// The part of a boot that a refusal is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A PCR, as a whole.
     Pcr(u8),
-    /// What a check has found and does not accept, as [`values`] gives it.
+    /// A value that a check does not accept, as [`values`] returns it.
     Value { check: Check, value: String },
 }
 
@@ -31,8 +31,8 @@ impl BootRefusal {
     }
 }
 
-/// What a check looks at, one by one: digests, hexadecimal, in the order of the log and each once; or the firmware's version. `None` if it looks at
-/// something else, or nothing is proven.
+/// Returns the values that a check looks at: digests, hexadecimal, in the order of the log and each once; or the firmware's version. `None`
+/// if it looks at something else, or nothing is proven.
 #[must_use]
 pub fn values(check: Check, boot: &MeasuredBoot) -> Option<Vec<String>> {
     let events = |events: Result<Vec<&BootEvent>, NotProven>| -> Result<Vec<String>, NotProven> {

@@ -27,13 +27,13 @@ pub struct UnknownEvent {
     /// Its place in the log.
     pub event: usize,
     pub digest: HexDigest,
-    /// In words; what no digest covers stands in quotation marks.
+    /// Description of the event; text that no digest covers is in quotation marks.
     pub summary: String,
 }
 
 impl Recording {
-    /// The values of a boot, with its PCRs `pcrs`. With `lists_unknown` its events of PCR 7 whose meaning is not known are values too, and facts of PCR 7 are
-    /// read beside them.
+    /// Records the values of a boot, with its PCRs `pcrs`. With `lists_unknown`, its events of PCR 7 with unknown meaning become values
+    /// too. Facts of PCR 7 are then read as if these were listed.
     #[must_use]
     pub fn of(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>, lists_unknown: bool) -> Self {
         let unknown = boot.unknown_pcr_7_events().unwrap_or_default();
@@ -152,7 +152,8 @@ fn values(
     }
 }
 
-/// Whether each check can hold of this boot at all: by its own values, as [`recorded`] gives them. Why not, where none could make it.
+/// Returns whether each check can hold of this boot at all, by its own values, as [`recorded`] returns them. The error is the reason why no
+/// values could make it hold.
 #[must_use]
 pub fn could_hold(boot: &MeasuredBoot, own: &Values) -> BTreeMap<Check, Result<(), BootRefusal>> {
     let sets = ReferenceSets::of_values(own.clone());

@@ -1,4 +1,4 @@
-//! What is asked, in words.
+//! Descriptions of checks for people.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ impl Check {
         }
     }
 
-    /// What it requires, for people.
+    /// Returns the requirement of the check, for people.
     #[must_use]
     pub const fn requirement(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Check {
         }
     }
 
-    /// What one of its events is.
+    /// Returns the type of the check's events, for people.
     pub(super) const fn event(self) -> &'static str {
         match self {
             Self::SecureBoot | Self::Dbx => "variable of Secure Boot",

@@ -7,8 +7,8 @@ use aws_lc_rs::signature::{self, UnparsedPublicKey};
 use super::error::TpmEvidenceError;
 use super::wire::{Attributes, Curve, Digest, HashAlg, KeyParameters, Public, Scheme, Signature, SymmetricCipher};
 
-/// Without any one of these, somebody else than the TPM could choose what the AK signs, or hold the AK (attack: a TPMS_ATTEST
-/// made in software and signed by an unrestricted key).
+/// Required attributes. Without any of these, software other than the TPM could choose what the AK signs, or hold the AK. The attack: a
+/// TPMS_ATTEST made in software and signed by an unrestricted key.
 const REQUIRED: u32 =
     Attributes::FIXED_TPM | Attributes::FIXED_PARENT | Attributes::SENSITIVE_DATA_ORIGIN | Attributes::RESTRICTED | Attributes::SIGN;
 /// Attributes that an AK may have. The node decides how use of its AK is authorised, and whether it has noDA. Without noDA a TPM in
@@ -58,13 +58,13 @@ impl fmt::Debug for Name {
 /// A hierarchy of a TPM (TPM 2.0 Part 2, "TPM_RH").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hierarchy {
-    /// Of the endorsement seed, which the maker has put in.
+    /// The hierarchy of the endorsement seed, which the manufacturer has put in.
     Endorsement,
-    /// Of the owner, who can clear it.
+    /// The hierarchy of the owner, who can clear it.
     Owner,
-    /// Of the firmware.
+    /// The hierarchy of the firmware.
     Platform,
-    /// Of nobody: gone at the next reset.
+    /// The null hierarchy: gone at the next reset.
     Null,
 }
 
@@ -135,7 +135,7 @@ impl AkPublic {
         })
     }
 
-    /// Whether it is the RSA key of this modulus and public exponent, big-endian.
+    /// Returns whether the AK is the RSA key with this modulus and public exponent, big-endian.
     #[must_use]
     pub fn is_rsa_key(&self, modulus: &[u8], exponent: &[u8]) -> bool {
         matches!(&self.key, KeyParameters::Rsa { modulus: own, .. } if own == modulus) && exponent == EXPONENT

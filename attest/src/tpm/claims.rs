@@ -14,17 +14,17 @@ use super::vtpm::VerifiedInstance;
 use super::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// What a TPM's evidence has proven.
+/// Proof from a TPM's evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TpmClaims {
     pub ek_digest: EkDigest,
-    /// Who vouched for it.
+    /// The endorsement of the EK.
     pub endorsed_by: EndorsedBy,
     /// The AK's Name, hexadecimal.
     pub ak_name: String,
-    /// The bank quoted.
+    /// The bank of the quoted PCRs.
     pub pcr_bank: HashAlg,
-    /// The PCRs quoted.
+    /// The quoted PCRs and their values.
     pub pcrs: BTreeMap<u8, HexDigest>,
     /// Milliseconds the TPM has been powered, over its life.
     pub clock_ms: u64,
@@ -32,10 +32,10 @@ pub struct TpmClaims {
     pub reset_count: u32,
     /// TPM Restarts and Resumes since the last Reset.
     pub restart_count: u32,
-    /// Whether no higher clock value can have been reported before.
+    /// Set if no higher clock value can have been reported earlier.
     pub clock_safe: bool,
     pub firmware_version: u64,
-    /// What replaying the event log has shown, if there was one.
+    /// Result of replaying the event log, if there was one.
     pub event_log: Option<EventLogClaims>,
 }
 
@@ -59,28 +59,28 @@ pub struct EventLogClaims {
     /// Those of them into which systemd has extended its separator after the log.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub os_separator_pcrs: Vec<u8>,
-    /// What systemd has extended into PCR 11 after the log.
+    /// Phases that systemd has extended into PCR 11 after the log.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub os_phases: Vec<Phase>,
-    /// Whether Secure Boot was on, where the log proves it.
+    /// State of Secure Boot, if the log proves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<bool>,
-    /// Why the log explains nothing. Whether that matters is the pool's to say.
+    /// Reason why the log explains nothing. The pool decides whether that matters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<EventLogProblem>,
-    /// What its events mean. A record has the log itself.
+    /// Meaning of the log's events. A record has the log itself.
     #[serde(skip)]
     pub boot: Option<Arc<MeasuredBoot>>,
-    /// What it says of the door's PCR, whatever it says of others.
+    /// The log's claim about the boot-complete PCR, regardless of other PCRs.
     #[serde(skip)]
     pub door: Option<Measured>,
 }
 
-/// Why an event log explains nothing.
+/// Reason why an event log explains nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventLogProblem {
     Malformed(EventLogError),
-    /// It does not lead to the quoted PCRs.
+    /// The log does not lead to the quoted PCRs.
     Mismatch(EventLogError),
 }
 
@@ -96,13 +96,13 @@ impl EventLogProblem {
 }
 
 impl Serialize for EventLogProblem {
-    /// Its code.
+    /// Serializes the code of the refusal.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.refusal().code())
     }
 }
 
-/// Who vouched for the EK.
+/// Endorsement that vouches for the EK.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndorsedBy {

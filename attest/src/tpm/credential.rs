@@ -22,13 +22,13 @@ pub const SECRET_BYTES: usize = 32;
 /// The encrypted credential, for TPM2_ActivateCredential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credential {
-    /// TPM2B_ID_OBJECT.
+    /// The protected secret, a `TPM2B_ID_OBJECT`.
     pub blob: IdObject,
-    /// TPM2B_ENCRYPTED_SECRET.
+    /// The encrypted seed, a `TPM2B_ENCRYPTED_SECRET`.
     pub encrypted_secret: EncryptedSecret,
 }
 
-/// The EK's key cannot encrypt: a point that is not on its curve, a modulus that is none.
+/// The EK's key cannot encrypt: its point is not on its curve, or its modulus is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the EK's public key is unusable")]
 pub struct UnusableKey;

@@ -1,5 +1,5 @@
-//! Whether a quote was made while the machine boots: whether the door's PCR ([`attest_wire::tpm::door`]) holds what the firmware has left in it, and nothing
-//! that was extended since.
+//! Check that a quote was made while the machine boots. The boot-complete PCR ([`attest_wire::tpm::door`]) must have the value that the
+//! firmware has left in it, without any later extension.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use super::event_log::EventLog;
 use super::wire::HashAlg;
 use crate::values::HexDigest;
 
-/// What a firmware's log says of the door's PCR: like the log, the node's own word until the quote has its value.
+/// The firmware log's claim about the boot-complete PCR: like the log, it is the node's own claim until the quote has its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
     /// The value that its events lead to.
     value: Vec<u8>,
-    /// How many there are.
+    /// Number of events in this PCR.
     events: usize,
-    /// Which event of the log is the one that closes the door, counted from 1. No firmware has one.
+    /// Position in the log of the event that completes the boot, counted from 1. No firmware has one.
     closing: Option<usize>,
 }
 
 impl Measured {
-    /// By a log; `None` if it says nothing of this bank.
+    /// Replays the PCR's events in a log; `None` if the log has no digests of this bank.
     pub(crate) fn by(log: &EventLog<'_>, bank: HashAlg) -> Option<Self> {
         let replayed = log.replay(bank, [DOOR_PCR]).ok()?;
         let word = bank.digest(&[CLOSING_WORD]);
@@ -37,7 +37,7 @@ impl Measured {
     }
 }
 
-/// Why a quote was not made while the machine boots.
+/// Reason why a quote was not made while the machine boots.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DoorError {
     /// Nothing is known of the PCR.
@@ -47,7 +47,7 @@ pub enum DoorError {
     #[error("PCR {DOOR_PCR} ({bank}) is {quoted}, as attest-node has left it when the boot was over")]
     Closed {
         bank: HashAlg,
-        /// The quoted value.
+        /// Quoted value of the PCR.
         quoted: HexDigest,
     },
     /// The log would have the end of the boot for a part of it.
@@ -62,16 +62,16 @@ pub enum DoorError {
     )]
     Extended {
         bank: HashAlg,
-        /// The quoted value.
+        /// Quoted value of the PCR.
         quoted: HexDigest,
-        /// What the log leads to, hexadecimal; zeros without one.
+        /// Value that the log leads to, hexadecimal; zeros without a log.
         expected: String,
         events: usize,
     },
 }
 
-/// That the door is open: the quoted value is exactly what the firmware's events lead to, but for systemd's separator; without a log that says something of
-/// it, zeros; and the end of a boot is none of these events.
+/// Checks that the boot is not complete: the quoted value is exactly what the firmware's events lead to, except for systemd's separator.
+/// Without a log of this PCR, the value must be zeros. The event that completes a boot must not be in the log.
 ///
 /// # Errors
 /// [`DoorError`].

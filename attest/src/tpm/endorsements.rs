@@ -12,18 +12,18 @@ use super::ek_certificate::{EkRoots, KnownChains, verify_unless_known};
 use super::error::TpmEvidenceError;
 use super::vtpm::{self, VtpmRoots};
 
-/// What the administrator trusts: roots of EK certificates, single EKs, and Google's CAs for the vTPMs of instances.
+/// The administrator's trust anchors for TPMs: roots of EK certificates, single EKs, and Google's CAs for the vTPMs of instances.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TpmEndorsements {
     pub(crate) roots: Arc<EkRoots>,
     pub(crate) allowed: BTreeSet<EkDigest>,
     pub(crate) vtpm_roots: Option<Arc<VtpmRoots>>,
-    /// What need not be verified again.
+    /// Cache of chains that need not be verified again.
     pub(crate) known: Option<Arc<dyn KnownChains>>,
 }
 
 impl TpmEndorsements {
-    /// Checks that somebody vouches for the EK: the allowlist, or else its certificate's chain.
+    /// Checks that the EK is endorsed: by the allowlist, or else by its certificate's chain.
     ///
     /// # Errors
     /// [`TpmEvidenceError::Wire`], [`TpmEvidenceError::EkTemplate`], [`TpmEvidenceError::EkUnknown`], [`TpmEvidenceError::EkCertificateUnread`], [`TpmEvidenceError::EkNotEndorsed`],
@@ -80,7 +80,7 @@ impl TpmEndorsements {
     }
 }
 
-/// An EK that somebody trusted vouches for.
+/// An EK with its endorsement.
 #[derive(Debug, Clone)]
 pub(crate) struct EndorsedEk {
     pub(crate) ek: EkPublic,

@@ -1,4 +1,4 @@
-//! Why a TPM's Evidence is refused: the fact, with both values where there are two.
+//! Reasons why a TPM's evidence is refused: the fact, with both values if there are two.
 
 use crate::advice::{Advice, advice};
 use crate::tpm::door::DoorError;
@@ -17,16 +17,16 @@ pub enum TpmEvidenceError {
     Wire {
         /// The structure, by its name in TPM 2.0 Part 2 and its role.
         structure: &'static str,
-        /// What is wrong with it.
+        /// The problem with the structure.
         error: WireError,
     },
     /// The EK's public area is not of a TCG EK template.
     #[error("the EK's {field} is {found}, the TCG EK template has {required}")]
     EkTemplate {
         field: &'static str,
-        /// What the area has.
+        /// Value in the public area.
         found: String,
-        /// What the template has.
+        /// Value in the template.
         required: &'static str,
     },
     /// Neither a certificate nor the allowlist vouches for the EK.
@@ -34,13 +34,13 @@ pub enum TpmEvidenceError {
     EkNotEndorsed {
         /// [`crate::EkDigest`], hexadecimal: what `attest-gateway ek add` takes.
         ek_digest: String,
-        /// What was looked for.
+        /// Reason why its certificate does not endorse it.
         reason: EkCertificateError,
     },
     /// The TPM presents no certificate, and the allowlist does not know the EK.
     #[error("EK {ek_digest} comes without a certificate and is not on the allowlist")]
     EkUnknown {
-        /// [`crate::EkDigest`], hexadecimal.
+        /// The digest of the EK ([`crate::EkDigest`]), hexadecimal.
         ek_digest: String,
     },
     /// The node could not read the certificate that its TPM has, and the allowlist does not know the EK.
@@ -64,9 +64,9 @@ pub enum TpmEvidenceError {
     #[error("the AK's {field} is {found}, required is {required}")]
     AkAttributes {
         field: &'static str,
-        /// What the area has.
+        /// Value in the public area.
         found: String,
-        /// What an AK must have.
+        /// Value that an AK must have.
         required: &'static str,
     },
     /// The AK's algorithm or key size is not one that is accepted.
@@ -85,9 +85,9 @@ pub enum TpmEvidenceError {
     /// The signature was made with another scheme than the AK's.
     #[error("the signature is {signature}, the AK's scheme is {ak}")]
     SignatureScheme {
-        /// The signature's scheme.
+        /// Scheme of the signature.
         signature: String,
-        /// The AK's scheme.
+        /// Scheme of the AK.
         ak: String,
     },
     /// The signature does not verify.
@@ -96,16 +96,16 @@ pub enum TpmEvidenceError {
     /// The quote was made for something else.
     #[error("extraData is {found}, none of {} server keys of this gateway gives that for this challenge", .keys)]
     ExtraData {
-        /// What was signed, hexadecimal.
+        /// The signed value, hexadecimal.
         found: String,
-        /// How many keys were tried.
+        /// Number of keys that were tried.
         keys: usize,
     },
     /// Other PCRs were signed than were asked for.
     #[error("the signed PCR selection is {signed}, asked for was {asked}")]
     Selection {
         signed: String,
-        /// What the challenge asked for.
+        /// Selection that the challenge asked for.
         asked: String,
     },
     /// The values presented are not the values signed.
@@ -113,7 +113,7 @@ pub enum TpmEvidenceError {
     PcrDigest {
         /// Digest over the presented values, hexadecimal.
         computed: String,
-        /// pcrDigest, hexadecimal.
+        /// The signed `pcrDigest`, hexadecimal.
         signed: String,
     },
     /// A value for a PCR that was not quoted.
@@ -122,7 +122,7 @@ pub enum TpmEvidenceError {
     /// A quoted PCR without its value.
     #[error("PCR {index} was quoted, but its value is missing")]
     PcrMissing { index: u8 },
-    /// A PCR value that is no digest of the bank.
+    /// A PCR's value does not have the length of the bank's digests.
     #[error("the value of PCR {index} has {found} bytes, a {bank} digest has {}", .bank.digest_bytes())]
     PcrLength {
         index: u8,
@@ -130,7 +130,7 @@ pub enum TpmEvidenceError {
         /// Length presented, in bytes.
         found: usize,
     },
-    /// There is no event log.
+    /// The node has sent no event log.
     #[error("no event log was sent")]
     EventLogMissing,
     /// The event log cannot be read.
@@ -152,15 +152,15 @@ pub enum TpmEvidenceError {
     /// The quote was not made while the machine boots.
     #[error("the machine does not boot: {0}")]
     BootIsOver(#[from] DoorError),
-    /// What was booted is not accepted.
+    /// The measured boot is not accepted.
     #[error(transparent)]
     Boot(#[from] BootRefusal),
     /// The quote covers other PCRs than the pool's reference values speak of.
     #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
     ReferenceSelection {
-        /// What was quoted.
+        /// The quoted PCRs and their bank.
         quoted: String,
-        /// What the pool wants.
+        /// The PCRs that the pool requires, and their bank.
         accepted: Withheld,
     },
     /// Google's certificate for the vTPM of an instance does not hold.
@@ -270,7 +270,7 @@ impl TpmEvidenceError {
         }
     }
 
-    /// What the pool accepts, if that is what the refusal is about.
+    /// Returns the values that the pool accepts, if the refusal is about them.
     pub(crate) const fn withheld(&self) -> Option<&Withheld> {
         match self {
             Self::PcrMismatch { accepted, .. } | Self::ReferenceSelection { accepted, .. } => Some(accepted),
@@ -280,7 +280,7 @@ impl TpmEvidenceError {
         }
     }
 
-    /// What of a boot it is about, if it is about one.
+    /// Returns the part of a boot that the refusal is about, if it is about one.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         match self {
@@ -290,7 +290,7 @@ impl TpmEvidenceError {
         }
     }
 
-    /// Whether nobody vouches for the EK, which otherwise is one.
+    /// Returns whether the EK is well-formed, but not endorsed.
     #[must_use]
     pub const fn is_not_endorsed(&self) -> bool {
         match self {

@@ -52,7 +52,7 @@ impl Verifier for Tpm {
         Ok(())
     }
 
-    /// An EK that nobody endorses, and an AK that could sign for others, never cost a credential.
+    /// Refuses early: an EK without endorsement, or an AK that could sign for others, never costs a credential.
     fn ask(offer: &TpmAttester, endorsements: Option<&TpmEndorsements>, values: &ReferenceValues, asking: &Asking<'_>) -> Asked<Self> {
         let ak = AkPublic::parse(offer.ak_public.as_ref())?;
         let nothing = || Refusal::NothingToHoldAgainst(Kind::Tpm);
@@ -65,7 +65,7 @@ impl Verifier for Tpm {
         })
     }
 
-    /// A TPM that nobody vouches for: a machine in a cloud may have one, and be accepted for what the cloud says.
+    /// Returns whether the TPM is not endorsed: a machine in a cloud may have such a TPM, and be accepted by the cloud's evidence.
     fn is_as_good_as_none(error: &TpmEvidenceError) -> bool {
         error.is_not_endorsed()
     }
@@ -159,7 +159,7 @@ impl Verifier for Tpm {
         })
     }
 
-    /// Which machine it is, its endorsement says.
+    /// Checks nothing: the endorsement identifies the machine.
     fn appraise(_: &TpmClaims, _: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
         Ok(())
     }

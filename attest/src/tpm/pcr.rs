@@ -9,8 +9,8 @@ use super::error::TpmEvidenceError;
 use super::wire::{Digest, HashAlg, SelectedBank};
 use crate::values::HexDigest;
 
-/// The highest PCR that only a reboot can reset (TCG PC Client Platform TPM Profile, PCR attributes: 16 and 23 are resettable by
-/// anybody, 17 to 22 by a dynamic launch). A value in any higher one proves nothing about the boot.
+/// The highest PCR that only a reboot can reset. Any software can reset 16 and 23, a dynamic launch 17 to 22 (TCG PC Client Platform TPM
+/// Profile, PCR attributes). A value in any higher one proves nothing about the boot.
 pub const PCR_LAST: u8 = 15;
 
 /// The PCRs of one bank that a quote has to cover: at least one, none of them resettable.
@@ -36,13 +36,13 @@ impl TryFrom<RawSelection> for PcrSelection {
     }
 }
 
-/// Why PCRs cannot be asked for.
+/// Reason why PCRs cannot be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    /// None is named.
+    /// The selection names no PCR.
     #[error("no PCR is named")]
     Empty,
-    /// One can be reset without a reboot.
+    /// A PCR can be reset without a reboot.
     #[error("PCR {0} can be reset without a reboot; use PCRs 0 to {PCR_LAST}")]
     Resettable(u8),
 }
@@ -66,14 +66,14 @@ impl PcrSelection {
         self.bank
     }
 
-    /// The PCRs, ascending.
+    /// Returns the PCRs in ascending order.
     #[must_use]
     pub const fn pcrs(&self) -> &BTreeSet<u8> {
         &self.pcrs
     }
 
-    /// Whether a signed selection is exactly this one: one bank, once, and the same PCRs. Anything else would let other registers
-    /// stand in for the ones asked for.
+    /// Returns whether a signed selection is exactly this one: one bank, once, and the same PCRs. Otherwise other registers could replace
+    /// the requested ones.
     #[must_use]
     pub fn is_exactly(&self, signed: &[SelectedBank]) -> bool {
         matches!(signed, [only] if only.bank == self.bank.id() && only.pcrs().eq(self.pcrs.iter().copied()))

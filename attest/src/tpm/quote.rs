@@ -1,4 +1,4 @@
-//! What the TPM signed, and that it is what was asked for.
+//! Verification of the TPM's signature, and that it covers what was asked for.
 
 use super::ak::AkPublic;
 use super::error::TpmEvidenceError;
@@ -6,17 +6,17 @@ use super::pcr::{PcrSelection, PcrValues, Signed};
 use super::wire::{ClockInfo, Quoted};
 use crate::nonce::SpkiSha256;
 
-/// What a quote has to be.
+/// Expected values of a quote.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
     /// The extraData for each key that the server may have shown ([`crate::nonce::qualifying_data`]).
     pub extra_data: &'a [(SpkiSha256, [u8; 32])],
-    /// The PCRs.
+    /// Selection of the PCRs that must be quoted.
     pub selection: &'a PcrSelection,
     pub pcrs: PcrValues<'a>,
 }
 
-/// What a verified quote says besides the PCRs.
+/// Content of a verified quote, apart from the PCRs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quote {
     /// The TPM's clock and counters.

@@ -4,7 +4,7 @@ use super::TpmAttester;
 use super::pcr::PcrSelection;
 use crate::values::HexDigest;
 
-/// What a TPM's answer is held against.
+/// Expected values of a TPM's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TpmSubject {

@@ -1,4 +1,4 @@
-//! What a TPM is asked for: a credential that only it can open, and PCRs.
+//! Request to a TPM: a credential that only it can open, and PCRs.
 
 use zeroize::Zeroizing;
 

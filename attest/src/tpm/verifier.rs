@@ -70,16 +70,16 @@ pub(crate) fn activated(subject: &TpmSubject, evidence: &TpmEvidence) -> Result<
     }
 }
 
-/// What a TPM answers with, whoever vouches for its AK.
+/// A TPM's answer, regardless of the endorsement of its AK.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShownQuote<'a> {
     /// TPMT_PUBLIC of the AK.
     pub(crate) ak_public: &'a [u8],
-    /// TPMS_ATTEST.
+    /// The quote, a `TPMS_ATTEST`.
     pub(crate) quoted: &'a [u8],
-    /// TPMT_SIGNATURE over it.
+    /// The signature over the quote, a `TPMT_SIGNATURE`.
     pub(crate) signature: &'a [u8],
-    /// The PCRs' values.
+    /// The presented values of the PCRs.
     pub(crate) pcrs: &'a BTreeMap<u8, HexDigest>,
 }
 

@@ -6,7 +6,7 @@ use super::{CERTIFICATE_LIMIT_BYTES, INTERMEDIATES_LIMIT};
 use crate::x509::names::issuer_of;
 use crate::x509::{Anchor, PathProblem};
 
-/// Why an EK certificate vouches for nothing.
+/// Reason why an EK certificate endorses nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EkCertificateError {
     /// More bytes than a TPM's NV index can hold.
@@ -28,10 +28,10 @@ pub enum EkCertificateError {
     /// Bytes follow the certificate that are no padding.
     #[error("byte {byte:#04x} follows it at offset {offset}; only padding by 0xff or by 0x00 may follow")]
     TrailingByte { offset: usize, byte: u8 },
-    /// It is no X.509 certificate of version 3 in DER.
+    /// The bytes are not an X.509 certificate of version 3 in DER.
     #[error("it cannot be read: {problem}")]
     Malformed { problem: String },
-    /// There is no root that it could lead to: none is configured, or the pool takes none.
+    /// The certificate cannot lead to any root: none is configured, or the pool accepts none.
     #[error("no root of TPM makers is configured here, or taken by the pool; its issuer is {issuer:?}")]
     NoRoots {
         /// The issuer that its text names. Not verified.
@@ -43,10 +43,10 @@ pub enum EkCertificateError {
         /// The issuer that its text names. Not verified.
         issuer: String,
     },
-    /// It, or a CA above it, is not valid yet.
+    /// The certificate, or a CA above it, is not valid yet.
     #[error("{certificate} is valid from {not_before}, it is now {now} (seconds since 1970)")]
     NotYetValid { certificate: String, not_before: u64, now: u64 },
-    /// It, or a CA above it, is not valid any more.
+    /// The certificate, or a CA above it, has expired.
     #[error("{certificate} was valid until {not_after}, it is now {now} (seconds since 1970)")]
     Expired { certificate: String, not_after: u64, now: u64 },
     /// A signature in its chain does not verify under the issuer's key.
@@ -55,13 +55,13 @@ pub enum EkCertificateError {
     /// A signature in its chain is made with an algorithm that is not accepted.
     #[error("a signature in its chain is of algorithm {found}; accepted are RSA PKCS#1 and ECDSA with SHA-256 or better")]
     SignatureAlgorithm {
-        /// Object identifier.
+        /// Object identifier of the algorithm.
         found: String,
     },
-    /// It was not issued for an EK.
+    /// The certificate was not issued for an EK.
     #[error("its extended key usage is {found}, an EK certificate has {}", super::EK_CERTIFICATE.oid)]
     ExtendedKeyUsage {
-        /// What it has: object identifiers, or what else.
+        /// Object identifiers of the extended key usage, or another description.
         found: String,
     },
     /// Its key may not be used to encrypt to the TPM: it is an AK's certificate.
@@ -70,7 +70,7 @@ pub enum EkCertificateError {
         /// The usages it has.
         found: String,
     },
-    /// It is a CA's certificate.
+    /// The certificate is that of a CA.
     #[error("it is the certificate of a CA, not of an EK")]
     IsCa,
     /// A certificate that is not a CA's has issued another one.
@@ -95,7 +95,7 @@ pub enum EkCertificateError {
     /// A critical extension that the verifier does not know, in it or in its chain.
     #[error("it, or a CA that the TPM sent with it, has a critical extension that the verifier does not know")]
     CriticalExtension,
-    /// The certified key is none of an EK template.
+    /// The certified key is not of an EK template.
     #[error("its key is {found}; accepted are RSA-2048, RSA-3072, RSA-4096, P-256 and P-384")]
     Key { found: String },
     /// Anything else that path validation refuses.
@@ -104,14 +104,14 @@ pub enum EkCertificateError {
 }
 
 impl EkCertificateError {
-    /// Whether nobody trusted has issued it, as far as names go; then nothing else that may be wrong is looked at. Everything else is a
-    /// certificate that does not hold.
+    /// Returns whether no trusted CA has issued the certificate, judged by names only; other problems are then not examined. Every other
+    /// error means that the certificate is invalid.
     #[must_use]
     pub const fn is_unknown_issuer(&self) -> bool {
         matches!(self, Self::UnknownIssuer { .. } | Self::NoRoots { .. })
     }
 
-    /// Whether the bytes do not even say who has issued it, so that nobody has.
+    /// Returns whether the bytes do not even name an issuer, so that no CA can have issued them.
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         matches!(
@@ -124,7 +124,7 @@ impl EkCertificateError {
         )
     }
 
-    /// Why the chain of `leaf` does not hold at `now`.
+    /// Converts the reason why the chain of `leaf` does not hold at `now`.
     pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
         let (ca, now) = (|anchor: &Anchor| format!("CA {:?}", anchor.subject()), now.as_secs());
         match problem {

@@ -1,9 +1,9 @@
 //! Chains of EK certificates that were found to hold, so that the same one need not be verified at the challenge and at the evidence.
 //!
-//! Nothing is believed that verifying it once more would not say. What a chain comes to depends on the bytes, on the roots and on the time; and on the time
-//! only by whether each certificate is valid. So it is the same for the same bytes, under the same roots, until one of all those certificates begins or
-//! ceases to be valid. Only [`KnownChain`] says that, and nobody else can make one: whoever keeps them may lose them, or give one for another, and is
-//! asked for nothing else.
+//! A known chain is only used if a new verification would give the same result. The result for a chain depends on the bytes, the roots and
+//! the time; and on the time only through the validity of each certificate. So it is the same for the same bytes, under the same roots,
+//! until one of all those certificates begins or ceases to be valid. Only [`KnownChain`] records that, and no other code can make one. So a
+//! cache may lose chains, or return a wrong one, without harm.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub trait KnownChains: fmt::Debug + Send + Sync {
     /// The one of this certificate and what was sent with it, by a digest of all.
     fn get(&self, of: &[u8; 32]) -> Option<Arc<KnownChain>>;
 
-    /// One that was found to hold.
+    /// Stores a chain that was verified.
     fn keep(&self, of: [u8; 32], chain: KnownChain);
 }
 
-/// What an EK certificate's chain comes to, under which roots, and for how long.
+/// Verified chain of an EK certificate, with its roots and its period of validity.
 #[derive(Debug, Clone)]
 pub struct KnownChain {
     of: [u8; 32],
@@ -34,7 +34,7 @@ pub struct KnownChain {
     verified: VerifiedEkCertificate,
 }
 
-/// As [`verify`], unless that is known.
+/// Like [`verify`], but returns the cached result of a chain that is known.
 pub(crate) fn verify_unless_known(
     certificate: &[u8],
     intermediates: &[&[u8]],
@@ -67,7 +67,7 @@ impl KnownChain {
     }
 }
 
-/// Of a certificate and what was sent with it, in this order.
+/// Returns the digest of a certificate and the certificates sent with it, in this order.
 fn digest(certificate: &[u8], intermediates: &[&[u8]]) -> [u8; 32] {
     let each = |bytes: &[u8]| sha256(&[bytes]);
     let digests: Vec<[u8; 32]> = [certificate].iter().chain(intermediates).map(|bytes| each(bytes)).collect();

@@ -7,9 +7,9 @@
 //! - a critical subjectAltName with nothing but a directoryName, an empty subject, and `99991231235959Z` for "never expires":
 //!   webpki takes all three as they are.
 //!
-//! What is tolerated on purpose: padding by 0xff or by 0x00 behind the certificate, which NV indices of a fixed size have; names
-//! whose SETs are not in DER's order (Nuvoton), since names are compared as bytes; and critical certificatePolicies in
-//! *configured* CAs (STMicroelectronics, Intel, Infineon), see [`EkRoots`].
+//! Some deviations are tolerated on purpose. Padding by 0xff or by 0x00 may follow the certificate, as in NV indices of a fixed size. Names
+//! may have SETs that are not in DER's order (Nuvoton), since names are compared as bytes. *Configured* CAs may have critical
+//! certificatePolicies (STMicroelectronics, Intel, Infineon), see [`EkRoots`].
 //!
 //! Not done here: revocation (nothing here does I/O; see `docs/evidence/tpm.md`), and fetching issuers by URL, which would let a
 //! node choose what the gateway connects to.
@@ -46,26 +46,26 @@ pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
 /// that was renewed under its name with another key.
 const SIGNATURES_LIMIT: usize = 8;
 
-/// What a certificate is for: an extended key usage of the TCG's.
+/// Purpose of a certificate: an extended key usage of the TCG.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TcgUsage {
-    /// For people.
+    /// The object identifier in dotted form, for people.
     pub(crate) oid: &'static str,
     /// The same, as the content of a DER object identifier.
     pub(crate) der: &'static [u8],
 }
 
-/// tcg-kp-EKCertificate.
+/// Usage of EK certificates, `tcg-kp-EKCertificate`.
 const EK_CERTIFICATE: TcgUsage = TcgUsage {
     oid: "2.23.133.8.1",
     der: &[0x67, 0x81, 0x05, 0x08, 0x01],
 };
-/// tcg-kp-AIKCertificate.
+/// Usage of AK certificates, `tcg-kp-AIKCertificate`.
 pub(crate) const AK_CERTIFICATE: TcgUsage = TcgUsage {
     oid: "2.23.133.8.3",
     der: &[0x67, 0x81, 0x05, 0x08, 0x03],
 };
-/// For EKs, where the certificate, or a CA's, says what it is for.
+/// Extended key usage for EKs: required of the certificate, or of a CA's, if it states one.
 pub(crate) const USAGE: KeyUsage = KeyUsage::required_if_present(EK_CERTIFICATE.der);
 /// tcg-at-tpmManufacturer, tcg-at-tpmModel, tcg-at-tpmVersion (EK Credential Profile, 3.1.2).
 const TPM_MANUFACTURER_OID: &str = "2.23.133.2.1";
@@ -89,7 +89,7 @@ static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[
     algorithms::ECDSA_P521_SHA512,
 ];
 
-/// What a manufacturer's CA has certified.
+/// Content of an EK certificate that a manufacturer's CA has signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedEkCertificate {
     key: EkKey,
@@ -101,12 +101,12 @@ pub struct VerifiedEkCertificate {
     root_sha256: [u8; 32],
 }
 
-/// What the manufacturer says about the TPM, as the certificate's subjectAltName has it.
+/// Manufacturer's description of the TPM in the certificate's subjectAltName.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TpmModel {
     /// tpmManufacturer: `id:` and the vendor ID in hexadecimal, such as `id:53544D20`.
     pub manufacturer: Option<String>,
-    /// tpmModel: free text.
+    /// Attribute `tpmModel`, as free text.
     pub model: Option<String>,
     /// tpmVersion: `id:` and the firmware version in hexadecimal.
     pub version: Option<String>,
@@ -118,7 +118,7 @@ impl VerifiedEkCertificate {
         &self.key
     }
 
-    /// The TPM's make.
+    /// Returns the manufacturer's description of the TPM.
     #[must_use]
     pub const fn tpm(&self) -> &TpmModel {
         &self.tpm
@@ -160,7 +160,7 @@ impl VerifiedEkCertificate {
 /// `intermediates` are certificates that the TPM sent along; they may complete a chain and are never trusted by themselves.
 ///
 /// # Errors
-/// [`EkCertificateError`]: [`EkCertificateError::is_unknown_issuer`] if nobody configured has issued it, else what is wrong.
+/// [`EkCertificateError`]: [`EkCertificateError::is_unknown_issuer`] if no configured CA has issued it, else the problem with it.
 pub fn verify(
     certificate: &[u8],
     intermediates: &[&[u8]],
@@ -252,7 +252,7 @@ fn verify_path_within<'a>(
     })
 }
 
-/// Of the certificates that a TPM sent, those that lead towards a root.
+/// Selects those of the certificates that a TPM sent that lead towards a root.
 fn lead_to_an_anchor<'s>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],

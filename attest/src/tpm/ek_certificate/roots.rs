@@ -20,11 +20,11 @@ use crate::x509::{Anchor, Anchors, Ca, CaKey, NoCa, Unusable, signatures};
 /// as anchors, and builds paths from a leaf and what the TPM sent along to any of them. Of roots, too, the validity and the path
 /// length are enforced, as OpenSSL and Go do and RFC 5280 (6.1.1 d) leaves open.
 ///
-/// Why not leave the configured intermediates to webpki: it refuses every critical extension that it does not evaluate, and the
-/// intermediates of STMicroelectronics and Intel have critical certificatePolicies. RFC 5280 (6.1) evaluates policies to no
-/// effect as long as the verifier asks for no particular one and no certificate of the path has policyConstraints,
-/// inhibitAnyPolicy or policyMappings. An intermediate that is of this form is taken, any other critical extension is not.
-/// Besides, a signature that is the same for every node is verified once.
+/// The configured intermediates are not left to webpki, because it refuses every critical extension that it does not evaluate. The
+/// intermediates of STMicroelectronics and Intel have critical certificatePolicies. RFC 5280 (6.1) evaluates policies to no effect under
+/// two conditions. The verifier asks for no particular policy, and no certificate of the path has policyConstraints, inhibitAnyPolicy or
+/// policyMappings. An intermediate of this form is accepted, any other critical extension is not. Besides, a signature that is the same for
+/// every node is verified once.
 #[derive(Debug, Clone, Default)]
 pub struct EkRoots {
     anchors: Anchors,
@@ -33,10 +33,10 @@ pub struct EkRoots {
 /// A certificate that cannot be used to endorse EKs.
 pub type EkRootsError = Unusable<CaProblem>;
 
-/// What is wrong with a CA certificate.
+/// Problem with a CA certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaProblem {
-    /// It is no certificate, or of a form that path validation does not take.
+    /// The bytes are not a certificate, or of a form that path validation does not accept.
     #[error("it cannot be read: {0}")]
     Malformed(String),
     /// Its basicConstraints do not make it a CA.
@@ -48,13 +48,13 @@ pub enum CaProblem {
     /// Its extended key usage does not let it issue the certificates that it is configured for.
     #[error("its extended key usage does not include {required}")]
     ExtendedKeyUsage {
-        /// What it would have to include.
+        /// The extended key usage that it must include.
         required: &'static str,
     },
     /// Its key is too weak, or of a kind that is not accepted.
     #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256, P-384 and P-521")]
     Key(String),
-    /// It is signed with SHA-1 or something else that is not accepted.
+    /// The certificate is signed with SHA-1 or another algorithm that is not accepted.
     #[error("it is signed with algorithm {0}, which is not accepted; endorse its TPMs by the allowlist")]
     SignatureAlgorithm(String),
     /// The algorithm of its signature is accepted, and the parameters are not.
@@ -100,14 +100,14 @@ impl EkRoots {
         all_of(Self::load(roots, intermediates))
     }
 
-    /// As [`EkRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
+    /// Like [`EkRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
     #[must_use]
     pub fn load(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> (Self, Vec<EkRootsError>) {
         Self::load_for(EK_CERTIFICATE, roots, intermediates)
     }
 
-    /// As [`EkRoots::load`], of CAs that issue certificates for `usage`. One that says what it issues has to say that; one that says nothing is
-    /// taken, because the administrator has chosen it.
+    /// Like [`EkRoots::load`], for CAs that issue certificates for `usage`. If a CA states what it issues, that must be `usage`. A CA that
+    /// states nothing is accepted, because the administrator has chosen it.
     pub(crate) fn load_for(
         usage: TcgUsage,
         roots: Vec<CertificateDer<'static>>,
@@ -146,21 +146,21 @@ impl EkRoots {
         }
     }
 
-    /// Whether no certificate can be trusted: only EKs on an allowlist are.
+    /// Returns whether no certificate can be trusted: then only EKs on an allowlist are.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.anchors.is_empty()
     }
 
-    /// Whether a CA certificate names itself as its issuer, as roots do. Says nothing about trust; `false` for what is no
+    /// Returns whether a CA certificate names itself as its issuer, as roots do. Says nothing about trust; `false` if the bytes are not a
     /// certificate.
     #[must_use]
     pub fn is_self_issued(certificate: &[u8]) -> bool {
         names(certificate).is_some_and(|(subject, issuer)| subject == issuer)
     }
 
-    /// Whose TPMs are endorsed: the organisations that the usable CAs name as their own, and how many CAs each of them has. A CA without one is
-    /// named whole. The roots of some makers are another's.
+    /// Returns the manufacturers whose TPMs are endorsed: the organisations that the usable CAs name as their own, each with its number of
+    /// CAs. A CA without an organisation is listed by its whole subject. The roots of some manufacturers belong to another one.
     #[must_use]
     pub fn makers(&self) -> BTreeMap<&str, usize> {
         let mut makers = BTreeMap::new();
@@ -284,7 +284,7 @@ fn unaccepted(signature: &[u8]) -> CaProblem {
     }
 }
 
-/// Subject and issuer of a certificate, to be compared; `None` for what is no certificate.
+/// Returns subject and issuer of a certificate, for comparison; `None` if the bytes are not a certificate.
 fn names(certificate: &[u8]) -> Option<(CanonicalName, CanonicalName)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let name = |name: &X509Name<'_>| CanonicalName::of(name.as_raw());

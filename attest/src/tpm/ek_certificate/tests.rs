@@ -1,4 +1,4 @@
-//! What a chain that a stranger sends may cost, counted in signatures. `attest/tests/ek_certificate.rs` has the rest.
+//! Tests of the cost of a chain from an unauthenticated client, counted in signatures. `attest/tests/ek_certificate.rs` has the rest.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 
 use super::*;
 
-/// 2027-01-15.
+/// Time of verification, 2027-01-15.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
 
 fn key() -> KeyPair {

@@ -1,4 +1,4 @@
-//! Why Google's certificate for a vTPM is refused.
+//! Reasons why Google's certificate for a vTPM is refused.
 
 use crate::advice::{Advice, advice};
 use crate::gcp::GcpError;
@@ -9,10 +9,10 @@ pub enum VtpmError {
     /// The vTPM's certificate does not hold.
     #[error("the vTPM's certificate is refused: {0}")]
     Certificate(EkCertificateError),
-    /// It is not an EK's.
+    /// The certificate is not that of an EK.
     #[error("the vTPM's certificate has {found}; an EK's has key usage keyEncipherment or keyAgreement, and not digitalSignature")]
     Usage { found: String },
-    /// It does not say which instance it is for.
+    /// The certificate does not name its instance.
     #[error("the vTPM's certificate has no extension {}", super::INSTANCE_OID)]
     ExtensionMissing,
     /// The extension cannot be read.
@@ -29,7 +29,7 @@ pub enum VtpmError {
         /// Digest of the TPM's, hexadecimal.
         presented: String,
     },
-    /// What it says of the instance is not of Google's form.
+    /// The certificate's description of the instance is not of Google's form.
     #[error(transparent)]
     Instance(#[from] GcpError),
 }

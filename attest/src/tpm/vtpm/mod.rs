@@ -8,7 +8,7 @@
 //!   [`crate::tpm::ek_certificate`] refuses it, for of other makers' CAs a certificate without an extended key usage says nothing.
 //!   Here the critical key usage has to be there, and the instance extension, which Google's EK/AK CAs alone put in.
 //!
-//! That holds for Google's CAs only: any other configured CA could put any instance into that extension. Hence [`VtpmRoots`].
+//! This is safe for Google's CAs only: any other configured CA could put any instance into that extension. Hence [`VtpmRoots`].
 
 mod error;
 
@@ -35,7 +35,7 @@ const INSTANCE_OID_DER: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0xd6, 0x79, 0x02
 /// Largest extension that is read, in bytes. Real ones have about 110.
 const EXTENSION_LIMIT_BYTES: usize = 1024;
 
-/// Google's CAs for vTPMs, and nobody else's: what they certify is believed about instances.
+/// Google's CAs for vTPMs, and no others: their certificates are trusted to name instances.
 #[derive(Debug, Clone)]
 pub struct VtpmRoots(EkRoots);
 
@@ -48,7 +48,7 @@ impl VtpmRoots {
         EkRoots::new(roots, intermediates).map(Self)
     }
 
-    /// As [`VtpmRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
+    /// Like [`VtpmRoots::new`], but leaves out what cannot be used, which is always safe, and says why.
     #[must_use]
     pub fn load(roots: Vec<CertificateDer<'static>>, intermediates: Vec<CertificateDer<'static>>) -> (Self, Vec<EkRootsError>) {
         let (roots, refused) = EkRoots::load(roots, intermediates);
@@ -69,7 +69,7 @@ pub struct VerifiedInstance {
     root_sha256: HexDigest,
 }
 
-/// What Google says about the vTPM's environment when the certificate was issued. Absent fields are zero and false.
+/// Google's statements about the vTPM's environment when the certificate was issued. Absent fields are zero and false.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SecurityProperties {
     pub security_version: u64,
@@ -336,7 +336,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Whether the first element's length is in the one form that DER allows. asn1-rs takes longer ones.
+/// Returns whether the first element's length is in the only form that DER allows. asn1-rs accepts longer ones.
 fn has_shortest_length(element: &[u8]) -> bool {
     match element.get(1..) {
         Some([0..=0x7f, ..]) => true,

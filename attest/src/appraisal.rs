@@ -48,7 +48,7 @@ pub enum FirstUse {
     #[default]
     #[serde(rename = "binds")]
     Binds,
-    /// Nothing. The word says what that is.
+    /// No meaning. The serialized form spells out the consequence.
     #[serde(rename = "any process on an instance may attest, at any time")]
     MeansNothing,
 }
@@ -67,7 +67,7 @@ members! {
     }
 }
 
-/// A policy that cannot be meant.
+/// A policy whose rules contradict each other, or have no effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No combination at all.
@@ -76,7 +76,7 @@ pub enum PolicyError {
     /// A combination is listed twice.
     #[error("{0} is accepted twice")]
     Repeated(Combination),
-    /// A kind is accepted, and nothing is said about what it has to say.
+    /// A kind is accepted, and the policy has no rules for it.
     #[error("{0} is accepted, so there must be a section [{section}]", section = .0.section())]
     NoRules(Kind),
     /// Rules for a kind that is not accepted.
@@ -212,7 +212,7 @@ impl AppraisalPolicy {
         self.first_use
     }
 
-    /// The same with sets of reference values, in which its rules look.
+    /// Returns the same policy with sets of reference values, in which its rules look.
     ///
     /// # Errors
     /// A rule has no value there, and the pool does not observe; or no rule looks there. A pool that observes may have none yet: they are recorded while it does.
@@ -295,7 +295,7 @@ impl AppraisalPolicy {
         self.observe && self.condition.as_ref().is_some_and(Condition::is_on_what_was_booted)
     }
 
-    /// The same, refusing what it would only record.
+    /// Returns the same policy, but refusing what it would only record.
     #[must_use]
     pub fn strict(&self) -> Self {
         Self {
@@ -304,7 +304,7 @@ impl AppraisalPolicy {
         }
     }
 
-    /// The same, refusing nothing for what was booted.
+    /// Returns the same policy, but refusing nothing because of the measured boot.
     #[must_use]
     pub fn observing(&self) -> Self {
         Self {
@@ -361,7 +361,7 @@ impl AttestationResult {
         &self.would_refuse
     }
 
-    /// By what the node was trusted, for a person.
+    /// Returns the reasons for which the node was trusted, for a person.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         self.claims.reasons(match self.would_refuse.is_empty() {

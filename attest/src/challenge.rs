@@ -1,4 +1,4 @@
-//! Challenges: what a node must answer, and everything the answer is held against.
+//! Challenges: the requests to a node, and the values that its answer is verified against.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl From<TpmSubject> for Subject {
 pub struct Issued {
     /// The challenge, which the gateway has to seal.
     pub challenge: Challenge,
-    /// To be sent in the clear.
+    /// The task, which is sent in the clear.
     pub task: Task,
 }
 
@@ -169,7 +169,7 @@ impl Challenge {
     /// Answers a request for a challenge. Refuses early whatever can be refused early: an EK without endorsement, or an AK that could sign
     /// for others, never costs a credential.
     ///
-    /// `gateway` is the gateway's own name, for evidence that names whom it is for.
+    /// `gateway` is the gateway's own name, for evidence that names its recipient.
     ///
     /// # Errors
     /// [`Reject`]: `malformed-request`, `evidence-not-accepted`, `tpm-malformed`, `algorithm-refused`, and the codes that begin with

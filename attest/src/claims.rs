@@ -141,7 +141,7 @@ impl Claims {
         self.claimant_sha256.as_ref()
     }
 
-    /// By what the node was trusted, for a person: what each kind has proven, and what became of the PCRs.
+    /// Returns the reasons for which the node was trusted, for a person: the proof of each kind, and the result for the PCRs.
     #[must_use]
     pub fn reasons(&self, pcrs: Pcrs) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -195,7 +195,7 @@ impl Claims {
 
     each_machine!(proof);
 
-    /// The name of the provisioning token that the gateway has taken.
+    /// Returns the name of the provisioning token that the gateway has accepted.
     #[must_use]
     pub fn token(&self) -> Option<&str> {
         self.proven.token.as_deref()

@@ -18,7 +18,7 @@ pub enum CombinationError {
     /// A kind is listed twice.
     #[error("{0} is named twice")]
     Repeated(Kind),
-    /// Nothing in it says who the node is.
+    /// No kind in the combination identifies the node.
     #[error("a combination needs at least one kind that says who the node is: any but \"token\"")]
     Nobody,
     /// A machine is in one cloud.

@@ -40,7 +40,7 @@ pub struct CloudEndorsements {
 held_against!(HeldAgainst);
 
 impl Endorsements {
-    /// Trust in whatever the roots vouch for, and in no EK by itself.
+    /// Trusts what the roots vouch for, and no single EK.
     #[must_use]
     pub const fn new(roots: Arc<EkRoots>) -> Self {
         Self {
@@ -68,14 +68,14 @@ impl Endorsements {
         endorsements
     }
 
-    /// The same; chains of EK certificates that are known to hold are not verified again.
+    /// Returns the same; known chains of EK certificates are not verified again.
     #[must_use]
     pub fn knowing(mut self, known: Arc<dyn KnownChains>) -> Self {
         self.tpm.known = Some(known);
         self
     }
 
-    /// The same, and trust in what the clouds sign.
+    /// Returns the same, and trusts what the clouds sign.
     #[must_use]
     pub fn with_clouds(mut self, clouds: CloudEndorsements) -> Self {
         self.clouds = clouds;

@@ -25,7 +25,7 @@ pub struct Submission<'a> {
     pub server_keys: &'a [SpkiSha256],
     /// Answer of AWS STS to the request that is part of the evidence.
     pub sts: Option<StsCall<'a>>,
-    /// The name of the provisioning token that is part of the evidence, if the gateway has taken it.
+    /// The name of the provisioning token that is part of the evidence, if the gateway has accepted it.
     pub token: Option<&'a str>,
     /// SHA-256 of the claimant that was part of the evidence, for a record that is verified again. A gateway has checked that claimant and
     /// not stored it. A client that shows evidence must show the claimant itself.
@@ -75,7 +75,7 @@ pub fn screen(submission: &Submission<'_>) -> Result<(), Reject> {
     Ok(())
 }
 
-/// Verifies Evidence: a pure function of its arguments, so that the same record gives the same answer years later.
+/// Verifies evidence: a pure function of its arguments, so that the same record has the same result years later.
 ///
 /// # Errors
 /// [`Reject`]: one variant for each thing that can be wrong.
@@ -111,7 +111,7 @@ pub fn verify(submission: &Submission<'_>, endorsements: &Endorsements, now: Uni
     })
 }
 
-/// Verifies each kind by itself; gives the server key, too, that the node saw.
+/// Verifies each kind by itself; also returns the server key that the node saw.
 fn each(submission: &Submission<'_>, endorsements: &Endorsements, now: UnixTime) -> Result<(Proven, Option<SpkiSha256>), Reject> {
     let Submission { challenge, evidence, .. } = *submission;
     let binding = challenge.binding(submission.server_keys);
@@ -170,7 +170,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Takes over what one more kind says.
+    /// Takes over the identities from the proof of another kind.
     fn is_that_of<K: Verifier>(&mut self, proof: &K::Proof) -> Result<(), Reject> {
         agree(&mut self.key, K::machine(proof))?;
         agree(&mut self.instance, K::instance(proof))

@@ -22,7 +22,7 @@ pub struct Inventory {
     machines: BTreeMap<String, Option<String>>,
 }
 
-/// A line that cannot be meant.
+/// A line that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryError {
     /// The line does not name a machine.
@@ -48,8 +48,8 @@ pub enum InventoryError {
 
 impl Inventory {
     /// Reads one machine for each line, as the attestation log has it: `aws:<account>/<instance>`, `aws-nitrotpm:<instance>`,
-    /// `gcp:<project>/<instance id>`, `azure:<subscription>/<vmId>`, or `tpm:<EkDigest>` for a machine that no cloud speaks of. After an
-    /// instance, `tpm:<EkDigest>` may say which TPM it has. Blank lines, and what follows a `#`, are for people.
+    /// `gcp:<project>/<instance id>`, or `azure:<subscription>/<vmId>`. A machine that is not in a cloud is `tpm:<EkDigest>`. After an
+    /// instance, `tpm:<EkDigest>` may name its TPM. Blank lines, and the text after a `#`, are for people.
     ///
     /// # Errors
     /// [`InventoryError`].
@@ -109,9 +109,9 @@ impl Inventory {
         self.machines.values().all(Option::is_none)
     }
 
-    /// Checks that the machine is one of these: the instance, if a cloud has said which one it is, or else the TPM. A TPM beside an
-    /// instance is the one that the inventory names, if it names one; it has to, where only the TPM's maker vouches for it: then
-    /// nothing else says that both are of one machine.
+    /// Checks that the machine is one of these: the instance, if a cloud has identified one, or else the TPM. A TPM shown with an instance
+    /// must be the one that the inventory names, if it names one. If only the TPM's manufacturer vouches for it, the inventory must name
+    /// one: nothing else proves that both belong to one machine.
     ///
     /// # Errors
     /// [`Reject::NotInInventory`] and [`Reject::InventoryTpm`].

@@ -1,4 +1,4 @@
-//! Appraisal for people: what the rules require of PCRs and of what was booted, one after the other.
+//! Appraisal for people: the requirements of the rules on PCRs and on the measured boot, one after the other.
 
 use rustls_pki_types::UnixTime;
 
@@ -10,7 +10,7 @@ use crate::reject::Reject;
 /// A requirement and its result for given claims.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// By which kind's rules.
+    /// The kind whose rules require it.
     pub kind: Kind,
     /// The requirement in words.
     pub requirement: String,

@@ -1,7 +1,7 @@
 //! Machine objects of a cluster (`machine.openshift.io`): which instance of a cloud each of them names, and which of them may join a pool.
 //!
-//! A cloud says which instance it is. That the cluster has made that instance, for which of its machine sets, and that it has not joined yet, the cluster
-//! says. What the cluster has said is an argument here and part of the record, so that the decision can be made again.
+//! A cloud identifies an instance. The cluster knows that it has made that instance, for which of its machine sets, and that it has not
+//! joined yet. The cluster's answer is an argument here and part of the record, so that the decision can be made again.
 //!
 //! Names of instances in Machine objects:
 //! - AWS: `aws:///<zone>/<instance id>` (`setProviderID` of openshift/machine-api-provider-aws, `pkg/actuators/machine`; the same of a Node in
@@ -127,7 +127,7 @@ impl MachineSets {
 pub struct NamedMachine {
     /// Selection of the pool's objects.
     pub of: MachineSets,
-    /// Those that name this instance.
+    /// The objects that name this instance.
     pub objects: Vec<MachineObject>,
     /// Another pool that would have this machine as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,7 +173,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// By what it is found: two that could be one instance have the same.
+    /// Returns the lookup key: two names that could be one instance have the same key.
     fn key(&self) -> String {
         match self {
             Self::Aws { instance, .. } => format!("aws/{instance}"),
@@ -196,13 +196,13 @@ pub fn key_of_provider_id(id: &str) -> Option<String> {
     Named::by_provider(id).map(|named| named.key())
 }
 
-/// The same for an instance of AWS of which only the id is known: as `spec.providerID` would name it.
+/// Returns the `spec.providerID` of an instance of AWS of which only the id is known.
 #[must_use]
 pub fn provider_id_of_aws(instance: &str) -> String {
     format!("aws:////{instance}")
 }
 
-/// By what an instance is found that has attested. None: no Machine object could name it.
+/// Returns the lookup key of an instance that has attested. `None`: no Machine object could name it.
 #[must_use]
 pub fn key_of_claims(claims: &Claims) -> Option<String> {
     Shown::of(claims).named.map(|named| named.key())
@@ -330,8 +330,8 @@ impl NamedMachine {
     }
 }
 
-/// Checks that a machine may join a pool: one that its inventory names, or a Machine object of the cluster, if the pool has either. Of one that the inventory
-/// names the cluster is not asked. Gives the object that it was let in by.
+/// Checks that a machine may join a pool: its inventory names it, or a Machine object of the cluster does, if the pool has either. The
+/// cluster is not asked about a machine that the inventory names. Returns the object that admitted the machine.
 ///
 /// # Errors
 /// [`Reject`].

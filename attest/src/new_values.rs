@@ -7,8 +7,8 @@ use crate::claims::Claims;
 use crate::kinds::{Rulebook, Verifier, each_machine};
 use crate::reference_sets::{Generation, NewValue, Origin, ReferenceSet, Time, Values};
 
-/// Most values that a machine may show beyond those that are known: an update of a boot loader and a kernel has some dozen. What differs in more is another
-/// machine.
+/// Maximum number of unknown values that a machine may show: an update of a boot loader and a kernel has some dozen. With more differences
+/// it is another machine.
 pub const NEW_VALUES_LIMIT: usize = 64;
 
 /// Name and author of the provisional generation that no administrator has created.

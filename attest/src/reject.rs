@@ -1,7 +1,7 @@
 //! Reasons why evidence is refused: the fact, with both values if there are two.
 //!
-//! Three readers: the node gets [`Reject::code`], the next step and [`Reject::told`], the log [`Reject::detail`], the audit record all
-//! of it beside the evidence itself. `docs/errors.md` lists the codes for people.
+//! There are three readers. The node gets [`Reject::code`], the next step and [`Reject::told`]; the log gets [`Reject::detail`]; the audit
+//! record gets all of it, with the evidence itself. `docs/errors.md` lists the codes for people.
 
 use std::collections::BTreeSet;
 
@@ -35,9 +35,9 @@ refusals! {
         /// The node can show nothing that the pool accepts.
         #[error("the node can show {}, which is not enough", combination::list(.offered))]
         KindsOffered {
-            /// What the node offers.
+            /// The kinds that the node offers.
             offered: BTreeSet<Kind>,
-            /// What the pool accepts.
+            /// The combinations that the pool accepts.
             accepted: Withheld,
         },
         /// The evidence is of other kinds than were asked for.
@@ -53,7 +53,7 @@ refusals! {
         KindsAccepted {
             /// The kinds that the evidence has.
             shown: BTreeSet<Kind>,
-            /// What the pool accepts.
+            /// The combinations that the pool accepts.
             accepted: Withheld,
         },
         /// There is nothing to verify or to compare evidence of this kind with.
@@ -64,9 +64,9 @@ refusals! {
         /// Evidence of different machines.
         #[error("the evidence is about different machines: {first} and {second}")]
         IdentitiesDiffer {
-            /// What one kind says.
+            /// Identity according to one kind.
             first: String,
-            /// What another kind says.
+            /// Identity according to another kind.
             second: String,
         },
         /// The evidence has no claimant for the instance.
@@ -78,22 +78,22 @@ refusals! {
         /// The pool's condition does not hold.
         #[error(transparent)]
         Condition(#[from] ConditionRefusal),
-        /// The provisioning token beside the evidence was not taken, or not looked up.
+        /// The provisioning token that the evidence needs was not accepted, or not looked up.
         #[error("the evidence needs a provisioning token beside it, and none was taken")]
         TokenMissing,
         /// The machine is not in the pool's inventory.
         #[error("{machine} is not in the pool's inventory")]
         NotInInventory {
-            /// Which machine it is.
+            /// Identity of the machine.
             machine: String,
         },
-        /// The TPM beside an instance is not the one that the pool's inventory names there.
+        /// The TPM shown with an instance is not the one that the pool's inventory names.
         #[error("{machine} shows the TPM {found}, which the pool's inventory does not name beside it")]
         InventoryTpm {
             machine: String,
             /// Its TPM: `tpm:<EkDigest>`, or `none`.
             found: String,
-            /// What the inventory names.
+            /// The TPM that the inventory names.
             accepted: Withheld,
         },
         /// More than one Machine object names the machine: one of them is wrong, and it is not known which.
@@ -158,7 +158,7 @@ impl From<NoToken> for Reject {
 }
 
 advice! {
-    /// The codes of a [`Reject`], without those of the clouds' rooms: see [`advices`].
+    /// The codes of a [`Reject`], without those of the clouds' modules: see [`advices`].
     pub MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
     pub CHALLENGE_EXPIRED = "challenge-expired", "The evidence came too late", "attest-node asks for a new challenge by itself; if this repeats, the TPM is very slow: raise the gateway's challenge lifetime.";
     EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node cannot show what the pool accepts", "Compare what the node can show with `accepts` in the pool's pool.toml: the gateway's log names both.";

@@ -1,4 +1,4 @@
-//! A provisioning token beside evidence. The gateway looks it up; nothing here verifies it.
+//! A provisioning token together with evidence. The gateway looks it up; nothing here verifies it.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs
 use crate::nonce::Binding;
 use crate::values::Nothing;
 
-/// No token was taken, or none was looked up.
+/// No token was accepted, or none was looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoToken;
 
@@ -23,7 +23,7 @@ impl EvidenceKind for Token {
 }
 
 impl Verifier for Token {
-    /// The name of the token, if the gateway has taken it.
+    /// The name of the token, if the gateway has accepted it.
     type HeldAgainst<'a> = Option<&'a str>;
 
     const RULES_MAY_GO_UNUSED: bool = true;

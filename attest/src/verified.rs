@@ -10,12 +10,12 @@ use serde::Serialize;
 pub struct Verified<T>(T);
 
 impl<T> Verified<T> {
-    /// For verifiers alone, and for what joins verified evidence with other such.
+    /// Wraps a value; only for verifiers, and for code that joins verified evidence.
     pub(crate) const fn new(verified: T) -> Self {
         Self(verified)
     }
 
-    /// For what joins verified evidence with other such.
+    /// Unwraps the value; only for code that joins verified evidence.
     pub(crate) fn into_inner(self) -> T {
         self.0
     }

@@ -14,7 +14,7 @@ pub struct Withheld {
 }
 
 impl Withheld {
-    /// One of these values.
+    /// Describes one of these values.
     pub fn one_of<T: fmt::Display>(values: &[T]) -> Self {
         Self::list(values, ", ")
     }
@@ -37,7 +37,7 @@ impl Withheld {
         }
     }
 
-    /// The same, and something more.
+    /// Returns the same description with an addition.
     #[must_use]
     pub(crate) fn and(&self, more: &str) -> Self {
         Self::words(format!("{}; {more}", self.words))

@@ -1,5 +1,5 @@
-//! The form of AWS's names: regions, accounts, instances, roles. A pool's rules say which of them are accepted.
-//! Texts from AWS and names in its certificates, fit for a log.
+//! The form of AWS's names: regions, accounts, instances, roles. A pool's rules decide which of them are accepted. Also texts from AWS and
+//! names in its certificates, fit for a log.
 
 use x509_parser::x509::X509Name;
 

@@ -47,8 +47,8 @@ impl BootMention {
     }
 }
 
-/// Gives `seen`, which are the claims as a record has them, the parts that are mentioned. What is not proven is not there, and said: that an expression cannot
-/// be evaluated without it is the expression's.
+/// Adds the mentioned parts to `seen`, which are the claims as a record has them. A part that is not proven is left out, and reported. The
+/// expression decides whether it can be evaluated without that part.
 ///
 /// # Errors
 /// A part that is larger than a condition is given: who boots could have it left out otherwise. A boot that is not asked by its parts.

@@ -1,4 +1,4 @@
-//! The library `cel`: parsed, held against what conditions may have, evaluated.
+//! The library `cel`: parsing, a check of what conditions may have, and evaluation.
 //!
 //! The library has two parsers; this uses the hand-written one: the generated one recurses some 100 KiB of stack for each bracket.
 
@@ -324,7 +324,7 @@ impl Mentions {
     }
 }
 
-/// Whether this is `'boot'`.
+/// Returns whether the node is the literal `'boot'`.
 fn says_boot(node: &IdedExpr) -> bool {
     matches!(&node.expr, Expr::Literal(LiteralValue::String(text)) if text.inner() == BOOT)
 }

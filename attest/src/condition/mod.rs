@@ -1,8 +1,9 @@
 //! A pool's condition: one expression of the Common Expression Language (CEL) over the claims, for what no typed rule says.
 //!
-//! The expression is the administrator's, the claims are a stranger's. So what an expression can cost is known before there are claims: it has few
-//! functions, none of which makes a value larger than it was; it is read by `source` and by the parser only as far as these are bounded; and `cel`
-//! counts the steps that it takes over the longest lists that claims may have. Whatever goes wrong, the condition does not hold.
+//! The administrator writes the expression, but an unauthenticated client sends the claims. So the cost of an expression is bounded before
+//! there are claims. It has few functions, none of which makes a value larger than it was. `source` and the parser read it only within
+//! their limits, and `cel` counts the steps for the longest lists that claims may have. If anything goes wrong, the condition does not
+//! hold.
 
 mod booted;
 mod cel;
@@ -49,16 +50,16 @@ pub enum ConditionError {
     /// The expression uses something that conditions do not have.
     #[error("the condition uses {0}, which conditions do not have; docs/policy.md says what they have")]
     NotAllowed(String),
-    /// It speaks of what there is not.
+    /// The expression names an unknown variable.
     #[error("the condition speaks of {0:?}; there is `claims`, and what all(), exists() and exists_one() name")]
     NoSuchName(String),
-    /// It is nested too deep.
+    /// The expression is nested too deep.
     #[error("the condition is nested more than {DEPTH_LIMIT} deep")]
     TooDeep,
-    /// It has too many parts.
+    /// The expression has too many parts.
     #[error("the condition has more than {NODES_LIMIT} parts")]
     TooManyParts,
-    /// It could take too long.
+    /// The expression could take too many steps.
     #[error("the condition could take {found} steps, with lists of {LIST_LIMIT} elements; at most {STEPS_LIMIT} are taken")]
     TooManySteps { found: usize },
 }
@@ -72,7 +73,7 @@ pub enum ConditionRefusal {
         /// The condition's text, for the log and the record.
         accepted: Withheld,
     },
-    /// It is neither true nor false of these claims.
+    /// The condition is neither true nor false of these claims.
     #[error("the pool's condition says nothing of this machine")]
     Undecided {
         /// The reason, and the condition: it belongs to the pool, as does what it mentions.

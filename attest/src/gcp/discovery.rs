@@ -12,7 +12,7 @@ pub const DISCOVERY_URL: &str = "https://accounts.google.com/.well-known/openid-
 /// Largest discovery document that is read, in bytes. Google's has about 1.3 KiB.
 pub const DISCOVERY_LIMIT_BYTES: usize = 64 * 1024;
 
-/// Hosts from which keys are taken. Not every host of Google's will do: on `storage.googleapis.com` any customer publishes.
+/// Hosts from which keys are accepted. Other hosts of Google are not safe: on `storage.googleapis.com` any customer publishes.
 const KEY_HOSTS: [&str; 3] = ["www.googleapis.com", "oauth2.googleapis.com", "accounts.google.com"];
 
 /// Path of the keys of service accounts, on the same hosts: the holder of such a key could sign for any instance.
@@ -29,7 +29,7 @@ pub enum DiscoveryError {
     /// The document is that of another issuer.
     #[error("the discovery document is that of {found:?}, not of {ISSUER:?}")]
     Issuer { found: String },
-    /// The keys are where keys of identity tokens are not taken from.
+    /// The URL of the keys is not one that keys of identity tokens are accepted from.
     #[error("the discovery document says that the keys are at {found:?}; they are taken by https from {}", KEY_HOSTS.join(", "))]
     KeysUrl {
         /// URL of the keys in the document.

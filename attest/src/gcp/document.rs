@@ -9,14 +9,14 @@ pub struct Identity {
     pub instance: Instance,
     /// Creation time of the instance, in seconds since 1970.
     pub created: u64,
-    /// `instance_confidentiality`: 1 for a Confidential VM, in Google's own words; `None` where it does not say.
+    /// `instance_confidentiality`: 1 for a Confidential VM, as Google documents it; `None` if the token does not have it.
     pub confidentiality: Option<u64>,
     /// Codes of the licences of the images that the instance's disks were made of.
     pub licenses: Vec<String>,
     pub service_account: ServiceAccount,
     /// Time of Google's signature, in seconds since 1970.
     pub issued: u64,
-    /// Until when it is valid, in seconds since 1970.
+    /// End of the token's validity, in seconds since 1970.
     pub expires: u64,
     /// The key it was signed with.
     pub key_id: String,

@@ -25,10 +25,10 @@ pub enum GcpError {
     /// Its header chooses a key, or another way to read it.
     #[error("the identity token's header has {field:?}; keys are Google's, and chosen by \"kid\" only")]
     HeaderField { field: &'static str },
-    /// It does not say by which key it is signed.
+    /// The token does not name the key that it is signed with.
     #[error("the identity token's header names no key (\"kid\")")]
     KeyIdMissing,
-    /// None of Google's keys has its key id. They may have changed since they were fetched.
+    /// No key of Google has the token's key id. The keys may have changed since they were fetched.
     #[error("the identity token is signed with key {kid:?}, which is none of Google's known keys")]
     KeyUnknown {
         /// Key id named in the header.
@@ -61,21 +61,21 @@ pub enum GcpError {
         expires: u64,
         now: u64,
     },
-    /// It was signed too long ago.
+    /// The token was signed too long ago.
     #[error("the identity token is from {issued}, it is now {now} (seconds since 1970); at most {AGE_LIMIT_SECONDS} s are accepted")]
     TooOld {
         /// Value of the claim `iat`.
         issued: u64,
         now: u64,
     },
-    /// It is from the future.
+    /// The token is from the future.
     #[error("the identity token is from {issued}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_SECONDS} s")]
     IssuedInFuture {
         /// Value of the claim `iat`.
         issued: u64,
         now: u64,
     },
-    /// It is valid for longer than Google's are, or for no time.
+    /// The token is valid for longer than Google's are, or for no time.
     #[error(
         "the identity token is valid from {issued} to {expires} (seconds since 1970); Google's are valid for {LIFETIME_LIMIT_SECONDS} s"
     )]
@@ -91,14 +91,14 @@ pub enum GcpError {
     /// A claim is missing.
     #[error("the identity token has no claim {claim:?}")]
     ClaimMissing { claim: &'static str },
-    /// A value that Google does not give.
+    /// A value is not of Google's form.
     #[error("{field} is {found:?}, which is not of Google's form")]
     ClaimForm {
         /// The claim, or the field of the certificate's extension.
         field: &'static str,
         found: String,
     },
-    /// The instance is younger than what is said about it.
+    /// The instance is younger than its token.
     #[error("the instance was created at {created}, its identity token is from {issued} (seconds since 1970)")]
     CreatedAfterIssue {
         /// Value of the claim `instance_creation_timestamp`.
@@ -148,7 +148,7 @@ pub enum GcpError {
         found: String,
         accepted: Withheld,
     },
-    /// None of the licences.
+    /// The instance has none of the required licences.
     #[error("the instance's licences are {found}")]
     LicenseRefused {
         /// Licence codes of the instance.

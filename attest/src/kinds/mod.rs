@@ -1,6 +1,6 @@
-//! Kinds of evidence: what each of them says of itself in its own room ([`EvidenceKind`]), by the list of them ([`attest_wire::kinds`]).
+//! Kinds of evidence: what each of them implements in its own module ([`EvidenceKind`]), by the list of them ([`attest_wire::kinds`]).
 //!
-//! Nothing else names all kinds: these macros only fan out, to generic functions and to the rooms.
+//! Nothing else names all kinds: these macros only fan out, to generic functions and to the modules of the kinds.
 
 mod room;
 
@@ -50,7 +50,7 @@ macro_rules! arms {
 }
 pub(crate) use arms;
 
-/// `held_against!(Structure)`: what evidence of each kind is held against, borrowed for `'a`.
+/// `held_against!(Structure)`: the verification input for each kind of evidence, borrowed for `'a`.
 macro_rules! held_against {
     ($name:ident) => {
         attest_wire::with_kinds! { [$crate::kinds::borrowed] { $name } }

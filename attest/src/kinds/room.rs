@@ -15,7 +15,7 @@ use crate::observation::Observation;
 use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::values::Blob;
 
-/// A kind of evidence, by the types that it has in what is about all kinds, beside those of its messages.
+/// A kind of evidence, by its types in the structures for all kinds, in addition to those of its messages.
 pub trait EvidenceKind: Messages {
     /// Expected values of the answer: its member of the sealed [`crate::Subject`].
     type Subject;
@@ -31,7 +31,7 @@ pub trait EvidenceKind: Messages {
 pub(crate) struct IdentityForm {
     /// The part before the colon.
     pub(crate) prefix: &'static str,
-    /// The whole, for people.
+    /// The whole form, for people.
     pub(crate) form: &'static str,
     /// Returns whether a text fits after the colon, in the module's own spelling.
     pub(crate) fits: fn(&str) -> bool,
@@ -94,7 +94,7 @@ pub(crate) trait Verifier: EvidenceKind {
 
     /// Every code that it can be refused with.
     const ADVICE: &'static [&'static [Advice]];
-    /// The identities that it gives machines.
+    /// Forms of the identities that this kind assigns to machines.
     const IDENTITIES: &'static [IdentityForm];
 
     /// Members of its proof, as records have them, that belong to the measured boot. Records do not have `boot`: only a condition gets it.
@@ -146,8 +146,8 @@ pub(crate) trait Verifier: EvidenceKind {
     /// The stable identity of the instance of a cloud that it is about.
     fn instance(proof: &Self::Proof) -> Option<String>;
 
-    /// By what the node was trusted, for a person; `pcrs` is what became of its PCRs. Auditors compare it with that of older records, so it says only what
-    /// follows from the proof, and from that.
+    /// Returns the reason for which the node was trusted, for a person; `pcrs` is the result for its PCRs. Auditors compare the text with
+    /// that of older records, so it depends only on the proof and on that result.
     fn reason(proof: &Self::Proof, pcrs: Pcrs) -> String;
 
     /// Returns the counters of the TPM that has signed, if the evidence has them.
@@ -175,7 +175,7 @@ pub(crate) trait Verifier: EvidenceKind {
         false
     }
 
-    /// Gives the rules the pool's sets.
+    /// Sets the pool's sets of reference values in the rules.
     fn use_reference_sets(_: &mut Self::Rules, _: &Arc<ReferenceSets>) {}
 
     /// Returns the rules for which the pool's sets have no value, in words.
@@ -215,7 +215,7 @@ pub(crate) trait Verifier: EvidenceKind {
 /// Relation of a kind to the kinds shown together with it. Its bounds name those that it looks at: [`Proofs`] and [`Rulebook`] of those
 /// kinds.
 pub(crate) trait Beside<P, R>: Verifier {
-    /// Checks that it is about the same machine as the others, beyond its identity, and takes over what they say of it.
+    /// Checks that it is about the same machine as the others, beyond its identity, and adopts their claims about it.
     fn join(proof: Self::Proof, _proofs: &P) -> Result<Self::Proof, Refusal<Self::Error>> {
         Ok(proof)
     }
@@ -248,7 +248,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) now: UnixTime,
 }
 
-/// Why a kind refuses.
+/// Refusal by a kind of evidence.
 #[derive(Debug)]
 pub(crate) enum Refusal<E> {
     /// A reason of its own.

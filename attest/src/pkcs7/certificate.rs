@@ -26,7 +26,7 @@ pub struct SigningCertificate {
     sha256: [u8; 32],
     /// RSAPublicKey (RFC 8017, A.1.1).
     key: Vec<u8>,
-    /// The same, ready for SHA-256, which both clouds use: for a certificate that verifies many messages.
+    /// The same key, prepared for SHA-256, which both clouds use: for a certificate that verifies many messages.
     key_for_sha256: ParsedPublicKey,
     /// Issuer, serial number and subject key identifier as they are in the certificate.
     issuer: Vec<u8>,

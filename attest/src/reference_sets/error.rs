@@ -25,7 +25,7 @@ pub enum ReferenceSetError {
         /// Most bytes that it may have.
         limit: usize,
     },
-    /// A generation that lapses before it is there.
+    /// A generation expires before it was added.
     #[error("generation {generation:?} expires before it was added")]
     Expires { generation: String },
     /// A generation without a value.

@@ -9,12 +9,12 @@ use super::{NAME_LIMIT_BYTES, ReferenceSetError, Time, VALUE_NAME_LIMIT_BYTES};
 pub struct Generation {
     /// Name for people, such as `grubx64 2.06-98`. It is unique in a set.
     pub name: String,
-    /// Since when it is there.
+    /// Time of the generation's addition.
     pub added: Time,
     /// Author of the generation.
     pub by: String,
     pub from: Origin,
-    /// Until when it is accepted: from then on it has lapsed.
+    /// Expiry of the generation: from then on it is not accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
     pub values: Values,

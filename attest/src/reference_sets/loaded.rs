@@ -93,7 +93,7 @@ impl ReferenceSets {
         Self(vec![(HexDigest::from([0; 32]), Arc::new(set))])
     }
 
-    /// These, and one more set, which is in no file.
+    /// Returns these sets, and another one, which is in no file.
     pub(crate) fn and(&self, set: ReferenceSet) -> Self {
         let mut sets = self.0.clone();
         sets.push((HexDigest::from([0; 32]), Arc::new(set)));
@@ -109,12 +109,12 @@ impl ReferenceSets {
         self.0.iter().flat_map(|(_, set)| &set.generations)
     }
 
-    /// Every value that is wanted, of this bank, whether it has lapsed or not.
+    /// Returns every value of a category, in this bank, including expired ones.
     pub fn listed(&self, wanted: Wanted, bank: HashAlg) -> impl Iterator<Item = Listed<'_>> {
         self.generations().flat_map(move |generation| of(generation, wanted, bank))
     }
 
-    /// The hashes that each generation wants to have in dbx; none of those that do not speak of it.
+    /// Returns the hashes that each generation requires in dbx; generations without any are left out.
     pub fn dbx(&self) -> impl Iterator<Item = (&Generation, &[HexDigest])> {
         let of = |generation: &'_ Generation| !generation.values.dbx.is_empty();
         let having = self.generations().filter(move |generation| of(generation));

@@ -27,7 +27,7 @@ pub use values::{Digests, EventValue, PcrValue, SectionValue, Values};
 /// Largest file of a set, in bytes.
 pub const SET_LIMIT_BYTES: usize = 1024 * 1024;
 
-/// Most generations of a set. One that has lapsed long ago can be removed.
+/// Maximum number of generations in a set. One that expired long ago can be removed.
 pub const GENERATIONS_LIMIT: usize = 64;
 
 /// Most values of a generation, all lists together: some hundred drivers of a boot loader and commands of its, some hundred hashes of a dbx.

@@ -12,11 +12,12 @@ use crate::values::HexDigest;
 /// Length of a digest in a line for people, in characters: enough to find it again.
 const SHORT_DIGEST_CHARS: usize = 16;
 
-/// A value that an administrator may accept. Two with the same [`NewValue::key`] are the same, whatever each machine calls it.
+/// A value that an administrator may accept. Two with the same [`NewValue::key`] are the same, regardless of the names that machines give
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewValue {
-    /// Among which values it would stand.
+    /// The category of the value in a set.
     pub wanted: Wanted,
     pub is: Is,
     /// Name of the value, if it has one.

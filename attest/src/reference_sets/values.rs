@@ -29,7 +29,7 @@ pub struct Values {
     /// Signers of the boot chain, by the SHA-256 of their DER: PCR 7. An image that is authorised by its own hash has that hash.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<EventValue>,
-    /// Events of PCR 7 whose meaning is not known, and beside which Secure Boot is proven nevertheless.
+    /// Events of PCR 7 whose meaning is not known, and that do not prevent the proof of Secure Boot.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pcr_7_events: Vec<EventValue>,
     /// SHA-256 of images that have to be in dbx: PCR 7.
@@ -109,7 +109,7 @@ impl Values {
         ]
     }
 
-    /// The same with their names.
+    /// Returns the same lists with their names.
     pub(super) fn named_lists(&self) -> impl Iterator<Item = (&'static str, &[EventValue])> {
         LISTS.into_iter().zip(self.lists())
     }

@@ -56,7 +56,7 @@ pub struct EventLogClaims {
     pub events: usize,
     /// PCRs whose quoted value the log explains: only events in these can be trusted.
     pub explained_pcrs: Vec<u8>,
-    /// Those of them into which systemd has extended its separator after the log.
+    /// Explained PCRs into which systemd has extended its separator after the log.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub os_separator_pcrs: Vec<u8>,
     /// Phases that systemd has extended into PCR 11 after the log.

@@ -40,7 +40,7 @@ impl Measured {
 /// Reason why a quote was not made while the machine boots.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DoorError {
-    /// Nothing is known of the PCR.
+    /// The boot-complete PCR was not quoted.
     #[error("PCR {DOOR_PCR}, by which one can tell that the machine boots, was not quoted")]
     NotQuoted,
     /// `attest-node` has ended the boot.

@@ -155,7 +155,7 @@ pub enum TpmEvidenceError {
     /// The measured boot is not accepted.
     #[error(transparent)]
     Boot(#[from] BootRefusal),
-    /// The quote covers other PCRs than the pool's reference values speak of.
+    /// The quote covers other PCRs than the pool's reference values.
     #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
     ReferenceSelection {
         /// The quoted PCRs and their bank.

@@ -106,7 +106,7 @@ pub enum ReferenceValuesError {
     CheckRepeated(Check),
 }
 
-/// PCRs that every pool must speak of: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
+/// PCRs that every pool must name: the firmware's and the boot loader's (TCG PC Client Platform Firmware Profile, 2.3.4).
 const MUST_BE_NAMED: std::ops::RangeInclusive<u8> = 0..=7;
 
 /// Rule in a pool's file for a PCR or a range of PCRs: a list of digests, or the words `"not checked"` or `"reference values"`.
@@ -187,7 +187,7 @@ impl ReferenceValues {
         Ok(Self::new(bank, pcrs)?)
     }
 
-    /// The same as [`ReferenceValues::from_rules`] takes.
+    /// Returns the rules as [`ReferenceValues::from_rules`] takes them.
     #[must_use]
     pub fn to_rules(&self) -> BTreeMap<String, PcrRule> {
         let rule = |accepted: &Accepted| match accepted {
@@ -232,7 +232,7 @@ impl ReferenceValues {
         })
     }
 
-    /// The same with these checks of what was booted.
+    /// Returns the same with these checks of the measured boot.
     ///
     /// # Errors
     /// [`ReferenceValuesError::NotQuoted`], [`ReferenceValuesError::CheckRepeated`].
@@ -255,7 +255,7 @@ impl ReferenceValues {
         &self.boot
     }
 
-    /// Gives it the pool's sets.
+    /// Sets the pool's sets of reference values.
     pub(crate) fn use_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.sets = Arc::clone(sets);
     }
@@ -279,7 +279,8 @@ impl ReferenceValues {
         pcrs.chain(checks.filter_map(|check| Some((check.wanted()?, format!("{check} ({})", self.bank)))))
     }
 
-    /// From when on nothing is accepted any more of something that it looks for, seconds since 1970, and of what, in words; `None` if that does not come.
+    /// Returns the first time, in seconds since 1970, from which on a rule accepts nothing, and that rule in words. `None` if this never
+    /// happens.
     #[must_use]
     pub fn lapses(&self) -> Option<(u64, String)> {
         let ends = |wanted| {
@@ -296,15 +297,15 @@ impl ReferenceValues {
         self.boot.iter().any(|check| check.wanted().is_some()) || self.pcrs.values().any(|accepted| *accepted == Accepted::ReferenceValues)
     }
 
-    /// The same with another rule for event logs.
+    /// Returns the same with another rule for event logs.
     #[must_use]
     pub const fn with_event_log(mut self, event_log: EventLogRule) -> Self {
         self.event_log = event_log;
         self
     }
 
-    /// The same, or only from a machine that boots: the door's PCR ([`door`]) is then quoted, too, and has to be as the firmware has left it. What is said
-    /// of that PCR besides holds as well.
+    /// Returns the same, accepted only while the machine boots if `only` is set. The boot-complete PCR ([`door`]) is then quoted too, and
+    /// must have the value that the firmware has left in it. Other rules for that PCR apply as well.
     #[must_use]
     pub const fn only_while_booting(mut self, only: bool) -> Self {
         self.only_while_booting = only;
@@ -349,7 +350,7 @@ impl ReferenceValues {
         PcrSelection::new(self.bank, self.quoted())
     }
 
-    /// The PCRs that are quoted: those named, and the door's.
+    /// Returns the PCRs that are quoted: those named, and the boot-complete PCR.
     pub(crate) fn quoted(&self) -> BTreeSet<u8> {
         let door = self.only_while_booting.then_some(DOOR_PCR);
         self.pcrs.keys().copied().chain(door).collect()

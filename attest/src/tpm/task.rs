@@ -10,7 +10,7 @@ use super::{TpmAttester, TpmSubject, TpmTask};
 use crate::nonce::sha256;
 use crate::values::{Blob, HexDigest};
 
-/// A credential with this secret for the TPM that has this EK and this AK, and what its answer is held against.
+/// Makes a credential with this secret for the TPM that has this EK and this AK, and the expected values of its answer.
 pub(crate) fn ask(
     ek: &EndorsedEk,
     ak: &AkPublic,

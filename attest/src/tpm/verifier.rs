@@ -20,7 +20,7 @@ use super::{TpmEvidence, TpmSubject};
 use crate::nonce::{Binding, SpkiSha256, qualifying_data};
 use crate::values::HexDigest;
 
-/// Verifies `evidence` as the answer to what was asked of `subject`; gives the server key, too, that the node saw.
+/// Verifies `evidence` as the answer to what was asked of `subject`; also returns the server key that the node saw.
 pub(crate) fn verify(
     binding: &Binding<'_>,
     subject: &TpmSubject,

@@ -75,7 +75,7 @@ impl Anchors {
         &self.trusted
     }
 
-    /// Those of this name, one for each key and each time that the CA was certified.
+    /// Returns the anchors with this name, one for each key and each time that the CA was certified.
     pub(crate) fn named(&self, name: &CanonicalName) -> impl Iterator<Item = &Arc<Anchor>> {
         self.all.iter().filter(move |anchor| anchor.name == *name)
     }

@@ -28,7 +28,7 @@ impl Budget {
         Self::new(usize::MAX)
     }
 
-    /// The same algorithms, each verification of which is taken from this budget.
+    /// Returns the same algorithms, each verification of which is charged to this budget.
     #[must_use]
     pub fn limit<'b>(&'b self, algorithms: &[&'b dyn SignatureVerificationAlgorithm]) -> Vec<Budgeted<'b>> {
         algorithms

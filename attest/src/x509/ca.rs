@@ -1,4 +1,4 @@
-//! The certificate of a CA, read: what there is to say of it whatever it certifies.
+//! The certificate of a CA, parsed: its properties that do not depend on what it certifies.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub enum CaKey {
 }
 
 impl<'a> Ca<'a> {
-    /// Reads a certificate, and nothing behind it.
+    /// Parses a certificate, after which no bytes may follow.
     ///
     /// # Errors
     /// [`NoCa`].
@@ -57,7 +57,7 @@ impl<'a> Ca<'a> {
         })
     }
 
-    /// The same of so many bytes at most.
+    /// Parses a certificate of at most `limit_bytes`.
     ///
     /// # Errors
     /// [`NoCa`].

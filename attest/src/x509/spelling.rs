@@ -1,11 +1,11 @@
 //! Names as webpki compares them, which is byte for byte.
 //!
-//! webpki looks at names for one thing: which certificate comes next in a path. (Constraints on directory names it does not evaluate, it refuses
-//! whatever has a subject below them.) So webpki is given every CA under its name as the certificates below it spell that name as their issuer:
-//! trust anchors, which are a name and a key, with that spelling, and certificates with that spelling as their subject. Everything else that
-//! webpki reads of a certificate is what stands there, and the signature is verified over the bytes that the CA has signed
-//! ([`Respelled::signed`]). A spelling can only lead to a CA whose name is the same in canonical
-//! form ([`CanonicalName`]); that the CA has issued the certificate its signature shows, as ever.
+//! webpki uses names for one purpose: to find the next certificate in a path. (It does not evaluate constraints on directory names, but
+//! refuses any certificate with a subject below them.) So webpki is given every CA under its name as the certificates below it spell that
+//! name as their issuer. Trust anchors, which are a name and a key, get that spelling, and certificates get it as their subject. Everything
+//! else that webpki reads of a certificate is unchanged, and the signature is verified over the bytes that the CA has signed
+//! ([`Respelled::signed`]). A spelling can only lead to a CA whose name is the same in canonical form ([`CanonicalName`]). The signature
+//! proves, as always, that the CA has issued the certificate.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(super) struct Respelled<'s> {
     originals: BTreeMap<Vec<u8>, Vec<&'s [u8]>>,
 }
 
-/// Anchors under the names that certificates below them give them.
+/// Anchors under the names that certificates below them use.
 pub(super) struct Presented<'a> {
     pub(super) trusted: Vec<TrustAnchor<'a>>,
     /// The anchor behind each entry of `trusted`, at the same position.
@@ -111,7 +111,7 @@ impl<'s> Respelled<'s> {
 }
 
 impl<'a> Presented<'a> {
-    /// Those anchors whose name one of the certificates has as its issuer's.
+    /// Selects the anchors whose name is the issuer of one of the certificates.
     pub(super) fn new(anchors: &'a Anchors, spellings: &Spellings) -> Self {
         let mut presented = Self {
             trusted: Vec::new(),
@@ -129,7 +129,7 @@ impl<'a> Presented<'a> {
         presented
     }
 
-    /// Returns the anchor behind an entry of `trusted`. Entries are compared by address: a renewed CA has the same name and key as its
+    /// Returns the anchor of an entry of `trusted`. Entries are compared by address: a renewed CA has the same name and key as its
     /// predecessor, but not its validity.
     pub(super) fn anchor(&self, trusted: &TrustAnchor<'_>) -> Option<&'a Anchor> {
         let position = self.trusted.iter().position(|anchor| std::ptr::eq(anchor, trusted));
@@ -145,7 +145,7 @@ struct Parts<'c> {
     before: &'c [u8],
     issuer: &'c [u8],
     subject: &'c [u8],
-    /// The part of the tbsCertificate behind the subject.
+    /// The part of the `tbsCertificate` after the subject.
     behind: &'c [u8],
     /// The elements signatureAlgorithm and signatureValue.
     signature: &'c [u8],

@@ -18,7 +18,7 @@ pub struct CborError {
     pub found: &'static str,
 }
 
-/// Reads values one after the other. What it gives out is borrowed; nothing is allocated, whatever lengths are claimed.
+/// Reads values one after the other. The returned values are borrowed; nothing is allocated, regardless of the lengths that are claimed.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,

@@ -65,7 +65,7 @@ pub struct NitroTpmDocument {
     pub root_sha256: HexDigest,
 }
 
-/// A document that AWS has signed. That it is fresh, and meant for this gateway, was not checked yet.
+/// A document that AWS has signed. It is not yet checked that the document is fresh, and for this gateway.
 pub type AuthenticDocument = Verified<NitroTpmDocument>;
 
 /// Proof from such a document, with the account that other evidence has proven.
@@ -76,7 +76,7 @@ pub struct NitroTpmInstance {
     pub document: AuthenticDocument,
     /// The server key that the node saw.
     pub server_key: SpkiSha256,
-    /// The account, if evidence beside the document has shown it.
+    /// The account, if other evidence has proven it.
     pub account: Option<String>,
 }
 

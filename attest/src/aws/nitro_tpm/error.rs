@@ -209,7 +209,7 @@ pub enum NitroTpmError {
         now_ms: u64,
         accepted: Withheld,
     },
-    /// A PCR that the pool speaks of is not there.
+    /// A PCR of the pool's reference values is missing.
     #[error("it has no PCR {index}, of which the pool's reference values speak")]
     PcrMissing { index: u8 },
     /// The machine booted something else.

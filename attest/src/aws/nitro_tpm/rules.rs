@@ -55,7 +55,7 @@ enum Rule<T> {
     Word(NotChecked),
 }
 
-/// Rules that cannot be meant.
+/// Rules that are invalid or contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// A value that nothing could ever be.
@@ -125,7 +125,7 @@ impl NitroTpmRules {
         self.accounts.is_none() && self.instances.is_none()
     }
 
-    /// Gives them the pool's sets.
+    /// Sets the pool's sets of reference values.
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.pcrs.use_sets(sets);
     }

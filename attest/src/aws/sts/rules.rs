@@ -28,7 +28,7 @@ struct Raw {
     instances: Option<Vec<String>>,
 }
 
-/// A rule that cannot be meant.
+/// A rule with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {found:?} is no {field} of AWS's")]
 pub struct StsRulesError {

@@ -60,9 +60,9 @@ impl AllowedUrl {
 /// URLs of the issuer's certificate, from a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuerUrls {
-    /// These may be fetched, in this order.
+    /// URLs that may be fetched, in this order.
     pub allowed: Vec<AllowedUrl>,
-    /// These must not be; the beginning of each, for the log.
+    /// URLs that must not be fetched; the beginning of each, for the log.
     pub refused: Vec<String>,
 }
 

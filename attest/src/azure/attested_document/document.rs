@@ -25,7 +25,7 @@ pub struct AttestedData {
     pub license_type: Option<String>,
     /// Creation time of the document, in seconds since 1970.
     pub created_on: u64,
-    /// Until when it holds, in seconds since 1970.
+    /// End of the document's validity, in seconds since 1970.
     pub expires_on: u64,
     /// The cloud whose metadata service has signed.
     pub cloud: AzureCloud,

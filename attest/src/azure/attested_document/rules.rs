@@ -11,7 +11,7 @@ pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
 pub struct AttestedDocumentRules {
     /// The subscriptions whose machines are accepted: UUIDs. An empty list refuses everything.
     pub subscriptions: Vec<String>,
-    /// The machines that are accepted: vmIds, which are UUIDs.
+    /// The machines that are accepted, by `vmId`: UUIDs.
     #[serde(default)]
     pub vm_ids: Option<Vec<String>>,
     /// The SKUs of Marketplace images, such as `20_04-lts-gen2`; `""` for images that are not from there.

@@ -77,7 +77,7 @@ impl AzureTrust {
         trust.with_intermediates(intermediates)
     }
 
-    /// The same, with more intermediates: for those that were fetched.
+    /// Returns the same with more intermediates, for those that were fetched.
     ///
     /// # Errors
     /// [`AzureTrustError`] for the first certificate that could not be used.

@@ -59,7 +59,7 @@ impl Verifier for AzureVtpm {
         Ok((AzureVtpmSubject { attester, selection }, task))
     }
 
-    /// It is replayed against what this very key has quoted, so another machine's shows nothing.
+    /// The log is replayed against this key's own quote, so another machine's log proves nothing.
     fn with_event_log(evidence: &AzureVtpmEvidence, log: &Blob) -> Option<AzureVtpmEvidence> {
         evidence.event_log.is_none().then(|| AzureVtpmEvidence {
             event_log: Some(log.clone()),

@@ -1,4 +1,4 @@
-//! Azure's vTPM: a quote by the AK that Azure has certified, and what it proves beside the PCRs: which machine it is.
+//! Azure's vTPM: a quote by the AK that Azure has certified. It proves the PCRs and the identity of the machine.
 //!
 //! A virtual machine with a vTPM (Trusted Launch, confidential VMs) has an AK at [`AK_HANDLE`], and Azure's certificate for it in the NV
 //! index [`AK_CERTIFICATE_NV_INDEX`]. It has no EK certificate, hence no credential to activate. Azure states by this certificate that the

@@ -48,7 +48,7 @@ const fn sha256() -> HashAlg {
     HashAlg::Sha256
 }
 
-/// Rules that cannot be meant.
+/// Rules that are invalid or contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// A bank for which it is not known what Azure's firmware extends into PCR 6, nor that nothing else is extended earlier.
@@ -106,7 +106,7 @@ impl AzureVtpmRules {
         self.vm_ids.is_none() && self.accept_any_subscription
     }
 
-    /// Gives them the pool's sets.
+    /// Sets the pool's sets of reference values.
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.reference_values.use_sets(sets);
     }

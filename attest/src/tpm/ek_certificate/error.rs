@@ -18,14 +18,14 @@ pub enum EkCertificateError {
     /// The TPM sends more certificates than any chain needs.
     #[error("{found} intermediate certificates come with it, at most {INTERMEDIATES_LIMIT} are read")]
     TooManyIntermediates { found: usize },
-    /// The bytes are no DER element, or only the beginning of one.
+    /// The bytes are not a DER element, or only the beginning of one.
     #[error("it says to be {needed} bytes of DER, {found} are there")]
     Truncated {
         /// Length that its header states; 0 for a header that cannot be read.
         needed: usize,
         found: usize,
     },
-    /// Bytes follow the certificate that are no padding.
+    /// Bytes that are not padding follow the certificate.
     #[error("byte {byte:#04x} follows it at offset {offset}; only padding by 0xff or by 0x00 may follow")]
     TrailingByte { offset: usize, byte: u8 },
     /// The bytes are not an X.509 certificate of version 3 in DER.

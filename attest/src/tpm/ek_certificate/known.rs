@@ -74,7 +74,8 @@ fn digest(certificate: &[u8], intermediates: &[&[u8]]) -> [u8; 32] {
     sha256(&digests.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>())
 }
 
-/// Until when nothing begins or ceases to be valid that may have a part in the chain. What cannot be read has none.
+/// Returns the last second before anything that may have a part in the chain begins or ceases to be valid. Unreadable certificates have no
+/// part.
 fn last_second(certificate: &[u8], intermediates: &[&[u8]], roots: &EkRoots, now: u64) -> u64 {
     let sent = [certificate].into_iter().chain(intermediates.iter().copied()).filter_map(|bytes| {
         let (_, parsed) = X509Certificate::from_der(without_padding(bytes).ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! EK certificates: a manufacturer says that a key is the Endorsement Key of one of its TPMs.
+//! EK certificates: a manufacturer certifies that a key is the Endorsement Key of one of its TPMs.
 //!
 //! Profile: TCG EK Credential Profile for TPM Family 2.0, version 2.6. The path is validated by webpki (RFC 5280), with what the
 //! profile adds:
@@ -51,7 +51,7 @@ const SIGNATURES_LIMIT: usize = 8;
 pub(crate) struct TcgUsage {
     /// The object identifier in dotted form, for people.
     pub(crate) oid: &'static str,
-    /// The same, as the content of a DER object identifier.
+    /// The object identifier as the content of its DER encoding.
     pub(crate) der: &'static [u8],
 }
 

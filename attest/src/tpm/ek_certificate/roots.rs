@@ -320,8 +320,8 @@ fn ca(certificate: &[u8], required: TcgUsage) -> Result<Ca<'_>, CaProblem> {
     }
 }
 
-/// Refuses critical extensions that are not evaluated, and whatever gives policies an effect. Of certificatePolicies only the
-/// qualifiers that RFC 5280 (4.2.1.4) defines are taken: they have no effect on validity.
+/// Refuses critical extensions that are not evaluated, and any extension by which policies have an effect. In certificatePolicies only the
+/// qualifiers of RFC 5280 (4.2.1.4) are accepted: they have no effect on validity.
 fn check_extensions(certificate: &X509Certificate<'_>) -> Result<(), CaProblem> {
     // id-qt-cps and id-qt-unotice.
     let qualifiers = ["1.3.6.1.5.5.7.2.1", "1.3.6.1.5.5.7.2.2"];

@@ -17,7 +17,7 @@ pub enum EventLogError {
         needed: usize,
         left: usize,
     },
-    /// The bytes do not begin with a header: they are no log.
+    /// The bytes do not begin with a header: they are not a log.
     #[error("not an event log: the first event's {field} is {found}, a header has {required}")]
     NotALog {
         field: &'static str,

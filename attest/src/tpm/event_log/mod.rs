@@ -3,10 +3,10 @@
 //! The crypto-agile log of the TCG PC Client Platform Firmware Profile (PFP) 1.06, section 10, little-endian, as Linux shows it in
 //! `/sys/kernel/security/tpm0/binary_bios_measurements`.
 //!
-//! Nothing signs a log. A log is worth what its replay proves: if hashing its events in order gives a PCR's quoted value, then
-//! these **digests** were extended into that PCR in this order and nothing else was. So the only way to an event that may be
-//! relied upon is [`EventLog::check_against`], and even there the event's type and data stay untrusted: they are not hashed
-//! into the PCR. Data may be believed where the event's digest is known to be the hash of that very data.
+//! Nothing signs a log: only its replay proves anything. If hashing its events in order gives a PCR's quoted value, then exactly these
+//! **digests** were extended into that PCR in this order. So only [`EventLog::check_against`] returns events that may be relied upon. Even
+//! there the event's type and data stay untrusted: they are not hashed into the PCR. Data may be relied upon only if the event's digest is
+//! known to be the hash of that very data.
 //!
 //! These are tolerated on purpose, because firmware sends them:
 //! - A vendor information field of any content in the Spec ID event (PFP 10.4.5.1): it is skipped.
@@ -19,8 +19,8 @@
 //!   passed over.
 //! - A StartupLocality event that is longer than its 17 bytes: the rest of it is padding.
 //!
-//! Everything else that is not as the profile has it is refused: there are no bytes behind the last event, no padding, no event
-//! that extends a PCR that does not exist, and no log in the SHA-1-only format of TPM 1.2.
+//! Everything else that deviates from the profile is refused. Examples are bytes after the last event, padding, an event for a PCR that
+//! does not exist, and the SHA-1-only format of TPM 1.2.
 //!
 //! Only systemd 261 and later extends the firmware's PCRs without an event in the firmware's log, see [`OS_SEPARATOR`]. And each [`Phase`]
 //! of a boot extends PCR 11.
@@ -76,7 +76,7 @@ pub struct DeclaredAlgorithm {
 /// An event as the log has it: **untrusted** in every field, the PCR included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Its place in the log, counted from 1 behind the header; events that are about no PCR count too.
+    /// Position in the log, counted from 1 after the header; events that are about no PCR count too.
     pub number: usize,
     /// The PCR that the event says it extended: 0 to 23.
     pub pcr: u8,

@@ -13,7 +13,7 @@ const ALG_SHA512: u16 = 0x000d;
 /// Largest digest of an algorithm that is not known here: twice SHA-512, so that a longer one is a damaged header.
 const UNKNOWN_DIGEST_LIMIT_BYTES: u16 = 128;
 
-/// Length of a typical event on real machines: how many events to make room for at first.
+/// Length of a typical event on real machines, in bytes, for the initial capacity.
 const TYPICAL_EVENT_BYTES: usize = 256;
 
 pub(super) fn log(bytes: &[u8]) -> Result<EventLog<'_>, EventLogError> {

@@ -10,8 +10,8 @@ use crate::values::HexDigest;
 /// Longest digest of a bank, in bytes.
 const DIGEST_LIMIT_BYTES: usize = 64;
 
-/// The PCRs that belong to the firmware: 0 to 7. Whatever is extended into them until the boot loader takes over is in the log
-/// (PFP 3.3.4), and no operating system extends them later, but for [`OS_SEPARATOR`].
+/// The PCRs that belong to the firmware: 0 to 7. All extensions of them until the boot loader starts are in the log (PFP 3.3.4), and no
+/// operating system extends them later, except for [`OS_SEPARATOR`].
 const FIRMWARE_PCR_LAST: u8 = 7;
 
 /// Values that a log's events lead to, for the requested PCRs.
@@ -143,7 +143,7 @@ impl<'a> EventLog<'a> {
         Ok(pcrs.map(|pcr| pcr.map(ReplayedPcr::new)))
     }
 
-    /// Compares the log with quoted PCRs, and gives access to the events that the quote proves.
+    /// Compares the log with quoted PCRs, and returns the events that the quote proves.
     ///
     /// - PCRs 0 to 7 are the firmware's: each quoted one has to have exactly the value that the log leads to, so a log that is
     ///   re-ordered, shortened (down to no event at all) or extended is refused. [`OS_SEPARATOR`] may have been extended after the log.
@@ -210,13 +210,13 @@ impl<'l, 'a> TrustedEvents<'l, 'a> {
         self.explained.iter().copied()
     }
 
-    /// Those of them that [`OS_SEPARATOR`] was extended into, after all events of the log.
+    /// Returns the PCRs into which [`OS_SEPARATOR`] was extended, after all events of the log.
     pub fn separated_pcrs(&self) -> impl Iterator<Item = u8> {
         self.separated.iter().copied()
     }
 
-    /// The quoted PCRs above 7 whose value is not the one the log leads to, ascending: something else extended them, or the log
-    /// does not tell the truth about them.
+    /// Returns the quoted PCRs above 7 whose value is not the one that the log leads to, ascending. Something else has extended them, or
+    /// the log is wrong about them.
     pub fn unexplained_pcrs(&self) -> impl Iterator<Item = u8> {
         self.unexplained.iter().copied()
     }
@@ -272,8 +272,8 @@ impl<'l, 'a> TrustedEvents<'l, 'a> {
     }
 }
 
-/// An event of which the quote proves the digest, its PCR and its place among that PCR's events. Type and data remain the log's
-/// own words.
+/// An event for which the quote proves the digest, the PCR and the position among that PCR's events. Type and data remain the log's own
+/// claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrustedEvent<'a> {
     digest: &'a [u8],
@@ -281,7 +281,7 @@ pub struct TrustedEvent<'a> {
 }
 
 impl<'a> TrustedEvent<'a> {
-    /// Its place in the log, counted from 1 behind the header.
+    /// Position in the log, counted from 1 after the header.
     #[must_use]
     pub const fn number(&self) -> usize {
         self.event.number

@@ -23,7 +23,7 @@ pub enum Proof {
 /// An event that extended a quoted PCR, to whose value the log leads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootEvent {
-    /// Its place in the log, counted from 1 behind the header. The order of events in different PCRs is not proven.
+    /// Position in the log, counted from 1 after the header. The order of events in different PCRs is not proven.
     pub number: usize,
     /// The PCR that it extended.
     pub pcr: u8,
@@ -85,17 +85,17 @@ pub enum Meaning {
     SbatLevel { level: LogText },
     /// Another UEFI variable as a whole. Always [`Proof::Content`]; `text` if its value is one byte or printable.
     Variable { vendor: Guid, name: LogText, value: VariableValue },
-    /// A UEFI variable of which only the value is hashed (EV_EFI_VARIABLE_BOOT): its name is the log's own word.
-    /// [`Proof::Content`] is that of the value.
+    /// A UEFI variable of which only the value is hashed (EV_EFI_VARIABLE_BOOT): its name is the log's own claim. [`Proof::Content`] is
+    /// that of the value.
     BootVariable { said_name: LogText, value: BootValue },
-    /// An image (EV_EFI_BOOT_SERVICES_APPLICATION and the like): the digest is its Authenticode hash. Whatever is in PCR 4 that is not known to
-    /// be something else. Always [`Proof::Digest`].
+    /// An image (EV_EFI_BOOT_SERVICES_APPLICATION and the like): the digest is its Authenticode hash. Any event of PCR 4 that is not known
+    /// to be something else. Always [`Proof::Digest`].
     Image {
         #[serde(skip_serializing_if = "Option::is_none")]
         said_path: Option<LogText>,
     },
-    /// A text that GRUB measured into PCR 8. [`Proof::Content`] is that of the text; that it was a command or the kernel's command line is the
-    /// log's own word, since the digest does not cover it.
+    /// A text that GRUB measured into PCR 8. [`Proof::Content`] is that of the text. Its type, command or command line, is the log's own
+    /// claim, since the digest does not cover it.
     GrubText { said_kind: GrubKind, text: LogText },
     /// A file that a boot loader or the kernel's stub has read, PCR 9: the digest is its content's. Always [`Proof::Digest`].
     File { said_name: LogText },
@@ -114,8 +114,8 @@ pub enum Meaning {
     Initrd,
     /// A variable of shim's as PCR 14 has it: the digest is that of its value. Always [`Proof::Digest`].
     MokVariable { said_name: LogText },
-    /// A value of the firmware's maker in PCR 7, by its digest: of fewer bytes than a variable or an entry of a database has, and not a text. Always
-    /// [`Proof::Content`].
+    /// A value of the firmware's manufacturer in PCR 7, by its digest. It is shorter than a variable or an entry of a database, and not a
+    /// text. Always [`Proof::Content`].
     VendorValue {
         /// The bytes in hexadecimal.
         value: String,
@@ -148,7 +148,8 @@ pub enum Separator {
     Windows,
 }
 
-/// The firmware's sentences (EV_EFI_ACTION, EV_ACTION), each measured as it stands here, with a terminating zero, or in UTF-16 with or without one.
+/// The firmware's sentences (EV_EFI_ACTION, EV_ACTION), each measured as written here, with a terminating zero, or in UTF-16 with or
+/// without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -180,7 +181,7 @@ pub enum Action {
 pub enum SecureBootVariable {
     /// State of image verification; `None` for a value that is neither 0 nor 1.
     SecureBoot { on: Option<bool> },
-    /// PK, KEK, db, dbx; behind them dbt and dbr, where firmware has them.
+    /// PK, KEK, db, dbx; then dbt and dbr, if the firmware has them.
     Signatures { name: DatabaseName, database: SignatureDatabase },
 }
 

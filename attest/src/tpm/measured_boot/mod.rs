@@ -58,13 +58,14 @@ pub use super::event_log::Phase;
 use super::event_log::TrustedEvents;
 use super::wire::HashAlg;
 
-/// Most events that are kept of one log. GRUB leaves 150, Windows 60; a log of more has been stuffed, and no fact about one of its PCRs holds.
+/// Maximum number of events that are stored of one log. GRUB leaves 150, Windows 60; a longer log was stuffed, and no fact about any of its
+/// PCRs is proven.
 pub const EVENTS_LIMIT: usize = 4096;
 
-/// Most entries of BootOrder that are kept.
+/// Maximum number of entries of `BootOrder` that are stored.
 pub const BOOT_OPTIONS_LIMIT: usize = 64;
 
-/// Most SP 800-155 events that are kept: firmware has one for each of its makers.
+/// Maximum number of SP 800-155 events that are stored: firmware has one for each of its manufacturers.
 pub const MANIFESTS_LIMIT: usize = 8;
 
 /// A machine's boot, as far as a quote and a log prove it.
@@ -72,9 +73,9 @@ pub const MANIFESTS_LIMIT: usize = 8;
 pub struct MeasuredBoot {
     /// The bank quoted: of it are all digests.
     pub bank: HashAlg,
-    /// PCRs whose quoted value the log explains: about no other anything is said.
+    /// PCRs whose quoted value the log explains: nothing is proven about others.
     pub explained_pcrs: BTreeSet<u8>,
-    /// Those of them into which systemd has extended its separator after the log.
+    /// Explained PCRs into which systemd has extended its separator after the log.
     pub os_separator_pcrs: BTreeSet<u8>,
     /// In the order of the log; of each PCR, that is the order in which they were extended.
     pub events: Vec<BootEvent>,

@@ -165,7 +165,7 @@ impl MeasuredBoot {
     }
 }
 
-/// These, if there are as many as there may be; counted before any is made.
+/// Returns a list of these, if they are not too many; counted before any element is made.
 fn list(all: impl ExactSizeIterator<Item = Value>, may_be: impl Fn(&usize) -> Fact<()>, most: usize) -> Result<Value, NoPart> {
     let found = all.len();
     may_be(&found)?;
@@ -184,7 +184,7 @@ fn digests(events: Vec<&BootEvent>) -> impl ExactSizeIterator<Item = Value> {
     contents(events).into_iter().map(|event| event.digest.to_string().into())
 }
 
-/// Each with its text, where the digest is the hash of it and it is kept whole.
+/// Converts events, each with its text, if the digest is the hash of the text and the text is complete.
 fn texts(events: Vec<&BootEvent>) -> impl ExactSizeIterator<Item = Value> {
     contents(events).into_iter().map(|event| {
         let text = match &event.meaning {

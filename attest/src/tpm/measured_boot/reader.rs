@@ -1,6 +1,6 @@
 //! Little-endian fields from the front of a slice.
 
-/// Takes fields off; `None` where the bytes end before, and then nothing is taken.
+/// Reads fields from the front; `None` if there are too few bytes, and then nothing is consumed.
 pub(super) trait Fields<'a> {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]>;
 

@@ -11,10 +11,11 @@ use super::reader::Fields;
 use super::subject::subject;
 use crate::values::HexDigest;
 
-/// Most certificates that are kept of one database. A db has two to ten of them; more is said, and no rule is satisfied by what was left out.
+/// Maximum number of certificates that are stored of one database. A db has two to ten of them. The number of further ones is stored, and
+/// these satisfy no rule.
 pub const CERTIFICATES_LIMIT: usize = 64;
 
-/// Most hashes that are kept of one database. Microsoft's dbx has some 400, and what a variable can hold of them ends before this.
+/// Maximum number of hashes that are stored of one database. Microsoft's dbx has some 400, and a variable can hold fewer than this.
 pub const HASHES_LIMIT: usize = 4096;
 
 /// GUID of certificates in a database, `EFI_CERT_X509_GUID`: a5c059a1-94e4-4aa7-87b5-ab155c2bf072.
@@ -27,12 +28,12 @@ const CERT_SHA256: Guid = Guid([
     0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43, 0x28,
 ]);
 
-/// The owner of entries that are no hash but a version, 9d132b6c-59d5-4388-ab1c-185cfcb2eb92 (Microsoft's secureboot_objects).
+/// The owner of entries that are versions and not hashes, 9d132b6c-59d5-4388-ab1c-185cfcb2eb92 (Microsoft's secureboot_objects).
 const SECURITY_VERSIONS: Guid = Guid([
     0x6c, 0x2b, 0x13, 0x9d, 0xd5, 0x59, 0x88, 0x43, 0xab, 0x1c, 0x18, 0x5c, 0xfc, 0xb2, 0xeb, 0x92,
 ]);
 
-/// Most versions that are kept of one database: Microsoft has one for each of four programs.
+/// Maximum number of versions that are stored of one database: Microsoft has one for each of four programs.
 pub const SECURITY_VERSIONS_LIMIT: usize = 64;
 
 /// Owner (SignatureOwner) of an entry.
@@ -119,8 +120,9 @@ impl SecurityVersion {
 
 /// PK, KEK, db or dbx.
 ///
-/// Such a list has no number of its own revision. What tells one dbx from another is what is in it: its hashes, of which an update adds some; the
-/// versions that Microsoft has added since 2024; and the digest of its event, which is the same for the same updates in the same order.
+/// Such a list has no revision number. Two dbx differ by their content: the hashes, of which an update adds some, and the versions that
+/// Microsoft has added since 2024. They also differ by the digest of the event. The digest is the same for the same updates in the same
+/// order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SignatureDatabase {
     /// At most [`CERTIFICATES_LIMIT`], in the order of the variable.
@@ -220,7 +222,7 @@ impl SignatureDatabase {
         of_it.map(|version| (version.major, version.minor)).max()
     }
 
-    /// Those of `wanted` that are not among the hashes. What was left out counts as not there.
+    /// Returns the hashes of `wanted` that are not in the database. Hashes that were left out count as missing.
     #[must_use]
     pub fn missing<'w>(&self, wanted: impl IntoIterator<Item = &'w Sha256>) -> Vec<Sha256> {
         let has: std::collections::BTreeSet<&Sha256> = self.hashes.iter().collect();

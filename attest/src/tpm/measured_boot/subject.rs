@@ -5,7 +5,7 @@
 
 use attest_wire::der::{content, lengths};
 
-/// Longest subject that is kept, in characters.
+/// Maximum length of a subject that is stored, in characters.
 const SUBJECT_LIMIT_CHARS: usize = 256;
 
 /// Most attributes of a name that are read.
@@ -24,7 +24,7 @@ const ATTRIBUTES: [(&[u8], &str); 9] = [
     (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1], "emailAddress"),
 ];
 
-/// The subject, such as `C=US, O=Example, CN=Example CA`; `None` if the bytes are no certificate.
+/// Returns the subject, such as `C=US, O=Example, CN=Example CA`; `None` if the bytes are not a certificate.
 pub(super) fn subject(certificate: &[u8]) -> Option<String> {
     let mut text = String::with_capacity(SUBJECT_LIMIT_CHARS);
     let mut sets = content(name(certificate)?)?;
@@ -48,7 +48,8 @@ pub(super) fn subject(certificate: &[u8]) -> Option<String> {
     Some(crate::values::printable(&text, SUBJECT_LIMIT_CHARS))
 }
 
-/// The Name within a certificate: TBSCertificate, and in it what stands behind version, serialNumber, signature, issuer and validity (RFC 5280, 4.1).
+/// Returns the Name within a certificate: in the TBSCertificate, it follows version, serialNumber, signature, issuer and validity (RFC
+/// 5280, 4.1).
 fn name(certificate: &[u8]) -> Option<&[u8]> {
     const VERSION: u8 = 0xa0;
     let mut fields = content(content(certificate)?)?;
@@ -59,7 +60,7 @@ fn name(certificate: &[u8]) -> Option<&[u8]> {
     (fields.first() == Some(&0x30)).then_some(fields)
 }
 
-/// The content of the element that the bytes begin with, and what is behind it.
+/// Returns the content of the first element, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (header, length) = lengths(bytes)?;
     let (element, rest) = bytes.split_at_checked(header + length)?;

@@ -9,7 +9,7 @@ use super::text::{LogText, TEXT_LIMIT_BYTES};
 /// Longest part of a foreign text in such a line, in characters, where not all of it is asked for.
 const PART_LIMIT_CHARS: usize = 160;
 
-/// Begin of a digest, in hexadecimal digits: enough to tell the values of a fleet apart.
+/// Length of the beginning of a digest, in hexadecimal digits: enough to distinguish the values of a fleet.
 const SHORT_DIGITS: usize = 16;
 
 /// A text that a digest covers, without control characters.

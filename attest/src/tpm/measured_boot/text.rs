@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Longest text that is kept of one event, in bytes: what Linux takes as its command line on x86 (COMMAND_LINE_SIZE). GRUB measures menu entries
-/// that are longer; of those the beginning is kept, and their digest.
+/// Maximum length of a text that is stored of one event, in bytes: Linux's limit for its command line on x86 (COMMAND_LINE_SIZE). GRUB
+/// measures longer menu entries; their beginning and their digest are stored.
 pub const TEXT_LIMIT_BYTES: usize = 2048;
 
 /// A text of a log. If the text is too long, or not Unicode, only the beginning is stored. In JSON that is not a string, so comparisons of

@@ -12,7 +12,7 @@ use super::{MeasuredBy, Prediction, What, When, initrd};
 /// The PCR of images that firmware starts.
 pub const IMAGES_PCR: u8 = 4;
 
-/// The PCR of what systemd's stub is given beside the image: command lines, addons and credentials.
+/// The PCR of systemd-stub's input from outside the image: command lines, addons and credentials.
 pub const BESIDE_PCR: u8 = 12;
 /// The PCR of extensions, which nothing else is extended into.
 pub const EXTENSIONS_PCR: u8 = 13;

@@ -27,7 +27,7 @@ pub enum ReadError {
     /// The file cannot be read, in the words of who reads it.
     #[error("reading it failed: {0}")]
     Failed(String),
-    /// More than are taken into memory.
+    /// The file has more bytes than are read into memory.
     #[error("it has {bytes} bytes, more than {limit}")]
     TooLarge { bytes: usize, limit: usize },
 }
@@ -62,7 +62,7 @@ impl<'s> Bytes<'s> {
         self.len() == 0
     }
 
-    /// Those from `start` on, if there are so many.
+    /// Returns the bytes from `start` on, if there are `length` of them.
     #[must_use]
     pub fn part(self, start: usize, length: usize) -> Option<Self> {
         let end = start.checked_add(length).filter(|&end| end <= self.len())?;

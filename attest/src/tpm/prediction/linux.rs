@@ -56,7 +56,7 @@ pub enum CommandLineError {
 }
 
 impl CommandLine {
-    /// A command line as a file has it: spaces, line ends and zeros behind it are no part of it.
+    /// Parses a command line as a file has it: trailing spaces, line ends and zeros are removed.
     ///
     /// # Errors
     /// [`CommandLineError`].
@@ -118,7 +118,7 @@ impl<'a> Kernel<'a> {
         &self.image
     }
 
-    /// Its version, major and minor, if it says so.
+    /// Returns the version, major and minor, if the kernel states it.
     #[must_use]
     pub const fn version(&self) -> Option<(u32, u32)> {
         self.version

@@ -9,7 +9,7 @@ use super::uki::{FIRST_VERSION, LAST_VERSION, version};
 
 /// Name of the program in its version.
 const PROGRAM: &str = "systemd-boot";
-/// The first release that gives an image nothing of what is in it.
+/// The first release that gives an image none of its own content.
 const SILENT_FIRST: u32 = 255;
 
 /// Returns whether the image states that it is systemd-boot.

@@ -9,7 +9,7 @@
 //! (what the kernel's own EFI stub measures, PCR 9), [`boot`] (all of a boot), [`parts`] (whatever the boot loader is), [`grub`]
 //! (PCRs 8 and 9), [`secure_boot`] (PCR 7).
 //!
-//! Nothing here is evidence. A prediction is worth what the files are that it was made of: they have to be those that the nodes boot.
+//! Nothing here is evidence. A prediction is only as trustworthy as its files: they have to be those that the nodes boot.
 
 pub mod boot;
 pub mod bytes;
@@ -149,9 +149,10 @@ pub struct PredictedEvent {
 pub enum When {
     /// After the kernel has left the firmware, until something else is extended.
     AtKernel,
-    /// The same, if systemd's stub was given nothing beside the image but what is predicted: no other command line, no addon, credential or extension.
+    /// The same, if systemd's stub was given only what is predicted from outside the image: no other command line, no addon, credential or
+    /// extension.
     AtKernelWithNothingBeside,
-    /// After a word of systemd's, until the next one.
+    /// After a word of systemd, until the next one.
     After(&'static str),
 }
 
@@ -177,7 +178,7 @@ impl Serialize for When {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PredictedPcr {
     pub pcr: u8,
-    /// Until when it is that.
+    /// Time at which the PCR has the value.
     pub when: When,
     #[serde(flatten)]
     pub values: Digests,
@@ -214,7 +215,7 @@ pub struct Prediction {
 pub const PHASES: [&str; 4] = ["enter-initrd", "leave-initrd", "sysinit", "ready"];
 
 impl Prediction {
-    /// Nothing yet, for these banks.
+    /// Creates an empty prediction for these banks.
     #[must_use]
     pub fn new(banks: &[HashAlg]) -> Self {
         Self {
@@ -277,7 +278,7 @@ impl Prediction {
         });
     }
 
-    /// PCRs of which nothing can be said; the same is said once.
+    /// Leaves out PCRs that cannot be predicted; repetitions are recorded once.
     pub fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
         let left_out = NotPredicted {
             pcrs: pcrs.to_vec(),

@@ -29,7 +29,7 @@ pub const SECTIONS_LIMIT: usize = 512;
 
 /// The part of a file that its headers have to be in: those of 512 sections have some 20 KiB.
 pub(super) const HEADERS_LIMIT_BYTES: usize = 128 * 1024;
-/// Largest section that is taken into memory: a command line, a release, what a stub makes into an archive.
+/// Largest section that is read into memory: a command line, a release, or a file that a stub packs into an archive.
 pub(super) const SMALL_SECTION_LIMIT_BYTES: usize = 1024 * 1024;
 
 /// Offset of the checksum in the PE32+ optional header, and offset of its data directories (PE format, "Optional Header").
@@ -62,7 +62,7 @@ pub struct Section<'a> {
     zeros: usize,
 }
 
-/// The name of a section, without the zeros behind it.
+/// The name of a section, without trailing zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SectionName([u8; 8]);
 

@@ -13,7 +13,7 @@ use super::{MeasuredBy, Prediction, What};
 /// The PCR of the sections (`TPM2_PCR_KERNEL_BOOT`).
 pub const SECTIONS_PCR: u8 = 11;
 
-/// The section by which an image says which stub it has, and what it says.
+/// The section by which an image states its stub, and the beginning of its content.
 const MAGIC_SECTION: &[u8] = b".sdmagic";
 const MAGIC: &[u8] = b"#### LoaderInfo: ";
 

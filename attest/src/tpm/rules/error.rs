@@ -30,7 +30,7 @@ pub enum BootRefusal {
     #[error("event {event}, PCR {pcr}, {}: {bank} {digest} is not accepted{said}", .check.event(), pcr = .check.pcr())]
     NotAccepted {
         check: Check,
-        /// Its place in the log, counted from 1 behind the header.
+        /// Position in the log, counted from 1 after the header.
         event: usize,
         bank: HashAlg,
         /// Digest of the event, hexadecimal.

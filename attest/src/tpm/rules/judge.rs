@@ -9,7 +9,7 @@ use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Mea
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
 
-/// Longest name that is taken from an event, in characters: each may have four bytes.
+/// Maximum length of a name from an event, in characters: each may have four bytes.
 pub(super) const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
 /// Checks that `check` holds of a boot, by the values that are accepted at `now`, in seconds since 1970.

@@ -4,14 +4,15 @@ use std::fmt;
 
 use crate::values::printable;
 
-/// Longest text of an event that a message has in full, in characters: with what stands before it, as much as `attest-node` shows of an answer.
+/// Maximum length of an event's text that a message has in full, in characters. With the words before it, that is as much as `attest-node`
+/// shows of an answer.
 pub(super) const WHOLE_LIMIT_CHARS: usize = 240;
 
 /// Length of the beginning of a longer text that is shown, in characters. The rest of [`WHOLE_LIMIT_CHARS`] is its end, which has the text
 /// that a person typed at a boot loader's menu.
 const HEAD_CHARS: usize = 60;
 
-/// Length of the text that is shown before and behind the part that differs, in characters.
+/// Length of the text that is shown before and after the part that differs, in characters.
 const CONTEXT_CHARS: usize = 40;
 
 /// A part of a text of an event.
@@ -21,10 +22,10 @@ pub struct Excerpt(Box<Shown>);
 /// The content of an [`Excerpt`]: on the heap, so that refusals stay small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shown {
-    /// True if something stands before the first part.
+    /// Set if a part was cut off before the first part.
     is_cut_before: bool,
     parts: Vec<Box<str>>,
-    /// True if something stands behind the last part.
+    /// Set if a part was cut off after the last part.
     is_cut_behind: bool,
 }
 
@@ -90,7 +91,7 @@ fn common(one: &str, other: &str) -> (usize, usize) {
 }
 
 impl fmt::Display for Excerpt {
-    /// Marks stand outside of the quotation marks: no text can look as if something had been left out.
+    /// Writes marks outside of the quotation marks: no text can look as if something had been left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = |is_cut| if is_cut { "…" } else { "" };
         f.write_str(mark(self.0.is_cut_before))?;
@@ -109,7 +110,7 @@ pub enum Known {
     Content(Excerpt),
     /// A text that is the node's own claim.
     NodesWord(Excerpt),
-    /// The node's own word is that it is GRUB's environment block.
+    /// A file that is GRUB's environment block, by the node's own claim.
     GrubEnvironment(Excerpt),
     /// Name of a section of a unified kernel image.
     Section(&'static str),

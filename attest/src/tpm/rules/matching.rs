@@ -22,7 +22,7 @@ pub(crate) fn accepted_words(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg
     Withheld::words(words(sets, wanted, bank, fits, now, None))
 }
 
-/// The same for a section of a unified kernel image: what is accepted as that section.
+/// Describes the same for a section of a unified kernel image: the values that are accepted as that section.
 pub(super) fn accepted_sections(
     sets: &ReferenceSets,
     wanted: Wanted,

@@ -62,8 +62,8 @@ impl Recording {
     }
 }
 
-/// The values of a boot: of each check those that hold of it, as far as anything is proven; and of the PCRs named their values. Names are the node's own
-/// words where no digest covers them.
+/// Returns the values of a boot: for each check those that hold of it, as far as proven, and those of the named PCRs. Names that
+/// no digest covers are the node's own claims.
 #[must_use]
 pub fn recorded(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>) -> Values {
     values(boot, pcrs, &[], short_name)
@@ -74,7 +74,7 @@ fn short_name(event: &BootEvent) -> Option<String> {
     Some(printable(&name, NAME_LIMIT_CHARS)).filter(|name| !name.is_empty())
 }
 
-/// The same; of a text that the digest covers as much as a name can have.
+/// Returns the name of an event; a text that the digest covers may have the maximum length of a name.
 fn whole_name(event: &BootEvent) -> Option<String> {
     if !event.is_content() {
         return short_name(event);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Check;
 
 impl Check {
-    /// As `pool.toml` has it.
+    /// Returns the name of the check in `pool.toml`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

@@ -29,7 +29,7 @@ pub use error::{ADVICE, VtpmError};
 /// CloudComputeInstanceIdentifier: Google's extension that names the instance.
 pub const INSTANCE_OID: &str = "1.3.6.1.4.1.11129.2.1.21";
 
-/// The same, as the content of a DER object identifier.
+/// The object identifier as the content of its DER encoding.
 const INSTANCE_OID_DER: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0xd6, 0x79, 0x02, 0x01, 0x15];
 
 /// Largest extension that is read, in bytes. Real ones have about 110.

@@ -15,7 +15,7 @@ td,th{border:1px solid #bbb;padding:.2em .4em;vertical-align:top;text-align:left
 </style></head><body>\n";
 
 impl BootDifference<'_> {
-    /// A whole document with both boots in full. `first` and `second` are what stands above the columns.
+    /// Returns a whole document with both boots in full. `first` and `second` are the titles of the columns.
     #[must_use]
     pub fn html(&self, first: &str, second: &str) -> String {
         let mut out = HEAD.to_owned();

@@ -1,4 +1,4 @@
-//! Two boots beside one another, PCR by PCR: for people, who want to know what has changed.
+//! Comparison of two boots, PCR by PCR, for people who want to know what has changed.
 
 mod html;
 mod split;
@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use super::MeasuredBoot;
 use super::event::BootEvent;
 
-/// Most events of one PCR of either boot that are aligned; of more, those at the same place stand beside one another. An alignment takes as many steps as
-/// the product of both.
+/// Maximum number of events of one PCR in either boot that are aligned; with more, events at the same position form a row. An alignment
+/// takes as many steps as the product of both.
 const ALIGNED_LIMIT: usize = 1024;
 
 /// Comparison of two boots, by PCR.
@@ -18,7 +18,7 @@ const ALIGNED_LIMIT: usize = 1024;
 pub struct BootDifference<'b> {
     /// Every PCR that either log explains, ascending.
     pub pcrs: Vec<PcrDifference<'b>>,
-    /// Events of the two that are over the limit, and stand nowhere here.
+    /// Number of events in each boot that are over the limit, and not compared.
     pub left_out: (usize, usize),
 }
 
@@ -76,7 +76,7 @@ impl PcrDifference<'_> {
     }
 }
 
-/// The events of both in order, equal digests beside one another as often as that goes.
+/// Returns the events of both in order, with as many equal digests in common rows as possible.
 fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>> {
     let same = |(one, other): &(&&BootEvent, &&BootEvent)| one.digest == other.digest;
     let before = first.iter().zip(second).take_while(same).count();
@@ -143,7 +143,7 @@ fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>>
     rows
 }
 
-/// Events between two that are the same: one beside the other.
+/// Adds rows for different events between two equal ones, pair by pair.
 fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<Row<'b>>) {
     let both = first.len().min(second.len());
     rows.extend(first.iter().zip(second).map(|(one, other)| Row::Changed(one, other)));

@@ -1,9 +1,9 @@
 //! Position of the difference between two texts.
 
-/// Length of the beginning of both texts that is shown, in characters: it says what kind of event it is.
+/// Length of the common beginning that is shown, in characters: it identifies the type of the event.
 const HEAD_CHARS: usize = 24;
 
-/// Length of the text that is shown right before and right behind the part that differs, in characters.
+/// Length of the text that is shown directly before and after the part that differs, in characters.
 const CONTEXT_CHARS: usize = 24;
 
 /// Two texts, by what they begin with and end with that is the same.

@@ -50,7 +50,7 @@ fn gap(f: &mut fmt::Formatter<'_>, skipped: &mut usize) -> fmt::Result {
     }
 }
 
-/// Both columns; what is too long goes on below.
+/// Writes both columns; a text that is too long continues on the next line.
 fn line(f: &mut fmt::Formatter<'_>, row: &Row<'_>) -> fmt::Result {
     let of = |event: &BootEvent, text: &str| wrapped(&format!("{:>3} {text}", event.number));
     let nothing = Vec::new;

@@ -17,7 +17,7 @@ use crate::values::HexDigest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitBootServices {
-    /// Nothing in the log says so.
+    /// The log has no call of `ExitBootServices`.
     NotCalled,
     /// Called, and not yet returned from with success.
     Invoked,
@@ -39,7 +39,7 @@ pub struct MeasuredSection<'b> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeasuredText<'b> {
     pub event: usize,
-    /// The log's own word: no digest covers it.
+    /// The log's own claim: no digest covers it.
     pub said_kind: GrubKind,
     pub text: &'b LogText,
     /// Hash of the text, also where it is too long to be kept.
@@ -50,8 +50,8 @@ pub struct MeasuredText<'b> {
 const SEPARATED: std::ops::RangeInclusive<u8> = 0..=7;
 
 impl MeasuredBoot {
-    /// **All** events of a PCR, in the order in which they were extended. One that systemd has extended behind them, see
-    /// [`MeasuredBoot::os_separator_pcrs`], is not among them.
+    /// Returns **all** events of a PCR, in the order in which they were extended. Extensions by systemd after the log, see
+    /// [`MeasuredBoot::os_separator_pcrs`], are not among them.
     ///
     /// # Errors
     /// [`NotProven::PcrNotExplained`], [`NotProven::TooManyEvents`].
@@ -65,7 +65,7 @@ impl MeasuredBoot {
         Ok(self.events.iter().filter(|event| event.pcr == pcr).collect())
     }
 
-    /// The events of one of the firmware's PCRs, 0 to 7, before and behind its one separator.
+    /// Returns the events of one of the firmware's PCRs, 0 to 7, before and after its one separator.
     ///
     /// # Errors
     /// [`NotProven::Missing`], [`NotProven::Repeated`], [`NotProven::ErrorSeparator`], and those of [`MeasuredBoot::events_of`].
@@ -207,8 +207,8 @@ impl MeasuredBoot {
         self.events_of(9)
     }
 
-    /// **Everything** that systemd-stub and systemd-boot were given beside the image, PCR 12: command lines ([`Meaning::KernelCommandLine`]),
-    /// credentials, add-ons.
+    /// Returns **everything** that systemd-stub and systemd-boot were given from outside the image, PCR 12: command lines
+    /// ([`Meaning::KernelCommandLine`]), credentials, add-ons.
     ///
     /// # Errors
     /// [`NotProven`].

@@ -9,7 +9,7 @@ pub enum NotProven {
     /// Nothing is proven about this PCR: it was not quoted, or the log does not lead to its value.
     #[error("PCR {pcr} is not explained by the log")]
     PcrNotExplained { pcr: u8 },
-    /// A log of more events than are kept.
+    /// A log has more events than are stored.
     #[error("the log has {left_out} events over the {EVENTS_LIMIT} that are read")]
     TooManyEvents { left_out: usize },
     /// Something that the PCR has to have is not there.
@@ -24,7 +24,7 @@ pub enum NotProven {
     /// An event whose meaning is not known, where each has to be.
     #[error("the meaning of event {event} in PCR {pcr} is not known (digest {digest})")]
     UnknownEvent { pcr: u8, event: usize, digest: HexDigest },
-    /// The firmware says that it could not measure everything.
+    /// The firmware reports that it could not measure everything.
     #[error("event {event} is the separator for an error, in PCR {pcr}")]
     ErrorSeparator { pcr: u8, event: usize },
     /// Secure Boot was off: the log does not have the actual authorities, and any software may have added those that it has.

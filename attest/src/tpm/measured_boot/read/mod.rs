@@ -235,7 +235,7 @@ fn boot_variable(variable: &VariableData<'_>, proven: bool) -> Meaning {
     }
 }
 
-/// Anything that PCR 4 or 2 has and that is nothing else: its digest has to be accepted, whatever the log says it is.
+/// Any other event of PCR 4 or 2: its digest has to be accepted, regardless of its type in the log.
 fn image(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
     let said_path = device_path::of_image(event.untrusted_data());
     (Meaning::Image { said_path }, Proof::Digest)
@@ -296,7 +296,7 @@ fn unknown(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
     (Meaning::Unknown { said }, Proof::Digest)
 }
 
-/// A text that stands beside a digest, for people.
+/// Reads a text that is logged with a digest, for people.
 fn said(data: &[u8]) -> Option<LogText> {
     let text = data.strip_suffix(&[0]).unwrap_or(data);
     printable(text)

@@ -17,7 +17,7 @@ const SECURE_BOOT: [(&str, Guid, Option<DatabaseName>); 5] = [
     ("dbx", IMAGE_SECURITY, Some(DatabaseName::Dbx)),
 ];
 
-/// Those that firmware may measure behind them, before the separator.
+/// Variables that firmware may measure after these, before the separator.
 const SECURE_BOOT_OPTIONAL: [(&str, Guid, Option<DatabaseName>); 2] = [
     ("dbt", IMAGE_SECURITY, Some(DatabaseName::Dbt)),
     ("dbr", IMAGE_SECURITY, Some(DatabaseName::Dbr)),
@@ -114,8 +114,8 @@ fn prescribed(database: Option<DatabaseName>, value: &[u8]) -> Option<SecureBoot
     }
 }
 
-/// A variable of PCR 7 behind those of Secure Boot. What authorised an image has the name of the database in which it was found, and the form of one
-/// entry.
+/// Reads a variable of PCR 7 after those of Secure Boot. An authority has the name of the database in which it was found, and the form of
+/// one entry.
 fn authority(variable: &VariableData<'_>) -> Meaning {
     let mut all = SECURE_BOOT.iter().chain(&SECURE_BOOT_OPTIONAL);
     let named = all.find(|(name, vendor, _)| variable.vendor == *vendor && variable.is_named(name));

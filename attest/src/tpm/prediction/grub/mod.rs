@@ -22,7 +22,7 @@ use super::{Digests, MeasuredBy, Prediction, What, When};
 
 /// The PCR of commands.
 pub const COMMANDS_PCR: u8 = 8;
-/// The PCR of files. The kernel's stub goes on in it.
+/// The PCR of files. The kernel's stub extends it too.
 pub const FILES_PCR: u8 = 9;
 /// The PCR of shim's lists of keys.
 const SHIM_PCR: u8 = 14;
@@ -121,7 +121,7 @@ impl GrubBoot<'_> {
         Ok(())
     }
 
-    /// Whatever the image of GRUB makes of these files.
+    /// Predicts GRUB's measurements of these files, for any image of GRUB.
     fn digests(&self, config: Option<&GrubConfig>, prediction: &mut Prediction) -> Result<(), ReadError> {
         self.images(1, prediction)?;
         self.files(1, prediction)?;

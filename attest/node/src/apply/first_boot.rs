@@ -1,4 +1,4 @@
-//! How this system's own way of a first boot can be used once more: CoreOS's convention, recognised by each of its parts.
+//! Reuse of the distribution's own first-boot mechanism: CoreOS's convention, recognised by each of its parts.
 //!
 //! 1. A stamp on the boot filesystem, which GRUB turns into the kernel argument `ignition.firstboot` ([`super::grub`]).
 //! 2. `ignition/config.ign` there, which `coreos-ignition-setup-user` of the initramfs copies to where Ignition reads it.
@@ -21,40 +21,40 @@ use crate::failure::{Failure, printable};
 use crate::keep::{CONFIG_ON_BOOT, Initramfs};
 use crate::pointer::write;
 
-/// The boot filesystem.
+/// Mount point of the boot filesystem.
 const BOOT: &str = "/boot";
-/// Where GRUB's configuration lies on it, by distribution.
+/// Paths of GRUB's configuration on the boot filesystem, by distribution.
 const GRUB_CONFIGS: [&str; 2] = ["/boot/grub2/grub.cfg", "/boot/grub/grub.cfg"];
-/// The entries of the boot menu beside it.
+/// Folder of the boot menu entries (Boot Loader Specification).
 const ENTRIES: &str = "/boot/loader/entries";
-/// What removes stamp and config in the booted system.
+/// Name of the unit that removes stamp and config in the booted system.
 const COMPLETE: &str = "coreos-ignition-firstboot-complete";
-/// Where units lie.
+/// Folders of systemd units, in order of precedence.
 const UNITS: [&str; 2] = ["/etc/systemd/system", "/usr/lib/systemd/system"];
 /// The dracut modules that an image has: its initramfs is made of them.
 const DRACUT_MODULES: &str = "/usr/lib/dracut/modules.d";
 /// There on a system that runs from its medium.
 const LIVE: &str = "/run/ostree-live";
 
-/// What this system's first boot is like.
+/// First-boot mechanism of this system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstBoot {
     stamp: PathBuf,
     folder: PathBuf,
     config: PathBuf,
-    /// Whether the stamp can bring kernel arguments.
+    /// `true` if the stamp can bring kernel arguments.
     pub takes_arguments: bool,
-    /// Whether its initramfs can change the kernel's arguments for good.
+    /// `true` if its initramfs can change the kernel's arguments for good.
     pub changes_kernel_arguments: bool,
 }
 
-/// Why there is no way.
+/// Builds the failure for a system without a usable first-boot mechanism.
 fn unsupported(reason: &str, next_step: &str) -> Failure {
     Failure::new("apply-unsupported", reason, next_step)
 }
 
 impl FirstBoot {
-    /// Recognises it.
+    /// Recognises the system's first-boot mechanism.
     ///
     /// # Errors
     /// `apply-unsupported`, with what there is instead.
@@ -116,8 +116,8 @@ impl FirstBoot {
         }
     }
 
-    /// Sees that the boot filesystem can be written. If it is mounted read-only, as on CoreOS, it is made writable in a mount namespace of
-    /// this program's own, as CoreOS's own programs do; for that this program starts itself anew.
+    /// Checks that the boot filesystem can be written. If it is mounted read-only, as on CoreOS, it is made writable in a mount namespace
+    /// of this program's own, as CoreOS's own programs do. For that, this program restarts itself.
     ///
     /// # Errors
     /// `apply-failed`.
@@ -183,7 +183,7 @@ impl FirstBoot {
         Ok(was_there)
     }
 
-    /// Which it may be already.
+    /// Creates the config's folder, if it is missing, and restricts access to its owner.
     fn private_folder(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.folder) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -198,7 +198,7 @@ impl FirstBoot {
         fs::set_permissions(&self.folder, Permissions::from_mode(0o700))
     }
 
-    /// As a failure of this one's.
+    /// Converts an I/O error of the boot filesystem into `apply-failed`.
     pub fn failed(&self, error: &io::Error) -> Failure {
         Failure::new(
             "apply-failed",
@@ -211,7 +211,7 @@ impl FirstBoot {
     }
 }
 
-/// That what is arranged is removed after that boot.
+/// Checks that the booted system removes the stamp and the config after that boot.
 fn completes(system: &System) -> Result<(), String> {
     let unit = UNITS.iter().find_map(|folder| system.text(&format!("{folder}/{COMPLETE}.service")));
     let unit = unit.ok_or_else(|| format!("there is no {COMPLETE}.service, which would remove the config after that boot"))?;
@@ -231,7 +231,7 @@ fn completes(system: &System) -> Result<(), String> {
     }
 }
 
-/// Whether a script of a dracut module of the image has a word in it.
+/// Returns whether a script of a dracut module of the image contains a word.
 fn in_dracut_module(system: &System, script: &str, word: &str) -> bool {
     let modules = fs::read_dir(system.path(DRACUT_MODULES)).into_iter().flatten().flatten();
     let mut names = modules.filter_map(|module| module.file_name().into_string().ok());
@@ -241,7 +241,7 @@ fn in_dracut_module(system: &System, script: &str, word: &str) -> bool {
     })
 }
 
-/// What the distribution has instead, for the person.
+/// Builds the failure that tells the administrator the distribution's alternative.
 fn of_distribution(system: &System, missing: &str) -> Failure {
     match system.os_release("ID").as_deref() {
         Some("flatcar") => unsupported(
@@ -260,7 +260,7 @@ fn of_distribution(system: &System, missing: &str) -> Failure {
     }
 }
 
-/// Starts this program anew, with mounts of its own. It comes back only with an error.
+/// Restarts this program with a mount namespace of its own. Returns only with an error.
 fn in_own_namespace() -> io::Error {
     // What the kernel was given: with the loader, where the program has one of its own.
     let given = match fs::read("/proc/self/cmdline") {

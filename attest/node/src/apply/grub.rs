@@ -1,27 +1,27 @@
-//! What GRUB's configuration makes of the stamp of a first boot.
+//! GRUB configuration that turns the stamp into a first boot.
 //!
 //! CoreOS's convention (`40_coreos-ignition.cfg` in coreos/fedora-coreos-config, before that `02_ignition_firstboot` in Ignition's dracut
 //! module, and osbuild's `org.osbuild.ignition`): if there is a file `ignition.firstboot`, it is sourced, and `ignition_firstboot` becomes
 //! `ignition.firstboot` with what the file has put into `ignition_network_kcmdline`. Each entry of the boot menu has `$ignition_firstboot`.
 
-/// The stamp's name.
+/// File name of the stamp.
 pub const STAMP: &str = "ignition.firstboot";
-/// The variable that stands in each entry.
+/// Variable that every menu entry refers to.
 const FIRST_BOOT: &str = "ignition_firstboot";
 /// The variable that the stamp may set.
 const ARGUMENTS: &str = "ignition_network_kcmdline";
 
-/// What it makes of it.
+/// First-boot support found in GRUB's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grub {
     /// The stamp's path in the filesystem that GRUB reads.
     pub stamp: String,
-    /// Whether the stamp can bring kernel arguments for that boot.
+    /// `true` if the stamp can bring kernel arguments for that boot.
     pub takes_arguments: bool,
 }
 
 impl Grub {
-    /// From `grub.cfg`, and the entries of the boot menu that lie beside it.
+    /// Parses `grub.cfg` and the boot menu entries of the same filesystem.
     ///
     /// # Errors
     /// What is missing, in words that follow on "GRUB".

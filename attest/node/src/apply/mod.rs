@@ -1,8 +1,8 @@
 //! `attest-node config --apply`: has Ignition apply the full config at the next boot, by the distribution's own way of a first boot.
 //!
-//! In this order, and whatever fails, nothing is changed: that the system has such a way is recognised ([`first_boot`]); the config is fetched;
-//! what Ignition could not do again is looked for in it ([`twice`]); the config is put where the next boot reads it, and last the stamp that
-//! makes that boot a first one. The config is a secret: nobody but root can read it, and the first boot removes it.
+//! If any step fails, nothing is changed. The steps, in order: check that the system has such a first-boot mechanism ([`first_boot`]);
+//! fetch the config; search it for anything that Ignition could not do again ([`twice`]); put the config where the next boot reads it;
+//! last, write the stamp that makes that boot a first one. The config is a secret: only root can read it, and the first boot removes it.
 
 pub mod first_boot;
 pub mod grub;
@@ -62,7 +62,7 @@ impl Prepared {
         })
     }
 
-    /// The version of the spec to ask for: what somebody says, if this Ignition reads it, else the newest that it reads.
+    /// Returns the spec version to ask for: the given one, if this Ignition reads it, else the newest that it reads.
     ///
     /// # Errors
     /// `ignition-version`.
@@ -138,8 +138,8 @@ pub fn undo(system: &System, initramfs: Option<&Initramfs>) -> Result<bool, Fail
     first_boot.undo().map_err(|error| first_boot.failed(&error))
 }
 
-/// That Ignition reads a `user.ign`, which the config becomes. The kernel arguments of the next boot are those of this one; what lies in Ignition's
-/// folders of the booted system says nothing of the initramfs, which has said it itself.
+/// Checks that Ignition reads a `user.ign`, which the config becomes. The kernel arguments of the next boot are those of this one. The
+/// booted system's own Ignition folders say nothing about the initramfs, which has reported its own.
 fn sees_config(told: &Told, said: &str, initramfs: Option<&Initramfs>) -> Result<(), Failure> {
     if let Some(path) = initramfs.and_then(|initramfs| initramfs.outranked_by.as_ref()) {
         return Err(Failure::new(

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 /// Largest file read. Boot loaders' configs and tables of users have some ten KiB.
 const FILE_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
-/// Where systemd has the library that says its version; between the two a folder of the machine's kind, on Debian.
+/// Folders of the library whose name contains systemd's version; on Debian, in a subfolder named after the machine's kind.
 const SYSTEMD_LIBRARIES: [&str; 2] = ["usr/lib", "usr/lib64"];
-/// What that library's name begins with: `libsystemd-shared-252.so`, `libsystemd-shared-252-32.el9.so`.
+/// Prefix of that library's name: `libsystemd-shared-252.so`, `libsystemd-shared-252-32.el9.so`.
 const SYSTEMD_LIBRARY: &str = "libsystemd-shared-";
 
-/// Where OSTree has the root filesystem.
+/// Path where OSTree mounts the root filesystem.
 pub const SYSROOT: &str = "/sysroot";
 
 /// The system that this program runs on.
@@ -24,11 +24,11 @@ pub struct System {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
-    /// Its number.
+    /// UID or GID, in decimal.
     pub id: String,
     /// The number of a user's primary group.
     pub group: String,
-    /// A user's home.
+    /// Home directory of a user.
     pub home: String,
 }
 
@@ -38,13 +38,13 @@ impl System {
         Self { root: root.to_owned() }
     }
 
-    /// Whether it is this one, and no folder that stands for it.
+    /// Returns `true` for the running system, `false` for a folder in its place.
     #[must_use]
     pub fn is_this_one(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// Where an absolute path is.
+    /// Returns the location of an absolute path of this system.
     #[must_use]
     pub fn path(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
@@ -64,7 +64,7 @@ impl System {
         wanted.filter_map(|entry| text(&entry.path())).collect()
     }
 
-    /// Whether a path has a mount of its own.
+    /// Returns whether a path is a mount point.
     #[must_use]
     pub fn is_mount_point(&self, absolute: &str) -> bool {
         self.mounts().iter().any(|mount| mount.point == absolute)
@@ -77,7 +77,7 @@ impl System {
         table.lines().filter_map(Mount::parse).collect()
     }
 
-    /// Where an absolute path leads, by the links in what there is of it.
+    /// Resolves the symbolic links in the existing part of an absolute path.
     #[must_use]
     pub fn resolved(&self, absolute: &str) -> PathBuf {
         let path = self.path(absolute);
@@ -98,7 +98,7 @@ impl System {
         Some(value.trim_matches(['"', '\'']).to_owned())
     }
 
-    /// systemd's version.
+    /// Returns systemd's version, from the name of its shared library.
     #[must_use]
     pub fn systemd(&self) -> Option<u32> {
         let libraries = SYSTEMD_LIBRARIES.map(|folder| self.path(folder));
@@ -136,7 +136,7 @@ pub struct Mount {
     pub point: String,
     /// Its device's numbers: `254:1`.
     pub device: String,
-    /// What is mounted, in the filesystem's own words: mostly a device's path.
+    /// Mount source, as the filesystem reports it: mostly a device's path.
     pub source: String,
 }
 

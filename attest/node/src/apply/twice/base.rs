@@ -1,4 +1,4 @@
-//! The configs of the initramfs that Ignition merges below this one ([`crate::ignition::base`]). Whatever they have is done once more, too.
+//! Base configs of the initramfs, which Ignition merges below this one ([`crate::ignition::base`]). Ignition applies them again, too.
 
 use std::fmt::Display;
 
@@ -40,7 +40,7 @@ pub fn take_over(config: &mut Value, base: &[BaseConfig]) {
     }
 }
 
-/// What is refused of them, by rules for a config.
+/// Applies a config's rules to each base config, merged with `config`, and collects the refusals.
 pub(crate) fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, rules: impl Fn(&Value, &mut Refusals)) {
     for base in base {
         let Some(mut merged) = parsed(base) else {
@@ -58,7 +58,7 @@ pub(crate) fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, r
     }
 }
 
-/// What is left of the base configs, but for those that are none.
+/// Returns the remainders of the base configs ([`merge`]). Skips those that are not JSON objects.
 pub(crate) fn merged(config: &Value, base: &[BaseConfig]) -> impl Iterator<Item = Value> {
     base.iter().filter_map(parsed).map(|mut base| {
         merge(&mut base, config);
@@ -70,7 +70,7 @@ fn parsed(base: &BaseConfig) -> Option<Value> {
     serde_json::from_str(&base.text).ok().filter(Value::is_object)
 }
 
-/// What is left of a base config when the other one is merged into it, but for what only that one has.
+/// Reduces a base config to its own members, with `config`'s changes to them. Members that only `config` has are not added.
 fn merge(base: &mut Value, config: &Value) {
     for (pointer, key) in NAMED {
         let Some(members) = base.pointer_mut(pointer).and_then(Value::as_array_mut) else {

@@ -1,11 +1,11 @@
-//! What is on a block device now, by what the kernel says in sysfs and udev in its database.
+//! Current content of a block device, according to the kernel's sysfs and udev's database.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use crate::apply::system::{Mount, System};
 
-/// The kernel's devices.
+/// Folder of the kernel's block devices.
 const BLOCK: &str = "/sys/class/block";
 /// udev's database: `b` and the device's numbers.
 const UDEV: &str = "/run/udev/data";
@@ -15,13 +15,13 @@ const UDEV: &str = "/run/udev/data";
 pub(crate) struct Device {
     /// The kernel's name: `vda1`.
     name: String,
-    /// Its numbers: `254:1`.
+    /// Device number, major and minor: `254:1`.
     numbers: String,
-    /// What udev knows of it; nothing if it knows nothing.
+    /// Properties in udev's database; `None` if udev has no record of the device.
     properties: Option<BTreeMap<String, String>>,
 }
 
-/// What is on a device.
+/// Content of a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     Nothing,
@@ -53,7 +53,7 @@ impl Device {
         Some(Self { name, numbers, properties })
     }
 
-    /// Whether it is what is mounted there. btrfs has numbers of its own, but says the device.
+    /// Returns whether this device is mounted there. btrfs has device numbers of its own, but names the device.
     pub(crate) fn is_mounted_at(&self, system: &System, point: &str) -> bool {
         let is_it =
             |mount: &Mount| mount.device == self.numbers || Self::find(system, &mount.source).is_some_and(|other| other.name == self.name);
@@ -116,7 +116,7 @@ impl Device {
 pub(crate) struct Partition {
     /// Its first sector, of 512 bytes.
     pub start: u64,
-    /// Its sectors.
+    /// Size in sectors of 512 bytes.
     pub size: u64,
     pub label: String,
     pub guid: String,

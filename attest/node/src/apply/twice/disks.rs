@@ -11,7 +11,7 @@ use crate::apply::system::{SYSROOT, System};
 
 /// A MiB, in the sectors that the kernel counts.
 const SECTORS_OF_A_MIB: u64 = 2048;
-/// What Ignition does not look at or make.
+/// Formats that Ignition neither checks nor creates.
 const NO_FILESYSTEM: [&str; 2] = ["", "none"];
 
 pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
@@ -76,7 +76,7 @@ fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
     }
 }
 
-/// Why a partition of a disk that is in use cannot be as the config says. One that is there and is so is left alone.
+/// Returns why a partition of a disk in use cannot be changed to match the config. An existing partition that matches is left alone.
 fn partition_again(wanted: &Value, there: Option<&Partition>) -> Option<String> {
     let Some(there) = there else {
         return (!is_false(wanted, "shouldExist"))
@@ -141,7 +141,7 @@ fn canonical(uuid: &str) -> String {
     }
 }
 
-/// What is on a device now; nothing if it is empty, or is made by this config.
+/// Describes the device's current content; `None` if it is empty, or is made by this config.
 fn occupied(config: &Value, system: &System, device: &str) -> Option<String> {
     match Device::find(system, device) {
         Some(found) => match found.content(system) {
@@ -153,7 +153,7 @@ fn occupied(config: &Value, system: &System, device: &str) -> Option<String> {
     }
 }
 
-/// Whether another part of the config makes this device.
+/// Returns whether another part of the config makes this device.
 fn is_made(config: &Value, device: &str) -> bool {
     let named = |pointer: &str, folders: &[&str]| {
         list(config, pointer).any(|(_, made)| {
@@ -180,7 +180,7 @@ fn what(content: &Content) -> String {
     }
 }
 
-/// `checkForNonDirectories`: a link is no folder, either.
+/// Applies Ignition's `checkForNonDirectories`, which rejects links, too.
 fn mounted_below_no_folder(filesystem: &Value, system: &System) -> Option<String> {
     let path = text(filesystem, "path")?;
     let format = text(filesystem, "format")?;
@@ -195,7 +195,7 @@ fn mounted_below_no_folder(filesystem: &Value, system: &System) -> Option<String
     no_folder.map(|_| format!("its path {path} has something in it that is no folder: Ignition would stop"))
 }
 
-/// What is in the folder would be below the mount, and the node would not find it: the kubelet's certificate in `/var`, say.
+/// Returns a refusal if the mount would hide the folder's contents from the node: the kubelet's certificate in `/var`, say.
 fn hides(filesystem: &Value, system: &System, device: &str) -> Option<String> {
     let format = text(filesystem, "format")?;
     let path = text(filesystem, "path").filter(|_| !NO_FILESYSTEM.contains(&format) && format != "swap")?;

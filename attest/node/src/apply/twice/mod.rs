@@ -1,4 +1,4 @@
-//! What Ignition cannot do again on a system that exists: it would stop the boot there, or destroy what is on the system now.
+//! Detects settings that Ignition cannot apply again to an existing system: it would stop the boot there, or destroy data.
 //!
 //! Ignition is made to run once, and does not look whether it has run before. What its stages do with what they find is in
 //! `internal/exec/stages` of coreos/ignition, read in 2.14 and in what came after 2.26: the same, but for groups. Each rule here names the
@@ -20,7 +20,7 @@ use super::system::System;
 use crate::failure::printable;
 use crate::ignition::base::BaseConfig;
 
-/// What Ignition leaves of a run.
+/// Report that Ignition leaves after a run.
 const REPORT: &str = "/etc/.ignition-result.json";
 
 /// A point of the config that cannot be done again, and why.
@@ -30,14 +30,14 @@ pub struct Refusal {
     why: String,
 }
 
-/// What can be done at the next boot, beside what Ignition does by itself.
+/// Actions available at the next boot, in addition to Ignition's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// The release of Ignition.
     pub ignition: (u32, u32),
-    /// Whether the initramfs can change the kernel's arguments.
+    /// `true` if the initramfs can change the kernel's arguments.
     pub changes_kernel_arguments: bool,
-    /// Whether systemd will take that boot for a first one, and heed presets.
+    /// `true` if systemd will treat that boot as a first one, and heed presets.
     pub heeds_presets: bool,
 }
 
@@ -77,13 +77,13 @@ fn check(config: &Value, system: &System, abilities: Abilities, presets_run: boo
     units::check(config, system, abilities.heeds_presets, presets_run, found);
 }
 
-/// Whether there are units to be enabled that are not: that takes presets, which systemd heeds on a first boot only.
+/// Returns whether the config enables units that are disabled: that takes presets, which systemd heeds on a first boot only.
 #[must_use]
 pub fn needs_presets(config: &Value, base: &[BaseConfig], system: &System) -> bool {
     units::needs_presets(config, system) || base::merged(config, base).any(|base| units::needs_presets(&base, system))
 }
 
-/// Whether Ignition fetches something for which the initramfs needs a network.
+/// Returns whether Ignition fetches something for which the initramfs needs a network.
 #[must_use]
 pub fn needs_network(config: &Value) -> bool {
     match config {
@@ -114,8 +114,8 @@ impl Refusals {
     }
 }
 
-/// A config that takes the place of this one, or is put beside it, is fetched by Ignition, which has no ticket for it; and what is in it is not
-/// seen here.
+/// Refuses references to other configs, replacing or merged. Ignition fetches them itself, without a ticket, and their contents are unknown
+/// here.
 fn references(config: &Value, found: &mut Refusals) {
     let why = "Ignition would fetch another config, without a ticket, and what is in it is not known here";
     let has_source = |resource: &Value| resource.get("source").is_some_and(|source| !source.is_null());

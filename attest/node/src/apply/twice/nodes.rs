@@ -11,8 +11,8 @@ use super::{Refusals, is_true, list, text};
 use crate::apply::system::{SYSROOT, System};
 use crate::pointer::data_url;
 
-/// Where something is mounted at each boot that the initramfs does not mount below the new root: what is there now says nothing of what
-/// Ignition finds, which is on the disk.
+/// Mount points that the initramfs does not mount below the new root. Their contents in the running system say nothing about Ignition's
+/// view, which is of the disk.
 const VOLATILE: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
 /// Largest file searched for what would be appended to it.
 const APPENDED_TO_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
@@ -29,13 +29,13 @@ pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
     });
 }
 
-/// What is at a node's path now.
+/// Existing file, folder or link at a node's path.
 struct There {
     path: PathBuf,
     metadata: Metadata,
 }
 
-/// Why one of them cannot be made again, given what is there.
+/// Rule that returns why a node cannot be made again, given the existing one.
 type Rule = fn(&Value, &System, &There) -> Option<String>;
 
 fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule: Rule) {
@@ -71,7 +71,7 @@ fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule:
     }
 }
 
-/// Whether Ignition stops if something is there already, or something else.
+/// Returns whether Ignition stops if the path already exists, or differs.
 fn may_stop(kind: &str, node: &Value) -> bool {
     !is_true(node, "overwrite") && (kind == "links" || kind == "files" && has_contents(node))
 }
@@ -80,8 +80,8 @@ fn has_contents(file: &Value) -> bool {
     file.pointer("/contents/source").is_some_and(|source| !source.is_null())
 }
 
-/// Lets Ignition overwrite what it is to make anew. Nothing is there, or it would have been refused: but something may come until the reboot,
-/// and would stop that boot.
+/// Lets Ignition overwrite the files that it creates. None exists, or it would have been refused. But one may appear before the reboot, and
+/// would stop that boot.
 pub fn overwrite(config: &mut Value) {
     let files = config.pointer_mut("/storage/files").and_then(Value::as_array_mut);
     for file in files.into_iter().flatten().filter(|file| has_contents(file)) {
@@ -110,7 +110,7 @@ fn hidden(config: &Value, system: &System, named: &str) -> Option<String> {
     })
 }
 
-/// What `overwrite` removes before anything is made.
+/// Returns a refusal if `overwrite` would remove a folder with contents.
 fn lost(there: &There) -> Option<String> {
     let holds_something = || fs::read_dir(&there.path).is_ok_and(|mut entries| entries.next().is_some());
     (there.metadata.is_dir() && holds_something())
@@ -152,7 +152,7 @@ fn soft_link(target: &Path, there: &There) -> Option<String> {
     (!same).then(|| "it is there and not this link, and overwrite is not true: Ignition would stop".to_owned())
 }
 
-/// A path that would have to be made below something that is no folder.
+/// Returns a refusal if the path's nearest existing ancestor is not a folder.
 fn below_no_folder(path: &Path) -> Option<String> {
     let above = path.ancestors().skip(1).find_map(|folder| fs::metadata(folder).ok());
     above
@@ -160,7 +160,7 @@ fn below_no_folder(path: &Path) -> Option<String> {
         .then(|| "it is below something that is no folder: Ignition would stop".to_owned())
 }
 
-/// As Go's `filepath.Clean`: without what does not matter in the path's words.
+/// Normalises a path lexically, like Go's `filepath.Clean`.
 fn clean(path: &Path) -> PathBuf {
     let mut parts: Vec<Component> = Vec::new();
     for part in path.components() {

@@ -47,7 +47,7 @@ pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found
     }
 }
 
-/// Why a user that is there cannot be as the config says.
+/// Returns why an existing user cannot be changed to match the config.
 fn again(user: &Value, known: &Account, users: &[Account], system: &System) -> Option<String> {
     if is_false(user, "shouldExist") {
         return Some("it is there: Ignition would remove it with its home".to_owned());

@@ -7,22 +7,22 @@ use std::path::Path;
 
 use crate::apply::system::System;
 
-/// Where presets lie; of several files of one name that in the first folder counts.
+/// Folders of presets. Of several files with the same name, the one in the first folder counts.
 const FOLDERS: [&str; 4] = [
     "/etc/systemd/system-preset",
     "/run/systemd/system-preset",
     "/usr/local/lib/systemd/system-preset",
     "/usr/lib/systemd/system-preset",
 ];
-/// Where units are enabled by links.
+/// Folder whose links enable units.
 const UNITS: &str = "/etc/systemd/system";
-/// How folders of such links end.
+/// Suffixes of the folders that hold such links.
 const WANTING: [&str; 3] = [".wants", ".requires", ".upholds"];
 /// The first release of systemd that a distribution can build so that a first boot disables, too.
 const CAN_DISABLE: u32 = 251;
 /// The distribution whose systemd is built as it is by default, and only enables; also of those that are like it.
 const ONLY_ENABLES: &str = "debian";
-/// The system's own choice, and no unit that somebody has enabled.
+/// Link for the system's default target. It does not count as an enabled unit.
 const DEFAULT_TARGET: &str = "default.target";
 
 /// The lines of all presets, in their order: verb, and a unit or a pattern.
@@ -41,8 +41,8 @@ impl Presets {
         Self(texts.flat_map(|text| lines(&text)).collect())
     }
 
-    /// Whether presets have this unit disabled: the first line for it counts, and without one it is enabled. They are for units that are files,
-    /// and so for an instance its template's counts.
+    /// Returns whether presets disable this unit: the first line for it counts, and without one it is enabled. Presets apply to unit files,
+    /// and so an instance follows its template's line.
     pub(crate) fn disable(&self, unit: &str) -> bool {
         let template = unit.split_once('@').and_then(|(before, after)| {
             let (_, ending) = after.rsplit_once('.')?;
@@ -54,7 +54,7 @@ impl Presets {
     }
 }
 
-/// Whether a first boot may disable what no preset enables. How systemd was built cannot be asked.
+/// Returns whether a first boot may disable units that no preset enables. systemd's build options cannot be queried.
 pub(crate) fn may_disable(system: &System) -> bool {
     let says = |name: &str| {
         system
@@ -102,7 +102,7 @@ fn names(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// glob(7), but that a set in brackets is taken for any one character.
+/// Matches like glob(7), but a set in brackets matches any one character.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern, name) {
         ([], name) => name.is_empty(),

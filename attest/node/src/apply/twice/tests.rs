@@ -94,7 +94,7 @@ fn system() -> TempDir {
     folder
 }
 
-/// What is refused of a member of the config, by the beginnings of the lines; one for each.
+/// Checks the refusals for one member of the config: `expect` has the beginning of each line.
 fn check(abilities: Abilities, section: &str, config: &Value, expect: &[&str]) {
     let root = system();
     let mut whole = json!({"ignition": {"version": "3.5.0"}});

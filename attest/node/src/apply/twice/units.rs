@@ -12,15 +12,16 @@ use crate::ignition::base::BaseConfig;
 
 /// Ignition's preset. Lines are added, and the first one for a unit counts.
 const PRESET: &str = "/etc/systemd/system-preset/20-ignition.preset";
-/// Where units are enabled by links, in folders such as `multi-user.target.wants`.
+/// Folder of the links that enable units, in subfolders such as `multi-user.target.wants`.
 const UNITS: &str = "/etc/systemd/system";
 
-/// Whether a unit is to be enabled and is not.
+/// Returns whether the config enables a unit that is disabled.
 pub(crate) fn needs_presets(config: &Value, system: &System) -> bool {
     list(config, "/systemd/units").any(|(_, unit)| is_true(unit, "enabled") && !is_enabled(system, text(unit, "name").unwrap_or_default()))
 }
 
-/// What presets would disable, where systemd lets them: all that is enabled by links, that no preset enables, and that no config speaks of.
+/// Refuses units that presets would disable on systems whose systemd does so: enabled by links, but by no preset, and not named by any
+/// config.
 pub(crate) fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Refusals) {
     let presets = Presets::of(system);
     let base: Vec<Value> = base::merged(config, base).collect();
@@ -74,7 +75,7 @@ fn is_enabled(system: &System, name: &str) -> bool {
     enabling.any(|folder| folder.path().join(name).symlink_metadata().is_ok())
 }
 
-/// What the first line for a unit, or for an instance of it, does.
+/// Returns the verb of the preset's first line for a unit, or for an instance of it.
 fn first_verb<'a>(preset: &'a str, name: &str) -> Option<&'a str> {
     let template = name.split_once('@').and_then(|(before, after)| {
         let (instance, ending) = after.rsplit_once('.')?;

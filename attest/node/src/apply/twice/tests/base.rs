@@ -1,4 +1,4 @@
-//! Base configs.
+//! Tests of base configs.
 
 use serde_json::{Value, json};
 

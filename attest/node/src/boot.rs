@@ -1,8 +1,8 @@
 //! The whole run in a booting node: find the pointer, attest, put the tickets in, say what happened.
 //!
-//! Whatever goes wrong, the boot is no worse off than without this program: the pointer is only replaced by a complete one, and
-//! the time is bounded, but for that in which Ignition waits too ([`Patience`]). The work is done in a thread of its own, and only the thread that watches the clock writes the pointer, so that a TPM
-//! or a network that hangs cannot hold up the boot and nothing is written after the deadline.
+//! No failure makes the boot worse than it would be without this program. The pointer is only replaced by a complete one. The time is
+//! bounded, except while Ignition waits too ([`Patience`]). The work runs in its own thread, and only the thread that watches the clock
+//! writes the pointer. So a TPM or a network that hangs cannot hold up the boot, and nothing is written after the deadline.
 
 mod shown;
 mod tickets;
@@ -42,18 +42,18 @@ use crate::tpm::{AkKind, EkChoice, TpmError, device};
 /// it (`--fetch-timeout`, in `internal/main.go` of coreos/ignition).
 const POINTER_PARTS: u32 = 2;
 
-/// What to do, as the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// A pointer file that wins over what Ignition would find.
     pub pointer: Option<PathBuf>,
-    /// Where to write; Ignition's `user.ign` by default.
+    /// Output path; Ignition's `user.ign` by default.
     pub output: Option<PathBuf>,
-    /// The TPM.
+    /// TCTI of the TPM.
     pub tcti: String,
     /// The firmware's event log.
     pub event_log: PathBuf,
-    /// The most time that what this node does by itself may take; anew whenever a gateway was waited for.
+    /// Time limit for the node's own work; it restarts after each wait for a gateway.
     pub deadline: Duration,
     /// The most time to wait for a gateway that does not answer, unless the kernel command line says another; without end if neither does.
     pub wait: Option<Duration>,
@@ -61,7 +61,7 @@ pub struct Settings {
     pub hold: Duration,
     /// Kind of AK; P-256 by default, RSA-2048 if the TPM cannot make that.
     pub ak: Option<AkKind>,
-    /// Kind of EK.
+    /// Kind of EK to use.
     pub ek: EkChoice,
     /// The name that the node wants to be known by.
     pub name: Option<String>,
@@ -69,7 +69,7 @@ pub struct Settings {
     pub cmdline: PathBuf,
     /// The folder of the DMI tables.
     pub dmi: PathBuf,
-    /// The metadata server.
+    /// Base URL of the metadata server.
     pub metadata: Base,
     /// AWS's program that asks the NitroTPM: a path, or a name to be looked for in `PATH`.
     pub nitro_tpm_attest: PathBuf,
@@ -77,15 +77,15 @@ pub struct Settings {
     pub state: PathBuf,
     /// The folder for what the booted system is to have.
     pub kept: PathBuf,
-    /// Whether to attest the key that the kubelet will have, also if the kernel command line does not say so.
+    /// Set to attest the kubelet's future key even if the kernel command line does not ask for it.
     pub kubelet_key: bool,
-    /// Where to keep what a reboot of this first boot is to find, unless the kernel command line says another place.
+    /// Storage for state that must survive a reboot of this first boot, unless the kernel command line names another.
     pub storage: Storage,
 }
 
 /// How the work ended.
 enum Work {
-    /// There is no gateway to attest to, or no use in it.
+    /// No gateway to attest to, or no use in it.
     Nothing(String),
     /// Each source that is a gateway was attested to, or not.
     Done(Box<Done>),
@@ -95,12 +95,12 @@ enum Work {
 struct Done {
     /// The pointer with all tickets, and with what else there is to say; nothing if it is to stay as it is.
     pointer: Option<Zeroizing<Vec<u8>>>,
-    /// Why there is nothing to attest by, where that is no failure.
+    /// Reason for having no evidence, in cases that are not failures.
     nothing: Option<String>,
     attested: Vec<String>,
-    /// Whether some gateway has taken the key that the kubelet will have.
+    /// Set if some gateway has accepted the kubelet's future key.
     attested_key: bool,
-    /// Whether a source is told who shows its token.
+    /// Set if the pointer tells a source which client shows its token.
     claimed: bool,
     /// The sources whose gateways are to know why nothing is shown, with what says it.
     untold: Vec<(Place, String)>,
@@ -376,11 +376,11 @@ impl Done {
     }
 }
 
-/// What there may be to attest with.
+/// Potential means of attestation.
 struct Surroundings {
-    /// What gateways know this node by.
+    /// First-boot secrets that identify this node to gateways.
     claimants: Claimants,
-    /// Whether there is a TPM.
+    /// Result of the search for a TPM.
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.
     instance: Option<Instance>,

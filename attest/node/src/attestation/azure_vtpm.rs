@@ -14,7 +14,7 @@ use crate::door;
 use crate::failure::Failure;
 use crate::tpm::{AzureAk, Tpm, TpmError};
 
-/// A vTPM with Azure's key. The TPM is opened for each use: beside it another key of the same TPM may attest.
+/// vTPM with Azure's key. The TPM is opened for each use, because another key of the same TPM may attest too.
 pub(super) struct AzureVtpm {
     tcti: String,
     presented: AzureVtpmAttester,
@@ -48,7 +48,7 @@ impl AzureVtpm {
         Ok(Some((vtpm, note)))
     }
 
-    /// One that is never asked for anything.
+    /// Creates an instance that is only presented, never queried.
     #[cfg(test)]
     pub(super) const fn presenting(presented: AzureVtpmAttester) -> Self {
         Self {
@@ -58,12 +58,12 @@ impl AzureVtpm {
         }
     }
 
-    /// The public halves.
+    /// Returns the public halves of the keys.
     pub(super) fn presented(&self) -> AzureVtpmAttester {
         self.presented.clone()
     }
 
-    /// Who it is, for a message.
+    /// Returns the VM's identity, for messages.
     pub(super) fn identity(&self) -> String {
         format!("azure-vtpm:{}", self.presented.vm_id)
     }

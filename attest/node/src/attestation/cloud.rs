@@ -33,19 +33,20 @@ pub const KINDS: [Kind; 6] = [
     Kind::Azure,
     Kind::AzureVtpm,
 ];
-/// How long it may take to find out what the cloud gives, where it does not come late. The network is up by then: a gateway has answered.
+/// Time limit for finding the cloud's evidence, except for evidence that is provided late. The network is up by then: a gateway has
+/// answered.
 const FIND_LIMIT: Duration = Duration::from_secs(5);
 
-/// What was found of what a cloud gives.
+/// Result of the search for the cloud's evidence.
 #[derive(Debug, Default)]
 pub struct Found<'a> {
-    /// What there is; `None` for nothing.
+    /// Means of attestation that were found, if any.
     pub means: Option<CloudMeans<'a>>,
-    /// What is to be said of what there is not.
+    /// Messages about means that are missing.
     pub notes: Vec<String>,
 }
 
-/// What this node's cloud gives for it, and who claims it.
+/// Cloud's evidence for this node, with the node's first-boot secret.
 pub struct CloudMeans<'a> {
     source: CloudProvider<'a>,
     /// Tells this node from whatever else hears what the cloud says of the instance.
@@ -53,15 +54,15 @@ pub struct CloudMeans<'a> {
 }
 
 enum CloudProvider<'a> {
-    /// Identity tokens.
+    /// Identity tokens from GCP's metadata server.
     Gcp(&'a Metadata),
-    /// What the metadata service, the role and the NitroTPM give.
+    /// Evidence from the metadata service, the role and the NitroTPM.
     Aws(Box<AwsMeans<'a>>),
     /// Attested documents, and the key that Azure has put into the vTPM.
     Azure(AzureMeans<'a>),
 }
 
-/// What an instance of EC2 has.
+/// Sources of evidence on an EC2 instance.
 pub struct AwsMeans<'a> {
     session: aws::Session<'a>,
     /// Without a role there are no credentials for STS.
@@ -70,30 +71,30 @@ pub struct AwsMeans<'a> {
     nitro_tpm: Option<NitroTpm>,
 }
 
-/// How to ask the NitroTPM.
+/// Access to the NitroTPM through AWS's program.
 #[derive(Debug, Clone)]
 pub struct NitroTpm {
-    /// AWS's program.
+    /// Path of AWS's program.
     pub program: PathBuf,
-    /// Where it may have its input from.
+    /// Folder for the program's input file.
     pub folder: PathBuf,
 }
 
-/// What a virtual machine of Azure has.
+/// Sources of evidence on an Azure VM.
 struct AzureMeans<'a> {
     metadata: &'a Metadata,
     /// Its vTPM, if there is one with Azure's key.
     vtpm: Option<AzureVtpm>,
 }
 
-/// What of the TPM a cloud's evidence may need.
+/// TPM access that a cloud's evidence may need.
 #[derive(Debug, Clone, Default)]
 pub struct OwnTpm {
-    /// How to ask a NitroTPM, if AWS's program is there.
+    /// Access to a NitroTPM, if AWS's program is installed.
     pub nitro_tpm: Option<NitroTpm>,
     /// The TCTI of the TPM, if there is one.
     pub tcti: Option<String>,
-    /// Where the firmware's event log is.
+    /// Path of the firmware's event log.
     pub event_log: PathBuf,
 }
 
@@ -108,7 +109,7 @@ impl fmt::Debug for CloudMeans<'_> {
 }
 
 impl<'a> CloudMeans<'a> {
-    /// What the cloud gives for this instance, of the kinds that are taken.
+    /// Finds the cloud's evidence for this instance, of the kinds in `takes`.
     ///
     /// # Errors
     /// What keeps the instance from showing anything of its cloud's.

@@ -1,4 +1,4 @@
-//! What this node can show, of the kinds of evidence that its gateways take.
+//! Evidence that this node can show, of the kinds that its gateways accept.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::event_log;
 /// A TPM with its keys loaded.
 #[derive(Debug)]
 pub struct TpmMeans<'a> {
-    /// Who it is: `tpm:<digest of the EK>`.
+    /// Identity of the TPM: `tpm:<digest of the EK>`.
     pub identity: String,
-    /// The public halves.
+    /// Public halves of the keys, with the EK certificate.
     pub presented: TpmAttester,
     /// The firmware's event log.
     pub event_log: Option<Blob>,
@@ -56,12 +56,13 @@ pub struct Means<'a> {
     /// The name that the node wants, if it has one.
     pub name: Option<String>,
     pub tpm: Option<TpmMeans<'a>>,
-    /// What its cloud says of it.
+    /// Cloud's evidence for the node.
     pub cloud: Option<CloudMeans<'a>>,
 }
 
 impl Means<'_> {
-    /// What to offer to the gateway at this base, which takes these kinds; a token only beside something that says who the node is.
+    /// Returns the offer to the gateway at `base`, which accepts the kinds in `takes`. A token is offered only together with evidence of
+    /// the node's identity.
     #[must_use]
     pub fn offer(&self, takes: &BTreeSet<Kind>, base: &str, token: Option<&Zeroizing<String>>) -> Attester {
         let mut offer = Attester::default();

@@ -1,4 +1,4 @@
-//! One attestation: what the node can show, the gateway's challenge, evidence of each kind that it asks for, the ticket.
+//! Performs one attestation: the node's offer, the gateway's challenge, evidence of each kind that it asks for, the ticket.
 
 mod azure_vtpm;
 mod binding;
@@ -30,7 +30,7 @@ use crate::gateway::{Gateway, GatewayError};
 use self::binding::Binding;
 use self::means::{Means, TpmMeans};
 
-/// How often to start again with a new challenge when the old one was spent (the answer was lost) or has expired (the TPM is slow).
+/// Number of challenges to try if one was spent (the answer was lost) or has expired (the TPM is slow).
 const CHALLENGES_LIMIT: usize = 3;
 /// The gateway's codes that are worth a new challenge. Azure's metadata server may repeat a document for an earlier nonce.
 const WORTH_ANOTHER_CHALLENGE: [&str; 7] = [
@@ -42,12 +42,12 @@ const WORTH_ANOTHER_CHALLENGE: [&str; 7] = [
     "machines-unknown",
     "value-awaited",
 ];
-/// Highest PCR that may be quoted. 16 and 23 can be reset by anybody, 17 to 22 by a dynamic launch: they say nothing about a boot.
+/// Highest PCR that may be quoted. Any software can reset 16 and 23, and a dynamic launch resets 17 to 22: they say nothing about a boot.
 const HIGHEST_PCR: u8 = 15;
 /// Longest ticket put into a header, in bytes: HTTP servers take 8 KiB of headers.
 const TICKET_LIMIT_BYTES: usize = 4096;
 
-/// What a node attests to.
+/// Gateway, pool and credentials of an attestation.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub gateway: &'a Gateway<'a>,
@@ -60,14 +60,14 @@ pub struct Target<'a> {
     pub token: Option<&'a Zeroizing<String>>,
 }
 
-/// What an attestation has earned, and by what.
+/// Result of an attestation: the ticket, and the evidence that earned it.
 pub struct Attested {
     pub ticket: Zeroizing<String>,
-    /// How long it lasts, at least; nothing if the gateway's times do not say.
+    /// Minimum lifetime of the ticket; `None` if the gateway's times do not say.
     pub lasts: Option<Duration>,
     /// The kinds of evidence.
     pub kinds: BTreeSet<Kind>,
-    /// Who this node is by them, as far as it can see.
+    /// Identities of this node in that evidence, as far as it can see.
     pub identities: Vec<String>,
 }
 
@@ -229,7 +229,7 @@ fn refuse(what: String) -> Failure {
     )
 }
 
-/// What a node lets a gateway ask for: evidence for this purpose and the key that its kubelet will have, of kinds that it has offered.
+/// Checks that a challenge asks only for evidence for this purpose, with the kubelet's future key, of kinds that the node has offered.
 fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>, kubelet_key: Option<&SpkiSha256>) -> Result<(), Failure> {
     // With the key that was told, no other and none, so that whatever is signed says it.
     let purpose = kubelet_key.map_or_else(|| PURPOSE_CONFIG.to_owned(), purpose::with_kubelet_key);
@@ -260,7 +260,7 @@ fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>, kube
         .try_for_each(|(bank, pcrs)| check_quote(bank, pcrs).map(drop))
 }
 
-/// What a node lets a gateway ask of its TPM: a quote over PCRs that say something about its boot.
+/// Checks that a gateway asks the TPM only for a quote over PCRs that describe the boot.
 fn check_quote(bank: &str, pcrs: &[u8]) -> Result<HashAlg, Failure> {
     let bank = HashAlg::from_str(bank).map_err(|error| refuse(printable(&error.to_string())))?;
     if pcrs.is_empty() {
@@ -275,7 +275,7 @@ fn check_quote(bank: &str, pcrs: &[u8]) -> Result<HashAlg, Failure> {
     Ok(bank)
 }
 
-/// A ticket that can stand in a header, for the config that the pointer names.
+/// Checks that a ticket fits into a header and is for the config that the pointer names.
 fn check_ticket(ticket: String, url: &str, pool: &str) -> Result<Zeroizing<String>, Failure> {
     let ticket = Zeroizing::new(ticket);
     let wrong = |what: &str| {
@@ -294,7 +294,7 @@ fn check_ticket(ticket: String, url: &str, pool: &str) -> Result<Zeroizing<Strin
     Ok(ticket)
 }
 
-/// The firmware's event log; `None` if there is none, with a note if there is one that cannot be sent.
+/// Reads the firmware's event log. Returns `None` if it is missing, with a note if it exists but cannot be sent.
 #[must_use]
 pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
     let Ok(file) = File::open(path) else { return (None, None) };
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(sent(Some(of_tpm), Some(of_vtpm)), (Some(log()), Some(None)));
     }
 
-    /// What a node that has offered its TPM, Azure's key in it and a token says to a challenge.
+    /// Checks the response of a node that has offered its TPM, Azure's key in it and a token, to a challenge.
     fn check(change: impl FnOnce(&mut ChallengeResponse), refused_for: Option<&str>) {
         let offered = BTreeSet::from([Kind::Tpm, Kind::AzureVtpm, Kind::Token]);
         let result = check_challenge(&challenge(change), &offered, None).map_err(|failure| (failure.code, failure.reason));

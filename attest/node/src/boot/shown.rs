@@ -1,4 +1,4 @@
-//! What this node attests by: a TPM that was opened, what its cloud says.
+//! Opens this node's means of attestation: the TPM, and the cloud's evidence.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ impl Opened {
     }
 }
 
-/// What the cloud that this is an instance of says of it.
+/// Finds the evidence of the cloud that this instance runs in.
 pub(super) fn cloud_means<'a>(
     settings: &Settings,
     instance: &'a Instance,

@@ -15,7 +15,7 @@ use crate::gateway::{Gateway, Http, Takes};
 use crate::patience::Patience;
 use crate::pointer::{GatewaySource, Pointer};
 
-/// How old a ticket may become at most while another gateway is waited for, before it is earned again: a fifth of what tickets last by default.
+/// Maximum age of a ticket during the wait for another gateway, before it is earned again: a fifth of the default lifetime of tickets.
 const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);
 /// The part of its life that a ticket may spend in waiting: the rest is Ignition's, which asks for the configs one after the other.
 const TICKET_FRESH_PART: u32 = 4;
@@ -136,9 +136,9 @@ struct Earned {
     ticket: Zeroizing<String>,
     at: Instant,
     lasts: Option<Duration>,
-    /// What to say of it.
+    /// Message about the attestation.
     line: String,
-    /// Why it could not be earned again. It is then as good as it was.
+    /// Reason why it could not be earned again. The ticket's validity is unchanged.
     not_again: Option<Failure>,
 }
 
@@ -153,13 +153,13 @@ impl Earned {
         }
     }
 
-    /// Whether it is to be earned again, after a round in which this node was `held` or was not.
+    /// Returns whether the ticket must be earned again, after a round in which this node was `held` or not.
     fn is_stale(&self, held: bool) -> bool {
         let part = self.lasts.map(|lasts| lasts / TICKET_FRESH_PART).filter(|_| held);
         self.at.elapsed() > part.map_or(TICKET_FRESH_LIMIT, |part| part.min(TICKET_FRESH_LIMIT))
     }
 
-    /// Whether the gateway surely takes it still.
+    /// Returns whether the gateway certainly still accepts the ticket.
     fn is_good(&self) -> bool {
         self.lasts.is_some_and(|lasts| self.at.elapsed() < lasts)
     }

@@ -11,30 +11,31 @@ use std::time::{Duration, Instant};
 use crate::delivery::has_own_mounts;
 use crate::failure::printable;
 
-/// Where udev links filesystems by their label.
+/// Folder in which udev links filesystems by their label.
 const BY_LABEL: &str = "/dev/disk/by-label";
-/// How long udev is waited for, as `udevadm settle` takes it.
+/// Time limit for udev, as an argument of `udevadm settle`.
 const SETTLE_LIMIT: &str = "--timeout=10";
-/// How long another may have the filesystem mounted for reading only, before it is given up to write to it: the kernel refuses to have both.
+/// Time limit for a read-only mount by another process, before the write is given up: the kernel refuses to have both.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// How often to try.
 const POLL: Duration = Duration::from_millis(250);
-/// Mounted with this mask, so that a filesystem without modes (the EFI system partition's) shows its files to nobody else.
+/// Mount command with a restrictive umask, so that a filesystem without modes (the EFI system partition's) is readable by its owner only.
 const MOUNT: &str = "umask 077; exec mount \"$@\"";
 
-/// What the initramfs of a live system has and that of an installed one has not: Fedora CoreOS and RHEL CoreOS (`is-live-image.sh`), and
-/// Flatcar (`ignition-generator`).
+/// Files that only the initramfs of a live system has: Fedora CoreOS and RHEL CoreOS (`is-live-image.sh`), and Flatcar
+/// (`ignition-generator`).
 const LIVE: [&str; 2] = ["/etc/coreos-live-initramfs", "/usr.squashfs"];
 
-/// What there is of disks, and what is done with them.
+/// Operations on the node's disks.
 pub trait Disks {
-    /// Whether this system runs from memory, by itself or by PXE: the disks are another system's, and no kernel arguments can be changed.
+    /// Returns whether this system runs from memory, by itself or by PXE. The disks are then another system's, and no kernel arguments can
+    /// be changed.
     fn are_anothers(&self) -> bool;
-    /// Whether there is a filesystem with this label.
+    /// Returns whether a filesystem with this label exists.
     fn are_there(&self, label: &str) -> bool;
     /// Gives udev the time to find those that are about to appear.
     fn settle(&self);
-    /// Whether what is mounted here is mounted for this program only.
+    /// Returns whether this program's mounts are invisible to other processes.
     fn are_its_own(&self) -> bool;
     /// Does something in the filesystem with this label, mounted at a place for no longer than that takes.
     ///

@@ -1,6 +1,7 @@
-//! The secret in a filesystem: one file in a folder of its own, whole or not there, and durable before anybody is shown what is made of it.
+//! Stores the secret in a filesystem: one file in a folder of its own, written atomically, and durable before any claimant is derived from
+//! it.
 //!
-//! Nothing there is believed: whoever had the disk before may have left a link, somebody else's file or half of one.
+//! Existing content is not trusted: the disk's previous owner may have left a link, another user's file or a truncated one.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -19,7 +20,7 @@ const NEW: &str = ".claimant";
 /// Largest file that is overwritten before it is removed, in bytes: this program has written none that is larger.
 const OVERWRITE_LIMIT_BYTES: u64 = 4096;
 
-/// The secret; `None` if there is none, or something that this program has not written, or has erased.
+/// Reads the secret; `None` if it is missing, erased, or not written by this program.
 ///
 /// # Errors
 /// What the system says.
@@ -88,7 +89,7 @@ pub fn erase(root: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether there is anything of this program's.
+/// Returns whether the folder of this program exists.
 #[must_use]
 pub fn is_there(root: &Path) -> bool {
     fs::symlink_metadata(root.join(FOLDER)).is_ok()
@@ -110,12 +111,12 @@ fn overwrite(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Whether this is a secret's file as this program writes it.
+/// Returns whether the file looks like a secret that this program has written.
 fn is_whole(file: &Metadata) -> bool {
     file.is_file() && file.nlink() == 1 && file.len() == 32
 }
 
-/// Whether there is this kind of thing, itself and not by a link, and of this program's user.
+/// Returns whether the path itself, without following links, is of this kind and owned by this program's user.
 fn is_own(path: &Path, kind: impl Fn(&Metadata) -> bool) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -139,7 +140,7 @@ fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Where it is below a root, for people.
+/// Returns the secret's path below a root, for messages.
 #[must_use]
 pub fn path_in(root: &Path) -> PathBuf {
     root.join(FOLDER).join(FILE)
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(read(disk.path()).unwrap(), Some(Secret::of([8; 32])));
     }
 
-    /// What is no secret of this program's is not taken for one, not followed, and replaced.
+    /// Checks that an entry which is not a secret of this program's is neither used nor followed, but replaced.
     fn check_replaced(prepare: impl FnOnce(&Path, &Path)) {
         let (disk, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let theirs = elsewhere.path().join("theirs");

@@ -1,7 +1,8 @@
-//! How gateways know this node again: by a secret that it makes up at its first boot, and shows to nobody.
+//! First-boot secret by which gateways recognise this node. The node generates it at its first boot, and never reveals it.
 //!
-//! What a gateway sees is made of it, for that gateway and for one purpose. A gateway that is shown an instance's evidence and its claimant
-//! could otherwise show both to another one; and what stands beside a token in Ignition's request is not what an instance is claimed by.
+//! The claimant that a gateway sees is derived from the secret, for that gateway and one purpose. Without that, a gateway could present an
+//! instance's evidence and claimant to another gateway. The claimant of a token, which Ignition's request carries, must not claim an
+//! instance either.
 
 pub mod disk;
 pub mod folder;
@@ -19,13 +20,13 @@ use self::storage::{ARGUMENT, Storage};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 
-/// What separates these from whatever else might be made of a secret.
+/// Domain separator from other values that might be derived from a secret.
 const DOMAIN: &[u8] = b"attest-node claimant v1\0";
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<[u8; CLAIMANT_BYTES]>);
 
-/// What is claimed by it.
+/// Subject of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// An instance of a cloud, beside its evidence.
@@ -50,7 +51,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Of bytes that were kept.
+    /// Creates a secret from stored bytes.
     #[must_use]
     pub fn of(bytes: [u8; CLAIMANT_BYTES]) -> Self {
         Self(Zeroizing::new(bytes))
@@ -68,7 +69,7 @@ impl Secret {
         self.0.as_ref()
     }
 
-    /// What the gateway at this base is shown for that purpose: 32 bytes (HMAC-SHA256), always the same.
+    /// Derives the claimant for the gateway at this base and for that purpose: 32 bytes (HMAC-SHA256), always the same.
     #[must_use]
     pub fn claimant(&self, purpose: Purpose, base: &str) -> Zeroizing<Vec<u8>> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.bytes());
@@ -77,7 +78,7 @@ impl Secret {
     }
 }
 
-/// The secret, looked for and kept when the first one asks for it: who has nothing to claim touches no disk.
+/// Lazy access to the secret, which is read or created at the first request. A node with nothing to claim touches no disk.
 pub struct Claimants {
     state: State,
     storage: Storage,
@@ -100,7 +101,7 @@ impl Claimants {
     /// The one of this boot; else the one of this first boot, before it was begun again; else a new one.
     ///
     /// # Errors
-    /// There is no randomness.
+    /// Random numbers are unavailable.
     pub fn secret(&mut self, deadline: Deadline) -> Result<Secret, Failure> {
         if let Some(secret) = self.secret.clone().or_else(|| self.state.secret()) {
             return Ok(self.secret.insert(secret).clone());
@@ -125,7 +126,7 @@ impl Claimants {
         Ok(self.secret.insert(secret).clone())
     }
 
-    /// What the person at the console is to know of it, once.
+    /// Takes the note for the console about the secret; `None` after the first call.
     pub fn note(&mut self) -> Option<String> {
         self.note.take()
     }
@@ -158,7 +159,7 @@ mod tests {
         assert_ne!(Secret::of([8; 32]).claimant(Purpose::Instance, a), shown[0]);
     }
 
-    /// One program's run; its memory and its disk.
+    /// Simulates one run of the program, with its memory and its disk.
     fn run(state: &Path, storage: Storage) -> (Secret, Option<String>) {
         let mut claimants = Claimants::new(State::new(state), storage);
         let mut get = || claimants.secret(Deadline::after(Duration::from_secs(30))).unwrap();

@@ -1,4 +1,4 @@
-//! What this program keeps until the next boot, in a folder of its own that a boot makes anew.
+//! State that this program keeps until the next boot, in a folder of its own that each boot creates empty.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -11,9 +11,9 @@ use zeroize::Zeroizing;
 use super::Secret;
 use super::storage::Storage;
 
-/// Where that is: in memory, and lost when the machine is switched off.
+/// Default folder of the state: in memory, and lost when the machine is switched off.
 pub const FOLDER: &str = "/run/attest-node";
-/// The secret's file.
+/// Name of the secret's file.
 const CLAIMANT: &str = "claimant";
 /// The file that says where else the secret is.
 const PLACE: &str = "kept";
@@ -64,7 +64,7 @@ impl State {
         let _ = self.replace(CLAIMANT, secret.bytes());
     }
 
-    /// Where the secret is kept beyond this boot.
+    /// Returns the storage that keeps the secret beyond this boot.
     #[must_use]
     pub fn place(&self) -> Option<Storage> {
         let mut text = String::new();

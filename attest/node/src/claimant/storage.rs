@@ -1,10 +1,10 @@
-//! Where a secret is kept so that a reboot of the first boot finds it, and a workload of the booted system does not.
+//! Storage of the secret that a reboot of the first boot can read, and a workload of the booted system cannot.
 //!
-//! A first boot may be several: who changes kernel arguments, or turns on FIPS, boots again from the initramfs after Ignition has fetched
-//! and before it has written anything, and begins anew. What is in memory is gone by then. On disk there is a filesystem that carries the
-//! first boot from one to the next, and that is the place: where Fedora CoreOS and RHEL CoreOS have `ignition.firstboot`, Flatcar has
-//! `flatcar/first_boot`, and elsewhere the EFI system partition. It is mounted for a moment, where nobody else sees it, and before Ignition's
-//! last stage hands over to the real root, what lies there is overwritten and removed ([`crate::forget`]).
+//! A first boot may take several boots. A node that changes kernel arguments, or turns on FIPS, reboots from the initramfs after Ignition
+//! has fetched and before it has written anything, and starts over. The content of memory is lost by then. One filesystem on disk carries
+//! the first boot from one to the next, and holds the secret: the one of `ignition.firstboot` on Fedora CoreOS and RHEL CoreOS, of
+//! `flatcar/first_boot` on Flatcar, and elsewhere the EFI system partition. It is mounted briefly, invisible to other processes. Before
+//! Ignition's last stage hands over to the real root, the secret is overwritten and removed ([`crate::forget`]).
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -26,14 +26,15 @@ pub const LABELS: [&str; 3] = ["boot", "EFI-SYSTEM", "EFI"];
 pub const ARGUMENT: &str = "attest-node.claimant-on";
 /// Longest label, in bytes: what btrfs has room for.
 const LABEL_LIMIT_BYTES: usize = 255;
-/// How long all of it may take. udev is waited for at most ten seconds, and a disk that needs longer to write 32 bytes is out of order.
+/// Time limit for all steps together. udev is waited for at most ten seconds, and a disk that needs longer to write 32 bytes is out of
+/// order.
 const LIMIT: Duration = Duration::from_secs(25);
-/// What is left of the time for all that follows: a pointer to write.
+/// Time reserved for the steps that follow: a pointer to write.
 const AFTERWARDS: Duration = Duration::from_secs(5);
-/// Where a filesystem is mounted, for a moment. Not below the folder that is emptied.
+/// Path of the temporary mount. Not below the folder that is emptied.
 pub const MOUNT_POINT: &str = "/run/attest-node-disk";
 
-/// Where to keep it, as the administrator says.
+/// Location of the secret, chosen by the administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Storage {
     /// The filesystem with the first of [`LABELS`].
@@ -68,7 +69,7 @@ impl FromStr for Storage {
 pub struct Kept {
     /// The one that was there, or the fresh one.
     pub secret: Secret,
-    /// Where it is, in the words of [`Storage`].
+    /// Location of the secret, in the syntax of [`Storage`].
     pub place: String,
 }
 
@@ -154,12 +155,12 @@ pub(crate) mod tests {
     #[derive(Default)]
     pub(crate) struct Folders {
         pub(crate) by_label: RefCell<BTreeMap<String, PathBuf>>,
-        /// What udev finds when it is waited for.
+        /// Filesystems that appear after [`Disks::settle`].
         pub(crate) late: RefCell<BTreeMap<String, PathBuf>>,
         pub(crate) settled: Cell<usize>,
         pub(crate) shared: bool,
         pub(crate) live: bool,
-        /// How often each was mounted, for writing or not.
+        /// Each mount, with its mode: label, read-only or not.
         pub(crate) mounted: RefCell<Vec<(String, bool)>>,
         pub(crate) broken: bool,
     }

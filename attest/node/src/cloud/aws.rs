@@ -18,12 +18,12 @@ use super::sigv4::{self, Scope};
 use super::{CloudError, Metadata};
 
 const TOKEN: &str = "/latest/api/token";
-/// How long a session lasts: the longest that there is (six hours), after which another is begun: a gateway may be waited for longer.
+/// Lifetime of an IMDS token: the maximum (six hours). A node may wait for a gateway longer than that; then it starts another session.
 const TOKEN_TTL: (&str, &str) = ("X-aws-ec2-metadata-token-ttl-seconds", "21600");
 /// What IMDS answers then.
 const SESSION_OVER: u16 = 401;
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
-/// Where Ignition reads its config.
+/// Path from which Ignition reads its config.
 const USER_DATA: &str = "/2019-10-01/user-data";
 /// The identity document as it is, without a signature.
 const DOCUMENT: &str = "/latest/dynamic/instance-identity/document";
@@ -38,7 +38,7 @@ const NAME_LIMIT_BYTES: usize = 64;
 const IDENTITY_DOCUMENT_LIMIT_BYTES: usize = 16 * 1024;
 /// Largest credentials, in bytes. Session tokens have under 2 KiB.
 const CREDENTIALS_LIMIT_BYTES: usize = 16 * 1024;
-/// How long a name for a message may take.
+/// Time limit for fetching an instance's name for a message.
 const NAME_TIME: Duration = Duration::from_secs(2);
 
 const PUT_TOKEN: Ask<'static> = Ask {
@@ -49,7 +49,7 @@ const PUT_TOKEN: Ask<'static> = Ask {
     come_again: &[],
 };
 
-/// What only AWS's metadata server, and those that imitate it, answer with 200.
+/// Returns a request that only AWS's metadata server, and imitations of it, answer with 200.
 pub(super) const fn recognise() -> Ask<'static> {
     PUT_TOKEN
 }
@@ -69,7 +69,7 @@ pub struct Credentials {
     token: String,
 }
 
-/// What a person knows the instance by.
+/// Fields of the identity document that name the instance in messages.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -78,7 +78,7 @@ struct Document {
 }
 
 impl<'a> Session<'a> {
-    /// Begins one.
+    /// Starts an IMDSv2 session.
     ///
     /// # Errors
     /// [`CloudError`]; [`CloudError::Refused`] if the instance's metadata options turn IMDS off.

@@ -15,7 +15,7 @@ use crate::pointer::POINTER_LIMIT_BYTES;
 use super::metadata::{Ask, MetadataAnswer};
 use super::{CloudError, Metadata, provisioning_media};
 
-/// Where Ignition reads its config first.
+/// Path that Ignition tries first for its config.
 const USER_DATA: &str = "/metadata/instance/compute/userData?api-version=2021-01-01&format=text";
 /// The description of a virtual machine: there on each.
 const INSTANCE: &str = "/metadata/instance?api-version=2021-01-01";
@@ -28,14 +28,14 @@ const HEADERS: &[(&str, &str)] = &[IMDS_HEADER];
 const USER_DATA_LIMIT_BYTES: usize = POINTER_LIMIT_BYTES / 3 * 4 + 4;
 /// Largest attested document with its certificates, in Base64. Real ones have about 6 KiB.
 const ATTESTED_LIMIT_BYTES: usize = 32 * 1024;
-/// What IMDS answers while the virtual machine is being set up. Ignition comes again, too.
+/// Statuses of IMDS while the virtual machine is being set up. Ignition retries after them, too.
 const COME_AGAIN: &[u16] = &[404, 410];
-/// How often a document for an earlier nonce is asked for again.
+/// Maximum number of repeated requests after a document for an earlier nonce.
 const REPEATS_LIMIT: usize = 4;
 /// IMDS takes five requests a second.
 const REPEAT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What only Azure's metadata server answers.
+/// Returns a request that only Azure's metadata server answers.
 pub(super) const fn recognise() -> Ask<'static> {
     Ask::get(INSTANCE, HEADERS, 0)
 }
@@ -65,7 +65,7 @@ fn decode(answer: &MetadataAnswer) -> Result<Zeroizing<Vec<u8>>, CloudError> {
 /// The vmId that the metadata service says; the firmware has measured it, too.
 ///
 /// # Errors
-/// [`CloudError`], also for what is no UUID.
+/// [`CloudError`], also for an answer that is not a UUID.
 pub fn vm_id(metadata: &Metadata, deadline: Deadline) -> Result<VmId, CloudError> {
     let ask = Ask {
         come_again: COME_AGAIN,
@@ -127,7 +127,7 @@ pub fn machine_of(signature: &str) -> Option<String> {
     Some(printable(&format!("azure:{}/{}", field("subscriptionId")?, field("vmId")?)).to_lowercase())
 }
 
-/// Whether the nonce stands in the message. The document is in it as plain text.
+/// Returns whether the message contains the nonce. The document is in it as plain text.
 fn holds(signature: &str, nonce: &ImdsNonce) -> bool {
     let nonce = nonce.as_str().as_bytes();
     BASE64

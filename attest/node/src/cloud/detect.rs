@@ -1,4 +1,4 @@
-//! Which cloud this is, when Ignition has not been told.
+//! Detects the cloud for nodes whose Ignition has no platform setting.
 //!
 //! The firmware's DMI tables come first: they cost nothing, and every cloud fills them in. Only a machine without them is asked
 //! for a metadata server, for a moment.
@@ -15,7 +15,7 @@ use crate::deadline::Deadline;
 use super::metadata::Ask;
 use super::{Cloud, Metadata, aws, azure, gcp};
 
-/// Where the kernel shows the DMI tables.
+/// Folder in which the kernel exposes the DMI tables.
 pub const DMI: &str = "/sys/class/dmi/id";
 /// Largest DMI text read: DMI's own limit.
 const DMI_TEXT_LIMIT_BYTES: u64 = 256;
@@ -26,12 +26,12 @@ const SEARCH_ANSWER_LIMIT_BYTES: usize = 64 * 1024;
 /// The chassis' asset tag of every virtual machine in Azure. Elsewhere Hyper-V has other tags.
 const AZURE_ASSET_TAG: &str = "7783-7084-3265-9085-8269-3286-77";
 
-/// What the DMI tables say.
+/// Cloud according to the DMI tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dmi {
     Cloud(Cloud),
     Other,
-    /// There are none, or they are empty.
+    /// DMI tables are missing or empty.
     Silent,
 }
 
@@ -72,7 +72,7 @@ fn text(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// The cloud whose metadata server answers; `None` if there is none, in [`SEARCH_LIMIT`] at the most.
+/// Finds the cloud by its metadata server; `None` if no server answers within [`SEARCH_LIMIT`].
 ///
 /// All have the same address, so the first silence ends the search.
 #[must_use]

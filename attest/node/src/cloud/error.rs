@@ -1,4 +1,4 @@
-//! What can go wrong with a cloud's metadata server, and with evidence that the instance itself has to make.
+//! Errors of a cloud's metadata server, and of evidence that the instance itself has to make.
 
 use crate::failure::Failure;
 
@@ -8,16 +8,16 @@ pub enum CloudError {
     /// No connection, or it was lost, each time.
     #[error("the metadata server cannot be reached at {url} ({attempts} attempts): {error}")]
     Unreachable {
-        /// What was asked, without its query.
+        /// Requested URL, without its query.
         url: String,
         attempts: u32,
-        /// What the last attempt ended in.
+        /// Error of the last attempt.
         error: String,
     },
     /// An answer that asks to come again, each time.
     #[error("the metadata server answers {status} at {url} ({attempts} attempts)")]
     Failing {
-        /// What was asked, without its query.
+        /// Requested URL, without its query.
         url: String,
         attempts: u32,
         /// HTTP status of the last attempt.
@@ -25,16 +25,16 @@ pub enum CloudError {
     },
     #[error("the metadata server refuses with status {status} at {url}")]
     Refused {
-        /// What was asked, without its query.
+        /// Requested URL, without its query.
         url: String,
         status: u16,
     },
     /// An answer that this program does not understand.
     #[error("the metadata server at {url} answers with {what}")]
     Answer {
-        /// What was asked, without its query.
+        /// Requested URL, without its query.
         url: String,
-        /// What was wrong with it.
+        /// Description of the invalid answer.
         what: String,
     },
     /// The HTTP client cannot be set up.
@@ -46,11 +46,11 @@ pub enum CloudError {
     /// The program that asks the NitroTPM has failed.
     #[error("{program} has made no NitroTPM attestation document: {problem}")]
     NitroTpm {
-        /// Its path.
+        /// Path of the program.
         program: String,
         problem: String,
     },
-    /// What is to be signed for AWS STS is not of AWS's form.
+    /// Values to be signed for AWS STS do not have AWS's form.
     #[error("a request to AWS STS cannot be signed: {0}")]
     Sts(String),
 }

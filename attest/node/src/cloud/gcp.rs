@@ -14,7 +14,7 @@ use super::{CloudError, Metadata};
 
 /// The value of `Metadata-Flavor`, in requests and in answers.
 pub(super) const FLAVOR: &str = METADATA_HEADER.1;
-/// Where Ignition reads its config.
+/// Path from which Ignition reads its config.
 const USER_DATA: &str = "/computeMetadata/v1/instance/attributes/user-data";
 /// There on each instance with a service account, without which there are no identity tokens.
 const SERVICE_ACCOUNT: &str = "/computeMetadata/v1/instance/service-accounts/default/email";
@@ -27,7 +27,7 @@ const HEADERS: &[(&str, &str)] = &[METADATA_HEADER];
 /// Longest name of a gateway, in bytes: a DNS name's. Google takes longer audiences.
 const GATEWAY_LIMIT_BYTES: usize = 253;
 
-/// What only Google's metadata server answers in its way.
+/// Returns a request that only Google's metadata server answers with its `Metadata-Flavor` header.
 pub(super) const fn recognise() -> Ask<'static> {
     Ask::get(INSTANCE_ID, HEADERS, 0)
 }
@@ -41,17 +41,17 @@ pub fn user_data(metadata: &Metadata, deadline: Deadline) -> Result<Option<Zeroi
     Ok(metadata.ask_for_optional(ask, deadline)?.map(|answer| answer.body))
 }
 
-/// Whether a gateway's name may stand in an audience: a host, perhaps with a port.
+/// Returns whether a gateway's name is allowed in an audience: a host, optionally with a port.
 ///
-/// A token is good for whoever its audience names. A gateway that could have any audience asked for could use the instance's identity
-/// at other services; these have URLs, with a scheme and a path, as audience.
+/// A token is valid for the service that its audience names. A gateway that could choose any audience could use the instance's identity at
+/// other services. These have URLs, with a scheme and a path, as audience.
 #[must_use]
 pub fn is_gateway_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b':');
     (1..=GATEWAY_LIMIT_BYTES).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// Whether the instance has a service account, so that there are identity tokens.
+/// Returns whether the instance has a service account, and so can get identity tokens.
 ///
 /// # Errors
 /// [`CloudError`].

@@ -18,14 +18,14 @@ use super::CloudError;
 /// The address of every cloud's metadata server. Asked for by address and not by name, as Ignition does: a name would be whatever
 /// the network's DNS says.
 const ADDRESS: &str = "http://169.254.169.254";
-/// How long a connection may take. The hypervisor answers; what takes longer is a network that is not up.
+/// Time limit for a connection. The hypervisor answers; a longer delay means that the network is not up.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// How long one request may take. Signed evidence takes some hundred milliseconds; Ignition waits as long.
+/// Time limit for one request. Signed evidence takes some hundred milliseconds; Ignition waits as long.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// Too many requests: every metadata server has a limit for each instance.
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// Where the metadata server is.
+/// Base URL of the metadata server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base(String);
 
@@ -57,16 +57,16 @@ impl FromStr for Base {
     }
 }
 
-/// One question to a metadata server.
+/// Request to a metadata server.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
-    /// Whether it is a PUT without a body, and not a GET.
+    /// `true` for a PUT without a body, `false` for a GET.
     pub put: bool,
     /// Path and query, from the root.
     pub path: &'a str,
     /// Headers. Some hold secrets, so there is no `Debug`.
     pub headers: &'a [(&'static str, &'a str)],
-    /// Largest answer read.
+    /// Largest answer that is read, in bytes.
     pub limit_bytes: usize,
     /// Statuses below 500 that mean "come again", besides 429.
     pub come_again: &'static [u16],
@@ -85,9 +85,9 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// What a metadata server answers with status 200. It may be secret.
+/// Answer of a metadata server with status 200. It may be secret.
 pub struct MetadataAnswer {
-    /// What was asked, for messages.
+    /// Requested URL, for messages.
     pub url: String,
     pub body: Zeroizing<Vec<u8>>,
 }
@@ -115,7 +115,7 @@ impl MetadataAnswer {
     }
 }
 
-/// What came of one attempt, before its status is judged.
+/// Response of one attempt, before its status is evaluated.
 pub(super) struct Raw {
     pub(super) status: StatusCode,
     pub(super) flavor: Option<String>,
@@ -208,7 +208,8 @@ impl Metadata {
         }
     }
 
-    /// As [`Metadata::ask`]; `None` for what the server does not have (404), and for an empty answer, which is the same to Ignition.
+    /// Like [`Metadata::ask`], but returns `None` if the server does not have the path (404), or gives an empty answer, which is the same
+    /// to Ignition.
     ///
     /// # Errors
     /// As [`Metadata::ask`].
@@ -221,7 +222,7 @@ impl Metadata {
         }
     }
 
-    /// Asks once; `None` if nobody answers in this time.
+    /// Asks once; `None` if no server answers within this time.
     pub(super) fn probe(&self, ask: Ask<'_>, limit: Duration) -> Option<Raw> {
         self.attempt(ask, limit).ok()
     }
@@ -269,11 +270,11 @@ impl Metadata {
     }
 }
 
-/// One attempt that brought no answer.
+/// Failed attempt, without an answer.
 enum Lost {
     /// Another attempt may bring one.
     Perhaps(String),
-    /// None will.
+    /// No further attempt can succeed.
     Surely(CloudError),
 }
 

@@ -24,11 +24,9 @@ pub use self::metadata::{Base, Metadata};
 /// A cloud whose user data and evidence this program knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
-    /// Google Compute Engine.
     Gcp,
-    /// Amazon EC2.
+    /// Amazon EC2 (Elastic Compute Cloud).
     Aws,
-    /// Microsoft Azure.
     Azure,
 }
 
@@ -44,7 +42,7 @@ impl Cloud {
         }
     }
 
-    /// What people call one of its machines.
+    /// Returns the cloud's product name for one of its machines.
     #[must_use]
     pub const fn instance(self) -> &'static str {
         match self {
@@ -67,7 +65,7 @@ pub fn user_data(cloud: Cloud, metadata: &Metadata, deadline: Deadline) -> Resul
     }
 }
 
-/// Where the user data of an instance is looked for, for messages.
+/// Describes the location of an instance's user data, for messages.
 #[must_use]
 pub const fn user_data_place(cloud: Cloud) -> &'static str {
     match cloud {

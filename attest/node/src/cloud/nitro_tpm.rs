@@ -21,9 +21,9 @@ use super::CloudError;
 
 /// The program's name, looked for in `PATH`.
 pub const PROGRAM: &str = "nitro-tpm-attest";
-/// How long it may take. It needs a handful of TPM commands, one of which makes a key.
+/// Time limit for a run. It needs a handful of TPM commands, one of which makes a key.
 const RUN_LIMIT: Duration = Duration::from_secs(30);
-/// How much of its messages is read.
+/// Maximum length of the program's messages that is read.
 const MESSAGE_LIMIT_BYTES: usize = 4096;
 
 /// The program, if this node has it: a path as it is, a name in the folders of `path` (the variable `PATH`).

@@ -1,7 +1,7 @@
 //! Azure's custom data: a file on the virtual CD that each virtual machine has at its first boot.
 //!
-//! Ignition reads it there if there is no user data. So does this program, with the programs `mount` and `umount` that each initramfs
-//! of systemd's has.
+//! Ignition reads it there if the machine has no user data. So does this program, with the programs `mount` and `umount`, which are in each
+//! initramfs with systemd.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _};
@@ -26,15 +26,15 @@ const DRIVES: [&str; 2] = ["/dev/sr0", "/dev/sr1"];
 const FILE_SYSTEM: &str = "udf";
 /// The module of the drives.
 const DRIVE_MODULE: &str = "sr_mod";
-/// What tells the provisioning CD from another.
+/// File that identifies the provisioning CD.
 const MARK: &str = "ovf-env.xml";
 /// The custom data on it.
 const CUSTOM_DATA: &str = "CustomData.bin";
-/// Where it is mounted, for a moment.
+/// Path of the temporary mount.
 const MOUNT_POINT: &str = "/run/attest-node-provisioning";
-/// How long the drive may take to appear. Ignition waits for ever; this program's user must not.
+/// Time limit for the drive to appear. Ignition waits for ever; this program's user must not.
 const APPEAR_LIMIT: Duration = Duration::from_secs(10);
-/// How often to look for it.
+/// Interval between checks for the drive.
 const POLL: Duration = Duration::from_millis(500);
 
 /// The custom data; `None` if the CD has none.

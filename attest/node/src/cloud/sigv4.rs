@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const DATE: &[BorrowedFormatItem<'_>] = format_description!("[year][month][day]T[hour][minute][second]Z");
 
-/// The time of signing as it stands in the request: `20150830T123600Z`. `None` before 1970 and after 9999.
+/// Formats the time of signing for the request: `20150830T123600Z`. `None` before 1970 and after 9999.
 #[must_use]
 pub fn date(now: SystemTime) -> Option<String> {
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
@@ -26,11 +26,11 @@ pub fn date(now: SystemTime) -> Option<String> {
 /// For what, where and when a signature is good.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// As from [`date`].
+    /// Time of signing, formatted by [`date`].
     pub date: &'a str,
-    /// `eu-central-1`.
+    /// AWS region, such as `eu-central-1`.
     pub region: &'a str,
-    /// `sts`.
+    /// AWS service, such as `sts`.
     pub service: &'a str,
 }
 

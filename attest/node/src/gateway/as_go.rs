@@ -1,6 +1,6 @@
-//! What Go, of which Ignition is made, makes of a server's certificate where webpki makes something else (`Certificate.Verify` and `isValid`, in
-//! `src/crypto/x509/verify.go` of golang/go): it looks at dates and name first, then for the issuer, and at basicConstraints of issuers only. One
-//! that is trusted itself needs no issuer (`opts.Roots.contains` there).
+//! Verification of a server's certificate as Go does it, which Ignition is written in, in cases that webpki judges differently
+//! (`Certificate.Verify` and `isValid`, in `src/crypto/x509/verify.go` of golang/go). Go checks dates and name first, then looks for the
+//! issuer, and checks basicConstraints of issuers only. A certificate that is trusted itself needs no issuer (`opts.Roots.contains` there).
 
 use attest_tls::Shown;
 use rustls::CertificateError;
@@ -31,7 +31,7 @@ const KNOWN_TO_GO: [Oid<'static>; 9] = [
     OID_X509_EXT_SUBJECT_KEY_IDENTIFIER,
 ];
 
-/// What a server has shown, and webpki has refused.
+/// Server certificate that webpki has refused, with the context of its verification.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Presented<'a> {
     leaf: &'a CertificateDer<'a>,
@@ -52,8 +52,9 @@ impl<'a> Presented<'a> {
 }
 
 impl Presented<'_> {
-    /// Whether Go may take it with trust in these authorities, or, if they are not all, in others that are not known here. webpki looks at much of
-    /// a certificate before it looks for its issuer, so what it says of a stranger's says nothing about Go.
+    /// Returns whether Go may accept it with trust in these authorities or, unless `are_all`, in others that are not known here. webpki
+    /// checks much of a certificate before it looks for the issuer. So its error for a certificate of an unknown issuer says nothing about
+    /// Go.
     pub(super) fn may_be_taken(&self, error: &CertificateError, authorities: &[CertificateDer<'_>], are_all: bool) -> bool {
         !self.is_refused_by_itself()
             && match error {
@@ -68,7 +69,7 @@ impl Presented<'_> {
             }
     }
 
-    /// Whether Go refuses it whoever has issued it.
+    /// Returns whether Go refuses the leaf itself, regardless of its issuer.
     fn is_refused_by_itself(&self) -> bool {
         let Ok((_, leaf)) = X509Certificate::from_der(self.leaf) else {
             return true;
@@ -76,7 +77,7 @@ impl Presented<'_> {
         !has_name(&leaf, self.name) || !is_read_by_go(&leaf) || check_dates(&leaf, self.now).is_err() || !is_for_servers(&leaf)
     }
 
-    /// Whether it is trusted itself, as one of these.
+    /// Returns whether the leaf itself is among these authorities.
     pub(super) fn is_one_of(&self, authorities: &[CertificateDer<'_>]) -> bool {
         authorities.iter().any(|authority| authority == self.leaf)
     }
@@ -93,7 +94,7 @@ impl Presented<'_> {
         }
     }
 
-    /// Whether one of these has issued it, by way of what was sent beside it or at once, or is it.
+    /// Returns whether one of these authorities is the leaf, or has issued it, directly or through the certificates that were sent with it.
     fn leads_to(&self, authorities: &[CertificateDer<'_>]) -> bool {
         let mut left: Vec<_> = self.sent.iter().take(SENT_LIMIT).collect();
         let mut last = self.leaf;
@@ -128,13 +129,13 @@ fn check_dates(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<(), C
     }
 }
 
-/// Whether it says nothing of its purpose, or that it is a server's or anybody's.
+/// Returns whether its extended key usage is absent, or allows servers or any use.
 fn is_for_servers(certificate: &X509Certificate<'_>) -> bool {
     let usage = certificate.extended_key_usage().ok().flatten();
     usage.is_none_or(|usage| usage.value.any || usage.value.server_auth)
 }
 
-/// Whether one of its names is this one; one without a name beside its subject has none.
+/// Returns whether one of its subject alternative names matches. The subject's common name does not count.
 fn has_name(certificate: &X509Certificate<'_>, name: &ServerName<'_>) -> bool {
     let Ok(Some(names)) = certificate.subject_alternative_name() else {
         return false;
@@ -172,7 +173,7 @@ enum Rank {
     Between,
 }
 
-/// Whether it may issue certificates now: it is a CA's. An authority of version 1 does not say so.
+/// Returns whether it may issue certificates now: it is a CA's certificate. An authority of version 1 does not say so.
 fn may_issue(issuer: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
     let is_ca = match (issuer.basic_constraints(), rank) {
         (Ok(Some(constraints)), _) => constraints.value.ca,
@@ -186,7 +187,7 @@ fn may_issue(issuer: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
     is_ca && signs && is_read_by_go(issuer) && is_for_servers(issuer) && check_dates(issuer, now).is_ok()
 }
 
-/// Whether this one has signed that one, and may. Of what algorithm the key is, its use tells.
+/// Returns whether the issuer has signed the certificate, and may. The key's algorithm is found by trying.
 fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
     let Ok((_, issuer)) = X509Certificate::from_der(issuer) else {
         return false;
@@ -244,7 +245,7 @@ mod tests {
         params("leaf").signed_by(&key, &by.issuer).unwrap().der().clone()
     }
 
-    /// What webpki says of a CA as a server.
+    /// webpki's error for a CA certificate that is presented by a server.
     const OTHER: CertificateError = CertificateError::InvalidPurpose;
 
     fn may_be_taken(leaf: &CertificateDer<'_>, sent: &[&Ca], authorities: &[&Ca], name: &str, error: &CertificateError) -> bool {
@@ -315,7 +316,7 @@ mod tests {
         issued_by(&|params| params.custom_extensions.push(unknown()), false);
     }
 
-    /// A critical one that nobody knows.
+    /// Returns a critical extension that is not registered.
     fn unknown() -> CustomExtension {
         let mut unknown = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0]);
         unknown.set_criticality(true);

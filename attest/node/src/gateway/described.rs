@@ -8,7 +8,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::failure::printable;
 
-/// What stands in a certificate. Nothing of it was verified.
+/// Fields of a certificate, for messages. Nothing of it was verified.
 #[derive(Default)]
 pub(super) struct Described {
     pub(super) subject: String,

@@ -1,10 +1,10 @@
-//! Why a gateway could not be used.
+//! Errors of requests to a gateway.
 
 use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, Problem, VERSION};
 
 use crate::failure::{Failure, code_of, is_id, printable};
 
-/// Why a gateway could not be used.
+/// Reason why a gateway could not be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GatewayError {
     /// No connection, or it was lost, each time.
@@ -12,7 +12,7 @@ pub enum GatewayError {
     Unreachable {
         url: String,
         attempts: u32,
-        /// What the last attempt ended in.
+        /// Error of the last attempt.
         error: String,
     },
     /// A 5xx each time.
@@ -28,7 +28,7 @@ pub enum GatewayError {
         url: String,
         /// How often, that time.
         attempts: u32,
-        /// For how long.
+        /// Duration of the wait, in seconds.
         seconds: u64,
     },
     /// The TLS connection is refused by this node.
@@ -41,19 +41,19 @@ pub enum GatewayError {
     #[error("{url} gave an answer that is not the attestation protocol's: {what}")]
     Answer {
         url: String,
-        /// What was wrong.
+        /// Description of the invalid answer.
         what: String,
     },
     /// It speaks another version of the protocol.
     #[error("{url} speaks version {found} of the attestation protocol, this node version {VERSION}")]
     Protocol {
         url: String,
-        /// Its version.
+        /// Protocol version of the gateway.
         found: u32,
     },
     #[error("the gateway refused: {}", .0.title)]
     Refused(Box<Problem>),
-    /// It did not ask for the client certificate: its answer is what anybody gets.
+    /// It did not request the client certificate: its answer is the same for an unauthenticated client.
     #[error("{url} has not asked for a client certificate, so its answer is not for this node")]
     Unasked { url: String },
     /// The HTTP client cannot be set up.

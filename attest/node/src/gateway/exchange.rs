@@ -1,4 +1,4 @@
-//! One request and its answer: asked again for as long as there is patience.
+//! Performs one request, and repeats it as long as [`Patience`] allows.
 
 use std::time::{Duration, Instant};
 
@@ -19,27 +19,29 @@ use crate::patience::{ComeAgain, Next, Patience, WAY_OUT};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
-/// How long one request may take before it counts as lost, with its connection: on one that is open, a loaded gateway answers within 15 s.
+/// Time limit of one request, after which it counts as lost, with its connection: on an open connection, a loaded gateway answers within 15
+/// s.
 const REQUEST_LIMIT: Duration = Duration::from_secs(45);
-/// How often the console is told of an answer that has not come yet.
+/// Interval between console messages about an overdue answer.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Largest config read: a pool's files together have at most that much.
 pub(super) const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
-/// How long a config may take: the largest one at 5 Mbit/s.
+/// Time limit for a config: the largest one at 5 Mbit/s.
 const CONFIG_LIMIT: Duration = Duration::from_secs(120);
 /// Longest `Retry-After` that is heeded, seconds: what comes back sooner than that does no harm.
 const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
-/// How much longer than the time for its own work a node asks a server whose configs can be had and whose attestation cannot: by default for ten
-/// minutes, since a gateway may be so busy.
+/// Multiple of the time for its own work that a node waits for a server that serves configs, but fails to attest: by default ten minutes,
+/// since a gateway may be that busy.
 const PARTIAL_OUTAGE_PARTS: u32 = 10;
 /// The slowest that a body is sent, bytes a second: the gateway waits as long for one.
 const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
-/// How Ignition asks for a config; without a version, servers give one of spec 2.2 or none. Which of 3.x it is matters little here.
+/// `Accept` header of Ignition's config requests. Without a version, servers give a config of spec 2.2 or none. The choice among 3.x
+/// matters little here.
 const IGNITION: &str = "application/vnd.coreos.ignition+json;version=3.3.0, */*;q=0.1";
-/// What the `type` of a gateway's problem documents begins with.
+/// Prefix of the `type` of a gateway's problem documents.
 const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
 
-/// What one answer may cost.
+/// Limits for one answer, in bytes and time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     bytes: usize,
@@ -71,16 +73,16 @@ pub(super) struct GatewayAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Zeroizing<Vec<u8>>,
     pub(super) server_key: Option<SpkiSha256>,
-    /// When to come again, if it says so.
+    /// Earliest time for a retry, from `Retry-After`.
     not_before: Option<Duration>,
 }
 
 /// A time in which there was nothing but failures.
 struct Outage {
     since: Instant,
-    /// When the server was last asked for configs.
+    /// Time of the last request for configs.
     asked: Option<Instant>,
-    /// Whether it had some, after the last failure.
+    /// `true` if it had some, after the last failure.
     has_configs: bool,
 }
 
@@ -94,13 +96,13 @@ impl Outage {
     }
 }
 
-/// One attempt that brought no answer.
+/// Failed attempt, without an answer.
 pub(super) enum Lost {
     /// Another attempt may bring one.
     Perhaps(String),
     /// A certificate that is refused: another one may come, or the dates of this one have their time.
     Refused(TlsProblem),
-    /// None will.
+    /// No further attempt can succeed.
     Surely(GatewayError),
 }
 
@@ -166,8 +168,9 @@ impl Gateway<'_> {
         }
     }
 
-    /// Whether it is time to find out if this fails and the configs do not. Ignition would then get what a stranger gets, and this node waits in
-    /// vain: soon where nothing is known of the server yet, late where a gateway may only be busy.
+    /// Returns whether it is time to find out if attestation fails while configs are served. Ignition would then get the config of an
+    /// unauthenticated client, and this node would wait in vain. The check comes soon if nothing is known of the server yet, and late if a
+    /// gateway may only be busy.
     fn is_beside_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
         let Some(patience) = self.patience else { return false };
         let after = match failed {
@@ -191,8 +194,8 @@ impl Gateway<'_> {
         outage.has_configs
     }
 
-    /// Whether Ignition would get the pool's config, or be told that there is one that it cannot read. What it would get for a token only, this
-    /// program does not ask for: there, a refusal is the answer of who gives configs.
+    /// Returns whether Ignition would get the pool's config, or an answer that one exists in a version that it cannot read. The check shows
+    /// no token. If the source has one, a refusal (403) counts as a server with configs.
     fn gives_configs(&self) -> bool {
         let Some(pool) = self.pool else { return false };
         let url = self.url(&format!("{CONFIG_PREFIX}{pool}"));
@@ -205,7 +208,7 @@ impl Gateway<'_> {
             })
     }
 
-    /// Starts the time for this node's own work anew.
+    /// Restarts the time limit for this node's own work.
     fn begin_anew(&self, status: &str) {
         if let Some(patience) = self.patience {
             console::extend(patience.begin(Duration::ZERO), status);
@@ -240,7 +243,7 @@ impl Gateway<'_> {
         self.patience.iter().for_each(|patience| self.deadline.set(patience.work()));
     }
 
-    /// Makes the pause of who was told to come again, and says so; `false` if nobody has this node wait.
+    /// Pauses and reports after a 503 of the gateway; returns `false` if no gateway has set a time to wait.
     fn waits(&self, url: &str, answer: &GatewayAnswer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
         let Some(patience) = self.patience else { return Ok(false) };
         let problem = problem(answer);
@@ -338,12 +341,12 @@ fn overdue(url: &str, waited: Duration) -> String {
     )
 }
 
-/// Whether it is the gateway that says "come again", and not what stands before it while there is no gateway.
+/// Returns whether the 503 comes from the gateway, not from a proxy in front of it while no gateway runs.
 fn is_told_to_come_again(answer: &GatewayAnswer) -> bool {
     answer.status == StatusCode::SERVICE_UNAVAILABLE && problem(answer).is_some_and(|problem| problem.kind.starts_with(PROBLEM_TYPE))
 }
 
-/// Whether a request is that for what the server is: nothing is known of it yet.
+/// Returns whether a request is for discovery, before anything is known of the server.
 fn discovers(url: &str) -> bool {
     url.contains(&format!("{DISCOVERY_PATH}?"))
 }

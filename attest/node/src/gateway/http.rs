@@ -14,8 +14,8 @@ use super::identity::Identity;
 use super::tls::{self, Trust};
 use crate::failure::printable;
 
-/// How long a connection may take, with its TLS handshake: a gateway that more nodes come to than it can serve at once takes them one after the
-/// other, and who hangs up begins anew. Ignition waits as long for a connection.
+/// Time limit for a connection, with its TLS handshake. A gateway with more nodes than it can serve at once accepts them one after the
+/// other, and a node that hangs up starts over. Ignition waits as long for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Polls of tasks between two looks at the timers. A connection whose server sends informational responses (1xx) without end is read for as long as tokio's budget
@@ -40,7 +40,7 @@ impl Http {
         Self::build(trust, None)
     }
 
-    /// As [`Http::new`], and shows a client certificate to a server that asks for one.
+    /// Like [`Http::new`], but shows a client certificate to a server that requests one.
     ///
     /// # Errors
     /// [`GatewayError::Client`].
@@ -85,7 +85,7 @@ impl Http {
 }
 
 impl Http {
-    /// One request to a server that is no gateway; its status and its whole body, if that is not larger than the limit.
+    /// Sends one request to a server other than a gateway. Returns its status and its whole body, if that is within the limit.
     ///
     /// # Errors
     /// In words, for a person.
@@ -129,7 +129,7 @@ impl fmt::Debug for Http {
     }
 }
 
-/// What went wrong, from the innermost cause that says something. reqwest's own text repeats the URL.
+/// Returns the innermost cause with a message. reqwest's own text repeats the URL.
 pub(crate) fn chain(error: &reqwest::Error) -> String {
     let mut texts = Vec::new();
     let mut cause = error.source();

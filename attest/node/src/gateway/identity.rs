@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// Largest file read: a certificate, a few CAs between, and a key are some KiB.
 const FILE_LIMIT_BYTES: u64 = 64 * 1024;
 
-/// Why a kubelet's certificate cannot be shown. Nothing of the key is in it.
+/// Reason why a kubelet's certificate cannot be shown. It contains nothing of the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The file cannot be read.
@@ -90,7 +90,8 @@ impl Identity {
         self.shown.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the server has asked for it and was shown it. A server that does not ask answers as to somebody who has none.
+    /// Returns whether the server has requested the certificate and was shown it. A server that does not request it answers as it would to
+    /// an unauthenticated client.
     pub(super) fn was_shown(&self) -> bool {
         self.shown.load(Ordering::Relaxed)
     }

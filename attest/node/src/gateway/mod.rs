@@ -31,10 +31,10 @@ use crate::deadline::Deadline;
 use crate::patience::Patience;
 use crate::pointer::GatewaySource;
 
-/// What a 503 says of evidence whose challenge is spent all the same: to send it again would be in vain.
+/// Codes of 503 answers to evidence whose challenge is spent all the same: sending it again would be in vain.
 const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-awaited", "machines-unknown", "value-awaited"];
 
-/// What stands behind a source of the pointer's.
+/// Kind of server at a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Discovered {
     /// An attestation gateway, and what it takes.
@@ -48,18 +48,18 @@ pub enum Discovered {
 pub struct Takes {
     /// The kinds of evidence.
     pub kinds: BTreeSet<Kind>,
-    /// Whether a challenge takes the key of the node's kubelet. Only known if it was asked.
+    /// `true` if a challenge accepts the key of the node's kubelet. Only known if the request asked for it.
     pub kubelet_key: bool,
 }
 
-/// One gateway and the time there is for it.
+/// Client for one gateway, with the time limits for it.
 #[derive(Debug)]
 pub struct Gateway<'http> {
     http: &'http Http,
     base: &'http str,
     /// The pool whose config the node wants, if it waits for that.
     pool: Option<&'http str>,
-    /// Whether Ignition shows it a provisioning token.
+    /// `true` if Ignition shows it a provisioning token.
     has_token: bool,
     deadline: Cell<Deadline>,
     patience: Option<&'http Patience>,
@@ -111,13 +111,13 @@ impl<'http> Gateway<'http> {
         self.deadline.get()
     }
 
-    /// How often gateways have told this node to come again.
+    /// Returns the number of 503 answers from gateways that made this node wait.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.patience.map_or(0, Patience::held)
     }
 
-    /// How often this node has waited for gateways, for that reason or because they did not answer.
+    /// Returns the number of times that this node has waited for gateways, for that reason or because they did not answer.
     #[must_use]
     pub fn waited(&self) -> u32 {
         self.patience.map_or(0, Patience::times)
@@ -254,7 +254,7 @@ impl<'http> Gateway<'http> {
     }
 }
 
-/// What every Ignition config has. An empty answer is none: a node that took it would be left without its config.
+/// Minimum content of an Ignition config. An empty answer is rejected: a node that accepted it would be left without its config.
 #[derive(Deserialize)]
 struct AConfig {
     #[serde(rename = "ignition")]

@@ -20,7 +20,7 @@ pub struct Trust {
     verifier: Arc<WebPkiServerVerifier>,
     authorities: Arc<[CertificateDer<'static>]>,
     subjects: String,
-    /// Whether Ignition trusts more of the pointer's CAs than these.
+    /// `true` if Ignition trusts more of the pointer's CAs than these.
     is_partial: bool,
     refused: Arc<Mutex<Option<Refused>>>,
 }
@@ -29,7 +29,7 @@ pub struct Trust {
 #[derive(Debug)]
 struct Refused {
     certificate: CertificateDer<'static>,
-    /// Whether Ignition may take it all the same.
+    /// `true` if Ignition may accept it all the same.
     may_be_taken: bool,
 }
 
@@ -143,8 +143,8 @@ pub(crate) fn trusting_nobody() -> Result<ClientConfig, rustls::Error> {
     Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// What a pointer says beside its CAs: that a certificate which stands there is trusted itself, as Ignition trusts it. Keeps what was refused for
-/// the explanation.
+/// Ignition's additional trust: a certificate that is listed in the pointer is trusted itself. Keeps the refused certificate for the
+/// explanation.
 #[derive(Debug)]
 struct OfPointer {
     authorities: Arc<[CertificateDer<'static>]>,
@@ -171,8 +171,8 @@ impl Beside for OfPointer {
     }
 }
 
-/// Whether those take it whom this system trusts, and Ignition beside the pointer's CAs. They are found as Ignition finds them: by the variables and
-/// in the files that Go's and OpenSSL's programs look at; in most initramfs there are none.
+/// Returns whether the system's CAs accept it, which Ignition trusts in addition to the pointer's. They are found as Ignition finds them:
+/// by the variables and files that Go's and OpenSSL's programs use. Most initramfs have none.
 fn is_trusted_by_the_system(shown: &Shown<'_>) -> bool {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

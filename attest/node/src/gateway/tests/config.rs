@@ -12,7 +12,7 @@ use crate::gateway::identity::Identity;
 
 const IGNITION: &str = r#"{"ignition":{"version":"3.3.0"}}"#;
 
-/// What the server saw: how many certificates, and the request.
+/// Client certificates that the server saw, by number, and the request.
 type Seen = (usize, String);
 
 /// Serves the answers in turn, one for each connection, and the last for ever. `clients` is whose certificates it asks for.

@@ -7,7 +7,7 @@ use super::pem::pem;
 
 /// The group of all nodes.
 pub const NODES: &str = "system:nodes";
-/// What a node is called in its certificate, before its name.
+/// Prefix of a node's user name, before the node's name.
 pub const NODE_USER: &str = "system:node:";
 
 /// The request of the node of this name for this key, PEM. `None` does not happen: the key signs.

@@ -51,7 +51,7 @@ impl Key {
         Some(der.as_ref().to_vec())
     }
 
-    /// What is attested of it.
+    /// Returns the digest that is attested.
     #[must_use]
     pub fn digest(&self) -> Option<SpkiSha256> {
         self.public().map(|public| SpkiSha256::of_spki(&public))
@@ -68,7 +68,7 @@ impl Key {
         Some(signature.as_ref().to_vec())
     }
 
-    /// As the kubelet's file has it: PKCS#8, PEM.
+    /// Returns the key in the format of the kubelet's file: PKCS#8, PEM.
     #[must_use]
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(pem("PRIVATE KEY", &self.pkcs8))
@@ -92,7 +92,7 @@ impl Key {
     }
 }
 
-/// Where the key is: in memory, as the initramfs has left it, and on disk.
+/// Locations of the key: in memory, left by the initramfs, and on disk.
 #[derive(Debug, Clone)]
 pub struct Places {
     memory: PathBuf,
@@ -100,7 +100,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// In these folders.
+    /// Creates the locations from two folders.
     #[must_use]
     pub fn new(memory: &Path, disk: &Path) -> Self {
         Self {
@@ -109,7 +109,8 @@ impl Places {
         }
     }
 
-    /// The key of this boot, made now if there is none, and whether it was: in memory, for root only. `None` where there is no folder for it: nobody would find it.
+    /// Returns the key of this boot and whether this call has made it: in memory, readable by root only. `None` if its folder does not
+    /// exist: the booted system would not find the key.
     ///
     /// # Errors
     /// What the system says.
@@ -126,7 +127,7 @@ impl Places {
         Ok(Some((key, true)))
     }
 
-    /// Removes the key of this boot, which nobody has attested.
+    /// Removes the key of this boot, which was not attested.
     ///
     /// # Errors
     /// What the system says.
@@ -164,7 +165,7 @@ impl Places {
     }
 }
 
-/// What there is to say of a key that cannot be had.
+/// Builds the failure for a key that cannot be kept or read.
 #[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
 pub(super) fn unreadable(error: io::Error) -> Failure {
     Failure::new(

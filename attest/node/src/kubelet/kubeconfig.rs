@@ -1,4 +1,4 @@
-//! The kubelet's bootstrap kubeconfig: where the API is, who signs its certificate, and the credential of whoever asks for new nodes.
+//! Kubelet's bootstrap kubeconfig: the API's address, the CAs of its certificate, and the credential for requests of new nodes.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-/// Where the Machine Config Server puts it (`defaultMachineKubeConfPath` in `pkg/server/server.go` of openshift/machine-config-operator), and where
-/// kubeadm does (`KubeletBootstrapKubeConfigFileName` in `cmd/kubeadm/app/constants/constants.go` of kubernetes/kubernetes).
+/// Path that the Machine Config Server uses (`defaultMachineKubeConfPath` in `pkg/server/server.go` of openshift/machine-config-operator),
+/// and kubeadm's (`KubeletBootstrapKubeConfigFileName` in `cmd/kubeadm/app/constants/constants.go` of kubernetes/kubernetes).
 pub const USUAL: [&str; 2] = ["/etc/kubernetes/kubeconfig", "/etc/kubernetes/bootstrap-kubelet.conf"];
 /// Largest file read, of a kubeconfig, of CAs or a token: a cluster has a few dozen CAs at most, of 2 KiB each.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
@@ -24,7 +24,7 @@ const NODES_LIMIT: usize = 4096;
 /// Deepest nesting: a kubeconfig has four levels.
 const DEPTH_LIMIT: usize = 16;
 
-/// What it says, as far as it is needed. A secret is in it, so there is no `Debug`.
+/// Parsed kubeconfig, as far as it is needed. It contains a secret, so there is no `Debug`.
 pub struct Kubeconfig {
     /// `https://HOST:PORT`, perhaps with a path, without a slash at the end.
     pub server: String,
@@ -54,7 +54,7 @@ impl Kubeconfig {
         ))
     }
 
-    /// Of a file's content; nothing of it is in an error.
+    /// Parses a file's content; errors contain nothing of it.
     fn parse(content: &str, path: &Path) -> Result<Self, String> {
         let config = read(content)?;
         let context = text(&config, "current-context").ok_or("it has no current-context")?;
@@ -94,7 +94,7 @@ fn failure(path: &Path, problem: &str) -> Failure {
     )
 }
 
-/// A file's text; `None` if there is none.
+/// Reads a file's text; `None` if the file does not exist.
 fn file(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -201,7 +201,7 @@ mod tests {
             .pem()
     }
 
-    /// As the Machine Config Server writes it.
+    /// Returns a kubeconfig as the Machine Config Server writes it.
     fn of_openshift() -> String {
         let ca = data_encoding::BASE64.encode(ca().as_bytes());
         format!(

@@ -1,10 +1,12 @@
 //! `attest-node kubelet-certificate`: gets the kubelet's client certificate for the key that this node has attested, before the kubelet asks for one.
 //!
-//! With `rotateCertificates: true` a kubelet makes a key of its own for each request (`generateCSR` in `client-go/util/certificate/certificate_manager.go`),
-//! which nobody can have attested. But it asks for nothing while `kubelet-client-current.pem` is good (`getCurrentCertificateOrBootstrap` there). So the
-//! key is made in the initramfs ([`key`]), its digest goes into what is signed there, and in the booted system this program asks for the certificate as
-//! the kubelet would ([`csr`], [`api`]), with the kubelet's own bootstrap credential ([`kubeconfig`]), and puts both where the kubelet has them ([`store`]).
-//! What starts it there is a unit that the initramfs leaves ([`unit`]). If it fails, the kubelet asks for itself: with a key that is not attested.
+//! With `rotateCertificates: true` a kubelet makes a key of its own for each request (`generateCSR` in
+//! `client-go/util/certificate/certificate_manager.go`), which cannot have been attested. But it requests no certificate while
+//! `kubelet-client-current.pem` is good (`getCurrentCertificateOrBootstrap` there). So the key is made in the initramfs ([`key`]), and its
+//! digest goes into the evidence that is signed there. In the booted system this program requests the certificate as the kubelet would
+//! ([`csr`], [`api`]), with the kubelet's own bootstrap credential ([`kubeconfig`]), and puts both where the kubelet has them ([`store`]).
+//! A unit that the initramfs leaves starts it there ([`unit`]). If it fails, the kubelet requests one itself: with a key that is not
+//! attested.
 
 pub mod api;
 pub mod csr;
@@ -29,13 +31,13 @@ use crate::console::{self, say};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 
-/// Where the kernel has this node's name.
+/// File in which the kernel exposes this node's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The variable in which OpenShift has the name that the kubelet is given (`templates/worker/01-worker-kubelet/_base/units/kubelet.service.yaml` in
 /// openshift/machine-config-operator).
 pub const NAME_VARIABLE: &str = "KUBELET_NODE_NAME";
 
-/// What to do, as the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The kubelet's bootstrap kubeconfig: one of these, the first that is there.
@@ -50,8 +52,8 @@ pub struct Settings {
     pub wait: Duration,
 }
 
-/// The key that the kubelet will have, and whether it was made by this run. Without one the kubelet makes its own; why there is none is said to a node that
-/// `is_told_to` attest one.
+/// Returns the key that the kubelet will have, and whether this run has made it. Without one the kubelet makes its own; a node that
+/// `is_told_to` attest one prints the reason.
 #[must_use]
 pub fn key_of_this_boot(places: &Places, is_told_to: bool) -> (Option<Key>, bool) {
     match places.of_this_boot() {

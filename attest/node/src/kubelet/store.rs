@@ -1,6 +1,7 @@
-//! The kubelet's certificate directory, as its own store has it: `NewFileStore("kubelet-client", …)` in
-//! `client-go/util/certificate/certificate_store.go` of kubernetes/kubernetes. Each certificate is a file with its key, and `-current.pem` a link to one of
-//! them. The link is made beside it as `-updated.pem` and then takes its place: a kubelet that finds that one alone goes on with it (`recover` there).
+//! Kubelet's certificate directory, in the layout of its own store: `NewFileStore("kubelet-client", …)` in
+//! `client-go/util/certificate/certificate_store.go` of kubernetes/kubernetes. Each certificate is a file with its key, and `-current.pem`
+//! a link to one of them. The new link is made as `-updated.pem` and then renamed: a kubelet that finds that one alone goes on with it
+//! (`recover` there).
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -18,19 +19,19 @@ use crate::failure::Failure;
 use crate::gateway::identity::{Identity, IdentityError};
 use crate::pointer::write::remove;
 
-/// Where the kubelet has it, unless it is told another (`--cert-dir`).
+/// Default directory of the kubelet's certificates, unless `--cert-dir` is set.
 pub const FOLDER: &str = "/var/lib/kubelet/pki";
 const CURRENT: &str = "kubelet-client-current.pem";
 const UPDATED: &str = "kubelet-client-updated.pem";
 
-/// It.
+/// Handle to the kubelet's certificate directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// In this folder.
+    /// Creates a store in this folder.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
@@ -42,7 +43,8 @@ impl Store {
         self.folder.join(CURRENT)
     }
 
-    /// Whether the kubelet has a certificate, with its key, that is good at this moment. What it cannot use is as none: it would ask anew.
+    /// Returns whether the kubelet has a certificate, with its key, that is valid at this moment. A file that the kubelet cannot use counts
+    /// as missing: it would request another certificate.
     ///
     /// # Errors
     /// `kubelet-store`: what is there cannot be looked at.
@@ -99,7 +101,7 @@ impl Store {
     }
 }
 
-/// As the kubelet's files have it; theirs is the local time, of which nothing depends.
+/// Formats a time as in the kubelet's file names. The kubelet uses local time, but nothing depends on it.
 fn timestamp(at: OffsetDateTime) -> String {
     at.format(format_description!("[year]-[month]-[day]-[hour]-[minute]-[second]"))
         .unwrap_or_else(|_| "1970-01-01-00-00-00".to_owned())

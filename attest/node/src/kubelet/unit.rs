@@ -1,7 +1,7 @@
 //! The unit of the booted system, as the initramfs leaves it: below `/run`, where systemd looks for units (systemd.unit(5)), and gone with the next boot.
 //!
-//! What it waits for and reads on OpenShift is in `templates` of openshift/machine-config-operator: `kubelet.service.yaml`,
-//! `kubelet-node-env.dropin.yaml`, and the units of `common` that name nodes.
+//! On OpenShift, the units that it waits for and the files that it reads are in `templates` of openshift/machine-config-operator:
+//! `kubelet.service.yaml`, `kubelet-node-env.dropin.yaml`, and the units of `common` that name nodes.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -15,13 +15,13 @@ use crate::pointer::write;
 pub const FOLDER: &str = "/run/systemd/system";
 /// What it is called.
 pub const NAME: &str = "attest-node-kubelet-certificate.service";
-/// What wants it.
+/// Folder for the link that enables the unit.
 const WANTS: &str = "multi-user.target.wants";
 /// The program of the booted system, if the initramfs has brought none along.
 const INSTALLED: &str = "/usr/bin/attest-node";
 
-/// The unit, for an initramfs that has kept things in this folder. The network is waited for by a node that is told to attest a key; on others the kubelet's
-/// own unit has it waited for.
+/// Returns the unit's text for an initramfs that has kept its files in this folder. On a node that is configured to attest a key, the unit
+/// waits for the network; on others the kubelet's own unit does.
 #[must_use]
 pub fn text(kept: &Path, is_told_to: bool) -> String {
     let network = if is_told_to { "Wants=network-online.target\n" } else { "" };

@@ -29,7 +29,7 @@ use crate::deadline::Deadline;
 /// Largest TPM2B that the gateway sends: an RSA-4096 secret.
 const SIZED_LIMIT_BYTES: usize = 512;
 
-/// What kind of attestation key to make.
+/// Kind of attestation key to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AkKind {
     /// P-256, ECDSA with SHA-256.
@@ -169,7 +169,7 @@ impl Tpm {
         }
     }
 
-    /// Whether this TPM knows the algorithms of such an AK (TPM2_TestParms).
+    /// Returns whether this TPM supports the algorithms of such an AK (`TPM2_TestParms`).
     ///
     /// # Errors
     /// [`TpmError::Busy`] and [`TpmError::Lockout`]: it is not known.
@@ -206,7 +206,7 @@ impl Tpm {
 }
 
 impl Attester<'_> {
-    /// The AK's TPMT_PUBLIC.
+    /// Returns the AK's public area (`TPMT_PUBLIC`).
     #[must_use]
     pub fn ak_public(&self) -> &[u8] {
         &self.ak_public
@@ -295,7 +295,7 @@ impl Tpm {
     }
 }
 
-/// What is inside a TPM2B: tss-esapi's buffers are without the size.
+/// Returns the content of a TPM2B: tss-esapi's buffers are without the size.
 fn unsized_bytes(structure: &'static str, bytes: &[u8]) -> Result<Vec<u8>, TpmError> {
     let malformed = |expected| TpmError::Structure {
         structure,

@@ -16,9 +16,9 @@ const HASH: HashAlg = HashAlg::Sha256;
 /// Azure's AK as the vTPM keeps it.
 #[derive(Debug, Clone)]
 pub struct AzureAk {
-    /// TPMT_PUBLIC.
+    /// Public area of the key (`TPMT_PUBLIC`).
     pub public: Vec<u8>,
-    /// Azure's certificate for it, as it stands in NV memory.
+    /// Azure's certificate for it, as stored in NV memory.
     pub certificate: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Whether the kernel has a TPM, and whether its device node is there yet.
+//! Checks whether the kernel has a TPM, and whether its device node exists yet.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,13 +14,13 @@ pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 
 /// The firmware's table of a TPM, as the kernel shows it (TCG ACPI Specification, "TPM2"). It is there before the driver is bound.
 const FIRMWARE_TABLE: &str = "/sys/firmware/acpi/tables/TPM2";
-/// Where the kernel lists the TPMs whose driver is bound.
+/// Folder in which the kernel lists the TPMs with a bound driver.
 const TPM_CLASS: &str = "/sys/class/tpm";
 /// The drivers of TPMs on a PC's firmware interfaces (TCG PC Client PTP): FIFO and CRB.
 const DRIVERS: [&str; 2] = ["tpm_crb", "tpm_tis"];
-/// How long a device node may take to appear once the driver is bound: udev and devtmpfs are done in milliseconds.
+/// Time limit for a device node to appear once the driver is bound: udev and devtmpfs are done in milliseconds.
 const DEVICE_NODE_WAIT: Duration = Duration::from_secs(3);
-/// How often to look for it.
+/// Interval between checks for it.
 const DEVICE_NODE_POLL: Duration = Duration::from_millis(50);
 
 /// Returns once the device of a `device:` TCTI is there; loads the drivers if no TPM has one, and waits until the deadline where the firmware announces a TPM.

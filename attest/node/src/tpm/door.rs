@@ -19,7 +19,7 @@ const QUOTED: [(HashingAlgorithm, HashAlg); 3] = [
     (HashingAlgorithm::Sha512, HashAlg::Sha512),
 ];
 
-/// What became of the door.
+/// Result of extending the boot-complete PCR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Closed {
     /// It was closed now, in these banks.
@@ -29,8 +29,8 @@ pub enum Closed {
 }
 
 impl Tpm {
-    /// Extends the door's PCR in every bank in use. Nothing is extended where each of them that can be asked for shows that this was done since the TPM was
-    /// reset; where the firmware has measured something into it, nobody can tell, and it is extended once more.
+    /// Extends the boot-complete PCR in every bank in use. Nothing is extended if each bank that can be asked for shows that this was done
+    /// since the TPM was reset. If the firmware has measured something into it, that cannot be determined, and the PCR is extended again.
     ///
     /// # Errors
     /// [`TpmError::Command`], and [`TpmError::Unextended`] if it does not hold what it should afterwards.
@@ -91,8 +91,8 @@ impl Tpm {
     }
 }
 
-/// What is extended in a bank; nothing for one that is not known here, and that no gateway asks for. SHA-1's is not asked for either: it is extended so that
-/// the banks of a TPM tell the same.
+/// Returns the digest to extend in a bank; `None` for an unknown bank, which no gateway asks for. No gateway asks for SHA-1's either: it is
+/// extended so that the banks of a TPM agree.
 fn digest_of_word(bank: HashingAlgorithm) -> Option<Vec<u8>> {
     let hash = match bank {
         HashingAlgorithm::Sha1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,

@@ -26,7 +26,7 @@ const PERSISTENT: std::ops::RangeInclusive<u32> = 0x8101_0000..=0x8101_ffff;
 /// Most persistent keys looked at: TPMs keep seven at the least and a few dozen at the most.
 const PERSISTENT_LIMIT: usize = 32;
 
-/// Where an EK comes from.
+/// Origin of an EK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EkOrigin {
     /// Kept in the TPM at this handle.
@@ -48,13 +48,13 @@ impl fmt::Display for EkOrigin {
 #[derive(Debug, Clone)]
 pub struct EndorsementKey {
     pub origin: EkOrigin,
-    /// What it is: `RSA-2048 (L-1)`.
+    /// Type of the key: `RSA-2048 (L-1)`.
     pub label: &'static str,
-    /// Its TPMT_PUBLIC.
+    /// Public area of the key (`TPMT_PUBLIC`).
     pub public: Vec<u8>,
     /// Its name in allowlists.
     pub digest: EkDigest,
-    /// Its certificate as it stands in NV (DER, padding included).
+    /// Its certificate as stored in NV (DER, padding included).
     pub certificate: Option<Vec<u8>>,
     /// A certificate in NV that could not be read: of this key, or of one that is preferred to it.
     pub unread: Option<UnreadCertificate>,
@@ -85,7 +85,8 @@ impl Tpm {
     /// Every EK that the TPM has or can make, the preferred one first. Slow: makes those that are not persistent.
     ///
     /// # Errors
-    /// [`TpmError::Command`], [`TpmError::Busy`], [`TpmError::Lockout`]; [`TpmError::NoEndorsementKey`] if there is none of the kind asked for.
+    /// [`TpmError::Command`], [`TpmError::Busy`], [`TpmError::Lockout`]; [`TpmError::NoEndorsementKey`] if the TPM has no EK of the kind
+    /// asked for.
     pub fn endorsement_keys(&mut self, choice: EkChoice) -> Result<Vec<EndorsementKey>, TpmError> {
         let mut keys: Vec<EndorsementKey> = Vec::new();
         for candidate in self.candidates(choice)? {
@@ -105,7 +106,8 @@ impl Tpm {
     /// The EK to attest with: the first of [`Tpm::endorsement_keys`], without making the others.
     ///
     /// # Errors
-    /// [`TpmError::Command`] with what went wrong with the first candidate; [`TpmError::Busy`], [`TpmError::Lockout`]; [`TpmError::NoEndorsementKey`] if there is none.
+    /// [`TpmError::Command`] with the error of the first candidate; [`TpmError::Busy`], [`TpmError::Lockout`];
+    /// [`TpmError::NoEndorsementKey`] if the TPM has no EK.
     pub fn endorsement_key(&mut self, choice: EkChoice) -> Result<EndorsementKey, TpmError> {
         let mut first_error = None;
         for candidate in self.candidates(choice)? {

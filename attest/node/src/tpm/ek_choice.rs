@@ -8,9 +8,9 @@ pub enum EkChoice {
     /// The first with a certificate; RSA-2048 if none has one.
     #[default]
     Auto,
-    /// An RSA key.
+    /// An RSA key, of any size.
     Rsa,
-    /// An elliptic-curve key.
+    /// An elliptic-curve key, of any curve.
     Ecc,
 }
 

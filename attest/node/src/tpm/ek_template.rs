@@ -54,10 +54,10 @@ pub(super) static TEMPLATES: [Template; 7] = [
     rsa("RSA-4096 (H-7)", 0x01c0_001e, RsaKeyBits::Rsa4096, true),
 ];
 
-/// How many of [`TEMPLATES`] every TPM is expected to be able to make: L-1 and L-2.
+/// Number of [`TEMPLATES`] that every TPM is expected to be able to make: L-1 and L-2.
 pub(super) const UNCERTIFIED_TEMPLATES: usize = 2;
 
-/// What makes H-1 and H-2 of the low templates, besides policy and unique field.
+/// Attribute by which H-1 and H-2 differ from the low templates, besides policy and unique field.
 struct HighRange;
 
 impl KeyCustomization for HighRange {

@@ -1,4 +1,4 @@
-//! What can go wrong with a TPM.
+//! Errors of a TPM.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// A failure of the TPM, or something that it cannot do.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TpmError {
-    /// No TPM device.
+    /// The TPM device does not exist.
     #[error("this node has no TPM 2.0 ({path} does not exist)")]
     Absent {
         /// The device looked for.
@@ -22,7 +22,7 @@ pub enum TpmError {
     /// The TCTI string is not understood.
     #[error("the TCTI {tcti:?} is not understood")]
     Tcti { tcti: String },
-    /// Nothing answers there.
+    /// No TPM answers at the TCTI.
     #[error("no TPM answers at {tcti} ({})", code(.source))]
     NoAnswer { tcti: String, source: tss_esapi::Error },
     /// The firmware announces a TPM, and the kernel has no device of it.
@@ -53,7 +53,7 @@ pub enum TpmError {
     /// An answer that the TPM specification does not allow.
     #[error("the TPM answered with {what}")]
     Unexpected {
-        /// What it was.
+        /// Description of the unexpected answer.
         what: &'static str,
     },
     /// A place in NV memory for something that is not there yet.
@@ -68,7 +68,7 @@ pub enum TpmError {
     /// The EK is of no form that the attestation protocol knows.
     #[error("the endorsement key cannot be used: {0}")]
     EndorsementKey(EkAreaError),
-    /// A structure of the gateway's that is no TPM structure.
+    /// A structure of the gateway's is not a valid TPM structure.
     #[error("{structure} is malformed: {found} bytes, {expected} expected")]
     Structure {
         /// Its name in TPM 2.0 Part 2.
@@ -88,13 +88,13 @@ pub enum TpmError {
     /// A PCR is what it was, though the TPM has extended it.
     #[error("the TPM says that it has extended the PCR, and in its {bank} bank it has not")]
     Unextended {
-        /// The bank.
+        /// Hash algorithm of the bank.
         bank: String,
     },
     /// PCRs kept changing between their reading and the quote.
     #[error("the PCRs changed between reading and quoting, {attempts} times in a row")]
     PcrsChanging {
-        /// How often it was attempted.
+        /// Number of attempts that were made.
         attempts: u32,
     },
 }

@@ -12,9 +12,9 @@ use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::warning::Warning;
 use super::{Tpm, TpmError};
 
-/// Where EK certificates are: low range, high range, and the issuers' certificates after them.
+/// NV indexes of EK certificates: low range, high range, and the issuers' certificates after them.
 pub(super) const CERTIFICATES: RangeInclusive<u32> = 0x01c0_0002..=0x01c0_00ff;
-/// Where the certificates of the EK certificate's issuers are, concatenated, and split where an index is full.
+/// NV indexes of the certificates of the EK certificate's issuers, concatenated, and split at the end of a full index.
 pub(super) const CHAIN: RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
 
 /// Largest NV index read. Certificates are 1 to 2 KiB; Intel's chains fill a few indexes of 1 to 2 KiB.
@@ -23,7 +23,7 @@ const INDEX_LIMIT_BYTES: usize = 8 * 1024;
 const CHAIN_LIMIT_BYTES: usize = 24 * 1024;
 /// Most intermediate certificates sent: the gateway accepts eight.
 const CHAIN_LIMIT_CERTIFICATES: usize = 8;
-/// How often an index is read until two readings agree.
+/// Maximum number of readings of an index until two agree.
 const READINGS_LIMIT: usize = 4;
 /// Bytes read by one command: TPM_PT_NV_BUFFER_MAX is 512 at the least on PC Client TPMs (PTP 1.05).
 const CHUNK_BYTES: usize = 512;
@@ -31,12 +31,12 @@ const CHUNK_BYTES: usize = 512;
 /// The operation, as messages name it.
 const READING: &str = "reading a certificate from the TPM's NV memory";
 
-/// What there is in an NV index.
+/// Content of an NV index.
 enum Content {
     There(Vec<u8>),
-    /// It is defined, and nobody has written to it.
+    /// It is defined, but was not written yet.
     NotYet,
-    /// More than [`INDEX_LIMIT_BYTES`].
+    /// Larger than the limit [`INDEX_LIMIT_BYTES`].
     TooLarge,
 }
 
@@ -58,7 +58,7 @@ impl Tpm {
         Ok(split_certificates(&bytes))
     }
 
-    /// The whole content of an NV index that anybody may read.
+    /// Returns the whole content of an NV index that is readable without authorization.
     pub(super) fn nv_read(&mut self, index: u32) -> Result<Vec<u8>, TpmError> {
         let handle = TpmHandle::from(NvIndexTpmHandle::new(index).doing(READING)?);
         let object = self.open_handle(handle, READING)?;

@@ -14,18 +14,18 @@ use super::hash::hashing_algorithm;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
 
-/// How often to read and quote when PCRs change in between. Nothing should extend PCRs 0 to 15 while a node waits for its
-/// config; a late driver or systemd may once or twice.
+/// Number of attempts to read and quote if PCRs change in between. Nothing should extend PCRs 0 to 15 while a node waits for its config; a
+/// late driver or systemd may once or twice.
 const ATTEMPTS: u32 = 5;
 
 /// A quote and the PCR values that it covers.
 #[derive(Debug, Clone)]
 pub struct Quote {
-    /// TPMS_ATTEST, as signed.
+    /// Signed structure (`TPMS_ATTEST`), marshalled.
     pub quoted: Vec<u8>,
-    /// TPMT_SIGNATURE.
+    /// Signature over it (`TPMT_SIGNATURE`), marshalled.
     pub signature: Vec<u8>,
-    /// PCR → value.
+    /// PCR values, by PCR index.
     pub pcrs: BTreeMap<u8, Vec<u8>>,
 }
 
@@ -154,7 +154,7 @@ fn index_of(slot: PcrSlot) -> u8 {
     u8::try_from(u32::from(slot).trailing_zeros()).unwrap_or(u8::MAX)
 }
 
-/// What TPMS_QUOTE_INFO.pcrDigest must be: the values in ascending order, hashed with the hash of the AK's scheme.
+/// Computes `TPMS_QUOTE_INFO.pcrDigest`: the values in ascending order, hashed with the hash of the AK's scheme.
 fn pcr_digest(hash: HashAlg, values: &BTreeMap<u8, Vec<u8>>) -> Vec<u8> {
     let parts: Vec<&[u8]> = values.values().map(Vec::as_slice).collect();
     hash.digest(&parts).as_ref().to_vec()

@@ -1,7 +1,8 @@
 //! Repeats a command that the TPM cannot run now.
 //!
-//! A TPM answers a warning (RC_WARN, TPM 2.0 Part 2, 6.6.3) where a command was not run for a reason that passes: it tests itself, its NV memory may not be written
-//! that often, somebody else's objects fill it. ESYS repeats three of them five times within a millisecond; here each is repeated until a deadline.
+//! A TPM answers with a warning (`RC_WARN`, TPM 2.0 Part 2, 6.6.3) if a command was not run for a temporary reason: the TPM tests itself,
+//! its NV memory may not be written that often, or another process's objects fill it. ESYS repeats three of them five times within a
+//! millisecond; here each is repeated until a deadline.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What this program says: lines on stderr, and to systemd how long it may take.
+//! Messages of this program: lines on stderr, and timeout extensions for systemd.
 
 use std::io::Write as _;
 use std::os::linux::net::SocketAddrExt as _;
@@ -13,7 +13,7 @@ pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "attest-node: {line}");
 }
 
-/// What is kept for the time after the last moment of the work: a line on the console, and a word to the gateway.
+/// Time reserved after the deadline of the work: a line on the console, and a message to the gateway.
 const LAST_WORDS: Duration = Duration::from_secs(20);
 
 /// Has systemd wait for so long from now, and a moment more, if it started this program: more than its unit's `TimeoutStartSec=` allows.

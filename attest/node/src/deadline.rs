@@ -8,7 +8,7 @@ use aws_lc_rs::rand;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause: what Ignition itself ends at.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Longest pause of a node that was told to come again: a thousand of them are some hundred requests a second.
+/// Longest pause of a node after a 503 with `Retry-After`: a thousand nodes send some hundred requests a second.
 const LONGEST_HELD_PAUSE: Duration = Duration::from_secs(10);
 
 /// A point in time after which nothing is attempted any more.
@@ -24,13 +24,13 @@ impl Deadline {
         Self(now.checked_add(time).unwrap_or(now + Duration::from_secs(86_400)))
     }
 
-    /// At this time.
+    /// Creates a deadline at this time.
     #[must_use]
     pub const fn at(time: Instant) -> Self {
         Self(time)
     }
 
-    /// What is left; zero once it has passed.
+    /// Returns the remaining time; zero once it has passed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
@@ -90,7 +90,7 @@ impl Backoff {
         pause
     }
 
-    /// The next pause of who was told to come again; not before the time that it was told, and up to a half later.
+    /// Returns the next pause after a 503; not shorter than its `Retry-After`, and up to a half longer.
     pub fn held(&mut self, not_before: Option<Duration>) -> Duration {
         let half = self.longest / 2;
         let pause = half + part_of(half);

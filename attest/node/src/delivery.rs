@@ -1,12 +1,12 @@
-//! Where the ticket is put so that this Ignition reads it, and whether that can be written: found out before anything is attested.
+//! Location of the ticket that this Ignition reads, and a check that it can be written, made before any attestation.
 //!
 //! Every Ignition reads `user.ign` in `/usr/lib/ignition`, and that is the place. Since systemd 256, `/usr` is read-only in the initrd: a
 //! mount of its own over a filesystem that can be written (`ProtectSystem=` of systemd-system.conf(5)). This program's unit gives it a
 //! mount namespace of its own (`MountFlags=slave`), and only there that mount is made writable; so the file is where every Ignition looks,
 //! `/usr` stays read-only for all others, and the ticket is gone with the initramfs.
 //!
-//! Not by `IGNITION_SYSTEM_CONFIG_DIR` in `/run/ignition.env`: Ignition's generator writes that file anew at each `systemctl
-//! daemon-reload`, and the base configs, which each of Ignition's stages reads, lie in the folder that it would move.
+//! `IGNITION_SYSTEM_CONFIG_DIR` in `/run/ignition.env` is not an alternative: Ignition's generator rewrites that file at each `systemctl
+//! daemon-reload`. The base configs, which each of Ignition's stages reads, lie in the folder that it would move.
 //!
 //! A `user.ign` that is there is the one to replace, wherever this Ignition reads it ([`crate::ignition`]). From 2.27 on, `/run/ignition` is also
 //! the way if `/usr/lib/ignition` cannot be written at all; not before, because what lies there outlives the initramfs.
@@ -28,17 +28,17 @@ use crate::gateway::{Gateway, Http};
 use crate::ignition::Ignition;
 use crate::pointer::write;
 
-/// How long all gateways together are given to take note: the unit has not much more time after the deadline.
+/// Time limit for notifying all gateways together: the unit has not much more time after the deadline.
 const TELL_LIMIT: Duration = Duration::from_secs(15);
 
-/// The place for the ticket, or why there is none.
+/// Location of the ticket, with the reason if it cannot be written.
 #[derive(Debug)]
 pub struct Delivery {
     path: PathBuf,
     obstacle: Option<Obstacle>,
 }
 
-/// Why a place cannot be written.
+/// Reason why a location cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Obstacle {
     /// It is on a read-only mount, and this program would change that for everybody.
@@ -52,11 +52,11 @@ enum Obstacle {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     point: PathBuf,
-    /// Whether its filesystem can be written.
+    /// `true` if its filesystem can be written.
     writable_below: bool,
 }
 
-/// What is to be done about a place that was tried.
+/// Next step after an attempt to write.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Write,
@@ -114,13 +114,13 @@ impl Delivery {
         }
     }
 
-    /// Where the ticket is put.
+    /// Returns the path of the pointer with the ticket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// That a ticket can be put there, as far as one can know beforehand.
+    /// Checks that a ticket can be put there, as far as this can be known beforehand.
     ///
     /// # Errors
     /// With [`TICKET_UNDELIVERABLE`].
@@ -202,7 +202,7 @@ fn remount(point: &Path) -> Result<(), String> {
     }
 }
 
-/// Whether this program's mounts are its own, and not those of the first process.
+/// Returns whether this program has its own mount namespace, and not that of the first process.
 pub(crate) fn has_own_mounts() -> bool {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
     match (namespace("self"), namespace("1")) {
@@ -254,7 +254,7 @@ mod tests {
         })
     }
 
-    /// What is done about an attempt that ended in `tried`: with mounts of its own, and with those of all.
+    /// Checks the next step after an attempt that ended in `tried`: in a mount namespace of its own, and in a shared one.
     fn check(tried: Result<(), ErrorKind>, mount: Option<Mount>, own: &Step, shared: &Step) {
         let error = tried.map_err(io::Error::from);
         assert_eq!(&step(error.as_ref().copied(), true, mount.clone()), own, "{tried:?} {mount:?}, own");

@@ -18,16 +18,17 @@ use crate::deadline::{Backoff, Deadline};
 use crate::failure::Failure;
 use crate::tpm::{Closed, Tpm, TpmError, device};
 
-/// What to do, as the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The TPM.
+    /// TCTI of the TPM.
     pub tcti: String,
     /// The most time that it may take.
     pub deadline: Duration,
 }
 
-/// Runs, says on stderr how it went, and returns 0 if the door is closed or there is no TPM, and 1 if it is open.
+/// Runs, reports the result on stderr, and returns 0 if the boot-complete PCR is extended or the machine has no TPM, and 1 if it is not
+/// extended.
 #[must_use]
 pub fn run(settings: &Settings) -> ExitCode {
     match close(settings) {
@@ -93,10 +94,10 @@ fn close_once(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
     tpm.close_door()
 }
 
-/// What is kept for the answer to be taken.
+/// Time reserved for receiving the worker's result before the deadline.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
-/// What there is to say before a quote over these PCRs is shown: that it is of a machine whose boot is over, if it is.
+/// Prints a note before a quote over these PCRs is sent, if the boot-complete PCR shows that the machine's boot is over.
 pub fn say_if_closed(bank: HashAlg, pcrs: &BTreeMap<u8, Vec<u8>>) {
     let closed = |value: &Vec<u8>| is_closed(bank, &vec![0; bank.digest_bytes()], value);
     if pcrs.get(&DOOR_PCR).is_some_and(closed) {

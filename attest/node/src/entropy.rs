@@ -10,9 +10,9 @@ use aws_lc_rs::rand;
 use crate::console;
 use crate::patience::WAY_OUT;
 
-/// How long nothing is said: on nearly every machine they are there at once.
+/// Interval between messages. Nearly every machine has random numbers at once, and prints none.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// How much longer systemd is told that this takes, each time.
+/// Extension of systemd's start timeout, requested with each message.
 const EXTEND: Duration = Duration::from_secs(60);
 
 /// Waits for them, and says so.

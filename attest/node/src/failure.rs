@@ -1,4 +1,4 @@
-//! Why a node has not attested: what stands in the one line on the console.
+//! Failure of an attestation, in the form of the one line on the console.
 
 use std::fmt;
 
@@ -17,10 +17,10 @@ pub struct Failure {
     pub code: String,
     /// The fact. Holds no secrets.
     pub reason: String,
-    /// What the person should do.
+    /// Next step for the person at the console.
     pub next_step: String,
-    /// What the gateway is told when Ignition asks it for the config. One that refused: its code, and which decision that was if it has said
-    /// so. One that has configs and cannot attest: that it could not be reached.
+    /// Text for the gateway when Ignition asks it for the config. For a gateway that refused: its code, and the id of its decision if it
+    /// has given one. For a gateway that has configs and cannot attest: that it could not be reached.
     pub refusal: Option<String>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn code_of(code: &str) -> String {
     }
 }
 
-/// Whether a text may be the id of a record: nothing else of a gateway's goes into a header.
+/// Returns whether a text may be the id of a record: no other text of a gateway's goes into a header.
 pub(crate) fn is_id(text: &str) -> bool {
     (1..=ID_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }

@@ -14,10 +14,10 @@ use crate::claimant::storage::{MOUNT_POINT, Storage};
 use crate::console::say;
 use crate::platform::Platform;
 
-/// What to do, as the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the secret may have been kept.
+    /// Possible location of the secret.
     pub storage: Storage,
     /// The folder for what is kept until the next boot.
     pub state: PathBuf,
@@ -36,7 +36,7 @@ pub fn run(settings: &Settings) -> ExitCode {
     if said.left { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What there is to say, and whether a secret is left.
+/// Messages of a run, and the flag for a remaining secret.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     lines: Vec<String>,
@@ -76,7 +76,7 @@ fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Dis
     said
 }
 
-/// Why a secret may still be there.
+/// Reason why a secret may still exist.
 enum Trouble {
     /// The filesystem cannot be mounted.
     Unseen(String),

@@ -1,8 +1,8 @@
-//! What the booted system is to have of the initramfs, which is gone then: this program, the pointer config without its credentials, and what
-//! the Ignition of this boot is.
+//! Keeps parts of the initramfs for the booted system: this program, the pointer config without its credentials, and the description of
+//! this boot's Ignition.
 //!
-//! All of it lies in one folder below `/run`, in memory, for root only, and is gone with the next boot, which makes it anew. `attest-node
-//! keep` makes the folder, by a unit of its own at each boot; whatever is not kept, the boot goes on.
+//! All of it lies in one folder below `/run`: in memory, readable by root only, and recreated at each boot. `attest-node keep` makes the
+//! folder, by a unit of its own at each boot. If anything cannot be kept, the boot goes on.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _};
@@ -19,11 +19,11 @@ use crate::ignition::{self, Told, Version};
 use crate::kubelet::unit;
 use crate::pointer::{Pointer, write};
 
-/// Where that is.
+/// Default folder for the kept files.
 pub const FOLDER: &str = "/run/attest-node-kept";
-/// The pointer config.
+/// File name of the pointer config.
 const POINTER: &str = "pointer.ign";
-/// What there is to say of the initramfs.
+/// File name of the initramfs's description.
 const INITRAMFS: &str = "initramfs.json";
 /// Largest script read: the distributions' own have some KiB.
 const SCRIPT_LIMIT_BYTES: u64 = 256 * 1024;
@@ -34,34 +34,34 @@ const VERSION_LIMIT_CHARS: usize = 200;
 /// The config on the boot filesystem that CoreOS's initramfs copies to where Ignition reads it (`coreos-ignition-setup-user.sh` in
 /// coreos/fedora-coreos-config).
 pub const CONFIG_ON_BOOT: &str = "ignition/config.ign";
-/// Where an initramfs has scripts; in newer ones the two are one.
+/// Folders of scripts in an initramfs; newer ones have a single folder.
 const SCRIPT_FOLDERS: [&str; 2] = ["usr/sbin", "usr/bin"];
 
-/// What `attest-node keep` is to keep.
+/// Settings of `attest-node keep`.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub folder: PathBuf,
     /// A folder with this program, what it needs, and a script that starts it; nothing if the booted system has the program anyway.
     pub program: Option<PathBuf>,
-    /// The initramfs.
+    /// Root folder of the initramfs.
     pub root: PathBuf,
-    /// What its Ignition is told.
+    /// Settings of its Ignition.
     pub told: Told,
-    /// Where to leave the unit that gets the kubelet's certificate, if one is to be left.
+    /// Folder for the unit that gets the kubelet's certificate, if it is to be installed.
     pub units: Option<PathBuf>,
-    /// True if this node is told to attest a key for its kubelet.
+    /// `true` if this node is configured to attest a key for its kubelet.
     pub is_told_to: bool,
 }
 
-/// What an initramfs says of itself to the booted system. What is not known is as if it were not so.
+/// Description of an initramfs, for the booted system. Unknown capabilities count as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Initramfs {
-    /// What its Ignition says of its version.
+    /// Version output of its Ignition.
     pub ignition: String,
-    /// Whether it has Ignition apply `ignition/config.ign` of the boot filesystem, as the initramfs of CoreOS does.
+    /// `true` if it has Ignition apply `ignition/config.ign` of the boot filesystem, as the initramfs of CoreOS does.
     pub copies_config: bool,
-    /// Whether it can change kernel arguments.
+    /// `true` if it can change kernel arguments.
     pub changes_kernel_arguments: bool,
     /// A `user.ign` of the image that outranks the one to which that config is copied.
     pub outranked_by: Option<PathBuf>,
@@ -116,13 +116,13 @@ pub fn pointer(folder: &Path) -> Option<PathBuf> {
 }
 
 impl Initramfs {
-    /// What was kept in a folder.
+    /// Reads the description that was kept in a folder.
     #[must_use]
     pub fn kept(folder: &Path) -> Option<Self> {
         serde_json::from_str(&text(&folder.join(INITRAMFS), INITRAMFS_LIMIT_BYTES)?).ok()
     }
 
-    /// What there is to say of this one.
+    /// Inspects the initramfs with this root.
     fn of(root: &Path, ignition: &str, told: &Told) -> Self {
         let version = Version::of(ignition);
         let says = |name: &str, word: &str| {

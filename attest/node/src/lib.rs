@@ -6,14 +6,14 @@
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
 //! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
 //!
-//! When Ignition has its config, and on every later boot, the boot is over ([`door`]): what runs then attests to no pool that takes machines while they boot.
+//! After Ignition has its config, and on every later boot, the boot is over ([`door`]): software that runs then cannot attest to a pool
+//! that accepts machines only while they boot.
 //!
 //! A first boot may begin again, and gateways know this node all the same ([`claimant`]), until Ignition is done ([`forget`]).
 //!
-//! A node that got the pre-approved config comes back for the full one when its kubelet has a certificate ([`config`]), and has
-//! Ignition apply it at the next boot ([`apply`]); by the program that
-//! the initramfs has kept for the booted system ([`keep`]). Where it is told to, a node attests the key that its kubelet will have, and gets the
-//! certificate for it before the kubelet asks ([`kubelet`]).
+//! A node that got the pre-approved config returns for the full one when its kubelet has a certificate ([`config`]), and has Ignition apply
+//! it at the next boot ([`apply`]). It uses the program that the initramfs has kept for the booted system ([`keep`]). If so configured, a
+//! node attests the key that its kubelet will have, and gets the certificate for it before the kubelet requests one ([`kubelet`]).
 
 #![deny(unreachable_pub)]
 

@@ -33,7 +33,7 @@ struct Arguments {
     /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
-    /// Where to write the pointer with the ticket [default: the user.ign that Ignition reads; /usr/lib/ignition/user.ign if there is none]
+    /// Path to which the pointer with the ticket is written [default: the user.ign that Ignition reads; else /usr/lib/ignition/user.ign]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The TPM, as a TCTI string
@@ -42,7 +42,7 @@ struct Arguments {
     /// The firmware's event log; sent if it is there
     #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
     event_log: PathBuf,
-    /// The most seconds that what this node does by itself may take; anew whenever a gateway was waited for
+    /// The most seconds that this node's own work may take; the time restarts after each wait for a gateway
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600))]
     deadline: u64,
     /// The most seconds to wait for a gateway that cannot be reached or has errors only; attest-node.wait=SECONDS on the kernel command line
@@ -75,9 +75,9 @@ struct Arguments {
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
     metadata: Base,
-    /// Where to keep what a reboot of this first boot is to find, so that gateways know this node again: a filesystem's label, the path of
-    /// a folder, or none; attest-node.claimant-on= on the kernel command line comes before it [default: the filesystem labelled boot, EFI-SYSTEM
-    /// or EFI, the first that is there]
+    /// Storage for the secret by which gateways recognise this node after a reboot of this first boot: a filesystem's label, the path of a
+    /// folder, or none; attest-node.claimant-on= on the kernel command line takes precedence [default: the filesystem labelled boot,
+    /// EFI-SYSTEM or EFI, the first that exists]
     #[arg(long, value_name = "LABEL")]
     claimant_on: Option<Storage>,
     /// AWS's program that asks a NitroTPM for its attestation document; a name is looked for in PATH
@@ -118,8 +118,8 @@ enum Command {
 /// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that what runs from now on cannot attest to a pool that takes machines only while
 /// they boot, until this machine is reset.
 ///
-/// Its unit in the initramfs runs it when Ignition has its config, and on later boots first thing. Once is enough, and more do no harm. Exits with 0 if
-/// the PCR is extended, or there is no TPM, 1 if it is not (one line on stderr says why), 2 on wrong usage.
+/// Its unit runs it in the initramfs when Ignition has its config, and at the start of later boots. Running it again does no harm. Exits
+/// with 0 if the PCR is extended, or the machine has no TPM, 1 if it is not extended (one line on stderr says why), 2 on wrong usage.
 #[derive(clap::Args)]
 struct CloseArguments {
     /// The most seconds that it may take: a TPM that is busy is asked again until then
@@ -129,9 +129,10 @@ struct CloseArguments {
 
 /// Gets the kubelet's client certificate for the key that this node has attested in its initramfs, before the kubelet asks for one with a key of its own.
 ///
-/// Asks with the kubelet's bootstrap credential, waits until somebody has approved it, and puts certificate and key where the kubelet finds them; then the key
-/// is removed from where it was kept. A certificate that is there and good is left as it is. Exits with 0 if there is a certificate, or no key, 1 if there
-/// is none: the kubelet then asks by itself, and a gateway that knows of the key does not approve that. 2 on wrong usage.
+/// Asks with the kubelet's bootstrap credential, waits for the approval, and puts certificate and key where the kubelet finds them; then
+/// the key is removed from where it was kept. An existing certificate that is good is left as it is. Exits with 0 if there is a
+/// certificate, or no key, 1 without a certificate: the kubelet then asks by itself, and a gateway that knows of the key does not approve
+/// that. 2 on wrong usage.
 #[derive(clap::Args)]
 struct KubeletCertificateArguments {
     /// The kubelet's bootstrap kubeconfig [default: /etc/kubernetes/kubeconfig or /etc/kubernetes/bootstrap-kubelet.conf, the first that is there]
@@ -157,7 +158,7 @@ struct KubeletCertificateArguments {
 /// with 0 if nothing is left, 1 if it is left over (one line on stderr says where, and the command that removes it), 2 on wrong usage.
 #[derive(clap::Args)]
 struct ForgetArguments {
-    /// Where it may be kept, if not in the usual places: as attest-node's --claimant-on
+    /// Possible location of the secret, if not a usual one: same values as attest-node's --claimant-on
     #[arg(long, value_name = "LABEL")]
     claimant_on: Option<Storage>,
     /// The folder for what is kept until the next boot
@@ -171,10 +172,10 @@ struct ForgetArguments {
 /// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names; writes it to a file, or has
 /// Ignition apply it at the next boot.
 ///
-/// Shows the kubelet's client certificate and nothing else: a ticket or token of the pointer's is not sent. Trusts the CAs in the
-/// pointer config only. --apply uses the distribution's own way of a first boot once more, and refuses beforehand what Ignition could not do
-/// again, each point with its reason. It does not reboot. If anything fails, nothing is changed and the last line on stderr says why. Exits with 0 if
-/// that is done, 1 if not, 2 on wrong usage.
+/// Shows the kubelet's client certificate and nothing else: a ticket or token of the pointer's is not sent. Trusts the CAs in the pointer
+/// config only. --apply reuses the distribution's own first-boot mechanism, and refuses beforehand each setting that Ignition could not
+/// apply again, with its reason. It does not reboot. If anything fails, nothing is changed and the last line on stderr says why. Exits with
+/// 0 if that is done, 1 if not, 2 on wrong usage.
 #[derive(clap::Args)]
 #[command(
     group(clap::ArgGroup::new("purpose").required(true).args(["output", "apply", "undo"])),
@@ -190,7 +191,7 @@ struct ConfigArguments {
     /// The kubelet's client certificate and its key, in one PEM file
     #[arg(long, value_name = "FILE", default_value = "/var/lib/kubelet/pki/kubelet-client-current.pem")]
     certificate: PathBuf,
-    /// Where to write the config, readable by its owner only
+    /// Path to which the config is written, readable by its owner only
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Have Ignition apply the config at the next boot

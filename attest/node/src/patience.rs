@@ -1,8 +1,9 @@
-//! How long this node waits for a gateway: for ever if it does not answer, and as long as the pool says if it says "come again".
+//! Time that this node waits for a gateway: without limit if it does not answer, and as long as the pool sets if it answers 503 with
+//! Retry-After.
 //!
-//! To give up would mean to take the pre-approved config where the full one is due. Ignition needs the same server anyway, and asks it for
-//! ever: waiting makes nothing worse. What takes its time here, on this node, has the time that `--deadline` says; each pause that is made for
-//! a gateway starts it anew.
+//! A node that gave up would take the pre-approved config instead of the full one. Ignition needs the same server anyway, and asks it for
+//! ever: waiting makes nothing worse. This node's own work has the time limit of `--deadline`, which restarts after each pause that is made
+//! for a gateway.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use crate::failure::Failure;
 
 /// Kept back from the deadline, so that what hangs on the network is reported as such and not as a deadline that passed.
 const REPORT_TIME: Duration = Duration::from_secs(1);
-/// How often the console is told what is waited for. Seldom enough to leave the lines before it on the screen.
+/// Interval between console messages during a wait. Long enough to leave the lines before it on the screen.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// How a person at the console goes on without this program.
+/// Instructions for booting without this program.
 pub const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-node.service on the kernel command line";
 
 /// The time of one run, for all gateways together.
@@ -31,7 +32,7 @@ pub struct Patience {
 #[derive(Debug)]
 struct State {
     deadline: Deadline,
-    /// What gateways have said; of several, the longest.
+    /// Waiting time that the gateways ask for; of several, the longest.
     told: Option<Duration>,
     since: Option<Instant>,
     times: u32,
@@ -45,7 +46,7 @@ struct State {
 }
 
 impl State {
-    /// The time without an answer is nobody's "come again".
+    /// Excludes the time without an answer from the time of 503 answers.
     fn answered(&mut self, now: Instant) {
         let silent = self.unanswered_since.take().map(|since| now.saturating_duration_since(since));
         if let (Some(silent), Some(since)) = (silent, self.since) {
@@ -59,24 +60,24 @@ impl State {
 pub struct ComeAgain<'a> {
     /// Where it said so.
     pub url: &'a str,
-    /// Why, in the gateway's words; empty if it did not say.
+    /// Gateway's reason for it; empty if it gave none.
     pub why: &'a str,
-    /// What is waited for, in the gateway's words; empty if it did not say.
+    /// Gateway's description of the cause of the wait; empty if it gave none.
     pub what: &'a str,
     /// The pause that is to be made.
     pub pause: Duration,
 }
 
-/// What a node does that has to wait.
+/// Next step of a node that has to wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Make this pause, and ask again.
     Pause {
-        /// How long.
+        /// Length of the pause.
         time: Duration,
-        /// How long until this run ends if it hears nothing more.
+        /// Time until this run ends if it gets no further answer.
         until: Duration,
-        /// What to say on the console, if it is time for that.
+        /// Message for the console, if one is due.
         line: Option<String>,
     },
     /// It has waited for as long as the pool has it wait.
@@ -84,13 +85,13 @@ pub enum Next {
         /// How long that was.
         held: Duration,
     },
-    /// Nobody has it wait: a gateway that is not ready is like one that does not answer.
+    /// No waiting time is set: a gateway that is not ready is treated like one that does not answer.
     NotHeld,
 }
 
 impl Patience {
-    /// For who starts now, has `silence` for what it does by itself, waits at `most` so long when told to come again, and, if the administrator
-    /// says so, at most for `unanswered` where there is no answer.
+    /// Creates the limits of a run that starts now: `silence` for the node's own work, at `most` so long after a 503 with Retry-After, and,
+    /// if the administrator sets it, at most `unanswered` without an answer.
     #[must_use]
     pub fn new(silence: Duration, most: Duration, unanswered: Option<Duration>) -> Self {
         Self {
@@ -110,7 +111,7 @@ impl Patience {
         }
     }
 
-    /// When this run ends as things stand. It may move on while one waits for it.
+    /// Returns the current end of this run. It may move on during a wait.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.lock().deadline
@@ -129,13 +130,13 @@ impl Patience {
         state.told = Some(state.told.map_or(told, |before| before.max(told)));
     }
 
-    /// How often this node has waited.
+    /// Returns the number of waits.
     #[must_use]
     pub fn times(&self) -> u32 {
         self.lock().times
     }
 
-    /// How often it was because a gateway has told it to come again.
+    /// Returns the number of waits after a gateway's 503 with Retry-After.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.lock().held
@@ -147,8 +148,8 @@ impl Patience {
         state.unanswered = Some(state.unanswered.map_or(limit, |before| before.min(limit)));
     }
 
-    /// Starts a piece of this node's own work, which has its time anew, or `time` if that is more. Gives how long until this run ends if it
-    /// hears nothing more.
+    /// Starts a piece of this node's own work, with a fresh time limit, or `time` if that is more. Returns the time until this run ends if
+    /// it gets no further answer.
     pub fn begin(&self, time: Duration) -> Duration {
         let until = time.max(self.silence);
         self.lock().deadline = Deadline::after(until);
@@ -161,7 +162,7 @@ impl Patience {
         self.silence
     }
 
-    /// What to do about a gateway that says at `now` that this node should come again.
+    /// Returns the next step after a gateway's request, at `now`, to retry later.
     pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> Next {
         let mut state = self.lock();
         state.answered(now);
@@ -179,7 +180,7 @@ impl Patience {
         self.pause(&mut state, again.pause.min(left), now, says)
     }
 
-    /// What to do at `now` about a gateway that cannot be reached, or has errors only, after a pause of so long.
+    /// Returns the next step, at `now`, for a gateway that cannot be reached, or has errors only, with a pause of this length.
     pub fn unanswered(&self, failure: &Failure, pause: Duration, now: Instant) -> Next {
         let mut state = self.lock();
         let waited = now.saturating_duration_since(*state.unanswered_since.get_or_insert(now));
@@ -205,13 +206,13 @@ impl Patience {
         state.gave_up = false;
     }
 
-    /// Whether a gateway has not answered for as long as the administrator has this node wait.
+    /// Returns whether a gateway has failed to answer for the administrator's time limit.
     #[must_use]
     pub fn gave_up(&self) -> bool {
         self.lock().gave_up
     }
 
-    /// Whether a gateway that says "come again" is waited for.
+    /// Returns whether this node waits for a gateway that answers 503 with Retry-After.
     #[must_use]
     pub const fn holds(&self) -> bool {
         !self.most.is_zero()

@@ -1,7 +1,6 @@
 //! The pointer where Ignition takes it from ([`crate::ignition`]), and the platform that this node is on.
 //!
-//! Which platform it is, Ignition is told; if this program cannot see what Ignition was told, it finds out by itself
-//! ([`crate::cloud::detect`]).
+//! Ignition's settings name the platform. If this program cannot read them, it detects the platform itself ([`crate::cloud::detect`]).
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -59,23 +58,23 @@ impl KubeletKey {
     }
 }
 
-/// What this node is told by Ignition's environment, the kernel command line and the firmware.
+/// Settings of this node in Ignition's environment, the kernel command line and the firmware.
 #[derive(Debug, Clone)]
 pub struct Platform {
     pub ignition: Ignition,
-    /// How long the kernel command line has this node wait for a gateway that does not answer.
+    /// Time limit, on the kernel command line, for a gateway that does not answer.
     pub wait: Option<Duration>,
-    /// What it says of that, if it is no number of seconds.
+    /// Value of that argument, if it is not a number of seconds.
     pub wait_not_understood: Option<String>,
-    /// What the kernel command line calls this node.
+    /// Node's name on the kernel command line.
     pub name: Option<String>,
-    /// What it says of that, if it is no name that a node can have.
+    /// Value of that argument, if it is not a valid node name.
     pub name_not_understood: Option<String>,
     /// The rule by which it attests a key for its kubelet.
     pub kubelet_key: KubeletKey,
-    /// Where the kernel command line has it keep what a reboot of the first boot is to find.
+    /// Storage, set on the kernel command line, for state that must survive a reboot of the first boot.
     pub storage: Option<Storage>,
-    /// What it says of that, if it is none of the three.
+    /// Value of that argument, if it has none of the three forms.
     pub storage_not_understood: Option<String>,
     /// `qemu`, `metal`, …, if known.
     id: Option<String>,
@@ -83,7 +82,7 @@ pub struct Platform {
     dmi: Dmi,
 }
 
-/// Why the platform has no pointer config for this node.
+/// Reason why the platform has no pointer config for this node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlatformError {
     /// It is not there, or not to be had.
@@ -107,7 +106,7 @@ impl From<PlatformError> for Failure {
 #[derive(Debug)]
 pub struct Instance {
     pub cloud: Cloud,
-    /// Its metadata server.
+    /// Client of its metadata server.
     pub metadata: Metadata,
 }
 
@@ -145,8 +144,8 @@ impl Platform {
         }
     }
 
-    /// Where a kernel command line has this node keep what a reboot of the first boot is to find; and what it says of that, if it is none of
-    /// the three.
+    /// Returns the storage, set on a kernel command line, for state that must survive a reboot of the first boot; and the argument's value,
+    /// if it has none of the three forms.
     #[must_use]
     pub fn storage_in(cmdline: &Path) -> (Option<Storage>, Option<String>) {
         storage(&small_file(cmdline))

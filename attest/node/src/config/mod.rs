@@ -23,7 +23,7 @@ use crate::platform::{Platform, PlatformError, pointer_file};
 use crate::pointer::source::gateway_of;
 use crate::pointer::{GatewaySource, Pointer, PointerError, write};
 
-/// What to do, as the command line says.
+/// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// A pointer file that wins over what Ignition would find.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub url: Option<String>,
     /// Certificate and key, in one PEM file.
     pub certificate: PathBuf,
-    /// What is done with the config.
+    /// Use of the fetched config.
     pub purpose: Purpose,
     /// The version of Ignition's spec to ask for: `3.3.0`. By default that for a file, and to be applied the newest that this Ignition reads.
     pub spec: Option<String>,
@@ -42,7 +42,7 @@ pub struct Settings {
     pub cmdline: PathBuf,
     /// The folder of the DMI tables.
     pub dmi: PathBuf,
-    /// The metadata server.
+    /// Base URL of the metadata server.
     pub metadata: Base,
     /// The folder for what the booted system has of the initramfs.
     pub kept: PathBuf,
@@ -50,18 +50,18 @@ pub struct Settings {
     pub root: PathBuf,
 }
 
-/// What is done with the config.
+/// Use of the fetched config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
     /// It is written to this file.
     File(PathBuf),
     /// Ignition applies it at the next boot.
     Apply,
-    /// What [`Purpose::Apply`] has arranged is taken back.
+    /// Effects of [`Purpose::Apply`] are taken back.
     Undo,
 }
 
-/// The spec asked for where nobody says another.
+/// Spec version that is asked for by default.
 const USUAL_SPEC: &str = "3.3.0";
 
 /// Checks what `--spec` is given: three numbers.
@@ -149,7 +149,7 @@ fn fetch(settings: &Settings, spec: &str, deadline: Deadline) -> Result<(String,
     Ok((format!("of pool {pool} from {base}"), config))
 }
 
-/// What helps in a booted system is not what helps in the initramfs.
+/// Replaces the next step, which is for the initramfs, by one for a booted system.
 fn not_found(error: PlatformError) -> Failure {
     let elsewhere = matches!(
         error,
@@ -175,7 +175,7 @@ fn replace(output: &Path, config: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// The gateway and the pool, without whatever else stands in the URL.
+/// Returns the gateway and the pool, without the rest of the URL.
 fn source(sources: Vec<GatewaySource>, url: Option<&str>) -> Result<(String, String), Failure> {
     let unclear = |reason: String| Failure::new("config-source", reason, "name the config with --url https://HOST:PORT/config/POOL");
     if let Some(url) = url {

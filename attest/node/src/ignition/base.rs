@@ -17,16 +17,16 @@ const PLATFORMS: &str = "base.platform.d";
 /// The most that is read of all of them. Fedora CoreOS's have 2 KiB.
 const LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// One of them.
+/// Base config of an initramfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BaseConfig {
-    /// Where it lies in Ignition's folders: `base.d/00-core.ign`.
+    /// Relative path in Ignition's folders: `base.d/00-core.ign`.
     pub place: String,
     pub text: String,
 }
 
 impl BaseConfig {
-    /// Whether it counts on a platform; on one that is not known all count.
+    /// Returns whether it applies to a platform. Without a known platform, all apply.
     #[must_use]
     pub fn counts_on(&self, platform: Option<&str>) -> bool {
         match self.place.strip_prefix(PLATFORMS).and_then(|place| place.strip_prefix('/')) {
@@ -85,7 +85,7 @@ fn folders(root: &Path, version: Version, told: &Told) -> Vec<PathBuf> {
     told.folders(version).into_iter().map(below).collect()
 }
 
-/// What a folder has; nothing if it is not there.
+/// Returns the names in a folder; empty if it does not exist.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),

@@ -1,11 +1,11 @@
-//! Where Ignition takes its config from: its own order, by its version, by what it was told and by what there is.
+//! Determines the source of Ignition's config: by its own order, its version, its settings and the files that exist.
 //!
 //! The order is that of `fetchProviderConfig` (coreos/ignition, `internal/exec/engine.go`, the same in 2.9 and 2.27): the kernel command line
 //! (`internal/providers/cmdline`), `user.ign` in Ignition's folders (`internal/providers/system`, `internal/distro`), the platform. The first
 //! that is there counts, also if it cannot be read. What Flatcar adds is in the patches of its package (flatcar/scripts,
 //! `sys-apps/ignition/files`) and in its `ignition-setup-pre.sh` (flatcar/bootengine). `docs/images.md` has the order as a table.
 //!
-//! What this program writes is a `user.ign`. It is not seen by an Ignition that takes its config from the command line.
+//! This program writes a `user.ign`. An Ignition that takes its config from the command line does not read it.
 
 pub mod base;
 pub mod version;
@@ -35,7 +35,7 @@ const CONFIG_FILE: (&str, &str) = ("IGNITION_CONFIG_FILE", "config.ign");
 pub const VARIABLES: [&str; 6] = [FOLDERS[0].0, FOLDERS[1].0, FOLDERS[2].0, OTHER_CMDLINE, CONFIG_FILE.0, PLATFORM];
 /// The variable that names the platform.
 const PLATFORM: &str = "PLATFORM_ID";
-/// The variable that Flatcar, and nobody else, writes beside it.
+/// Variable that only Flatcar writes, in addition to the platform.
 const FLATCAR: &str = "OEM_ID";
 
 /// The kernel arguments with a URL: Ignition's, and those that Flatcar's Ignition takes, too.
@@ -55,7 +55,7 @@ const FW_CFG: [&str; 2] = [
 /// Ignition, as its units start it, and where dracut takes it from: in a system that has booted, only that may be left.
 const PROGRAMS: [&str; 2] = ["/usr/bin/ignition", "/usr/lib/dracut/modules.d/30ignition/ignition"];
 
-/// Where a config comes from.
+/// Source of Ignition's config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// The URL in this kernel argument.
@@ -64,11 +64,11 @@ pub enum Origin {
     Device,
     /// Nowhere: Ignition fails, because the kernel command line has only one of device and path.
     Nowhere,
-    /// A `user.ign`.
+    /// Path of a `user.ign`.
     UserConfig(PathBuf),
     /// What the platform has.
     Platform,
-    /// That depends on a version that is not known.
+    /// Depends on the version, which is not known.
     Unclear,
 }
 
@@ -77,13 +77,13 @@ pub enum Origin {
 pub struct Told {
     /// The kernel command line.
     pub cmdline: String,
-    /// What stands in the file that is named by [`OTHER_CMDLINE`].
+    /// Content of the file that [`OTHER_CMDLINE`] names.
     pub other_cmdline: Option<String>,
     /// Lines of the form `NAME=value`. The last one counts.
     pub environment: String,
 }
 
-/// Where an Ignition of this version takes its config from.
+/// Returns the source of the config for an Ignition of this version.
 #[must_use]
 pub fn origin(version: Version, told: &Told, is_there: &dyn Fn(&Path) -> bool) -> Origin {
     if version == Version::Unknown {
@@ -144,7 +144,7 @@ impl Told {
         self.variable(variable).unwrap_or(usual).into()
     }
 
-    /// The platform that Ignition is told; by its generator's rule, if its environment does not say.
+    /// Returns Ignition's platform: from its environment, else by its generator's rule.
     #[must_use]
     pub fn platform(&self) -> Option<String> {
         let argument = |name: &str| {
@@ -166,7 +166,7 @@ impl Told {
         self.variable(PLATFORM).or_else(on_the_command_line).map(str::to_owned)
     }
 
-    /// Where a config from QEMU may be; the first one counts.
+    /// Returns the possible paths of a config from QEMU; the first one counts.
     #[must_use]
     pub fn fw_cfg(&self) -> &'static [&'static str] {
         match (&FW_CFG, self.is_flatcar()) {
@@ -183,7 +183,7 @@ impl Told {
         Path::new("/").join(self.variable(variable).unwrap_or(usual))
     }
 
-    /// Whether this is Flatcar's Ignition, which its version does not say.
+    /// Returns whether this is Flatcar's Ignition, which its version does not show.
     fn is_flatcar(&self) -> bool {
         self.variable(FLATCAR).is_some() || self.cmdline.split_whitespace().any(|word| word.starts_with("flatcar."))
     }
@@ -205,7 +205,7 @@ impl Told {
 pub struct Ignition {
     told: Told,
     origin: Origin,
-    /// What it says of its version. It is asked only where that makes a difference.
+    /// Asks Ignition for its version. It is called only if the answer makes a difference.
     said: fn() -> String,
 }
 
@@ -231,13 +231,13 @@ impl Ignition {
         &self.told
     }
 
-    /// Where it takes its config from.
+    /// Returns the source of Ignition's config.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// That it sees what this program writes.
+    /// Checks that Ignition reads the file that this program writes.
     ///
     /// # Errors
     /// [`PointerError::Elsewhere`], [`PointerError::Nowhere`], [`PointerError::Unclear`].
@@ -270,7 +270,7 @@ impl Ignition {
     }
 }
 
-/// What Ignition says of its version; nothing if it is not there.
+/// Returns Ignition's `--version` output; empty if Ignition is not installed.
 #[must_use]
 pub fn said() -> String {
     let mut asked = PROGRAMS.iter().filter_map(|program| {
@@ -280,7 +280,7 @@ pub fn said() -> String {
     asked.find(|said| !said.is_empty()).unwrap_or_default()
 }
 
-/// As Ignition sees it: what cannot be looked at is there.
+/// Returns `true` also for a path that cannot be checked, like Ignition does.
 fn is_there(path: &Path) -> bool {
     !matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
 }

@@ -1,9 +1,9 @@
-//! Which order an Ignition has, by what it says of its version.
+//! Derives Ignition's order of config sources from its version output.
 
 /// The orders that Ignition has had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// One folder, and a URL on the kernel command line.
+    /// Order with one folder, and a URL on the kernel command line.
     UpTo2_26,
     /// Three folders, and also a file on a device.
     From2_27,

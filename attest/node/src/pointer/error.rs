@@ -1,15 +1,15 @@
-//! Why there is no pointer config, and what helps.
+//! Errors of the pointer config, with their remedies.
 
 use super::POINTER_LIMIT_BYTES;
 use crate::failure::Failure;
 
-/// Why a pointer config cannot be used.
+/// Reason why a pointer config cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PointerError {
-    /// Nowhere.
+    /// No source has a pointer config.
     #[error("no pointer config found: looked at {looked_at}")]
     NotFound {
-        /// Where it was looked for.
+        /// Locations that were searched.
         looked_at: String,
     },
     /// Ignition takes it from what the kernel command line names, and does not see a `user.ign`.
@@ -18,7 +18,7 @@ pub enum PointerError {
          see a ticket, and this node gets what anybody gets"
     )]
     Elsewhere {
-        /// The kernel argument.
+        /// Kernel argument that names the other config.
         argument: &'static str,
     },
     /// Ignition takes it from nowhere.
@@ -38,13 +38,13 @@ pub enum PointerError {
     /// It is larger than [`POINTER_LIMIT_BYTES`].
     #[error("the pointer config is larger than {POINTER_LIMIT_BYTES} bytes")]
     TooLarge,
-    /// It is no Ignition config.
+    /// It is not an Ignition config.
     #[error("the pointer config is malformed: {0}")]
     Malformed(String),
     /// Its version is not one of 3.x.
     #[error("the pointer config has Ignition spec version {found:?}; a ticket can only be put into a 3.x config")]
     Version {
-        /// As written.
+        /// Version, as written in the config.
         found: String,
     },
     /// It names no CA.

@@ -90,8 +90,8 @@ impl Pointer {
             .collect()
     }
 
-    /// How long Ignition waits for its sources at most, if the pointer says so; `Duration::ZERO` if it has them fetched by a proxy, which this
-    /// program does not use.
+    /// Returns the time limit of Ignition for its sources, if the pointer sets one; `Duration::ZERO` if the pointer sets a proxy for them,
+    /// which this program does not use.
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         let proxy = self.config.pointer("/ignition/proxy").map(proxy::Proxy::read).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Pointer {
         resource.and_then(Value::as_object_mut)
     }
 
-    /// What it says of gateways and of whom to trust, as JSON, and nothing else: no credential, and nothing that could be one.
+    /// Returns its gateways and trusted CAs, as JSON, and nothing else: no credential, and nothing that could be one.
     #[must_use]
     pub fn without_credentials(&self) -> Vec<u8> {
         let source = |source: GatewaySource| json!({ "source": format!("{}/config/{}", source.base, source.pool) });
@@ -207,7 +207,7 @@ impl Pointer {
     }
 }
 
-/// A CA that stands in the pointer itself, without what else stands beside it.
+/// Returns a CA that is inlined in the pointer, without other members.
 fn authority_itself(authority: &Value) -> Option<Value> {
     let members = authority.as_object()?;
     members.get("source")?.as_str()?.strip_prefix("data:")?;

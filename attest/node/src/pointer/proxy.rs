@@ -6,11 +6,11 @@ use ipnet::IpNet;
 use serde_json::Value;
 use url::{Host, Url};
 
-/// What is fetched over https by a proxy, and what is not.
+/// Proxy settings for https, with their exemptions.
 #[derive(Debug, Default)]
 pub(super) struct Proxy {
     https: bool,
-    /// Entries of `noProxy`.
+    /// Entries of `noProxy`, in lower case.
     exempt: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Proxy {
         }
     }
 
-    /// Whether what stands at this URL is fetched by the proxy.
+    /// Returns whether Ignition uses the proxy for this URL.
     pub(super) fn is_for(&self, url: &str) -> bool {
         let Ok(url) = Url::parse(url) else { return false };
         let port = url.port_or_known_default().unwrap_or_default();

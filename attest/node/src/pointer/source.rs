@@ -8,22 +8,22 @@ const POOL_LIMIT_BYTES: usize = 253;
 /// The query parameter in which a provisioning token may stand.
 const TOKEN_PARAMETER: &str = "token";
 
-/// Where in `ignition.config` a source stands.
+/// Position of a source in `ignition.config`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Replace,
-    /// `merge[i]`.
+    /// Index in the `merge` list.
     Merge(usize),
 }
 
 /// A source that may be an attestation gateway: `https://…/config/<pool>`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GatewaySource {
-    /// Where it stands.
+    /// Position in the pointer config.
     pub place: Place,
     /// The pool: the last element of the path.
     pub pool: String,
-    /// What stands before `/config/<pool>`: `https://api-int.example:22623`. Neither credentials nor query.
+    /// Base URL, before `/config/<pool>`: `https://api-int.example:22623`. Neither credentials nor query.
     pub base: String,
 }
 

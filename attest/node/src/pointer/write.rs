@@ -26,7 +26,7 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Whether [`replace`] could make its temporary file, or the folder for it. Nothing of that is left.
+/// Checks that [`replace`] could make its temporary file, or the folder for it. Nothing of that is left.
 ///
 /// # Errors
 /// The first system call that failed.
@@ -72,7 +72,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes a file; a file that does not exist is no error.
+/// Removes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

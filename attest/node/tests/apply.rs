@@ -18,10 +18,10 @@ use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What a config holds, and nothing that is said may.
+/// Secret in a config, which no message may contain.
 const SECRET: &str = "the-clusters-secret";
 
-/// A gateway that gives this config, for whatever is asked for, to whoever shows a certificate of its own CA.
+/// Gateway that answers every request with this config, if the client shows a certificate of the gateway's own CA.
 struct Gateway {
     pointer: String,
     kubelet: String,

@@ -78,7 +78,7 @@ fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, ar
 }
 
 impl Run {
-    /// One line that holds this, and a pointer with the ticket as its only credential.
+    /// Checks for one line that contains this, and a pointer with the ticket as its only credential.
     fn attested(&self, said: &str) {
         assert!(self.success && self.stderr.lines().count() == 1, "{}", self.stderr);
         assert!(self.stderr.contains(said), "{said:?} is missing in {}", self.stderr);
@@ -113,7 +113,7 @@ impl Run {
     }
 }
 
-/// What a source's only header says who shows its token: 32 bytes in 43 letters.
+/// Returns the claimant in a source's only header: 32 bytes in 43 letters.
 fn claimant_in(headers: &Value) -> String {
     let [header] = headers.as_array().unwrap().as_slice() else {
         panic!("{headers}")
@@ -375,7 +375,7 @@ fn an_instance_of_amazon_attests_by_its_nitro_tpm() {
     assert!(!folder.path().join("state/input").exists());
 }
 
-/// What an instance claims itself by, in a boot whose memory is `state` and whose disk is `disk`.
+/// Returns an instance's claimant in a boot whose memory is `state` and whose disk is `disk`.
 fn claims(folder: &Path, gateway: &Gateway, state: &str, disk: &str) -> Blob {
     gateway.told.lock().unwrap().clear();
     let metadata = amazon(gateway.pointer());
@@ -497,7 +497,7 @@ fn a_gateway_is_told_who_uses_a_token_and_nobody_else_is() {
     assert_eq!(asked(&gateway), vec!["/v1/attest?pool=worker"; 3]);
 }
 
-/// Whoever was given a token is meant to have no TPM: nothing about it is a failure, and what cannot be asked is not waited for.
+/// A node with a token is expected to have no TPM: nothing about it counts as a failure, and an unreachable service is not waited for.
 #[test]
 fn a_token_is_good_without_anybody_knowing_who_shows_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -552,7 +552,7 @@ fn microsoft(pointer: &str) -> Server {
     })
 }
 
-/// Which of two is enough the pool says, and why one is not there the console.
+/// The pool decides which of two is enough, and the console says why the other is missing.
 #[test]
 fn a_vtpm_that_is_out_of_order_is_said_and_the_document_is_shown() {
     let gateway = Gateway::start(&json!(["azure", "azure-vtpm"]), &json!({"azure": {}}));

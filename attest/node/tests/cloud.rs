@@ -1,4 +1,4 @@
-//! What clouds are asked for, and which of their answers are taken: against servers that speak as the clouds' do.
+//! Requests to clouds, and acceptance of their answers: against servers that imitate the clouds' own.
 
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 const SOURCE: &str = r#"{"source":"https://127.0.0.1:1/config/worker"}"#;
 
-/// No cloud, wherever this runs: no DMI tables, and nobody where the metadata server would be.
+/// Arguments that hide any cloud: no DMI tables, and no server at the metadata address.
 const NOWHERE: [&str; 6] = ["--dmi", "no-dmi", "--metadata", "http://127.0.0.1:1", "--state", "state"];
 
 fn pointer(version: &str, source: &str, authorities: &str) -> String {
@@ -152,7 +152,7 @@ fn a_pointer_that_outranks_user_ign_is_said_with_what_helps() {
     }
 }
 
-/// What the last line says, on a machine whose Ignition does not say its version, with these variables of Ignition's.
+/// Returns the last line, on a machine whose Ignition does not report its version, with these variables of Ignition's.
 fn looked(folder: &Path, cmdline: &str, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     fs::write(folder.join("cmdline"), cmdline).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))

@@ -1,4 +1,4 @@
-//! That `docs/errors.md` explains each code that stands on a node's console.
+//! Checks that `docs/errors.md` explains each code that can appear on a node's console.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! Nodes that are told to come again: whole runs of the program against a gateway that is busy.
+//! Nodes that a gateway asks to retry: whole runs of the program against a gateway that is busy.
 
 mod certificates;
 mod silence;
@@ -135,7 +135,7 @@ impl Run {
     }
 }
 
-/// One request is answered with 503 for longer than the deadline: the node waits, and attests all the same.
+/// Checks that the node waits and attests after all if one request is answered with 503 for longer than the deadline.
 #[track_caller]
 fn check_held(path: &'static str, answer: fn() -> Option<Instead>) {
     let (_gateway, metadata) = site(Some(LONG), move |asked, before| {
@@ -172,7 +172,7 @@ fn unreachable(gateway: &Gateway) -> Value {
     pointer
 }
 
-/// Where the administrator has said how long: by the unit or on the kernel command line.
+/// Checks limits that the administrator sets, by the unit or on the kernel command line.
 #[test]
 fn a_limit_is_the_administrators_and_the_gateway_is_told() {
     let silent = || {

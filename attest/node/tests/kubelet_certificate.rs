@@ -28,14 +28,15 @@ struct Site {
     token: String,
 }
 
-/// How a run has ended.
+/// Result of a run.
 struct Ended {
     success: bool,
     said: String,
 }
 
 impl Site {
-    /// A node that has attested a key, and an API that lets whoever asks for new nodes do what OpenShift's `system:node-bootstrapper` may.
+    /// Creates a node that has attested a key, and an API that gives the bootstrap credential the rights of OpenShift's
+    /// `system:node-bootstrapper`.
     fn new() -> Self {
         let site = Self::without_key();
         site.places().of_this_boot().unwrap().unwrap();
@@ -104,7 +105,7 @@ impl Site {
         found.unwrap()
     }
 
-    /// What the controllers do: it is approved, and signed.
+    /// Approves and signs the request, like the controllers do.
     fn sign(&self, csr: &Value, certificate: &str) {
         let mut signed = csr.clone();
         signed["status"] = json!({
@@ -114,7 +115,7 @@ impl Site {
         self.api.put(signed);
     }
 
-    /// The key is where a run that is started once more finds it, and the kubelet has nothing.
+    /// Checks that the key is still available to another run, and the kubelet has nothing.
     fn has_key_only(&self) {
         assert!(self.places().settle().unwrap().is_some());
         assert!(!self.path("pki/kubelet-client-current.pem").exists());
@@ -292,7 +293,7 @@ fn a_request_that_is_removed_is_made_once_more_and_one_of_somebody_else_is_not_t
     site.has_certificate();
 }
 
-/// What is in the request is not what was asked for: then the kubelet gets nothing, and the key stays.
+/// Checks that the kubelet gets nothing, and the key stays, if the certificate does not match the request.
 fn check_refused(certificate: impl FnOnce(&Value) -> String, said: &str) {
     let site = Site::new();
     let run = site.spawn(&[]);
@@ -346,7 +347,7 @@ fn a_request_that_was_denied_ends_it_and_says_why() {
     }
 }
 
-/// An API that has this in the place of the request is waited for, until there is no time any more.
+/// Checks that the program waits until its time limit for an API with this object in the place of the request.
 fn check_waits(alter: impl FnOnce(&mut Value), said: &str) {
     let site = Site::new();
     let run = site.spawn(&["--wait", "2"]);

@@ -20,7 +20,7 @@ fn run(folder: &Path, gateway: &Gateway, cmdline: &str, arguments: &[&str]) -> (
     run_in("gcp", &google(Some(gateway.pointer())), folder, cmdline, arguments)
 }
 
-/// Likewise, in the cloud with this metadata server.
+/// Runs the program in the cloud with this metadata server.
 fn run_in(cloud: &str, metadata: &Server, folder: &Path, cmdline: &str, arguments: &[&str]) -> (bool, String) {
     fs::write(folder.join("cmdline"), format!("ignition.platform.id={cloud} {cmdline}")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))

@@ -1,4 +1,4 @@
-//! What the stand-ins of the clouds give to a node is what the verifiers take: attester and verifier, side by side.
+//! Checks that the verifiers accept the evidence of the clouds' stand-ins: attester and verifier in one test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ fn other_authority() -> String {
     Gateway::start(&json!(["gcp"]), &json!({})).authority
 }
 
-/// What Ignition does not take it asks again for ever, and so does this program, for as long as it may.
+/// Checks that this program waits within its limit for a certificate that Ignition refuses: Ignition asks again for ever.
 #[track_caller]
 fn waits(gateway: &Gateway, pointer: &Value, code: &str) {
     let run = run(&google(Some(pointer.to_string())), &["--wait", "1"]);
@@ -30,7 +30,7 @@ fn waits(gateway: &Gateway, pointer: &Value, code: &str) {
     assert!(gateway.told.lock().unwrap().is_empty(), "nothing was said to it");
 }
 
-/// What Ignition takes and this program does not is not held up by it. Gives what stands on the console.
+/// Checks that Ignition is not held up by a certificate that it accepts and this program does not. Returns the console's text.
 #[track_caller]
 fn gives_up(gateway: &Gateway, pointer: &Value, code: &str) -> String {
     let run = run(&google(Some(pointer.to_string())), &[]);
@@ -68,7 +68,7 @@ fn of_another_name(params: &mut CertificateParams) {
     params.subject_alt_names = other.subject_alt_names;
 }
 
-/// What stands in a gateway's place for a moment costs nobody anything: Ignition does not take it either, and asks again.
+/// A temporary server in a gateway's place does no harm: Ignition does not accept it either, and asks again.
 #[test]
 fn a_certificate_that_nobody_takes_is_waited_for() {
     let gateway = Gateway::start(&json!(["gcp"]), &json!({}));
@@ -84,7 +84,7 @@ fn a_certificate_that_nobody_takes_is_waited_for() {
     assert!(gateway.told.lock().unwrap().is_empty(), "nothing was said to it");
 }
 
-/// Whatever else is wrong with it, Go's programs look for who has issued it.
+/// Go's programs look for the issuer, regardless of any other defect.
 #[test]
 fn a_strangers_certificate_is_waited_for_whatever_is_wrong_with_it() {
     let other = other_authority();
@@ -99,7 +99,7 @@ fn a_strangers_certificate_is_waited_for_whatever_is_wrong_with_it() {
     check(By::ItsCa, of_a_client, "tls-failed");
 }
 
-/// A certificate of the pointer's own CA that Go's programs do not take either is not worth more: whoever shows it may be anybody.
+/// A certificate of the pointer's own CA that Go's programs refuse too is worth no more: any server may show it.
 #[test]
 fn a_certificate_of_the_pointers_ca_that_go_refuses_is_waited_for() {
     let check = |change: fn(&mut CertificateParams), code: &str| {
@@ -119,7 +119,7 @@ fn a_certificate_of_the_pointers_ca_that_go_refuses_is_waited_for() {
     );
 }
 
-/// Where Ignition knows one CA more, that is what it knows more; not another date, and not another name.
+/// A CA that only Ignition knows does not make it accept another date or another name.
 #[test]
 fn a_ca_that_ignition_fetches_excuses_no_date_and_no_name() {
     let check = |change: fn(&mut CertificateParams), code: &str| {
@@ -147,7 +147,7 @@ fn a_certificate_that_ignition_may_take_is_given_up_at_once() {
     }
 }
 
-/// Go's programs take a certificate that stands in the pointer itself, and ask for nothing but its dates, its name and its purpose.
+/// Go's programs accept a certificate that the pointer itself lists, and check only its dates, its name and its purpose.
 #[test]
 fn a_server_certificate_in_the_pointer_is_trusted_as_ignition_trusts_it() {
     for by in [By::ItsCa, By::Itself] {

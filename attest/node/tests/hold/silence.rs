@@ -55,7 +55,7 @@ fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
     assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
 }
 
-/// Whoever is asked whether it has configs may have come back by then.
+/// A gateway may have recovered by the time that it is asked for configs.
 #[test]
 fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
     let was_asked = AtomicBool::new(false);
@@ -73,7 +73,7 @@ fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
     assert!(asked.contains(&"/config/worker") && asked.last() == Some(&EVIDENCE), "{asked:?}");
 }
 
-/// Time in which a gateway has answered is none in which it has failed.
+/// The time in which a gateway answered does not count as an outage.
 #[test]
 fn one_failure_after_a_long_hold_gives_no_gateway_up() {
     // More than three seconds are gone before the one that fails, and only failures for two make a server none.
@@ -86,7 +86,7 @@ fn one_failure_after_a_long_hold_gives_no_gateway_up() {
     assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != "/config/worker"));
 }
 
-/// Who refuses the config gives none, unless Ignition shows a token that this program does not.
+/// A server that refuses the config serves none, unless Ignition shows a token that this program does not.
 #[test]
 fn a_refusal_counts_as_a_config_only_where_ignition_shows_a_token() {
     let refusing = |with_token: bool| {
@@ -134,7 +134,7 @@ fn answers_that_are_lost_each_time_are_not_asked_for_for_ever() {
     assert_eq!(asked, 3);
 }
 
-/// One that gives configs and cannot attest is not waited for without end: Ignition would not wait.
+/// Checks that the wait ends for a gateway that gives configs and cannot attest: Ignition would not wait.
 #[track_caller]
 fn check_given_up_in_the_end(challenge: impl Fn() -> Instead + Send + Sync + 'static, config: u16, said: &str) {
     let (gateway, metadata) = site(Some(LONG), move |path, _| match path {
@@ -169,8 +169,8 @@ fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
     check_given_up_in_the_end(|| Some((500, String::new(), String::new())), 200, "[gateway-failing]");
 }
 
-/// A request that takes all the time that there is leaves none to ask for configs by. And a config that needs 3.5 is none in 3.3: there is one all
-/// the same.
+/// A request that uses up the time limit does not prevent the request for configs. An answer of 406, for a config that needs 3.5, shows
+/// that a config exists.
 #[test]
 fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
     let (ended, until_the_end) = mpsc::channel::<()>();
@@ -184,7 +184,7 @@ fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
     drop(ended);
 }
 
-/// What a gateway is asked it decides and records.
+/// A gateway decides and records each request.
 #[test]
 fn a_server_is_not_asked_for_configs_at_each_failure() {
     const SILENCE: u64 = 8;
@@ -205,7 +205,7 @@ fn a_server_is_not_asked_for_configs_at_each_failure() {
     assert!(asked[1] - asked[0] >= Duration::from_secs(SILENCE), "{asked:?}");
 }
 
-/// A CA that is left out may be why anything fails, and is no part of it.
+/// A CA that is left out may be the cause of any failure, but is reported separately.
 #[test]
 fn a_ca_that_is_left_out_is_said_beside_what_the_run_ends_in() {
     let (gateway, _) = site(None, |path, _| {

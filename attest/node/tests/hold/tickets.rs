@@ -9,8 +9,9 @@ fn ticket(number: usize, lasts: u64) -> Option<Instead> {
     Some(Some((200, String::new(), body.to_string())))
 }
 
-/// Two gateways in one pointer: the first gives tickets that last `lasts` seconds, and answers `again` to whoever wants another challenge;
-/// the second has this node wait for three seconds. Gives how often the first was asked for a challenge, and what stands in both sources.
+/// Runs with two gateways in one pointer: the first gives tickets that last `lasts` seconds, and answers `again` to a request for another
+/// challenge; the second has this node wait for three seconds. Returns the number of challenge requests to the first, the run, and both
+/// sources.
 #[track_caller]
 fn two_sources(lasts: u64, again: fn() -> Option<Instead>) -> (usize, Run, [Value; 2]) {
     let task = json!({"gcp": {"gateway": "api-int.example"}});

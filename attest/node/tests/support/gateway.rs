@@ -16,26 +16,26 @@ use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 
 pub const NONCE: [u8; 32] = [7; 32];
-/// What no output and no other server may ever hold.
+/// Secret that must not reach any output or other server.
 pub const TOKEN: &str = "SECRETTOKEN";
 
 /// In the place of how long nodes wait: the gateway is of an earlier release, and takes no key of a kubelet.
 pub const OF_AN_EARLIER_RELEASE: u64 = u64::MAX;
 
-/// What a gateway was told, by path.
+/// Requests to a gateway, by path.
 pub type Told = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// An answer in place of the usual one: status, further headers (each with its line's end), body; `None` closes the connection.
 pub type Instead = Option<(u16, String, String)>;
 
-/// Who has issued a gateway's certificate.
+/// Issuer of a gateway's certificate.
 #[derive(Clone, Copy)]
 pub enum By {
     ItsCa,
     Itself,
 }
 
-/// What to answer instead, by the path and the number of requests for it before.
+/// Answer in place of the usual one, by the path and the number of requests for it before.
 type Answering = dyn Fn(&str, usize) -> Option<Instead> + Send + Sync;
 
 /// A gateway that asks for a task and takes any evidence.
@@ -68,12 +68,12 @@ impl Gateway {
         Self::serving(&certificate, &key, &ca, kinds, task, hold_seconds, instead)
     }
 
-    /// One that shows its CA's certificate as its own.
+    /// Starts a gateway that shows its CA's certificate as its own.
     pub fn of_its_own_ca() -> Self {
         Self::showing(By::Itself, |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained))
     }
 
-    /// One for instances of Google's, with another certificate than usual.
+    /// Starts a gateway for Google's instances, with another certificate than usual.
     pub fn showing(by: By, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         change(&mut params);
@@ -242,7 +242,7 @@ impl Answers {
     }
 }
 
-/// One request: its path, and its body as JSON, or of a `HEAD` what it says in its header. The handshake is a part of the first read.
+/// Reads one request: its path, and its body as JSON, or the header of a `HEAD`. The handshake is a part of the first read.
 fn read(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>) -> Option<(String, Value)> {
     let mut line = String::new();
     stream.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;

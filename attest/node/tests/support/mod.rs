@@ -1,4 +1,4 @@
-//! A small metadata server, and a gateway beside it, on ports of the kernel's choice, which speaks what a test says.
+//! Small metadata server, and a gateway next to it, on ports that the kernel chooses, with answers that a test sets.
 
 #![allow(
     dead_code,
@@ -20,7 +20,7 @@ use std::thread;
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Value, json};
 
-/// What a server was asked: method, path with query, headers with names in lower case.
+/// Request to a server: method, path with query, headers with names in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub method: String,
@@ -41,7 +41,7 @@ impl Asked {
     }
 }
 
-/// What a server answers; `None` closes the connection without a word.
+/// Answer of a server; `None` closes the connection without an answer.
 pub type Reply = Option<(u16, Vec<u8>)>;
 
 /// 200 with this body.
@@ -142,7 +142,7 @@ pub fn imds(asked: &Asked, answer: impl Fn(&str) -> Reply) -> Reply {
     }
 }
 
-/// As Google's server, with this user data; identity tokens say for which path they were given.
+/// Starts a server like Google's, with this user data; identity tokens contain the path for which they were given.
 pub fn google(user_data: Option<String>) -> Server {
     Server::start(GOOGLE, move |asked: &Asked, _| googles(user_data.as_deref(), asked))
 }

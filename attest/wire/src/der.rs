@@ -1,4 +1,4 @@
-//! As much of DER as it takes to find an element's end.
+//! Minimal DER parser that finds an element's end.
 
 /// Length of the header and of the content of the DER element that `bytes` begins with. Bounded to what two length bytes can
 /// say: nothing in a certificate is longer.

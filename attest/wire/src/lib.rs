@@ -1,4 +1,4 @@
-//! What a node and its verifier say to one another about evidence, and what both ends compute from it.
+//! Messages about evidence between a node and its verifier, and values that both ends compute from it.
 //!
 //! It verifies nothing: the library `attest` does, which the node does not link. Each kind of evidence has a room here, with its messages, and one
 //! there. No I/O, no clock, no async.

@@ -1,4 +1,4 @@
-//! What ties Evidence to one challenge, one purpose, one pool and one server.
+//! Binding of evidence to one challenge, one purpose, one pool and one server.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const DOMAIN: &[u8] = b"attestation-gateway/v1/quote\0";
 pub struct SpkiSha256(pub [u8; 32]);
 
 impl SpkiSha256 {
-    /// Of a certificate (DER), as it came out of the TLS handshake; `None` for bytes that are no certificate.
+    /// Computes the digest for a certificate (DER) from a TLS handshake; `None` for bytes that are not a certificate.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
@@ -67,12 +67,12 @@ impl TryFrom<HexDigest> for SpkiSha256 {
     }
 }
 
-/// What evidence has to be bound to.
+/// Values to which evidence has to be bound.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding<'a> {
-    /// The challenge's nonce.
+    /// Nonce of the challenge.
     pub nonce: &'a [u8],
-    /// What the evidence is for.
+    /// Purpose of the evidence.
     pub purpose: &'a str,
     pub pool: &'a str,
     /// Keys that the node may have seen the server use.

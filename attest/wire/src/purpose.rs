@@ -1,4 +1,4 @@
-//! What evidence is for. A purpose goes into what is signed, with its length, so that evidence for one is worth nothing for another.
+//! Purposes of evidence. A purpose goes into the signed data, with its length, so that evidence for one is worth nothing for another.
 
 use crate::nonce::{PURPOSE_CONFIG, SpkiSha256};
 use crate::values::is_lower_hex;

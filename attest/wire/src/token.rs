@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::kinds::{Cloud, Messages, Parts};
 use crate::values::{Blob, Nothing, SecretText};
 
-/// A provisioning token.
+/// Evidence that consists of a provisioning token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenEvidence {

@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// A text that is worth something to whoever has it, such as an identity token. `Debug` shows the length only.
+/// Sensitive text, such as an identity token. `Debug` shows the length only.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Text(pub String);
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for HexDigest {
 pub struct SecretText(Zeroizing<String>);
 
 impl SecretText {
-    /// Takes a secret.
+    /// Wraps a secret text.
     #[must_use]
     pub const fn new(text: Zeroizing<String>) -> Self {
         Self(text)
@@ -156,7 +156,7 @@ impl<'de> Deserialize<'de> for SecretText {
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-/// Whether a text is nothing but hexadecimal digits in lower case.
+/// Returns whether a text consists of hexadecimal digits in lower case only.
 #[must_use]
 pub fn is_lower_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

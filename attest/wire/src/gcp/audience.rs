@@ -8,7 +8,7 @@ pub const METADATA_HOST: &str = "metadata.google.internal";
 /// The header without which the metadata server answers nothing.
 pub const METADATA_HEADER: (&str, &str) = ("Metadata-Flavor", "Google");
 
-/// Whom an identity token is for: this gateway, this purpose, this pool, this challenge and the server key that the node saw.
+/// Audience of an identity token: this gateway, this purpose, this pool, this challenge and the server key that the node saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audience(String);
 
@@ -29,14 +29,15 @@ impl Audience {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The `aud` claim.
+    /// Returns the value of the `aud` claim.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What the node asks [`METADATA_HOST`] for, with [`METADATA_HEADER`]: path and query. The answer is the identity token, and nothing else.
+/// Returns path and query of the node's request to [`METADATA_HOST`], with [`METADATA_HEADER`]. The answer is the identity token, and
+/// nothing else.
 #[must_use]
 pub fn request_path(audience: &Audience) -> String {
     let audience: String = form_urlencoded::byte_serialize(audience.as_str().as_bytes()).collect();

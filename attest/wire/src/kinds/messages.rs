@@ -1,10 +1,10 @@
-//! What a kind of evidence says of itself to both ends, in its own room.
+//! Properties of a kind of evidence that both ends need, defined in the kind's own module.
 
 use std::borrow::Cow;
 
 use crate::values::Blob;
 
-/// Who runs the machine, by the evidence.
+/// Operator of the machine, according to the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
     Google,
@@ -17,19 +17,20 @@ pub type Parts<'a> = Vec<(Cow<'static, str>, Cow<'a, [u8]>)>;
 
 /// A kind of evidence, by its messages and by whose word they are. Each kind is a type of its own, which has no values.
 pub trait Messages {
-    /// What a node says that it can show: its member of [`crate::protocol::Attester`].
+    /// Node's offer of this kind: its member of [`crate::protocol::Attester`].
     type Offer;
-    /// What the node is told to show: its member of [`crate::protocol::Task`].
+    /// Gateway's task for the node: its member of [`crate::protocol::Task`].
     type Task;
-    /// What the node shows: its member of [`crate::protocol::Evidence`].
+    /// Node's evidence: its member of [`crate::protocol::Evidence`].
     type Evidence;
 
     /// The cloud that says it of an instance.
     const CLOUD: Option<Cloud>;
-    /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
+    /// `true` if it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
     const IS_OF_A_TPM: bool = false;
 
-    /// Whether what evidence is for, and so the key that a purpose names, is in what is signed. Where it is not, that key is nobody's word.
+    /// `true` if the signed data includes the purpose of the evidence, and so the key that a purpose names. Otherwise, that key is
+    /// unattested.
     const SIGNS_PURPOSE: bool = true;
 
     /// The size of its document, as it travels, with the claimant where that is part of it. `None` for what has a limit of its own.
@@ -43,6 +44,6 @@ pub trait Messages {
     /// The same of evidence. Of secrets there is not even that.
     fn shown_parts(evidence: &Self::Evidence) -> Parts<'_>;
 
-    /// Takes out of the evidence what is worth something to whoever reads a record.
+    /// Removes secrets from the evidence that would be valuable to a reader of the record.
     fn forget_secrets(_: &mut Self::Evidence) {}
 }

@@ -14,8 +14,8 @@ use crate::of_room;
 
 pub use messages::{Cloud, Messages, Parts};
 
-/// The list. It hands all kinds to the macro in brackets, after what stands in the braces: those that say which machine a node is, and then what can only
-/// stand beside them. Of each it says:
+/// Lists all kinds of evidence. It passes them to the macro in brackets, after the content of the braces: first those that identify a
+/// machine, then those that are only valid together with others. Each entry has:
 ///
 /// - its variant of [`Kind`], and that of a refusal;
 /// - its member of messages, which is its section of `pool.toml` too;
@@ -86,19 +86,19 @@ impl Kind {
         of_room!(self, Messages::CLOUD)
     }
 
-    /// Whether a cloud says it of an instance.
+    /// Returns whether a cloud vouches for the instance.
     #[must_use]
     pub const fn is_of_a_cloud(self) -> bool {
         self.cloud().is_some()
     }
 
-    /// Whether what evidence is for is in what is signed.
+    /// Returns whether the signed data includes the purpose of the evidence.
     #[must_use]
     pub const fn signs_purpose(self) -> bool {
         of_room!(self, Messages::SIGNS_PURPOSE)
     }
 
-    /// Whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
+    /// Returns whether it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
     #[must_use]
     pub const fn is_of_a_tpm(self) -> bool {
         of_room!(self, Messages::IS_OF_A_TPM)
@@ -111,8 +111,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A structure with an optional member for each kind, where `..` stands in it: of the type of the trait that is named there, which has to be in scope,
-/// with the attribute and the visibility that stand before it. `..` with `of machines` leaves out what can only stand beside others.
+/// Defines a structure with an optional member for each kind in the place of `..`: of the named associated type of the trait, which has to
+/// be in scope, with the attribute and the visibility that precede it. `..` with `of machines` leaves out kinds that are only valid
+/// together with others.
 #[macro_export]
 macro_rules! members {
     ($($structure:tt)*) => { $crate::with_kinds! { [$crate::structure] { $($structure)* } } };

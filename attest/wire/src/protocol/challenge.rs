@@ -27,7 +27,7 @@ pub struct ChallengeRequest {
 }
 
 members! {
-    /// What a node can attest with, and the public half of it: one member for each kind of evidence that it can show.
+    /// Node's means of attestation, as public values: one member for each kind of evidence that it can show.
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Attester {
@@ -41,7 +41,7 @@ members! {
 kinds_of!(Attester);
 
 impl Attester {
-    /// Keys and certificates, by where they stand in it (`tpm.ek_certificate`), for digests.
+    /// Returns keys and certificates, by their position (`tpm.ek_certificate`), for digests.
     #[must_use]
     pub fn parts(&self) -> Vec<(String, Cow<'_, [u8]>)> {
         let mut parts = Vec::new();
@@ -65,24 +65,24 @@ impl From<TpmAttester> for Attester {
     }
 }
 
-/// Answer of [`super::CHALLENGE_PATH`].
+/// Answer to a request for [`super::CHALLENGE_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChallengeResponse {
     /// Opaque to the node; to be sent back with the evidence. Good once.
     pub challenge: String,
-    /// 32 random bytes.
+    /// Random value of 32 bytes.
     pub nonce: Blob,
-    /// What the evidence is for; goes into the quote's extraData as it stands.
+    /// Purpose of the evidence; goes into the quote's extraData unchanged.
     pub purpose: String,
     /// Seconds since 1970 after which the challenge is refused. For messages: the gateway's clock decides.
     pub expires: u64,
-    /// What the node has to do.
+    /// Task for the node.
     pub task: Task,
 }
 
 members! {
-    /// What a challenge asks for: one member for each kind of evidence, all of which have to be shown.
+    /// Evidence that a challenge asks for: one member for each kind, all of which have to be shown.
     #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Task {

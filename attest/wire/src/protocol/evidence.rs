@@ -11,11 +11,11 @@ use crate::nonce::sha256;
 use crate::tpm::TpmEvidence;
 use crate::{each_kind, kinds_of, members};
 
-/// Body of [`super::EVIDENCE_PATH`].
+/// Body of a request for [`super::EVIDENCE_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceRequest {
-    /// [`super::ChallengeResponse::challenge`], unchanged.
+    /// Unchanged value of [`super::ChallengeResponse::challenge`].
     pub challenge: String,
     pub evidence: Evidence,
 }
@@ -26,8 +26,8 @@ members! {
     #[serde(default, deny_unknown_fields)]
     pub struct Evidence {
         ..#[serde(skip_serializing_if = "Option::is_none")] pub Messages::Evidence,
-        /// 32 random bytes, the same for all that this node does until it boots again: the first to claim an instance of a cloud is who has
-        /// these. A secret, with which whoever hears what the cloud says of the instance would be the node.
+        /// Claimant: 32 random bytes, the same until this node boots again. The first client to claim an instance of a cloud owns the
+        /// claim. The claimant is a secret: with it, a client that learns the cloud's evidence for the instance could impersonate the node.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub claimant: Option<Blob>,
     }
@@ -45,7 +45,7 @@ impl From<TpmEvidence> for Evidence {
 }
 
 impl Evidence {
-    /// SHA-256 of the claimant. `None` if there is none, or what cannot be one.
+    /// Returns the SHA-256 of the claimant. `None` if it is missing, or has the wrong length.
     #[must_use]
     pub fn claimant_sha256(&self) -> Option<HexDigest> {
         let claimant = self.claimant.as_ref()?.as_ref();
@@ -53,7 +53,7 @@ impl Evidence {
         (claimant.len() == CLAIMANT_BYTES).then(|| sha256(&[claimant]).into())
     }
 
-    /// Takes out what is worth something to whoever reads it: the claimant, a provisioning token, a signature that AWS would take.
+    /// Removes parts that would be valuable to a reader: the claimant, a provisioning token, a signature that AWS would accept.
     pub fn forget_secrets(&mut self) {
         self.claimant = None;
         macro_rules! one {
@@ -64,7 +64,7 @@ impl Evidence {
         each_kind!(one);
     }
 
-    /// Its parts, by where they stand in it (`gcp.token`), for digests. Of a provisioning token and of a claimant there is not even that.
+    /// Returns its parts, by their position (`gcp.token`), for digests. A provisioning token and a claimant are left out even there.
     #[must_use]
     pub fn parts(&self) -> Vec<(String, Cow<'_, [u8]>)> {
         let mut parts = Vec::new();

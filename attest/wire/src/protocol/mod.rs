@@ -1,8 +1,8 @@
 //! The wire messages of the gateway's API, version 1, shared by both ends.
 //!
-//! JSON over TLS. Binary values are standard base64 with padding ([`Blob`]); TPM structures travel in the TPM's own wire
-//! format. Unknown fields are refused: a field that one end does not understand must not be silently ignored.
-//! `docs/protocol.md` describes the same messages for somebody who writes another client.
+//! JSON over TLS. Binary values are standard base64 with padding ([`Blob`]); TPM structures travel in the TPM's own wire format. Unknown
+//! fields are refused: a field that one end does not understand must not be silently ignored. `docs/protocol.md` describes the same
+//! messages for authors of other clients.
 
 mod challenge;
 mod evidence;
@@ -39,15 +39,15 @@ pub const KUBELET_KEY_PARAMETER: &str = "kubelet-key";
 /// The longest that a pool may have a node wait, seconds. Four hours: a night's outage is for people, and a session with a cloud's metadata
 /// service outlives it.
 pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
-/// How long a node waits that was told to come again, and not for how long, seconds.
+/// Time that a node waits after a 503 with Retry-After if the gateway sets no limit, in seconds.
 pub const HOLD_DEFAULT_SECONDS: u64 = 3600;
-/// What every ticket begins with, and no provisioning token: both travel in the same header.
+/// Prefix of every ticket, and of no provisioning token: both travel in the same header.
 pub const TICKET_PREFIX: &str = "ticket.";
 /// A header of a node's request for its config: why it shows nothing, or less than it could. A code ([`HELD_TOO_LONG`], [`GATEWAY_UNREACHABLE`],
 /// [`TICKET_UNDELIVERABLE`], or that of the [`Problem`] by which a gateway refused its evidence), and after a blank [`Problem::decision`].
 pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
-/// A header of a node's request for its config, beside a provisioning token: what this node is known by if it asks again, because its first boot began
-/// anew. [`CLAIMANT_BYTES`] bytes in base64url without padding. A secret.
+/// Header of a node's request for its config, in addition to a provisioning token: the claimant that identifies this node if it asks again
+/// after its first boot has started over. [`CLAIMANT_BYTES`] bytes in base64url without padding. A secret.
 pub const CLAIMANT_HEADER: &str = "attestation-claimant";
 /// The gateway has told the node to come again for as long as the pool has nodes wait.
 pub const HELD_TOO_LONG: &str = "held-too-long";
@@ -67,21 +67,21 @@ pub const EVIDENCE_BODY_LIMIT_BYTES: usize = 2 * 1024 * 1024;
 /// Largest document of a cloud in an evidence request, as it travels: a PKCS#7 message of 32 KiB in base64, in lines. All others are smaller.
 pub const DOCUMENT_LIMIT_BYTES: usize = 64 * 1024;
 
-/// Length of [`Evidence::claimant`], in bytes: nobody can guess another's.
+/// Length of [`Evidence::claimant`], in bytes: too long to be guessed.
 pub const CLAIMANT_BYTES: usize = 32;
 
-/// Answer of [`DISCOVERY_PATH`].
+/// Answer to a request for [`DISCOVERY_PATH`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Discovery {
-    /// [`SERVICE`].
+    /// Name of the service: [`SERVICE`].
     pub service: String,
-    /// [`VERSION`].
+    /// Version of the protocol: [`VERSION`].
     pub protocol: u32,
     /// The kinds of evidence that this gateway can verify, by their words ([`crate::Kind::as_str`]). A node offers no others.
     pub kinds: Vec<String>,
-    /// How long a node of the pool that was asked about waits if it is told to come again, seconds. Only in the answer to who asks about a
-    /// pool that is there.
+    /// Time that a node of the pool in the request waits after a 503 with Retry-After, in seconds. Only in the answer to a request that
+    /// names an existing pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
     /// True if a challenge takes [`ChallengeRequest::kubelet_key_sha256`], and the node is to attest such a key. Present for a node that
@@ -93,19 +93,19 @@ pub struct Discovery {
 /// A refusal, as RFC 9457 has it, with two members of our own: `code` and `next_step`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// `urn:attestation-gateway:problem:<code>`.
+    /// URI of the type: `urn:attestation-gateway:problem:<code>`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What the code means, for a person.
+    /// Meaning of the code, for a person.
     pub title: String,
-    /// The HTTP status.
+    /// HTTP status of the answer.
     pub status: u16,
     /// Stable, machine-readable; `docs/errors.md` lists them all.
     pub code: String,
-    /// What was wrong this time. Says nothing that the node did not send or could not know.
+    /// Cause of this refusal. Contains nothing that the node did not send or could not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// What the person at the console should do.
+    /// Next step for the person at the console.
     pub next_step: String,
     /// The record of it in the gateway's attestation log, if there is one: its `id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,29 +1,29 @@
 //! The door: the PCR that `attest-node` extends when a node has its config, so that whatever runs later has other PCRs than the boot had.
 //!
-//! Nothing but a reset takes that back. Which PCR it is, is no pool's choice: the node closes it before it knows of any pool, and on boots on which it asks
-//! none. Why this one: `docs/evidence/tpm.md`.
+//! Only a reset takes that back. Pools cannot choose the PCR: the node extends it before it knows of any pool, and on boots on which it
+//! asks none. The reasons for this PCR are in `docs/evidence/tpm.md`.
 
 use super::wire::HashAlg;
 
-/// The PCR: the one of system extensions (UAPI.7, Linux TPM PCR Registry), into which systemd-stub measures before the kernel starts, so that what it holds
-/// by then is in the firmware's log; and nobody later, but for [`OS_SEPARATOR`].
+/// Boot-complete PCR: the one of system extensions (UAPI.7, Linux TPM PCR Registry). systemd-stub measures into it before the kernel
+/// starts, so its value by then is in the firmware's log. No later software extends it, except with [`OS_SEPARATOR`].
 pub const DOOR_PCR: u8 = 13;
 
-/// What is extended into it: the hash of these bytes, in each bank (TPM2_PCR_Event). `tpm2_pcrevent` does the same.
+/// Word that ends the boot: the hash of these bytes is extended in each bank (`TPM2_PCR_Event`). `tpm2_pcrevent` does the same.
 pub const CLOSING_WORD: &[u8] = b"attest-node-boot-is-over";
 
 /// The word that systemd 261 and later extends into this and other PCRs when its userspace first sees the TPM (systemd-pcrosseparator.service(8)).
 pub const OS_SEPARATOR: &[u8] = b"os-separator";
 
-/// What a PCR of this value holds when the hash of a word was extended into it.
+/// Computes the value of a PCR after the hash of a word was extended into it.
 #[must_use]
 pub fn extended(bank: HashAlg, value: &[u8], word: &[u8]) -> Vec<u8> {
     let word = bank.digest(&[word]);
     bank.digest(&[value, word.as_ref()]).as_ref().to_vec()
 }
 
-/// Whether a PCR that held `before` when the firmware was done was closed since, by [`CLOSING_WORD`] and nothing else but [`OS_SEPARATOR`]. Other values
-/// may be those of a door that is closed, too: nobody can know what else was extended.
+/// Returns whether a PCR that held `before` when the firmware was done was closed since, by [`CLOSING_WORD`] and nothing else but
+/// [`OS_SEPARATOR`]. Other values may be those of a closed PCR, too: it cannot be known what else was extended.
 #[must_use]
 pub fn is_closed(bank: HashAlg, before: &[u8], value: &[u8]) -> bool {
     let after = |words: &[&[u8]]| words.iter().fold(before.to_vec(), |value, word| extended(bank, &value, word));
@@ -60,7 +60,7 @@ mod tests {
         check(&[CLOSING_WORD, b"another"], false);
     }
 
-    /// By sha256sum(1).
+    /// The expected value was computed with sha256sum(1).
     #[test]
     fn its_digest_is_the_words_hash() {
         let digest = HashAlg::Sha256.digest(&[CLOSING_WORD]);

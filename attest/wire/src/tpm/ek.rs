@@ -25,7 +25,7 @@ pub struct NotAnEkDigest;
 
 const DIGEST_DIGITS: usize = 64;
 
-/// Whether a text is a digest as it is spelled in identities.
+/// Returns whether a text is a digest spelled as in identities.
 #[must_use]
 pub fn is_digest(text: &str) -> bool {
     text.len() == DIGEST_DIGITS && is_lower_hex(text)
@@ -98,17 +98,17 @@ impl From<EkDigest> for HexDigest {
     }
 }
 
-/// What every EK template sets (TCG EK Credential Profile 2.6, Annex B: templates L-1, L-2 and H-1 to H-7).
+/// Attributes that every EK template sets (TCG EK Credential Profile 2.6, Annex B: templates L-1, L-2 and H-1 to H-7).
 const REQUIRED: u32 = Attributes::FIXED_TPM
     | Attributes::FIXED_PARENT
     | Attributes::SENSITIVE_DATA_ORIGIN
     | Attributes::ADMIN_WITH_POLICY
     | Attributes::RESTRICTED
     | Attributes::DECRYPT;
-/// What the templates of the high range, and some TPMs, set besides.
+/// Further attributes, set by the templates of the high range and some TPMs.
 const OPTIONAL: u32 = Attributes::USER_WITH_AUTH | Attributes::NO_DA;
 
-/// Why bytes are no EK's public area.
+/// Reason why bytes are not an EK's public area.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EkAreaError {
     /// They cannot be read.
@@ -116,7 +116,7 @@ pub enum EkAreaError {
     Wire {
         /// The structure, by its name in TPM 2.0 Part 2 and its role.
         structure: &'static str,
-        /// What is wrong with it.
+        /// Error of the parser.
         error: WireError,
     },
     /// The area is not of a TCG EK template.

@@ -8,9 +8,9 @@ use crate::der;
 pub enum EkKey {
     /// RSA: modulus and public exponent, big-endian, without leading zeros.
     Rsa {
-        /// Modulus.
+        /// Modulus, without leading zeros.
         n: Vec<u8>,
-        /// Public exponent.
+        /// Public exponent, without leading zeros.
         e: Vec<u8>,
     },
     /// NIST P-256: the point's coordinates, big-endian, full length.
@@ -39,7 +39,7 @@ const SEQUENCE: u8 = 0x30;
 const UNCOMPRESSED: u8 = 0x04;
 
 impl EkKey {
-    /// The key as SubjectPublicKeyInfo in DER: one encoding for each key, whoever encoded it before.
+    /// Encodes the key as SubjectPublicKeyInfo in DER: one encoding for each key, regardless of its source.
     #[must_use]
     pub fn spki_der(&self) -> Vec<u8> {
         let (algorithm, key) = match self {

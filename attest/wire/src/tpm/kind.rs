@@ -4,7 +4,7 @@ use super::{INTERMEDIATES_LIMIT, TpmAttester, TpmEvidence, TpmTask};
 use crate::kinds::{Cloud, Messages, Parts};
 use crate::values::Blob;
 
-/// A TPM's quote.
+/// Evidence from a TPM: a quote.
 #[derive(Debug)]
 pub enum Tpm {}
 

@@ -16,7 +16,7 @@ pub struct TpmAttester {
     /// EK certificate as read from NV (DER, padding allowed), if the TPM has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ek_certificate: Option<Blob>,
-    /// Whether the TPM has a certificate that the node could not read: nothing follows from it but what a refusal says.
+    /// `true` if the TPM has a certificate that the node could not read. It only affects the text of a refusal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ek_certificate_unread: bool,
     /// Intermediate certificates (DER) that the TPM carries. Used to build the chain only; never trusted as such.
@@ -40,9 +40,9 @@ impl TpmAttester {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TpmTask {
-    /// TPM2B_ID_OBJECT for TPM2_ActivateCredential.
+    /// Input of `TPM2_ActivateCredential`, a `TPM2B_ID_OBJECT`.
     pub credential_blob: Blob,
-    /// TPM2B_ENCRYPTED_SECRET for TPM2_ActivateCredential.
+    /// Input of `TPM2_ActivateCredential`, a `TPM2B_ENCRYPTED_SECRET`.
     pub encrypted_secret: Blob,
     /// Bank to quote: `sha256`, `sha384` or `sha512`.
     pub pcr_bank: String,
@@ -57,7 +57,7 @@ pub struct TpmEvidence {
     pub secret_sha256: HexDigest,
     /// TPMS_ATTEST that the AK signed.
     pub quoted: Blob,
-    /// TPMT_SIGNATURE over it.
+    /// Signature over it, a `TPMT_SIGNATURE`.
     pub signature: Blob,
     /// PCR index → value, in the bank asked for: exactly the PCRs asked for.
     pub pcrs: BTreeMap<u8, HexDigest>,

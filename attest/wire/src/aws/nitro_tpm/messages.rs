@@ -8,6 +8,6 @@ use crate::values::Blob;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NitroTpmEvidence {
-    /// The COSE_Sign1 message.
+    /// Attestation document, a `COSE_Sign1` message.
     pub document: Blob,
 }

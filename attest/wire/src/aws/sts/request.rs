@@ -14,16 +14,16 @@ pub const SERVER_ID_HEADER: &str = "x-attestation-gateway-server-id";
 /// The body of the request.
 pub const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
 
-/// What the request signs: every header that it has, `authorization` aside, in the order of Signature Version 4.
+/// Signed headers: every header of the request, except `authorization`, in the order of Signature Version 4.
 pub const SIGNED_HEADERS: &str = "accept;content-type;host;x-amz-date;x-amz-security-token;x-attestation-gateway-server-id";
 
 /// Longest session token, in bytes. AWS promises no limit; today's have under 2 KiB.
 pub const SECURITY_TOKEN_LIMIT_BYTES: usize = 8 * 1024;
 
-/// HMAC-SHA256, hexadecimal.
+/// Length of a signature: HMAC-SHA256, hexadecimal.
 const SIGNATURE_CHARS: usize = 64;
 
-/// How much of a header's name `Debug` shows, in characters.
+/// Number of characters of a header's name that `Debug` shows.
 const NAME_LIMIT_CHARS: usize = 200;
 
 /// The headers, each once.
@@ -41,13 +41,13 @@ pub const HEADERS: [&str; 7] = [
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignedRequest {
-    /// `POST`.
+    /// HTTP method, expected to be `POST`.
     pub method: String,
-    /// `https://sts.<region>.amazonaws.com/`.
+    /// URL, of the form `https://sts.<region>.amazonaws.com/`.
     pub url: String,
     /// The headers, names in lower case.
     pub headers: Vec<Header>,
-    /// [`BODY`].
+    /// Body, expected to be [`BODY`].
     pub body: String,
 }
 
@@ -75,7 +75,7 @@ mod secret_text {
 }
 
 impl SignedRequest {
-    /// How much of it a node has chosen, in bytes.
+    /// Returns the size of the parts that a node has chosen, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         let headers = self.headers.iter().map(|header| header.name.len() + header.value.len());
@@ -130,14 +130,14 @@ pub fn expected_server_id(nonce: &[u8], purpose: &str, pool: &str, server_key: &
     data_encoding::HEXLOWER.encode(&qualifying_data(nonce, purpose, pool, server_key))
 }
 
-/// Whether a text has the form of a session token.
+/// Returns whether a text has the form of a session token.
 #[must_use]
 pub fn is_security_token(text: &str) -> bool {
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     (1..=SECURITY_TOKEN_LIMIT_BYTES).contains(&text.len()) && text.bytes().all(is_base64)
 }
 
-/// Whether a text has the form of a signature.
+/// Returns whether a text has the form of a signature.
 #[must_use]
 pub fn is_signature(text: &str) -> bool {
     text.len() == SIGNATURE_CHARS && is_lower_hex(text)

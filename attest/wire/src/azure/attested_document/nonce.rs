@@ -7,7 +7,7 @@ use crate::nonce::sha256;
 /// Separates this use of SHA-256 from every other.
 const DOMAIN: &[u8] = b"attestation-gateway/v2/azure-nonce\0";
 
-/// What a nonce is made of.
+/// Characters of a nonce.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// Longest nonce that IMDS takes, in characters, and the length of those that it is asked with: letters and digits only.
@@ -32,14 +32,14 @@ pub enum NonceForm {
     Alphanumeric32,
 }
 
-/// A text that is no nonce of IMDS.
+/// Error for a text that is not a nonce of IMDS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a nonce of IMDS has 1 to {IMDS_NONCE_LIMIT_CHARACTERS} printable ASCII characters")]
 pub struct MalformedNonce;
 
 impl ImdsNonce {
-    /// Of 32 bytes that are bound to a challenge: its nonce, or better its qualifying data
-    /// ([`crate::nonce::qualifying_data`]), in which purpose, pool and server are, too.
+    /// Derives a nonce from 32 bytes that are bound to a challenge: its nonce, or better its qualifying data
+    /// ([`crate::nonce::qualifying_data`]), which includes purpose, pool and server.
     ///
     /// It is SHA-256 over a domain and the 32 bytes, as a big-endian number, modulo 62³², with base 62: 32 digits of `0-9A-Za-z`, the least
     /// significant first.
@@ -49,8 +49,8 @@ impl ImdsNonce {
         Self((0..IMDS_NONCE_LIMIT_CHARACTERS).map(|_| digit(&mut number)).collect())
     }
 
-    /// One that was used before: for documents that are verified again. What IMDS writes for a request without a nonce is one, too: it
-    /// has a hyphen in it.
+    /// Parses a recorded nonce: for documents that are verified again. The value that IMDS writes for a request without a nonce is valid,
+    /// too: it contains a hyphen.
     ///
     /// # Errors
     /// [`MalformedNonce`].
@@ -62,7 +62,6 @@ impl ImdsNonce {
         }
     }
 
-    /// The characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -32,13 +32,13 @@ pub struct AzureVtpmTask {
     pub pcrs: Vec<u8>,
 }
 
-/// A vTPM's evidence.
+/// Evidence from an Azure vTPM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AzureVtpmEvidence {
     /// TPMS_ATTEST that the AK signed.
     pub quoted: Blob,
-    /// TPMT_SIGNATURE over it.
+    /// Signature over it, a `TPMT_SIGNATURE`.
     pub signature: Blob,
     /// PCR index → value, in the bank asked for: exactly the PCRs asked for.
     pub pcrs: BTreeMap<u8, HexDigest>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct VmId(String);
 
-/// A text that is no UUID.
+/// Error for a text that is not a UUID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected a vmId: a UUID, such as b1310a36-d400-46f6-82cb-6217df846586")]
 pub struct NotAVmId;
@@ -39,13 +39,13 @@ impl fmt::Display for VmId {
 }
 
 impl VmId {
-    /// Whether a text is a vmId as it stands in identities: in lower case.
+    /// Returns whether a text is a vmId spelled as in identities: in lower case.
     #[must_use]
     pub fn is_spelled_as_in_identities(text: &str) -> bool {
         Self::try_from(text.to_string()).is_ok_and(|id| id.as_str() == text)
     }
 
-    /// In lower case.
+    /// Returns the UUID in lower case.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

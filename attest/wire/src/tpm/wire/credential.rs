@@ -2,7 +2,7 @@ use super::{BUFFER_LIMIT_BYTES, Reader, WireError, put_sized};
 
 /// The longest outer HMAC.
 const HMAC_LIMIT_BYTES: usize = 64;
-/// An encrypted TPM2B_DIGEST.
+/// Longest encrypted `TPM2B_DIGEST`, in bytes.
 const IDENTITY_LIMIT_BYTES: usize = 2 + 64;
 
 /// TPM2B_ID_OBJECT (Part 2, 12.4.3): what TPM2_ActivateCredential takes as credentialBlob.
@@ -10,7 +10,7 @@ const IDENTITY_LIMIT_BYTES: usize = 2 + 64;
 pub struct IdObject {
     /// Outer HMAC over the encrypted identity and the Name of the object it is for.
     pub integrity: Vec<u8>,
-    /// The encrypted TPM2B_DIGEST.
+    /// Encrypted credential, a `TPM2B_DIGEST`.
     pub encrypted_identity: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl IdObject {
         })
     }
 
-    /// The TPM2B_ID_OBJECT's bytes.
+    /// Encodes the structure as `TPM2B_ID_OBJECT`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut inner = Vec::with_capacity(2 + HMAC_LIMIT_BYTES + IDENTITY_LIMIT_BYTES);
@@ -58,9 +58,9 @@ pub enum EncryptedSecret {
     Rsa(Vec<u8>),
     /// Ephemeral point (TPMS_ECC_POINT) for an ECC EK.
     Ecc {
-        /// x, big-endian.
+        /// Coordinate x of the point, big-endian.
         x: Vec<u8>,
-        /// y, big-endian.
+        /// Coordinate y of the point, big-endian.
         y: Vec<u8>,
     },
 }
@@ -87,7 +87,7 @@ impl EncryptedSecret {
         })
     }
 
-    /// The TPM2B_ENCRYPTED_SECRET's bytes.
+    /// Encodes the structure as `TPM2B_ENCRYPTED_SECRET`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut inner = Vec::with_capacity(BUFFER_LIMIT_BYTES);

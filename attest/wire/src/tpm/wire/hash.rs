@@ -10,15 +10,15 @@ use super::{Reader, WireError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HashAlg {
-    /// TPM_ALG_SHA256.
+    /// Algorithm identifier `TPM_ALG_SHA256`, 0x000b.
     Sha256,
-    /// TPM_ALG_SHA384.
+    /// Algorithm identifier `TPM_ALG_SHA384`, 0x000c.
     Sha384,
-    /// TPM_ALG_SHA512.
+    /// Algorithm identifier `TPM_ALG_SHA512`, 0x000d.
     Sha512,
 }
 
-/// A name that is none of `sha256`, `sha384`, `sha512`.
+/// Error for a name other than `sha256`, `sha384` and `sha512`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown or refused hash algorithm {0:?}: use sha256, sha384 or sha512")]
 pub struct UnknownHashAlg(pub String);
@@ -35,7 +35,7 @@ impl HashAlg {
         }
     }
 
-    /// Its TPM_ALG_ID.
+    /// Returns the algorithm's `TPM_ALG_ID`.
     #[must_use]
     pub const fn id(self) -> u16 {
         match self {

@@ -19,7 +19,7 @@ pub use signature::Signature;
 /// Largest TPM2B that any structure here holds: an RSA-4096 modulus or signature (MAX_RSA_KEY_BYTES of that key size).
 const BUFFER_LIMIT_BYTES: usize = 512;
 
-/// Why bytes are not the structure they claim to be.
+/// Reason why bytes are not the structure they claim to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The input ends inside a field.
@@ -27,7 +27,7 @@ pub enum WireError {
     Truncated {
         /// The field being read.
         field: &'static str,
-        /// Bytes it needs.
+        /// Size of the field, in bytes.
         needed: usize,
         left: usize,
     },
@@ -53,7 +53,7 @@ pub enum WireError {
     #[error("{field}: hash algorithm {found:#06x} is refused, SHA-256 or better is required")]
     HashRefused {
         field: &'static str,
-        /// The TPM_ALG_ID.
+        /// Algorithm identifier in the structure (`TPM_ALG_ID`).
         found: u16,
     },
     /// TPMS_ATTEST does not begin with TPM_GENERATED_VALUE.

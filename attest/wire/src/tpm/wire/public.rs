@@ -35,7 +35,7 @@ impl Attributes {
     /// The private part may sign.
     pub const SIGN: u32 = 1 << 18;
 
-    /// Whether all of `bits` are set.
+    /// Returns whether all of `bits` are set.
     #[must_use]
     pub const fn has(self, bits: u32) -> bool {
         self.0 & bits == bits
@@ -45,7 +45,7 @@ impl Attributes {
 /// TPMT_SYM_DEF_OBJECT: none, or AES in CFB mode (what storage keys use).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SymmetricCipher {
-    /// TPM_ALG_NULL.
+    /// No symmetric cipher (`TPM_ALG_NULL`).
     Null,
     /// AES-128 in CFB mode.
     Aes128Cfb,
@@ -95,9 +95,9 @@ impl SymmetricCipher {
 pub enum Scheme {
     /// TPM_ALG_NULL: not fixed, or a key that does not sign.
     Null,
-    /// RSASSA-PKCS1-v1_5.
+    /// Scheme `RSASSA-PKCS1-v1_5` with this hash.
     RsaSsa(HashAlg),
-    /// RSASSA-PSS.
+    /// Scheme RSASSA-PSS with this hash.
     RsaPss(HashAlg),
     Ecdsa(HashAlg),
 }
@@ -134,9 +134,9 @@ impl Scheme {
 /// The elliptic curves that this verifier handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Curve {
-    /// TPM_ECC_NIST_P256.
+    /// NIST P-256 (`TPM_ECC_NIST_P256`, 0x0003).
     P256,
-    /// TPM_ECC_NIST_P384.
+    /// NIST P-384 (`TPM_ECC_NIST_P384`, 0x0004).
     P384,
 }
 
@@ -177,15 +177,14 @@ pub enum KeyParameters {
         key_bits: u16,
         /// 0 stands for 65537.
         exponent: u32,
-        /// The modulus, big-endian.
+        /// Modulus of the key, big-endian.
         modulus: Vec<u8>,
     },
-    /// An elliptic-curve key.
     Ecc {
         curve: Curve,
         /// The point's x, big-endian, as the TPM wrote it (leading zeros may be missing).
         x: Vec<u8>,
-        /// The point's y, likewise.
+        /// The point's y, encoded like x.
         y: Vec<u8>,
     },
 }
@@ -195,13 +194,12 @@ pub enum KeyParameters {
 pub struct Public {
     /// Hash of the object's Name.
     pub name_alg: HashAlg,
-    /// What the object may do.
+    /// Operations that the object may perform.
     pub attributes: Attributes,
     /// Policy digest; empty, or as long as a digest of `name_alg`.
     pub auth_policy: Vec<u8>,
     /// Cipher with which a storage key protects its children.
     pub symmetric: SymmetricCipher,
-    /// Signing scheme.
     pub scheme: Scheme,
     pub key: KeyParameters,
 }
@@ -272,7 +270,7 @@ impl Public {
         })
     }
 
-    /// The TPMT_PUBLIC's bytes.
+    /// Encodes the structure as `TPMT_PUBLIC`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BUFFER_LIMIT_BYTES);

@@ -2,20 +2,20 @@ use super::{HashAlg, Reader, WireError, put_sized};
 
 /// TPM_GENERATED_VALUE: what every TPMS_ATTEST begins with, and what a restricted key never signs for others.
 const GENERATED: u32 = 0xff54_4347;
-/// TPM_ST_ATTEST_QUOTE.
+/// Structure tag of a quote (`TPM_ST_ATTEST_QUOTE`).
 const ATTEST_QUOTE: u16 = 0x8018;
 /// A Name: algorithm and the longest digest.
 const NAME_LIMIT_BYTES: usize = 2 + 64;
 /// TPM2B_DATA holds a TPMT_HA.
 const DATA_LIMIT_BYTES: usize = 2 + 64;
-/// The longest digest.
+/// Length of the longest digest, SHA-512's.
 const DIGEST_LIMIT_BYTES: usize = 64;
 /// HASH_COUNT of the largest implementations.
 const BANK_LIMIT: usize = 16;
 /// 32 PCRs; PC Clients have 24.
 const SELECT_LIMIT_BYTES: usize = 4;
 
-/// TPMS_CLOCK_INFO.
+/// Clock and counters of a TPM (`TPMS_CLOCK_INFO`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockInfo {
     /// Milliseconds that the TPM has been powered, over its life.
@@ -24,7 +24,7 @@ pub struct ClockInfo {
     pub reset_count: u32,
     /// TPM Restarts and Resumes since the last Reset.
     pub restart_count: u32,
-    /// Whether no higher clock value can have been reported before.
+    /// `true` if no higher clock value can have been reported before.
     pub safe: bool,
 }
 
@@ -51,13 +51,13 @@ impl SelectedBank {
 pub struct Quoted {
     /// Qualified Name of the key that signed.
     pub qualified_signer: Vec<u8>,
-    /// What the caller of TPM2_Quote gave as qualifyingData.
+    /// Caller's qualifyingData of `TPM2_Quote`.
     pub extra_data: Vec<u8>,
     /// The TPM's clock and counters.
     pub clock: ClockInfo,
     /// The TPM's firmware version, as its maker counts.
     pub firmware_version: u64,
-    /// TPML_PCR_SELECTION.
+    /// Selected PCRs, by bank (`TPML_PCR_SELECTION`).
     pub selection: Vec<SelectedBank>,
     /// Digest over the selected PCRs, by the hash of the signing scheme.
     pub pcr_digest: Vec<u8>,
@@ -115,7 +115,7 @@ impl Quoted {
         })
     }
 
-    /// The TPMS_ATTEST's bytes.
+    /// Encodes the structure as `TPMS_ATTEST`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);

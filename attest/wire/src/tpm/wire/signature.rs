@@ -9,11 +9,11 @@ const SCALAR_LIMIT_BYTES: usize = 48;
 /// TPMT_SIGNATURE (Part 2, 11.3.4) of the schemes an AK may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signature<'a> {
-    /// RSASSA or RSAPSS.
+    /// Signature by `RSASSA` or `RSAPSS`.
     Rsa {
         /// [`Scheme::RsaSsa`] or [`Scheme::RsaPss`], with its hash.
         scheme: Scheme,
-        /// The signature, big-endian.
+        /// Signature value, big-endian integer.
         signature: &'a [u8],
     },
     Ecdsa {
@@ -21,7 +21,7 @@ pub enum Signature<'a> {
         scheme: Scheme,
         /// r, big-endian, leading zeros may be missing.
         r: &'a [u8],
-        /// s, likewise.
+        /// s, encoded like `r`: big-endian, leading zeros may be missing.
         s: &'a [u8],
     },
 }
@@ -69,7 +69,7 @@ impl<'a> Signature<'a> {
         }
     }
 
-    /// The TPMT_SIGNATURE's bytes.
+    /// Encodes the structure as `TPMT_SIGNATURE`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BUFFER_LIMIT_BYTES);

@@ -1,7 +1,8 @@
-//! TLS to servers that are pinned: by the CAs that somebody names, and by what else he knows of them.
+//! TLS to pinned servers: by CAs that the configuration names, and by further rules ([`Beside`]).
 //!
-//! A node's pointer names the CAs of its gateway; a pool's `[upstream]` names the CA of a server, and its keys. Both are verified as webpki does, and
-//! by nobody else's CAs. What is beside that can refuse more, may know a certificate that is trusted itself, and is told of what was refused: [`Beside`].
+//! A node's pointer names the CAs of its gateway; a pool's `[upstream]` names the CA of a server, and its keys. webpki verifies both, by
+//! these CAs only. An implementation of [`Beside`] can refuse more certificates, trust a certificate itself, and is notified of each
+//! refusal.
 
 #![deny(unreachable_pub)]
 
@@ -14,14 +15,14 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// What is known of a server beside its CAs.
+/// Rules for a server in addition to its CAs.
 pub trait Beside: fmt::Debug + Send + Sync + 'static {
     /// Looks at a certificate that is trusted itself, and not for what a CA says of it; `None` for each other.
     fn trusted(&self, _: &Shown<'_>) -> Option<Result<(), Error>> {
         None
     }
 
-    /// Whether a certificate that one of the CAs has signed, for this server and this time, is the server's.
+    /// Accepts or refuses a certificate that one of the CAs has signed, for this server and this time.
     ///
     /// # Errors
     /// Why it is not.
@@ -29,25 +30,25 @@ pub trait Beside: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Is told of a certificate that was refused, by the CAs, by [`Beside::accept`] or by [`Beside::trusted`].
+    /// Receives a certificate that was refused, by the CAs, by [`Beside::accept`] or by [`Beside::trusted`].
     fn refused(&self, _: &Shown<'_>, _: &Error) {}
 }
 
-/// What a server has shown.
+/// Certificates that a server has presented.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     pub certificate: &'a CertificateDer<'a>,
-    /// What it sent beside that.
+    /// Other certificates that the server sent.
     pub intermediates: &'a [CertificateDer<'a>],
-    /// Who it is to be.
+    /// Expected name of the server.
     pub name: &'a ServerName<'a>,
     ocsp_response: &'a [u8],
-    /// When.
+    /// Time of the handshake.
     pub now: UnixTime,
 }
 
 impl Shown<'_> {
-    /// What these CAs say of it.
+    /// Verifies the certificate by these CAs.
     ///
     /// # Errors
     /// Why they do not vouch for it.
@@ -56,7 +57,7 @@ impl Shown<'_> {
     }
 }
 
-/// Verifies servers by the CAs, and by what is known beside them.
+/// Verifies servers by the CAs, and by the additional rules.
 #[derive(Debug)]
 struct Pinned<B> {
     authorities: Arc<WebPkiServerVerifier>,
@@ -69,10 +70,10 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// Trust in these CAs, and in nobody else's.
+/// Builds the trust in these CAs, and no others.
 ///
 /// # Errors
-/// There is none.
+/// `roots` is empty.
 pub fn authorities(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, VerifierBuilderError> {
     WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()
 }

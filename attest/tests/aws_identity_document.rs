@@ -61,7 +61,7 @@ fn document() -> Value {
     })
 }
 
-/// Signed by Frankfurt.
+/// Signs a document like the region Frankfurt.
 fn signed(document: &Value) -> Vec<u8> {
     in_lines(&Message::aws(document.to_string().as_bytes(), &FRANKFURT).sign(&SIGNER))
 }

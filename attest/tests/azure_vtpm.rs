@@ -53,7 +53,7 @@ struct Case {
     intermediates: Vec<CertificateDer<'static>>,
     roots: AkRoots,
     vm_id: VmId,
-    /// What is quoted.
+    /// Marshalled `TPMS_ATTEST`, as quoted.
     quoted: Vec<u8>,
     asked: Vec<u8>,
     extra_data: [u8; 32],

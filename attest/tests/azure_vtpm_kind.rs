@@ -1,4 +1,4 @@
-//! Azure's vTPM as a kind of evidence: how it is asked for, what stands beside it, and what a pool has to say of it.
+//! Azure's vTPM as a kind of evidence: requests for it, other evidence next to it, and a pool's rules for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -28,7 +28,7 @@ const PCRS: &str = "[pcrs]\n\"0-7\" = \"not checked\"";
 /// A machine of Azure's, and what its metadata service says.
 struct Shown {
     vtpm: Vtpm,
-    /// Of which machine the attested document beside it is, if there is one.
+    /// Machine in the attested document that is shown too, if there is one.
     document: Option<Machine>,
     roots: Option<Arc<AkRoots>>,
     event_log: Option<Vec<u8>>,
@@ -130,7 +130,7 @@ fn of_azure(log: &LogBuilder) -> LogBuilder {
     measured.fold(log, |log, measured| log.event(6, 12, &measured))
 }
 
-/// Two keys of one TPM: each proves what it quotes, and nobody guesses which of them is meant.
+/// Two keys of one TPM: each proves its own quote, and the verifier does not guess which of them is meant.
 #[test]
 fn two_quotes_prove_a_boot_each() {
     let log = grub_machine(true);
@@ -195,7 +195,7 @@ fn a_machine_is_its_vm_id_and_with_the_document_its_subscriptions() {
     assert_eq!(record["azure_vtpm"]["subscription_id"], subscription);
 }
 
-/// What its boot was, the vTPM's quote proves as any TPM's does.
+/// The vTPM's quote proves the boot like any TPM's quote.
 #[test]
 fn a_condition_sees_what_a_vtpm_has_booted() {
     let digest = |content: &[u8]| data_encoding::HEXLOWER.encode(&sha256(content));

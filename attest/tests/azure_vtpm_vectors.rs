@@ -17,12 +17,12 @@ fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// 2026-07-29.
+/// Date of verification: 2026-07-29, UTC.
 const JULY: u64 = 1_785_283_200;
-/// 2027-08-01.
+/// Date of verification: 2027-08-01, UTC.
 const A_YEAR_LATER: u64 = 1_817_078_400;
 
-/// The folder with them; says so where there is none.
+/// Returns the folder of the vectors; prints a note if it does not exist.
 fn folder() -> Option<PathBuf> {
     let folder = vectors()?.join("azure/vtpm");
     if folder.is_dir() {

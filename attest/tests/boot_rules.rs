@@ -53,7 +53,7 @@ fn sets(generations: Vec<Generation>) -> Arc<ReferenceSets> {
     Arc::new(ReferenceSets::parse([text.as_str()]).unwrap())
 }
 
-/// What a machine with this log has: what `reference-values record` writes.
+/// Returns the values of a machine with this log, as `reference-values record` writes them.
 fn values_of(log: &LogBuilder) -> Values {
     let (_, claims) = claims(log);
     let tpm = claims.tpm().unwrap();
@@ -118,7 +118,7 @@ fn a_machine_is_accepted_by_what_it_has_itself() {
     }
 }
 
-/// What is recorded is what was booted, computed here otherwise.
+/// The recorded values are those of the booted images, computed here in another way.
 #[test]
 fn what_is_recorded_is_what_was_booted() {
     let values = values_of(&grub_machine(true));

@@ -1,4 +1,4 @@
-//! Which combination a node is asked for, of those that it offers and that the pool accepts.
+//! Choice of the combination that a node is asked for, among those that it offers and that the pool accepts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,10 +74,10 @@ fn a_claimant_stands_beside_whatever_is_asked_for() {
     }
 }
 
-/// Changes an EK certificate, and what is sent beside it.
+/// Changes an EK certificate, and the certificates sent with it.
 type Alter<'a> = &'a dyn Fn(&mut Vec<u8>, &mut Vec<Vec<u8>>);
 
-/// Whatever is wrong with the certificate of a maker that nobody trusts: its TPM is as good as none.
+/// Regardless of its defects, a certificate of an untrusted maker counts as no TPM.
 #[test]
 fn a_tpm_that_nobody_endorses_leaves_the_next_combination() {
     let (known, unknown) = (Maker::new("A maker of TPMs"), Maker::new("Another"));

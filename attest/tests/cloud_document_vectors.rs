@@ -22,11 +22,11 @@ fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// 2026-02-16T00:38:27Z.
+/// Start of the AWS instance: 2026-02-16T00:38:27Z.
 const STARTED: u64 = 1_771_202_307;
-/// 2026-08-15.
+/// Date of verification: 2026-08-15, UTC.
 const AUGUST: u64 = 1_786_752_000;
-/// 2026-07-28 13:24:00 UTC.
+/// Creation of the Azure document: 2026-07-28 13:24:00 UTC.
 const CREATED: u64 = 1_785_245_040;
 
 fn certificates(file: &Path) -> Vec<CertificateDer<'static>> {

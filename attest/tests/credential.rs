@@ -9,7 +9,7 @@ use attest::tpm::wire::{Curve, SymmetricCipher};
 use aws_lc_rs::agreement::{ECDH_P256, ECDH_P384};
 use aws_lc_rs::rsa::KeySize;
 
-/// One of each kind of EK that the TCG's templates make.
+/// Returns a TPM for each kind of EK that the TCG's templates make.
 fn tpms() -> Vec<SoftTpm> {
     use HashAlg::{Sha256, Sha384, Sha512};
     use SymmetricCipher::{Aes128Cfb, Aes256Cfb};

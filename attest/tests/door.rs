@@ -21,7 +21,7 @@ fn values(bank: HashAlg) -> ReferenceValues {
     ReferenceValues::new(bank, pcrs).unwrap().only_while_booting(true)
 }
 
-/// What a firmware leaves: nothing in the door's PCR, or as systemd-stub does for system extensions.
+/// Returns the log of a firmware: nothing in the boot-complete PCR, or what systemd-stub measures for system extensions.
 fn firmware(extensions: usize) -> LogBuilder {
     let log = LogBuilder::typical(&[SHA256, SHA384]);
     (0..extensions).fold(log, |log, number| log.event(DOOR, EV_IPL, format!("extension {number}").as_bytes()))
@@ -112,7 +112,7 @@ fn attack_47_a_machine_whose_boot_is_over() {
     Machine::is(then(&firmware(0), &[CLOSING_WORD])).is_over(closed);
 }
 
-/// Who has the log may write into it whatever was extended.
+/// An attacker with the log may write into it any event that was extended.
 #[test]
 fn attack_47_a_log_that_has_the_end_of_the_boot_for_a_part_of_it() {
     for extensions in [0, 2] {
@@ -173,7 +173,7 @@ fn a_machine_that_boots() {
     assert_eq!(reject.code(), IS_OVER);
 }
 
-/// What is out of order elsewhere in a log says nothing of the door, where nothing depends on it.
+/// Errors elsewhere in a log do not affect the boot-complete PCR, if no rule depends on them.
 #[test]
 fn a_log_explains_the_doors_pcr_whatever_it_says_of_others() {
     let mut other = firmware(2);
@@ -191,7 +191,7 @@ fn a_log_explains_the_doors_pcr_whatever_it_says_of_others() {
     appraise(case.verify().unwrap(), &AppraisalPolicy::of_tpm(values), at(case.now)).unwrap();
 }
 
-/// Whoever sends another log for what it is: no choice of events leads to where nothing else was extended.
+/// A node may send a forged log, but no choice of events in it undoes an extension of the quoted PCR.
 #[test]
 fn the_pcr_has_to_be_quoted() {
     let case = Case::new(SoftKey::p256());
@@ -242,7 +242,7 @@ fn other_values_are_said_first_and_a_log_that_is_missing_last() {
     assert_eq!(Machine::is(firmware(0)).judged(required).unwrap_err().code(), "event-log-missing");
 }
 
-/// What a record says is what is replayed: one of before there was such a rule asks for nothing.
+/// A record is replayed as it was written: one from a release without this rule does not ask for the PCR.
 #[test]
 fn a_policy_of_before_there_was_a_door_does_not_ask_for_it() {
     let written = |only: bool| serde_json::to_value(AppraisalPolicy::of_tpm(values(HashAlg::Sha256).only_while_booting(only))).unwrap();

@@ -22,7 +22,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// 2027-01-15.
+/// Time of verification: 2027-01-15, 08:00 UTC.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
 
 static CA_KEY: LazyLock<KeyPair> = LazyLock::new(p256);
@@ -80,7 +80,7 @@ fn extended_key_usage(oid: &[u64]) -> Vec<ExtendedKeyUsagePurpose> {
     vec![ExtendedKeyUsagePurpose::Other(oid.to_vec())]
 }
 
-/// As manufacturers make them: empty subject, critical subjectAltName, never expiring.
+/// Returns parameters like those of manufacturers: empty subject, critical subjectAltName, never expiring.
 fn ek_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

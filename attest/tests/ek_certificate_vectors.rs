@@ -9,7 +9,7 @@ use attest::{EkDigest, UnixTime};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-/// 2026-06-01.
+/// Date of verification: 2026-06-01, UTC.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_780_272_000));
 
 /// All certificates of a file, PEM or DER.

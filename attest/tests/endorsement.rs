@@ -1,4 +1,4 @@
-//! Who vouches for an EK: a maker by a certificate for this very key, or the allowlist. And by which Name the AK is asked for.
+//! Endorsements of an EK: by a maker's certificate for this very key, or by the allowlist. Also the Name in the request for the AK.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +119,7 @@ fn attack_32_without_a_makers_root_the_allowlist_is_all() {
     refused(&certified(&maker), &none.allow(digest), "ek-not-endorsed");
 }
 
-/// Where Google has to say which instance it is, a certificate of its CA that says none is not enough.
+/// A pool that requires Google to name the instance does not accept a certificate of its CA that names none.
 #[test]
 fn a_pool_of_instances_takes_certificates_of_instances() {
     let maker = Maker::new("Google");

@@ -1,4 +1,4 @@
-//! What a pool makes of the firmware's event log, after the PCRs themselves.
+//! Pool's rules for the firmware's event log, applied after the PCRs themselves.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn policy(case: &Case, event_log: EventLogRule, but: Option<u8>) -> AppraisalPol
     AppraisalPolicy::of_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().with_event_log(event_log))
 }
 
-/// What each of the three rules makes of it: the record of the log, or the code.
+/// Returns the result of each of the three rules: the record of the log, or the code.
 fn judged(case: &Case) -> [Result<Value, &'static str>; 3] {
     RULES.map(|rule| {
         let result = appraise(case.verify().unwrap(), &policy(case, rule, None), at(case.now));
@@ -78,7 +78,7 @@ fn each_rule_for_each_log() {
     assert_eq!(judged, [Ok(separated.clone()), Ok(separated.clone()), Ok(separated)]);
 }
 
-/// What the events mean is in the claims, and of it only a word in the record.
+/// The meaning of the events is in the claims, and only a word of it in the record.
 #[test]
 fn claims_have_what_the_events_mean() {
     for on in [true, false] {

@@ -31,7 +31,7 @@ fn claimant_sha256(claimant: &[u8]) -> HexDigest {
     HexDigest::new(digest(&SHA256, claimant).as_ref()).unwrap()
 }
 
-/// What a node was asked for, and what it shows. Everything can be changed before [`Shown::verify`].
+/// Challenge of a node, and its evidence. Everything can be changed before [`Shown::verify`].
 struct Shown {
     case: Case,
     challenge: Challenge,

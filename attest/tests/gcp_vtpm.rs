@@ -370,7 +370,7 @@ proptest! {
     }
 }
 
-/// 2026-06-01.
+/// Date of verification: 2026-06-01, UTC.
 const JUNE: u64 = 1_780_272_000;
 
 fn pem(file: &Path) -> CertificateDer<'static> {

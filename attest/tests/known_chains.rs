@@ -1,4 +1,4 @@
-//! Chains of EK certificates that are known to hold: nothing is believed that verifying it once more would not say.
+//! Known chains of EK certificates: a cached result is only used if verifying the chain again would confirm it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -110,7 +110,7 @@ impl Authority {
 
 const LATER: (i32, u8, u8) = (2050, 1, 1);
 
-/// What the machine's evidence comes to at that time, with these certificates sent beside its own.
+/// Verifies the machine's evidence at that time, with these certificates sent in addition to its own.
 fn verify(case: &Case, sent: &[Vec<u8>], roots: &Arc<EkRoots>, known: Option<&Arc<Kept>>, seconds: u64) -> Result<Claims, Reject> {
     let mut challenge = case.challenge();
     challenge.expires = u64::MAX;

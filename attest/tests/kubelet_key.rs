@@ -13,7 +13,7 @@ fn keyed(case: &mut Case) {
     case.purpose = purpose::with_kubelet_key(&KEY);
 }
 
-/// What the TPM signs, if this is what it is told of purpose and nonce.
+/// Changes the TPM's signed data to those for this purpose and nonce.
 fn signs(purpose: &str, nonce: &[u8]) -> impl FnOnce(&mut Case) {
     let extra_data = qualifying_data(nonce, purpose, "worker", &SERVER_KEY);
     move |case: &mut Case| case.quoted.extra_data = extra_data.to_vec()

@@ -1,4 +1,4 @@
-//! What the events of a log mean, on generated logs: everything here runs without the vectors.
+//! Meaning of a log's events, on generated logs: everything here runs without the vectors.
 
 mod difference;
 mod firmware;
@@ -35,7 +35,7 @@ fn retyped(log: &LogBuilder, event_type: u32) -> LogBuilder {
     log
 }
 
-/// Where in the log the n-th event of a PCR is, counted from 1.
+/// Returns the number of a PCR's n-th event in the log. Events are counted from 1, `nth` from 0.
 fn place(log: &LogBuilder, pcr: u32, nth: usize) -> usize {
     let of_pcr = log.events.iter().enumerate().filter(|(_, event)| event.pcr == pcr);
     of_pcr.map(|(at, _)| at + 1).nth(nth).unwrap()
@@ -79,7 +79,7 @@ fn numbers(events: Fact<Vec<&BootEvent>>) -> Result<Vec<usize>, NotProven> {
     events.map(|events| events.iter().map(|event| event.number).collect())
 }
 
-/// What a fact comes to, in a word: `ok`, or why not.
+/// Describes a fact in a word: `ok`, or the reason against it.
 fn verdict<T>(fact: &Fact<T>) -> &'static str {
     match fact {
         Ok(_) => "ok",

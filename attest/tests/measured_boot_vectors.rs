@@ -1,5 +1,5 @@
-//! What real machines' logs mean, from the test vectors (`ATTEST_VECTORS`). What is expected was read from the logs by a short script of its own,
-//! in Python, that shares nothing with the product; a digest is written by what it begins with.
+//! Meaning of real machines' logs, from the test vectors (`ATTEST_VECTORS`). The expected values were read from the logs by a short Python
+//! script that shares nothing with the product. Digests are given by their first digits.
 
 mod expected;
 
@@ -169,7 +169,7 @@ fn a_uki_is_its_sections() {
     assert_eq!(boot.files().unwrap()[1].digest, *boot.uki_sections().unwrap()[3].digest);
 }
 
-/// Events that GRUB and the firmware have measured by other bytes than they log are not taken for content.
+/// Events that GRUB and the firmware have measured by other bytes than they log do not count as content.
 #[test]
 fn content_is_what_the_digests_cover() {
     let Some(vectors) = vectors() else { return };
@@ -238,7 +238,7 @@ fn the_command_line_of_grub_is_read() {
     }
 }
 
-/// What is altered in a real log is never believed: each event's data in turn, under its true digest.
+/// Altered data in a real log are never believed: each event's data in turn, under its true digest.
 #[test]
 fn no_real_event_is_believed_with_other_data() {
     let Some(vectors) = vectors() else { return };

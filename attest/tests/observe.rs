@@ -1,4 +1,4 @@
-//! A pool that observes: what was booted refuses nobody, and is said; whatever else is asked refuses as ever.
+//! Pools that observe: the booted system never leads to a refusal, but is reported; all other rules refuse as usual.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::support::{Case, SoftKey, at};
 
 const BANK: HashAlg = HashAlg::Sha256;
 
-/// What a pool wants of PCRs 0 to 7.
+/// Returns a pool's rules for PCRs 0 to 7.
 fn values(checked: &[u8]) -> ReferenceValues {
     let accepted = |pcr: u8| match checked.contains(&pcr) {
         true => Accepted::AnyOf(vec![[0xab; 32].into()]),
@@ -45,7 +45,7 @@ fn judged(case: &Case, policy: &AppraisalPolicy) -> Result<AttestationResult, Re
     appraise(case.verify().unwrap(), policy, at(case.now))
 }
 
-/// As a strict pool refuses it, one that observes does.
+/// Checks that a pool that observes refuses it like a strict pool.
 #[track_caller]
 fn refused(case: &Case, values: &ReferenceValues, condition: Option<&str>, code: &str) {
     for observe in [false, true] {
@@ -58,7 +58,7 @@ fn refused(case: &Case, values: &ReferenceValues, condition: Option<&str>, code:
     }
 }
 
-/// What a strict pool refuses, with the first of these codes, one that observes accepts, and says all of them.
+/// Checks that a pool that observes accepts a machine that a strict pool refuses with the first of these codes, and reports all of them.
 #[track_caller]
 fn observed(case: &Case, values: &ReferenceValues, condition: Option<&str>, codes: &[&str]) {
     let strict = judged(case, &policy(values.clone(), condition, false));

@@ -22,7 +22,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/boots").join(name)
 }
 
-/// What a machine had in its PCRs, but for those that anybody can reset.
+/// Reads the PCR values of a machine, except PCRs that any software can reset, and IMA's.
 fn pcrs(name: &str) -> Pcrs {
     let text = fs::read_to_string(file(&format!("{name}.json"))).unwrap();
     let mut pcrs: Pcrs = serde_json::from_str(&text).unwrap();

@@ -1,4 +1,4 @@
-//! Who may be told what: whoever is refused learns what it showed, and nothing of what the pool accepts.
+//! Disclosure in refusals: a refused node learns what it showed, and nothing of what the pool accepts.
 use std::collections::BTreeSet;
 
 use attest::aws::identity_document::{IdentityDocumentError, Rule as DocumentRule};
@@ -22,7 +22,7 @@ fn found() -> String {
     "what-the-node-showed".to_owned()
 }
 
-/// Whether a variant keeps something from whoever is refused. There is no `_`: a new variant does not compile until somebody has said.
+/// Lists the variants that withhold something from a refused node. The match has no `_`: a new variant does not compile until it is listed.
 macro_rules! keeps {
     ($error:ident, tells: $($tells:ident)*, keeps: $($keeps:ident)*) => {
         impl Kept for $error {

@@ -15,7 +15,7 @@ use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use proptest::prelude::*;
 
-/// 2027-01-15, 08:00.
+/// Time of verification: 2027-01-15, 08:00 UTC.
 const NOW: u64 = 1_800_000_000;
 
 const DATE: &str = "20270115T080000Z";

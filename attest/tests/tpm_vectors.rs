@@ -52,7 +52,7 @@ fn bytes_of<'a>(message: &[(u64, Field<'a>)], number: u64) -> Vec<&'a [u8]> {
         .collect()
 }
 
-/// What the AK is, by the Qualified Name that it has signed.
+/// Returns the hierarchy of the AK, according to the Qualified Name that it has signed.
 fn hierarchy(ak: &AkPublic, quoted: &Quoted) -> String {
     match ak.check_hierarchy(&quoted.qualified_signer) {
         Ok(()) => "endorsement".to_owned(),

@@ -1,8 +1,8 @@
-//! Who may sign: the metadata service, by a chain to a configured root.
+//! Tests of the signer's certificate: the metadata service's, with a chain to a configured root.
 
 use super::*;
 
-/// Why a signer with this certificate is refused.
+/// Returns the reason for which a signer with this certificate is refused.
 fn certificate_refused(certificate: &CertificateDer<'static>, trust: &AzureTrust) -> ChainError {
     let message = Message::azure(document().to_string().as_bytes(), certificate);
     match verified_by(&message, &SIGNER, trust).unwrap_err() {

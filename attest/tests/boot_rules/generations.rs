@@ -1,4 +1,4 @@
-//! Which generations are looked in, and when they have lapsed.
+//! Choice of the generations that count, and their expiry.
 
 use super::*;
 use attest::tpm::TpmEvidenceError;
@@ -205,7 +205,7 @@ fn a_section_that_is_refused_is_beside_those_that_are_accepted_as_it() {
     assert!(now.ends_with("(.splash); the pool accepts no .splash now"), "{now}");
 }
 
-/// A long text is shown by its beginning and its end, where what somebody has typed stands.
+/// A long text is shown by its beginning and its end, which has any text that was typed in.
 #[test]
 fn a_long_text_is_shown_by_its_beginning_and_its_end() {
     let check = |log: &LogBuilder, checked: Check, shown: &str| {

@@ -1,4 +1,4 @@
-//! Whether a machine is refused for nothing but values that no set has.
+//! Detection of machines that are refused only because of values that no set has.
 
 use attest::new_values::{NEW_VALUES_LIMIT, new_values};
 

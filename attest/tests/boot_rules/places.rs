@@ -1,4 +1,4 @@
-//! What of a boot a refusal is about, and what another boot had there.
+//! Part of a boot that a refusal is about, and the values of another boot in that part.
 
 use attest::TpmEvidenceError;
 use attest::tpm::rules::{Place, values as values_at};

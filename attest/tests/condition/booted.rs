@@ -1,4 +1,4 @@
-//! What a condition sees of a boot: what digests cover, all of it, and nothing else; each accepted boot with ones that are altered.
+//! Conditions on a boot: they see all content that digests cover, and nothing else. Each accepted boot is tested with altered ones.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ fn of_grub() -> String {
     )
 }
 
-/// Likewise of the one that boots a unified kernel image.
+/// Returns a condition with all that can be said of the machine that boots a unified kernel image.
 fn of_uki() -> String {
     let sections = [
         ("linux", hex(b"kernel")),
@@ -373,7 +373,7 @@ fn a_boot_of_more_than_a_condition_is_given_is_refused_by_what_names_it() {
     check(&texts(LIST_LIMIT, 2048), "BOOT.secure_boot", Ok(()));
 }
 
-/// What an expression does not name is as it was before there was a boot to see.
+/// Parts of the claims that an expression does not name are unchanged by the boot's presence.
 #[test]
 fn a_condition_sees_what_it_names() {
     let log = grub_machine(true);

@@ -1,4 +1,4 @@
-//! What a condition can say, and how much it can cost.
+//! Limits on the language of conditions, and on their cost.
 
 use attest::condition::{
     Condition, DEPTH_LIMIT, LIST_LIMIT, NODES_LIMIT, OPENINGS_LIMIT, SOURCE_LIMIT_BYTES, STEPS_LIMIT, TEXT_LIMIT_BYTES,
@@ -133,7 +133,7 @@ fn only_what_is_bounded_is_a_condition() {
     check("claims.a.all(x, claims.b.all(y, claims.c.all(z, x == 'a')))", "TooManySteps");
 }
 
-/// What may be written is worth more than what is counted: the counted limit, and the largest claims that there may be.
+/// An expression may cost more than its counted steps: this tests the step limit on the largest claims that are allowed.
 #[test]
 fn an_expression_at_its_limits_ends() {
     let long: Vec<String> = (0..LIST_LIMIT).map(|number| format!("{number:064}")).collect();

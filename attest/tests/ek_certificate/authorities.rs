@@ -44,7 +44,7 @@ fn dates_of_intermediates_count() {
     }
 }
 
-/// A CA renewed with the same name and key: the expired certificate does not stand in the way of the valid one.
+/// A CA renewed with the same name and key: the expired certificate does not block the valid one.
 #[test]
 fn a_renewed_root_is_taken_beside_the_expired_one() {
     let mut expired = ca_params("Test TPM Root");

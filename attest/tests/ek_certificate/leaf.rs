@@ -1,4 +1,4 @@
-//! What the certificate itself has to be: by whom, for what, until when.
+//! Rules for the certificate itself: issuer, purpose, validity.
 
 use super::*;
 

@@ -247,7 +247,7 @@ fn ecdsa_with_null_parameters_is_taken_and_with_two_kinds_of_parameters_refused(
     assert_eq!(refused(&forged), EkCertificateError::Signature);
 }
 
-/// A CA that its administrator names as a root is one, whoever has issued it; what is below it chains to it.
+/// A CA that the administrator configures as a root is accepted as one, regardless of its issuer; certificates below it chain to it.
 #[test]
 fn a_root_that_is_not_self_issued_is_taken_when_it_is_given_as_a_root() {
     let (certificates, leaf) = chain(1, |_, _| {});

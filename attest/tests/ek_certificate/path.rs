@@ -77,7 +77,7 @@ fn attack_36_a_maze_beside_the_roots() {
     assert!(error.is_unknown_issuer());
 }
 
-/// A certificate that is no CA's has issued another, and is sent in a CA's place.
+/// A certificate that does not belong to a CA has issued another, and is sent in a CA's place.
 #[test]
 fn attack_36_an_intermediate_that_is_no_ca() {
     let lacking = |alter: fn(&mut CertificateParams)| {
@@ -229,7 +229,7 @@ fn a_root_that_was_rolled_over_under_its_name() {
     check_sent(&further, &[], &below_both, true);
 }
 
-/// What else is wrong with it makes nobody a maker's.
+/// Further defects of a certificate do not make its TPM a trusted maker's.
 #[test]
 fn what_an_unknown_maker_sends_is_not_endorsed() {
     let theirs = p256();

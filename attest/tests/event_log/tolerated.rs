@@ -1,8 +1,9 @@
-//! What firmware and systems do beside the specification.
+//! Deviations of firmware and systems from the specification.
 
 use super::*;
 
-/// One that extends nothing may be about no PCR: an NV index for what an SPDM device has said, or what Windows adds. The others lead where they led.
+/// An event that extends nothing may have an index that is not a PCR's: an NV index for an SPDM device's message, or one that Windows adds.
+/// The other events still lead to the same values.
 #[test]
 fn informative_events_about_no_pcr_are_passed_over() {
     let plain = typical();

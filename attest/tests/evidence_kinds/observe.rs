@@ -1,4 +1,4 @@
-//! What a pool that observes asks of clouds: which machine it is, and whose, refuses as ever.
+//! Cloud evidence in a pool that observes: the rules for the machine and its owner refuse as usual.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What the token says: one refusal for each claim.
+//! Claims of the token: one refusal for each claim.
 
 use super::*;
 
@@ -175,8 +175,8 @@ fn attack_10_a_token_made_for_another_server_is_refused() {
     refused_as(verify(&[]), "gcp-identity-audience");
 }
 
-/// `signJwt` of IAM signs any claims whatever, with the service account's own key; `generateIdToken` gives a token of Google's for any
-/// audience, to whoever may act as the service account, from anywhere.
+/// `signJwt` of IAM signs any claims, with the service account's own key. `generateIdToken` gives a token of Google's for any audience, to
+/// any client that may act as the service account, from anywhere.
 #[test]
 fn attack_16_a_service_account_cannot_say_that_it_is_an_instance() {
     let own_key = json!({"alg": "RS256", "kid": "account-key-1", "typ": "JWT"});

@@ -1,4 +1,4 @@
-//! Who has signed: by which algorithm, with which key, and that nothing is read before.
+//! Signature of the token: its algorithm and key, and that nothing is read before it is verified.
 
 use super::*;
 

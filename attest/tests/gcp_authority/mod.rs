@@ -19,7 +19,7 @@ pub use cloud_fixtures::google::vtpm::{Ca, ca_params, extension, instance_extens
 use rcgen::CertificateParams;
 use serde_json::{Value, json};
 
-/// 2027-01-15.
+/// Time of verification: 2027-01-15, 08:00 UTC.
 pub const NOW: u64 = 1_800_000_000;
 pub const SERVER_KEY: SpkiSha256 = SpkiSha256([0x5a; 32]);
 pub const NONCE: [u8; 32] = [0x11; 32];
@@ -50,7 +50,7 @@ fn instance() -> Instance {
     Instance::example(NOW - 600)
 }
 
-/// What the metadata server gives for `format=full&licenses=TRUE`.
+/// Returns the metadata server's answer for `format=full&licenses=TRUE`.
 pub fn claims() -> Value {
     instance().claims(audience().as_str(), NOW - 5)
 }

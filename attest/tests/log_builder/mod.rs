@@ -18,7 +18,7 @@ pub const EV_NO_ACTION: u32 = 3;
 pub const EV_SEPARATOR: u32 = 4;
 pub const EV_IPL: u32 = 13;
 
-/// One event; its digests are those of its data unless said otherwise.
+/// Event of a log; its digests are those of its data unless set otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuiltEvent {
     pub pcr: u32,
@@ -84,7 +84,7 @@ impl LogBuilder {
         self.event(0, EV_NO_ACTION, &[b"StartupLocality\0".as_slice(), &[locality]].concat())
     }
 
-    /// What firmware of the usual kind writes: something in each of PCRs 0 to 7, and a boot loader's PCRs 8, 9 and 14.
+    /// Builds the log of typical firmware: something in each of PCRs 0 to 7, and a boot loader's PCRs 8, 9 and 14.
     pub fn typical(algorithms: &[u16]) -> Self {
         let mut log = Self::new(algorithms);
         for pcr in 0..8 {

@@ -13,7 +13,7 @@ fn pcr_4() -> LogBuilder {
         .image("grub", "\\EFI\\debian\\grubx64.efi")
 }
 
-/// Which events of PCR 4 are images.
+/// Checks which events of PCR 4 are images.
 fn check(log: &LogBuilder, expect: Result<&[usize], &str>) {
     let read = boot(log);
     match (numbers(read.images(4)), expect) {

@@ -1,4 +1,4 @@
-//! What is over a limit is counted, and proves nothing.
+//! Content over a limit is counted, and proves nothing.
 
 use super::machine::*;
 use super::{boot, verdict};
@@ -114,7 +114,7 @@ fn one_text_of_every_kind_is_bounded() {
     );
 }
 
-/// What the benchmark reads is what it says it is.
+/// The benchmark's log has the content that the benchmark claims.
 #[test]
 fn the_log_of_the_benchmark_is_read_whole() {
     let log = server(certificate);

@@ -35,7 +35,7 @@ pub fn utf16(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }
 
-/// UEFI_VARIABLE_DATA.
+/// Encodes a variable as `UEFI_VARIABLE_DATA`.
 pub fn variable(vendor: &str, name: &str, value: &[u8]) -> Vec<u8> {
     let name_units = u64::try_from(name.encode_utf16().count()).unwrap();
     let mut data = guid(vendor);
@@ -46,7 +46,7 @@ pub fn variable(vendor: &str, name: &str, value: &[u8]) -> Vec<u8> {
     data
 }
 
-/// EFI_SIGNATURE_LIST.
+/// Encodes signatures as `EFI_SIGNATURE_LIST`.
 pub fn signature_list(kind: &str, entries: &[&[u8]]) -> Vec<u8> {
     let entry_bytes = 16 + entries.first().map_or(0, |entry| entry.len());
     let length = |bytes: usize| u32::try_from(bytes).unwrap().to_le_bytes();
@@ -61,12 +61,12 @@ pub fn signature_list(kind: &str, entries: &[&[u8]]) -> Vec<u8> {
     list
 }
 
-/// EFI_SIGNATURE_DATA.
+/// Encodes a signature as `EFI_SIGNATURE_DATA`.
 pub fn signature(data: &[u8]) -> Vec<u8> {
     [guid(OWNER), data.to_vec()].concat()
 }
 
-/// Something with a certificate's outer form; nobody reads further.
+/// Returns data with a certificate's outer form; no parser reads further.
 pub fn certificate(name: &str) -> Vec<u8> {
     let content = name.repeat(40).into_bytes();
     let length = u16::try_from(content.len()).unwrap().to_be_bytes();
@@ -129,7 +129,7 @@ pub fn image_event(path: &str) -> Vec<u8> {
     event
 }
 
-/// UEFI_GPT_DATA.
+/// Encodes a partition table as `UEFI_GPT_DATA`.
 pub fn gpt(partitions: &[&str]) -> Vec<u8> {
     let mut data = b"EFI PART".to_vec();
     data.resize(56, 0);
@@ -274,7 +274,7 @@ pub fn uki_machine() -> LogBuilder {
         .measured(9, EV_EVENT_TAG, b"initrd", &tag(b"Linux initrd"))
         .exit_boot_services()
 }
-/// How many hashes the dbx of [`server`] has.
+/// Number of hashes in the dbx of [`server`].
 pub const SERVER_HASHES: u32 = 250;
 
 /// A server's log of 34 kB, in three banks: a dbx of 250 hashes, six keys of a length that RSA keys have, 40 texts of GRUB's.

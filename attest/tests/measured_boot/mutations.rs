@@ -50,7 +50,8 @@ fn read(bytes: &[u8]) -> Option<MeasuredBoot> {
 
 const PART_LIMIT: usize = 2;
 
-/// What a digest may be the hash of, written down apart from the product: the data without a short end, behind a label, or a variable's value.
+/// Returns the parts of an event's data that its digest may cover, implemented independently of the product: the data without a short end,
+/// behind a label, or a variable's value.
 fn candidates(data: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     for end in [0, 1, 2] {

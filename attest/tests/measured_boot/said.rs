@@ -1,4 +1,4 @@
-//! What a log says beside the digests: another story is another one, and honest firmware says the same at each boot.
+//! Log content that the digests do not cover: another content has another fingerprint, and honest firmware has the same at each boot.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ fn of_what_is_not_proven_nothing_is_said() {
     }
 }
 
-/// Stores keep these: whoever changes what they are made of raises the form, so that nobody is told of another log who has updated the gateway.
+/// Stores keep these values. A change to their input has to raise the form, so that an updated gateway does not report another log.
 #[test]
 fn the_form_is_the_one_that_is_kept() {
     assert_eq!(SAID_FORM, 2);

@@ -1,8 +1,8 @@
-//! What is expected of each log.
+//! Expected content of each log.
 
 use attest::tpm::measured_boot::ExitBootServices;
 
-/// What a log says in short. Fingerprints and digests are 16 hexadecimal digits long.
+/// Summary of a log. Fingerprints and digests are 16 hexadecimal digits long.
 pub struct Expected {
     pub secure_boot: Option<bool>,
     pub pk: &'static [&'static str],

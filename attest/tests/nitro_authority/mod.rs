@@ -16,7 +16,7 @@ use cloud_fixtures::aws::nitro_tpm::{Level, NitroAuthority, NitroDocument};
 pub use cloud_fixtures::named;
 use rustls_pki_types::CertificateDer;
 
-/// 2027-01-15, 08:00.
+/// Time of verification: 2027-01-15, 08:00 UTC.
 pub const NOW: u64 = 1_800_000_000;
 pub const NONCE: [u8; 32] = [0x11; 32];
 pub const SERVER_KEY: SpkiSha256 = SpkiSha256([0x5a; 32]);

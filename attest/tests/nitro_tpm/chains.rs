@@ -1,4 +1,4 @@
-//! Who may sign: a chain to a configured root.
+//! Rules for the signer: a chain to a configured root.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! GRUB.
+//! Predictions for boots by GRUB.
 
 use attest::HashAlg;
 use attest::tpm::prediction::Prediction;
@@ -22,7 +22,7 @@ fn known(sbat: &str) -> Image {
     grub(sbat, &format!("{GRUB_MODULES}{more}"), &[(GRUB_PREFIX, b"/grub")])
 }
 
-/// What is extended, as `PCR what`.
+/// Predicts the PCRs of a boot by GRUB with this SBAT.
 fn predict(sbat: &str, shim: bool, secure_boot: SecureBoot, config: &str, initrds: &[&[u8]]) -> Prediction {
     predict_by(&known(sbat), shim, secure_boot, config, initrds)
 }
@@ -187,7 +187,7 @@ fn a_config_whose_commands_do_not_follow_from_it_is_refused() {
     refused(&" ".repeat(CONFIG_LIMIT_BYTES + 1), "more than 262144");
 }
 
-/// Asserts that there is no value, for the expected reason, and that each digest that may be measured is listed.
+/// Asserts that no value is predicted, for the expected reason, and that each digest that may be measured is listed.
 #[track_caller]
 fn digests_only(prediction: &Prediction, expected: &str) {
     assert!(prediction.pcrs().is_empty(), "{:?}", prediction.pcrs());

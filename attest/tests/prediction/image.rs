@@ -8,14 +8,14 @@ pub struct Section {
     pub memory_bytes: u32,
 }
 
-/// What an image is made of.
+/// Parts of a PE image.
 #[derive(Clone)]
 pub struct Image {
     pub sections: Vec<Section>,
     pub trailing: Vec<u8>,
     pub certificates: Vec<u8>,
     pub checksum: u32,
-    /// How many data directories there are.
+    /// Number of data directories.
     pub directories: u32,
     pub image_version: u16,
 }
@@ -48,12 +48,12 @@ impl Image {
         self
     }
 
-    /// Where the table of sections begins.
+    /// Returns the offset of the table of sections.
     pub fn table(&self) -> usize {
         OPTIONAL_HEADER + 112 + usize::try_from(self.directories).unwrap() * 8
     }
 
-    /// Where the first section's content begins.
+    /// Returns the offset of the first section's content.
     pub fn first(&self) -> usize {
         (self.table() + self.sections.len() * 40).next_multiple_of(FILE_ALIGNMENT)
     }

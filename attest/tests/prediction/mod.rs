@@ -1,4 +1,4 @@
-//! What is predicted from files that are made here. That machines measure just this is shown by VMs (`swtpm-tests/tests/measured_boot.rs`).
+//! Predictions from files that are made here. VMs show that machines measure the same (`swtpm-tests/tests/measured_boot.rs`).
 
 mod altered;
 mod bytes;

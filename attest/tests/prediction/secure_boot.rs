@@ -1,4 +1,4 @@
-//! PCR 7.
+//! Predictions of PCR 7, from Secure Boot's variables.
 
 use attest::HashAlg;
 use attest::tpm::prediction::Prediction;

@@ -1,4 +1,4 @@
-//! Unified kernel images.
+//! Predictions for unified kernel images.
 
 use attest::HashAlg;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
@@ -44,7 +44,7 @@ fn predict(image: &Image, secure_boot: SecureBoot) -> Prediction {
     prediction
 }
 
-/// What is extended into a PCR, in words.
+/// Returns the events of a PCR, in words.
 fn words(prediction: &Prediction, pcr: u8) -> Vec<String> {
     let of_pcr = prediction.events().iter().filter(|event| event.pcr == pcr);
     of_pcr.map(|event| event.what.to_string()).collect()
@@ -299,7 +299,7 @@ fn an_image_of_which_it_is_not_known_is_refused() {
     );
 }
 
-/// What is not predicted, and why.
+/// Checks that these PCRs are not predicted, for this reason.
 #[track_caller]
 fn left_out(sections: &[(&str, &[u8])], version: &str, pcrs: &[u8], expected: &str) {
     let prediction = predict(&uki(version, sections), SecureBoot::Off);

@@ -1,4 +1,4 @@
-//! CoRIM: written and read again, and one by the draft's CDDL that somebody else could have written.
+//! CoRIM: written and read again, and a file by the draft's CDDL, as another program could write it.
 
 use attest::HashAlg;
 use attest::protocol::HexDigest;
@@ -31,7 +31,7 @@ fn digest(algorithm: Value, length: usize) -> Value {
     Value::Array(vec![algorithm, Value::Bytes(vec![7; length])])
 }
 
-/// One measurement of a firmware's vendor, of an environment that says which product it is.
+/// Wraps a measurement of a firmware's vendor, of an environment that names the product.
 fn of_measurement(measurement: Value) -> Value {
     let environment = cbor!({0 => {1 => "ACME Ltd.", 2 => "RoadRunner"}}).unwrap();
     let triple = Value::Array(vec![environment, Value::Array(vec![measurement])]);

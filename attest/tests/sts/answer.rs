@@ -1,4 +1,4 @@
-//! What AWS answers.
+//! Checks of AWS's answer to the request.
 
 use super::*;
 

@@ -8,7 +8,7 @@ use rcgen::{
 
 use super::{SoftKey, ek_area};
 
-/// tcg-kp-EKCertificate.
+/// Key usage of an EK certificate: tcg-kp-EKCertificate.
 const EK_USAGE: [u64; 5] = [2, 23, 133, 8, 1];
 
 pub struct Maker {
@@ -40,7 +40,7 @@ impl Maker {
         certificate.unwrap().der().to_vec()
     }
 
-    /// A certificate of the same name and key that is no CA's, DER.
+    /// Returns a certificate of the same name and key that does not belong to a CA, DER.
     pub fn no_ca(&self) -> Vec<u8> {
         let mut params = self.params.clone();
         params.is_ca = IsCa::ExplicitNoCa;

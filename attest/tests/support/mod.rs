@@ -94,7 +94,7 @@ impl SoftKey {
         }
     }
 
-    /// TPMT_SIGNATURE over `message`.
+    /// Signs `message`; returns a `TPMT_SIGNATURE`.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         let rng = SystemRandom::new();
         match self {
@@ -172,7 +172,7 @@ pub struct Case {
     pub purpose: String,
     pub nonce: Vec<u8>,
     pub server_keys: Vec<SpkiSha256>,
-    /// What is said in the request for a challenge.
+    /// Kubelet's key in the request for a challenge.
     pub kubelet_key: Option<HexDigest>,
     pub endorse: bool,
     pub now: u64,

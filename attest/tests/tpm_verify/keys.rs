@@ -1,4 +1,4 @@
-//! Which keys, and their signatures.
+//! Rules for keys, and their signatures.
 
 use super::*;
 

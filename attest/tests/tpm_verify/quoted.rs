@@ -1,4 +1,4 @@
-//! What was signed.
+//! Checks of the signed quote.
 
 use super::*;
 
@@ -161,7 +161,7 @@ fn attack_10_evidence_relayed_through_another_server() {
     good().but(|case| case.server_keys = vec![]).refused("quote-extra-data");
 }
 
-/// What a challenge asked for is not what the pool speaks of any more: the administrator has changed it meanwhile.
+/// The administrator has changed the pool since the challenge: the quote does not have the PCRs that the pool requires.
 #[test]
 fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
     let policy = |bank: HashAlg, pcrs: &[u8], checked: Option<u8>| {

@@ -1,4 +1,4 @@
-//! Where the test vectors are. They are not part of the repository.
+//! Location of the test vectors. They are not part of the repository.
 
 #![allow(
     dead_code,
@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder `ATTEST_VECTORS`, by default `../shared/vectors` beside the repository. Says so where there is none.
+/// Returns the folder `ATTEST_VECTORS`, by default `../shared/vectors` next to the repository. Prints a note if it does not exist.
 pub fn vectors() -> Option<PathBuf> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors");
     let folder = std::env::var_os("ATTEST_VECTORS").map_or_else(beside, PathBuf::from);

@@ -34,7 +34,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Whole verification, in the raw signature verifications that it consists of.
 const WHOLE_LIMIT_RATIO: f64 = 1.5;
 
-/// 2026-07-28 13:25:00 UTC.
+/// Time of verification: 2026-07-28 13:25:00 UTC.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_785_245_100));
 
 const AWS_FLOOR: &str = "AWS: its hashes and its RSA-2048 signature";

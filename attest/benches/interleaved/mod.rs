@@ -15,10 +15,10 @@ use results::{Bound, Figure};
 /// Batches of each piece of work: enough that some are hit by nothing even on a busy machine.
 const BATCHES: u32 = 4000;
 
-/// How long a batch takes about: far longer than reading the clock, far shorter than a time slice of the scheduler.
+/// Approximate duration of a batch: far longer than reading the clock, far shorter than a time slice of the scheduler.
 const BATCH: Duration = Duration::from_micros(100);
 
-/// How often the measurement is repeated while a ratio is above its limit. What is too slow is so every time.
+/// Maximum number of measurements while a ratio is above its limit. Code that is too slow is so every time.
 const ATTEMPTS: u32 = 3;
 
 /// Pieces of work that take turns.
@@ -34,7 +34,7 @@ struct Step<'a> {
     fastest: Duration,
 }
 
-/// What must not cost more than another thing.
+/// Limit on the cost of one step, relative to another.
 pub struct Limit {
     /// The step that is limited.
     pub whole: &'static str,
@@ -45,7 +45,6 @@ pub struct Limit {
 }
 
 impl<'a> Interleaved<'a> {
-    /// Adds a step.
     pub fn step(&mut self, name: &'static str, work: impl FnMut() + 'a) {
         self.steps.push(Step {
             name,
@@ -109,7 +108,7 @@ impl<'a> Interleaved<'a> {
 }
 
 impl Step<'_> {
-    /// As many iterations as take about [`BATCH`].
+    /// Sets the number of iterations that take about [`BATCH`].
     fn size_batch(&mut self) {
         let started = Instant::now();
         let mut iterations = 0;

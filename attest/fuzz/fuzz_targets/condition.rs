@@ -16,7 +16,7 @@ const STACK_BYTES: usize = 1024 * 1024;
 
 const LOG: &[u8] = include_bytes!("../../tests/fixtures/boots/grub-2.06-shim.log");
 
-/// Of a machine that has booted GRUB behind shim.
+/// Returns the claims of a machine that has booted GRUB behind shim.
 fn claims() -> &'static Value {
     static CLAIMS: OnceLock<Value> = OnceLock::new();
     CLAIMS.get_or_init(|| {

@@ -83,11 +83,11 @@ pub struct Settings {
     pub storage: Storage,
 }
 
-/// How the work ended.
+/// Result of the work.
 enum Work {
     /// No gateway to attest to, or no use in it.
     Nothing(String),
-    /// Each source that is a gateway was attested to, or not.
+    /// All sources that are gateways were processed, with or without success.
     Done(Box<Done>),
 }
 

@@ -41,7 +41,7 @@ pub struct Delivery {
 /// Reason why a location cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Obstacle {
-    /// It is on a read-only mount, and this program would change that for everybody.
+    /// It is on a read-only mount, which this program shares with other processes.
     Shared,
     /// The filesystem itself is read-only.
     Filesystem,
@@ -123,7 +123,7 @@ impl Delivery {
     /// Checks that a ticket can be put there, as far as this can be known beforehand.
     ///
     /// # Errors
-    /// With [`TICKET_UNDELIVERABLE`].
+    /// A failure with the code [`TICKET_UNDELIVERABLE`].
     pub fn possible(&self) -> Result<(), Failure> {
         match &self.obstacle {
             None => Ok(()),
@@ -134,7 +134,7 @@ impl Delivery {
     /// Puts the pointer there, whole or not at all.
     ///
     /// # Errors
-    /// With [`TICKET_UNDELIVERABLE`].
+    /// A failure with the code [`TICKET_UNDELIVERABLE`].
     pub fn deliver(&self, pointer: &[u8]) -> Result<(), Failure> {
         write::replace(&self.path, pointer).map_err(|error| self.undeliverable(&Obstacle::Error(error.to_string())))
     }
@@ -174,7 +174,7 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    /// By base and pool.
+    /// Creates the list from pairs of base URL and pool.
     #[must_use]
     pub fn new(http: Http, sources: Vec<(String, String)>) -> Self {
         Self { http, sources }
@@ -285,7 +285,7 @@ mod tests {
     const OLD: fn() -> String = || "Ignition Debian 2.14.0".to_owned();
     const NEW: fn() -> String = || "Ignition 2.27.0".to_owned();
 
-    /// With a `user.ign` in these folders, and others that cannot be written: which one is read, and where the ticket goes.
+    /// Checks which `user.ign` is read, and where the ticket goes, with a `user.ign` in these folders and others that cannot be written.
     fn check_place(version: fn() -> String, there: &[&str], not_writable: &[&str], read: &str, written: Option<&str>) {
         let root = tempfile::tempdir().unwrap();
         // Nothing can be made below /proc; not even by root, who runs the tests in some places.

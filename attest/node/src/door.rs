@@ -1,8 +1,8 @@
 //! `attest-node close`: ends this boot for gateways. A PCR is extended, and what runs from then on cannot quote what this boot could: a pool that takes machines
 //! only while they boot refuses it, until the machine is reset.
 //!
-//! By a unit of the initramfs, on each boot: on a first boot when Ignition has its config, on others first thing. Whatever becomes of it, the boot goes on,
-//! and the console says what it was.
+//! A unit of the initramfs runs it on each boot: on a first boot when Ignition has its config, on others at the start. If it fails, the
+//! boot goes on, and the console shows the error.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

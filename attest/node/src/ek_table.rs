@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A table of the TPM's endorsement keys. The digests are what `attest-gateway ek add` takes.
 ///
 /// # Errors
-/// What kept the TPM from answering.
+/// The TPM's failure to answer.
 pub fn ek_table(tcti: &str, choice: EkChoice) -> Result<String, Failure> {
     let deadline = Deadline::after(PATIENCE);
     device::ready(tcti, deadline)?;

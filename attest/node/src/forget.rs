@@ -1,7 +1,7 @@
 //! `attest-node forget`: removes what gateways know this node by, from the disk and from memory, before a workload can look for it.
 //!
-//! It runs when Ignition has written everything, and so cannot begin again, and before the real root takes over. It looks wherever the
-//! secret may lie, whatever this boot knows of it: an earlier part of this first boot may have put it there.
+//! It runs when Ignition has written everything, and so cannot start over, and before the real root takes over. It searches every possible
+//! location of the secret, regardless of this boot's state: an earlier part of this first boot may have put it there.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Dis
 enum Trouble {
     /// The filesystem cannot be mounted.
     Unseen(String),
-    /// It was seen, and could not be removed.
+    /// The secret was found, and could not be removed.
     Left(String),
 }
 

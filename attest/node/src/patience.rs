@@ -58,7 +58,7 @@ impl State {
 /// A gateway's wish that this node come again.
 #[derive(Debug, Clone, Copy)]
 pub struct ComeAgain<'a> {
-    /// Where it said so.
+    /// URL of the request.
     pub url: &'a str,
     /// Gateway's reason for it; empty if it gave none.
     pub why: &'a str,
@@ -80,9 +80,9 @@ pub enum Next {
         /// Message for the console, if one is due.
         line: Option<String>,
     },
-    /// It has waited for as long as the pool has it wait.
+    /// The node has waited for the pool's maximum.
     Over {
-        /// How long that was.
+        /// Total time that it waited.
         held: Duration,
     },
     /// No waiting time is set: a gateway that is not ready is treated like one that does not answer.

@@ -39,10 +39,10 @@ const SMALL_FILE_LIMIT_BYTES: u64 = 64 * 1024;
 /// The rule by which a node attests the key that its kubelet will have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KubeletKey {
-    /// To a gateway that approves only CSRs for attested keys.
+    /// Offer the key only to a gateway that approves only CSRs for attested keys.
     #[default]
     WhereApproved,
-    /// To each gateway that takes one.
+    /// Offer the key to each gateway that accepts one.
     Always,
     Never,
 }
@@ -78,14 +78,14 @@ pub struct Platform {
     pub storage_not_understood: Option<String>,
     /// `qemu`, `metal`, …, if known.
     id: Option<String>,
-    /// What the firmware says.
+    /// Cloud according to the firmware.
     dmi: Dmi,
 }
 
 /// Reason why the platform has no pointer config for this node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlatformError {
-    /// It is not there, or not to be had.
+    /// The pointer config is missing or unusable.
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// The cloud does not give it.

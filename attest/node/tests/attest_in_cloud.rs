@@ -23,7 +23,7 @@ struct Run {
     written: Option<String>,
 }
 
-/// On a machine without a TPM, of the platform with this id; `dmi` are the firmware's files.
+/// Runs the program on a machine without a TPM, of the platform with this id; `dmi` are the firmware's files.
 fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, arguments: &[&str]) -> Run {
     let cmdline = id.map(|id| format!("console=ttyS0 ignition.platform.id={id}\n"));
     fs::write(folder.join("cmdline"), cmdline.unwrap_or_default()).unwrap();
@@ -355,7 +355,7 @@ fn an_instance_of_amazon_attests_by_all_that_it_is_asked_for() {
     assert_eq!(*server_id.value, expected);
 }
 
-/// In the place of AWS's program: it repeats what it is asked to put into a document.
+/// Replacement of AWS's program: it prints the values that it is asked to put into a document.
 const NITRO_TPM_ATTEST: &str = "#!/bin/sh\ntest \"$1 $3\" = \"--nonce --user-data\" && cat \"$2\" \"$4\"\n";
 
 #[test]

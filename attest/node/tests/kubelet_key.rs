@@ -78,7 +78,7 @@ fn key(folder: &Path) -> Option<SpkiSha256> {
     places.settle().unwrap().and_then(|key| key.digest())
 }
 
-/// For which purpose the identity token is.
+/// Checks the purpose in the identity token that was shown.
 fn shown(gateway: &Gateway, purpose: &str) {
     let audience = Audience::new("api-int.example", purpose, "worker", &NONCE, &gateway.server_key);
     assert_eq!(

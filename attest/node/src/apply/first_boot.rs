@@ -4,8 +4,8 @@
 //! 2. `ignition/config.ign` there, which `coreos-ignition-setup-user` of the initramfs copies to where Ignition reads it.
 //! 3. `coreos-ignition-firstboot-complete` in the booted system, which removes both.
 //!
-//! All of coreos/fedora-coreos-config, and Red Hat's CoreOS has them from there. Where one is missing nothing is arranged: a config that is not
-//! applied would lie there, or one that is not removed would be applied at each boot.
+//! All three are in coreos/fedora-coreos-config, and Red Hat's CoreOS has them from there. If one is missing, nothing is arranged: the
+//! config would stay there without being applied, or be applied at each boot.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -33,7 +33,7 @@ const COMPLETE: &str = "coreos-ignition-firstboot-complete";
 const UNITS: [&str; 2] = ["/etc/systemd/system", "/usr/lib/systemd/system"];
 /// The dracut modules that an image has: its initramfs is made of them.
 const DRACUT_MODULES: &str = "/usr/lib/dracut/modules.d";
-/// There on a system that runs from its medium.
+/// Folder that exists on a system that runs from its medium.
 const LIVE: &str = "/run/ostree-live";
 
 /// First-boot mechanism of this system.
@@ -161,7 +161,7 @@ impl FirstBoot {
     /// Takes it back, the stamp first; says whether there was anything.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn undo(&self) -> io::Result<bool> {
         let stamp = self.remove_stamp()?;
         Ok(self.remove_config()? || stamp)

@@ -24,7 +24,7 @@ impl Grub {
     /// Parses `grub.cfg` and the boot menu entries of the same filesystem.
     ///
     /// # Errors
-    /// What is missing, in words that follow on "GRUB".
+    /// Description of the missing part, to follow on "GRUB".
     pub fn of(config: &str, entries: &[String]) -> Result<Self, &'static str> {
         let lines = || config.lines().map(str::trim).filter(|line| !line.starts_with('#'));
         let stamp = lines().find_map(tested).ok_or("does not look for ignition.firstboot")?.to_owned();

@@ -65,7 +65,7 @@ enum CloudProvider<'a> {
 /// Sources of evidence on an EC2 instance.
 pub struct AwsMeans<'a> {
     session: aws::Session<'a>,
-    /// Without a role there are no credentials for STS.
+    /// Name of the role. Without it there are no credentials for STS.
     role: Option<String>,
     /// AWS's program that asks the NitroTPM, if there are both.
     nitro_tpm: Option<NitroTpm>,
@@ -112,7 +112,7 @@ impl<'a> CloudMeans<'a> {
     /// Finds the cloud's evidence for this instance, of the kinds in `takes`.
     ///
     /// # Errors
-    /// What keeps the instance from showing anything of its cloud's.
+    /// The reason why the instance cannot show its cloud's evidence.
     pub fn find(
         instance: &'a Instance,
         takes: &BTreeSet<Kind>,

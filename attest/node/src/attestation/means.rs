@@ -50,7 +50,7 @@ impl<'a> TpmMeans<'a> {
     }
 }
 
-/// All that this node can show.
+/// Evidence that this node can show.
 #[derive(Debug, Default)]
 pub struct Means<'a> {
     /// The name that the node wants, if it has one.

@@ -412,7 +412,7 @@ mod tests {
         check(|challenge| change(challenge.task.tpm.as_mut().unwrap()), refused_for);
     }
 
-    /// By Azure's key, whatever the node's own is asked for.
+    /// Checks a task for a quote by Azure's key, next to the task for the node's own.
     fn check_azure_quote(pcr_bank: &str, pcrs: &[u8], refused_for: Option<&str>) {
         let task = AzureVtpmTask {
             pcr_bank: pcr_bank.to_owned(),

@@ -17,7 +17,7 @@ const BY_LABEL: &str = "/dev/disk/by-label";
 const SETTLE_LIMIT: &str = "--timeout=10";
 /// Time limit for a read-only mount by another process, before the write is given up: the kernel refuses to have both.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
-/// How often to try.
+/// Interval between attempts to mount.
 const POLL: Duration = Duration::from_millis(250);
 /// Mount command with a restrictive umask, so that a filesystem without modes (the EFI system partition's) is readable by its owner only.
 const MOUNT: &str = "umask 077; exec mount \"$@\"";
@@ -40,11 +40,11 @@ pub trait Disks {
     /// Does something in the filesystem with this label, mounted at a place for no longer than that takes.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     fn with<T>(&self, label: &str, at: &Path, read_only: bool, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T>;
 }
 
-/// By `udevadm`, `mount` and `umount`.
+/// Disk access by `udevadm`, `mount` and `umount`.
 #[derive(Debug, Clone, Copy)]
 pub struct Programs;
 

@@ -23,7 +23,7 @@ const OVERWRITE_LIMIT_BYTES: u64 = 4096;
 /// Reads the secret; `None` if it is missing, erased, or not written by this program.
 ///
 /// # Errors
-/// What the system says.
+/// The operating system's error.
 pub fn read(root: &Path) -> io::Result<Option<Secret>> {
     if !is_own(&root.join(FOLDER), Metadata::is_dir)? {
         return Ok(None);
@@ -42,7 +42,7 @@ pub fn read(root: &Path) -> io::Result<Option<Secret>> {
 /// Puts the secret there, in place of what there is, and on the disk.
 ///
 /// # Errors
-/// What the system says; what was there may be gone by then.
+/// The operating system's error; the existing secret may be lost by then.
 pub fn write(root: &Path, secret: &Secret) -> io::Result<()> {
     let folder = root.join(FOLDER);
     if !is_own(&folder, Metadata::is_dir)? {
@@ -65,7 +65,7 @@ pub fn write(root: &Path, secret: &Secret) -> io::Result<()> {
 /// Overwrites what lies there, removes it, and the folder; whether there was anything.
 ///
 /// # Errors
-/// What the system says, with the path that is still there.
+/// The operating system's error, with the path that still exists.
 pub fn erase(root: &Path) -> io::Result<bool> {
     let folder = root.join(FOLDER);
     let at = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));

@@ -63,7 +63,7 @@ impl Secret {
         Ok(secret)
     }
 
-    /// As it is kept.
+    /// Returns the bytes to be stored.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.0.as_ref()

@@ -26,7 +26,7 @@ const PLACE_LIMIT_BYTES: u64 = 4096;
 pub struct State(PathBuf);
 
 impl State {
-    /// At a path. Nothing is made before it is needed.
+    /// Creates the state at a path. The folder is created when it is needed.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
         Self(folder.to_owned())
@@ -41,7 +41,7 @@ impl State {
     /// Makes the folder, for its owner only, if it is not there.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn prepare(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
@@ -81,7 +81,7 @@ impl State {
     /// Removes all that this program has put there, and the folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn empty(&self) -> io::Result<()> {
         let gone = |removed: io::Result<()>| match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

@@ -77,7 +77,7 @@ impl Storage {
     /// The secret that an earlier part of this first boot has kept; else `fresh`, which is kept now. `None` if nothing is to be kept.
     ///
     /// # Errors
-    /// Why it cannot be kept.
+    /// The reason why it cannot be kept.
     pub fn recall(&self, fresh: &Secret, deadline: Deadline) -> Result<Option<Kept>, String> {
         if *self == Self::Nowhere {
             return Ok(None);

@@ -20,7 +20,7 @@ use super::{CloudError, Metadata};
 const TOKEN: &str = "/latest/api/token";
 /// Lifetime of an IMDS token: the maximum (six hours). A node may wait for a gateway longer than that; then it starts another session.
 const TOKEN_TTL: (&str, &str) = ("X-aws-ec2-metadata-token-ttl-seconds", "21600");
-/// What IMDS answers then.
+/// Status of IMDS for an expired session.
 const SESSION_OVER: u16 = 401;
 const TOKEN_HEADER: &str = "X-aws-ec2-metadata-token";
 /// Path from which Ignition reads its config.

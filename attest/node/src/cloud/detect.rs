@@ -19,7 +19,7 @@ use super::{Cloud, Metadata, aws, azure, gcp};
 pub const DMI: &str = "/sys/class/dmi/id";
 /// Largest DMI text read: DMI's own limit.
 const DMI_TEXT_LIMIT_BYTES: u64 = 256;
-/// All the time there is to find a metadata server on a machine without DMI tables. On bare metal it is lost.
+/// Time limit for finding a metadata server on a machine without DMI tables. On bare metal this time is lost.
 const SEARCH_LIMIT: Duration = Duration::from_millis(1500);
 /// The largest answer that is waited for while searching: an instance's description.
 const SEARCH_ANSWER_LIMIT_BYTES: usize = 64 * 1024;
@@ -74,7 +74,7 @@ fn text(path: &Path) -> String {
 
 /// Finds the cloud by its metadata server; `None` if no server answers within [`SEARCH_LIMIT`].
 ///
-/// All have the same address, so the first silence ends the search.
+/// All clouds use the same address, so the first request without an answer ends the search.
 #[must_use]
 pub fn search(metadata: &Metadata, deadline: Deadline) -> Option<Cloud> {
     let until = deadline.at_most(SEARCH_LIMIT);

@@ -16,13 +16,13 @@ use super::{CloudError, Metadata};
 pub(super) const FLAVOR: &str = METADATA_HEADER.1;
 /// Path from which Ignition reads its config.
 const USER_DATA: &str = "/computeMetadata/v1/instance/attributes/user-data";
-/// There on each instance with a service account, without which there are no identity tokens.
+/// Path that exists on each instance with a service account, without which there are no identity tokens.
 const SERVICE_ACCOUNT: &str = "/computeMetadata/v1/instance/service-accounts/default/email";
 /// Longest address of a service account, in bytes: that of any mail address.
 const SERVICE_ACCOUNT_LIMIT_BYTES: usize = 320;
 /// The instance's number: there on each instance.
 const INSTANCE_ID: &str = "/computeMetadata/v1/instance/id";
-/// Without which tokens are not readable as what they are for.
+/// Headers of every request; the metadata server requires them.
 const HEADERS: &[(&str, &str)] = &[METADATA_HEADER];
 /// Longest name of a gateway, in bytes: a DNS name's. Google takes longer audiences.
 const GATEWAY_LIMIT_BYTES: usize = 253;

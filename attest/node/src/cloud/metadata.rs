@@ -124,7 +124,7 @@ pub(super) struct Raw {
 
 /// The client for one metadata server.
 pub struct Metadata {
-    /// There until this is dropped.
+    /// Runtime of the client; `Some` until this is dropped.
     runtime: Option<Runtime>,
     client: Client,
     base: String,
@@ -212,7 +212,7 @@ impl Metadata {
     /// to Ignition.
     ///
     /// # Errors
-    /// As [`Metadata::ask`].
+    /// The same as [`Metadata::ask`].
     pub fn ask_for_optional(&self, ask: Ask<'_>, deadline: Deadline) -> Result<Option<MetadataAnswer>, CloudError> {
         match self.ask(ask, deadline) {
             Ok(answer) if answer.body.trim_ascii().is_empty() => Ok(None),
@@ -227,7 +227,7 @@ impl Metadata {
         self.attempt(ask, limit).ok()
     }
 
-    /// Without the query: it says nothing to a person, and a console has narrow lines.
+    /// Returns the URL without its query, which is of no use to a reader; a console has narrow lines.
     fn url_for_messages(&self, path: &str) -> String {
         format!("{}{}", self.base, path.split('?').next().unwrap_or_default())
     }

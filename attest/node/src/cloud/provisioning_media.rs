@@ -55,7 +55,7 @@ pub fn custom_data(deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, Clo
     }
 }
 
-/// What mounts and unmounts.
+/// Mounts and unmounts a drive.
 trait Mounts {
     fn mount(&self, drive: &Path, at: &Path) -> io::Result<()>;
     fn unmount(&self, at: &Path);

@@ -23,7 +23,7 @@ pub fn date(now: SystemTime) -> Option<String> {
         .ok()
 }
 
-/// For what, where and when a signature is good.
+/// Scope of a signature: time, region and service.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
     /// Time of signing, formatted by [`date`].

@@ -1,7 +1,8 @@
 //! `attest-node config`: the full config for a node whose kubelet has its client certificate.
 //!
-//! It is written to a file, or applied at the next boot ([`crate::apply`]). A node that started with the pre-approved config has a certificate once its CSR was approved. By mutual TLS that earns the rest,
-//! from the gateway and the pool that the pointer names. Nothing of the pointer's credentials is sent along: the gateway takes one.
+//! The config is written to a file, or applied at the next boot ([`crate::apply`]). A node that started with the pre-approved config has a
+//! certificate once its CSR was approved. With that certificate, it gets the full config by mutual TLS, from the gateway and the pool that
+//! the pointer names. The pointer's credentials are not sent: the gateway accepts a single credential.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,7 +54,7 @@ pub struct Settings {
 /// Use of the fetched config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// It is written to this file.
+    /// The config is written to this file.
     File(PathBuf),
     /// Ignition applies it at the next boot.
     Apply,
@@ -67,7 +68,7 @@ const USUAL_SPEC: &str = "3.3.0";
 /// Checks what `--spec` is given: three numbers.
 ///
 /// # Errors
-/// What is expected.
+/// The expected form of the value.
 pub fn spec_version(text: &str) -> Result<String, String> {
     let numbers: Vec<&str> = text.split('.').collect();
     let number = |part: &&str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -166,7 +166,7 @@ fn is_read_by_go(certificate: &X509Certificate<'_>) -> bool {
         .all(|extension| !extension.critical || KNOWN_TO_GO.contains(&extension.oid))
 }
 
-/// Where an issuer stands.
+/// Position of an issuer in the chain.
 #[derive(Clone, Copy)]
 enum Rank {
     Authority,

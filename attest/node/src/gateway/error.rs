@@ -18,15 +18,15 @@ pub enum GatewayError {
     /// A 5xx each time.
     #[error("{url} answers {status} ({attempts} attempts)")]
     Failing { url: String, attempts: u32, status: u16 },
-    /// It fails like this, and has configs all the same.
+    /// The attestation fails like this, but the server serves configs.
     #[error("{0}; its configs can be had all the same, so that Ignition would not wait")]
     BesideConfigs(Box<GatewayError>),
-    /// It told this node to come again for as long as the pool has nodes wait.
+    /// The gateway has answered 503 with Retry-After until the pool's limit for waiting.
     #[error("{url} has told this node to come again for {seconds} s ({attempts} attempts)")]
     Held {
-        /// What was asked last.
+        /// URL of the last request.
         url: String,
-        /// How often, that time.
+        /// Number of attempts for that request.
         attempts: u32,
         /// Duration of the wait, in seconds.
         seconds: u64,
@@ -37,14 +37,14 @@ pub enum GatewayError {
     /// A CA of the pointer's that cannot be one.
     #[error("a CA in the pointer config cannot be used: {0}")]
     Authority(String),
-    /// It answers with something else than the protocol says.
+    /// The answer does not follow the protocol.
     #[error("{url} gave an answer that is not the attestation protocol's: {what}")]
     Answer {
         url: String,
         /// Description of the invalid answer.
         what: String,
     },
-    /// It speaks another version of the protocol.
+    /// The gateway speaks another version of the protocol.
     #[error("{url} speaks version {found} of the attestation protocol, this node version {VERSION}")]
     Protocol {
         url: String,
@@ -83,7 +83,7 @@ pub enum TlsProblem {
     /// A certificate that is not valid yet by this node's clock.
     #[error("this node's clock says {clock}, and the gateway's certificate is valid from {not_before} to {not_after}")]
     NotYetValid {
-        /// In RFC 3339, like the two dates.
+        /// Node's clock in RFC 3339, like the two dates.
         clock: String,
         not_before: String,
         not_after: String,
@@ -91,7 +91,7 @@ pub enum TlsProblem {
     /// A certificate that has expired by this node's clock.
     #[error("the gateway's certificate was valid from {not_before} to {not_after}, and this node's clock says {clock}")]
     Expired {
-        /// In RFC 3339, like the two dates.
+        /// Node's clock in RFC 3339, like the two dates.
         clock: String,
         not_before: String,
         not_after: String,

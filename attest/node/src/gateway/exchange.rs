@@ -58,7 +58,7 @@ pub(super) const CONFIG: Bounds = Bounds {
 };
 
 impl Bounds {
-    /// For a request with a body of so many bytes.
+    /// Extends the limits for a request with a body of so many bytes.
     pub(super) fn with_body(self, bytes: usize) -> Self {
         let seconds = u64::try_from(bytes).unwrap_or(u64::MAX) / SLOWEST_BODY_BYTES_PER_SECOND;
         Self {

@@ -24,7 +24,7 @@ pub(crate) const POLLS_BETWEEN_TIMERS: u32 = 1;
 
 /// The HTTP client for all gateways of one pointer.
 pub struct Http {
-    /// There until this is dropped.
+    /// Runtime of the client; `Some` until this is dropped.
     pub(super) runtime: Option<Runtime>,
     pub(super) client: Client,
     pub(super) trust: Arc<Trust>,
@@ -88,7 +88,7 @@ impl Http {
     /// Sends one request to a server other than a gateway. Returns its status and its whole body, if that is within the limit.
     ///
     /// # Errors
-    /// In words, for a person.
+    /// A message for the administrator.
     pub(crate) fn ask(
         &self,
         limit_bytes: usize,

@@ -43,7 +43,7 @@ pub enum Discovered {
     Other(String),
 }
 
-/// What a gateway takes.
+/// Evidence and keys that a gateway accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Takes {
     /// The kinds of evidence.
@@ -66,7 +66,7 @@ pub struct Gateway<'http> {
 }
 
 impl<'http> Gateway<'http> {
-    /// What stands before `/config/<pool>`.
+    /// Returns the URL before `/config/<pool>`.
     #[must_use]
     pub const fn base(&self) -> &'http str {
         self.base
@@ -127,7 +127,7 @@ impl<'http> Gateway<'http> {
     /// CSRs for attested keys asks for one by itself.
     ///
     /// # Errors
-    /// All but [`GatewayError::Refused`].
+    /// All variants but [`GatewayError::Refused`].
     pub fn discover(&self, pool: &str, offers_key: bool) -> Result<Discovered, GatewayError> {
         // A pool's name needs no escaping.
         let of_key = if offers_key {

@@ -36,10 +36,10 @@ impl BaseConfig {
     }
 }
 
-/// All of an initramfs, for all platforms, in the order in which Ignition merges them.
+/// Reads all base configs of an initramfs, for all platforms, in the order in which Ignition merges them.
 ///
 /// # Errors
-/// They cannot all be read, or are too large.
+/// The configs cannot all be read, or are too large.
 pub fn configs(root: &Path, version: Version, told: &Told) -> io::Result<Vec<BaseConfig>> {
     let mut files = BTreeMap::new();
     for folder in folders(root, version, told) {

@@ -66,13 +66,13 @@ pub enum Origin {
     Nowhere,
     /// Path of a `user.ign`.
     UserConfig(PathBuf),
-    /// What the platform has.
+    /// The platform's own config source.
     Platform,
     /// Depends on the version, which is not known.
     Unclear,
 }
 
-/// What Ignition was told.
+/// Settings that Ignition was given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
     /// The kernel command line.
@@ -225,7 +225,7 @@ impl Ignition {
         Self { told, origin, said }
     }
 
-    /// What it was told.
+    /// Returns the settings of this Ignition.
     #[must_use]
     pub fn told(&self) -> &Told {
         &self.told

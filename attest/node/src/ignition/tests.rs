@@ -11,8 +11,8 @@ fn user_config(path: &str) -> Origin {
     Origin::UserConfig(path.into())
 }
 
-/// With this on the command line, in the environment, and these files: what Ignition up to 2.26 takes, and what it takes from 2.27 on. If it
-/// is one that does not say which it is, that is not guessed.
+/// Checks the source of the config, with this command line, environment and these files: up to Ignition 2.26, and from 2.27 on. An Ignition
+/// without a known version has an unclear source if the two differ.
 fn check(cmdline: &str, environment: &str, there: &[&str], before: &Origin, from: &Origin) {
     let told = Told {
         cmdline: cmdline.to_owned(),

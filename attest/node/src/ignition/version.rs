@@ -7,13 +7,13 @@ pub enum Version {
     UpTo2_26,
     /// Three folders, and also a file on a device.
     From2_27,
-    /// It does not say.
+    /// The version is not reported.
     Unknown,
 }
 
 impl Version {
-    /// By what `ignition --version` says: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, or of a build between releases `Ignition
-    /// v2.26.0-74-ga5d574a8`, or of one by hand `Ignition was not built properly`. What stands there is the distribution's to choose.
+    /// Parses the output of `ignition --version`: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, of a build between releases `Ignition
+    /// v2.26.0-74-ga5d574a8`, or of one by hand `Ignition was not built properly`. The distribution chooses the text.
     #[must_use]
     pub fn of(said: &str) -> Self {
         match (release(said), word(said)) {

@@ -43,7 +43,7 @@ const SAY_EVERY: Duration = Duration::from_secs(30);
 /// Most bytes of certificates taken: as the kubelet's file is read (`gateway::identity`), with room for the key.
 const CERTIFICATES_LIMIT_BYTES: usize = 48 * 1024;
 
-/// What is asked for.
+/// Certificate to be requested.
 pub struct Wanted {
     name: String,
     public: Vec<u8>,
@@ -175,11 +175,11 @@ struct Condition {
 enum Step {
     /// The request exists, under this name, and is not decided yet.
     Pending(String),
-    /// It was approved, and is not signed yet.
+    /// The request was approved, and is not signed yet.
     Approved(String),
     /// The name belongs to another request.
     Taken,
-    /// It is not there any more.
+    /// The request does not exist any more.
     Gone,
     /// The API does not do it at the moment.
     Away(String),

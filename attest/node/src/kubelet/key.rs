@@ -113,7 +113,7 @@ impl Places {
     /// exist: the booted system would not find the key.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn of_this_boot(&self) -> io::Result<Option<(Key, bool)>> {
         if !self.memory.is_dir() {
             return Ok(None);
@@ -130,7 +130,7 @@ impl Places {
     /// Removes the key of this boot, which was not attested.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn forget_of_this_boot(&self) -> io::Result<()> {
         fs::remove_file(self.memory.join(FILE))
     }
@@ -138,7 +138,7 @@ impl Places {
     /// The key that was attested: the one of this boot, which is on disk then, or the one there of a boot before.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn settle(&self) -> io::Result<Option<Key>> {
         let (memory, disk) = (self.memory.join(FILE), self.disk.join(FILE));
         let Some(key) = Key::read(&memory)? else {
@@ -155,7 +155,7 @@ impl Places {
     /// Removes it from both.
     ///
     /// # Errors
-    /// What the system says.
+    /// The operating system's error.
     pub fn forget(&self) -> io::Result<()> {
         write::remove(&self.memory.join(FILE))?;
         write::remove(&self.disk.join(FILE))?;

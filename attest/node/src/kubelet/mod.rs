@@ -46,7 +46,7 @@ pub struct Settings {
     pub name: Option<String>,
     /// The kubelet's certificate directory.
     pub folder: PathBuf,
-    /// Where the key is.
+    /// Locations of the key.
     pub places: Places,
     /// The most time that all of it may take.
     pub wait: Duration,

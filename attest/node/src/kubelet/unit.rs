@@ -11,9 +11,9 @@ use std::path::Path;
 use super::key;
 use crate::pointer::write;
 
-/// Where it is left.
+/// Folder for the unit.
 pub const FOLDER: &str = "/run/systemd/system";
-/// What it is called.
+/// Name of the unit.
 pub const NAME: &str = "attest-node-kubelet-certificate.service";
 /// Folder for the link that enables the unit.
 const WANTS: &str = "multi-user.target.wants";
@@ -67,7 +67,7 @@ StandardError=journal+console
 /// Leaves it in a folder of units.
 ///
 /// # Errors
-/// What the system says.
+/// The operating system's error.
 pub fn leave(folder: &Path, kept: &Path, is_told_to: bool) -> io::Result<()> {
     let wants = folder.join(WANTS);
     DirBuilder::new().recursive(true).mode(0o755).create(&wants)?;

@@ -26,19 +26,19 @@ pub enum PointerError {
         "the kernel command line has only one of ignition.config.device and ignition.config.path, and Ignition stops the boot for that"
     )]
     Nowhere,
-    /// It depends on Ignition's version, which it does not say.
+    /// The source depends on Ignition's version, which Ignition does not report.
     #[error(
         "Ignition does not say its version, and would take another pointer config up to 2.26 than from 2.27 on: there is a user.ign in a \
          folder, or an argument on the kernel command line, that only one of them looks at"
     )]
     Unclear,
-    /// It is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("the pointer config {path} cannot be read: {error}")]
     Unreadable { path: String, error: String },
-    /// It is larger than [`POINTER_LIMIT_BYTES`].
+    /// The config is larger than [`POINTER_LIMIT_BYTES`].
     #[error("the pointer config is larger than {POINTER_LIMIT_BYTES} bytes")]
     TooLarge,
-    /// It is not an Ignition config.
+    /// The text is not an Ignition config.
     #[error("the pointer config is malformed: {0}")]
     Malformed(String),
     /// Its version is not one of 3.x.
@@ -47,7 +47,7 @@ pub enum PointerError {
         /// Version, as written in the config.
         found: String,
     },
-    /// It names no CA.
+    /// The config names no CA.
     #[error("the pointer config has no CA in ignition.security.tls.certificateAuthorities, so no gateway can be trusted")]
     NoAuthority,
     /// A CA in it is not usable.

@@ -1,7 +1,7 @@
 //! The pointer config: the small Ignition config that says where the real one is.
 //!
-//! It is kept as the JSON that it is, so that what is written back is the same pointer, unknown members included, with a
-//! ticket in the `httpHeaders` of one source. Ignition's specification: "Configuration v3.x".
+//! The pointer is kept as JSON, so that the written pointer equals the original, unknown members included, with a ticket in the
+//! `httpHeaders` of one source. Ignition's specification: "Configuration v3.x".
 
 pub mod authorities;
 pub(crate) mod data_url;

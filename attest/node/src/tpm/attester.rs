@@ -149,7 +149,7 @@ impl Tpm {
     /// The same with an AK of any hierarchy. A gateway takes one of the endorsement hierarchy and no other: for tests of that.
     ///
     /// # Errors
-    /// As for [`Tpm::attester`].
+    /// The same as for [`Tpm::attester`].
     pub fn attester_of(&mut self, ek: &EndorsementKey, ak: AkKind, hierarchy: Hierarchy) -> Result<Attester<'_>, TpmError> {
         let (ek_handle, _) = self.load_ek(ek.origin)?;
         match self.make_ak(ak, hierarchy) {

@@ -49,7 +49,7 @@ impl Tpm {
     /// Quotes exactly these PCRs of one bank with Azure's AK.
     ///
     /// # Errors
-    /// As for [`super::Attester::quote`].
+    /// The same as for [`super::Attester::quote`].
     pub fn azure_quote(&mut self, extra_data: &[u8], bank: HashAlg, pcrs: &[u8]) -> Result<Quote, TpmError> {
         self.with_azure_ak(|tpm, ak| tpm.quote_by(ak, HASH, extra_data, bank, pcrs))
     }

@@ -22,9 +22,9 @@ const QUOTED: [(HashingAlgorithm, HashAlg); 3] = [
 /// Result of extending the boot-complete PCR.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Closed {
-    /// It was closed now, in these banks.
+    /// The PCR was extended by this call, in these banks.
     Now(Vec<String>),
-    /// It was closed already.
+    /// The PCR was extended already.
     Before,
 }
 

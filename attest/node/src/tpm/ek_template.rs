@@ -43,7 +43,7 @@ const fn ecc(label: &'static str, certificate_index: u32, curve: EccCurve, high:
     }
 }
 
-/// In order of preference: what is most common first, what is slowest on a TPM last.
+/// Templates in order of preference: the most common first, the slowest on a TPM last.
 pub(super) static TEMPLATES: [Template; 7] = [
     rsa("RSA-2048 (L-1)", 0x01c0_0002, RsaKeyBits::Rsa2048, false),
     ecc("ECC P-256 (L-2)", 0x01c0_000a, EccCurve::NistP256, false),

@@ -84,7 +84,7 @@ impl Tpm {
     /// Opens the TPM as [`Tpm::open`] does, again for some seconds while it does not answer. Its commands are repeated until the deadline.
     ///
     /// # Errors
-    /// As [`Tpm::open`].
+    /// The same as [`Tpm::open`].
     pub fn open_until(tcti: &str, deadline: Deadline) -> Result<Self, TpmError> {
         // Whatever else the machine can show has the rest of the time.
         let (mut backoff, opening) = (Backoff::default(), deadline.share(2).at_most(OPENING_PATIENCE));

@@ -34,7 +34,7 @@ const READING: &str = "reading a certificate from the TPM's NV memory";
 /// Content of an NV index.
 enum Content {
     There(Vec<u8>),
-    /// It is defined, but was not written yet.
+    /// The index is defined, but was not written yet.
     NotYet,
     /// Larger than the limit [`INDEX_LIMIT_BYTES`].
     TooLarge,

@@ -19,7 +19,7 @@ pub const NONCE: [u8; 32] = [7; 32];
 /// Secret that must not reach any output or other server.
 pub const TOKEN: &str = "SECRETTOKEN";
 
-/// In the place of how long nodes wait: the gateway is of an earlier release, and takes no key of a kubelet.
+/// Value in place of the waiting time: the gateway is of an earlier release, and accepts no kubelet key.
 pub const OF_AN_EARLIER_RELEASE: u64 = u64::MAX;
 
 /// Requests to a gateway, by path.

@@ -147,7 +147,7 @@ pub fn google(user_data: Option<String>) -> Server {
     Server::start(GOOGLE, move |asked: &Asked, _| googles(user_data.as_deref(), asked))
 }
 
-/// What Google's server answers.
+/// Returns the answer of Google's server.
 pub fn googles(user_data: Option<&str>, asked: &Asked) -> Reply {
     if asked.header("metadata-flavor") != Some("Google") {
         return status(403);

@@ -35,12 +35,12 @@ pub(crate) enum Content {
     Partitions,
     /// Others stand on it: an array, a volume.
     Held,
-    /// That cannot be told.
+    /// The content cannot be determined.
     Unknown,
 }
 
 impl Device {
-    /// By its path, which may be a link.
+    /// Finds a device by its path, which may be a link.
     pub(crate) fn find(system: &System, path: &str) -> Option<Self> {
         let real = system.path(path).canonicalize().ok()?;
         let name = real.file_name()?.to_str()?.to_owned();
@@ -60,7 +60,7 @@ impl Device {
         system.mounts().iter().any(|mount| mount.point == point && is_it(mount))
     }
 
-    /// What is on it.
+    /// Returns the content of the device.
     pub(crate) fn content(&self, system: &System) -> Content {
         let Some(properties) = &self.properties else {
             return Content::Unknown;

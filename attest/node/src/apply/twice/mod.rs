@@ -50,7 +50,7 @@ impl fmt::Display for Refusal {
 pub use self::base::take_over;
 pub use self::nodes::overwrite;
 
-/// All that cannot be done again of a config, in its own order, and of the base configs below it.
+/// Returns all refusals for a config, in its own order, and for the base configs below it.
 #[must_use]
 pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities: Abilities) -> Vec<Refusal> {
     let mut found = Refusals::default();
@@ -100,7 +100,7 @@ pub fn needs_network(config: &Value) -> bool {
 struct Refusals(Vec<Refusal>);
 
 impl Refusals {
-    /// At `storage.files[3]`, with what it is about in the config's own words.
+    /// Adds a refusal at a position such as `storage.files[3]`, with its subject as named in the config.
     fn refuse(&mut self, at: &str, about: &str, why: impl fmt::Display) {
         let about = if about.is_empty() {
             String::new()

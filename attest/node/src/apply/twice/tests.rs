@@ -1,4 +1,4 @@
-//! Each rule against a system that stands for the running one.
+//! Tests of each rule on a folder in place of the running system.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -80,7 +80,7 @@ fn identity_token(steps: &mut Interleaved<'_>) {
     });
 }
 
-/// Under a CA with an RSA-4096 key, as Google's younger one has.
+/// Measures a certificate of a CA with an RSA-4096 key, like Google's younger one.
 fn certificate(steps: &mut Interleaved<'_>) {
     let key = || KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_4096).unwrap();
     let ca = Ca::new(key());

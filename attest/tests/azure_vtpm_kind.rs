@@ -82,7 +82,7 @@ impl Shown {
         self.verify_beside(None)
     }
 
-    /// With evidence of a TPM that has attested as such.
+    /// Verifies it together with evidence of a TPM that has attested as such.
     fn verify_beside(&self, tpm: Option<&Case>) -> Result<Claims, Reject> {
         let case = Case::new(SoftKey::p256());
         let bound: [u8; 32] = case.quoted.extra_data.clone().try_into().unwrap();

@@ -65,7 +65,7 @@ impl Machine {
         appraise(case.verify().unwrap(), &AppraisalPolicy::of_tpm(values), at(case.now)).map(drop)
     }
 
-    /// In each bank, and whatever depends on the log besides.
+    /// Checks the result in each bank, with different rules for the log.
     #[track_caller]
     fn is_judged(&self, expect: Result<(), &str>) {
         for bank in [HashAlg::Sha256, HashAlg::Sha384] {

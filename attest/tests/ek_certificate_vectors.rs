@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 /// Date of verification: 2026-06-01, UTC.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_780_272_000));
 
-/// All certificates of a file, PEM or DER.
+/// Reads all certificates of a file, PEM or DER.
 fn read(file: &Path) -> Vec<CertificateDer<'static>> {
     let bytes = std::fs::read(file).unwrap();
     let pem: Vec<_> = CertificateDer::pem_slice_iter(&bytes)

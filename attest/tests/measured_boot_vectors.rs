@@ -291,7 +291,8 @@ fn certificates_have_their_subjects() {
     );
 }
 
-/// No machine boots twice among the vectors. But machines of which a PCR has the same value say the same of it: nothing that is each boot's own is looked at.
+/// No machine boots twice among the vectors. But machines with the same value of a PCR report the same for it: data that differ at each
+/// boot do not count.
 #[test]
 fn logs_of_real_machines_say_the_same_of_the_same_value() {
     let Some(vectors) = vectors() else { return };

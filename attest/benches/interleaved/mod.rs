@@ -40,7 +40,7 @@ pub struct Limit {
     pub whole: &'static str,
     /// The step that it is compared with.
     pub floor: &'static str,
-    /// At most so many times.
+    /// Maximum of the quotient of their times.
     pub ratio: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What a pool accepts.
+//! Rules of a pool.
 
 use super::*;
 

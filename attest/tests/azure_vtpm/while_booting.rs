@@ -1,4 +1,4 @@
-//! Only while it boots.
+//! Rule that accepts a machine only while it boots.
 
 use attest_wire::tpm::door::{self, CLOSING_WORD, DOOR_PCR, OS_SEPARATOR};
 

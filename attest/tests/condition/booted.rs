@@ -53,7 +53,7 @@ fn check(log: &LogBuilder, condition: &str, expect: Result<(), &str>) {
     assert_eq!(found.map_err(|reject| reject.code()), expect, "{condition}: {said:?}");
 }
 
-/// It cannot be said, and what is missing is.
+/// Checks that the condition is undecided, and that the refusal names the missing part.
 #[track_caller]
 fn undecided(log: &LogBuilder, condition: &str, said: &str) {
     let reject = judged(log, condition).unwrap_err();
@@ -76,7 +76,7 @@ fn signers() -> String {
     digests(&[&certificate("vendor"), &certificate("distribution")])
 }
 
-/// All that a condition can say of the machine that boots by GRUB.
+/// Returns a condition with all that can be said of the machine that boots by GRUB.
 fn of_grub() -> String {
     let images = digests(&[b"shim", b"grub", b"kernel"]);
     let files = digests(&[b"configuration", b"kernel", b"initrd"]);
@@ -267,7 +267,7 @@ fn without_a_log_a_condition_on_the_boot_does_not_hold() {
     assert_eq!(sent(&booted, None, "has(BOOT)").unwrap_err().code(), "condition-not-met");
 }
 
-/// Each text that no digest covers is marked: what a condition is given has none of them.
+/// Each text that no digest covers is marked: a condition's input contains none of them.
 #[test]
 fn attack_24_what_no_digest_covers_is_not_seen() {
     const MARK: &str = "said by the node";

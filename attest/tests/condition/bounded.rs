@@ -253,7 +253,7 @@ impl Mutations {
     }
 }
 
-/// In a thread with as much stack as a small thread has: what recurses, does so within it.
+/// Runs in a thread with a small stack: recursion has to fit into it.
 #[test]
 fn attack_23_no_text_makes_the_library_of_conditions_panic_or_recurse() {
     const STACK_BYTES: usize = 1024 * 1024;

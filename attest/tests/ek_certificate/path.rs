@@ -150,7 +150,7 @@ fn signed(params: &CertificateParams, key: &KeyPair, issuer: &str, issuer_key: &
         .into()
 }
 
-/// In whatever order the TPM sends them.
+/// Checks the result for several orders of the sent certificates.
 #[track_caller]
 fn check_sent(leaf: &CertificateDer<'_>, sent: &[&CertificateDer<'_>], roots: &EkRoots, expect: bool) {
     let mut sent: Vec<&[u8]> = sent.iter().map(|der| der.as_ref()).collect();

@@ -18,7 +18,7 @@ fn policy(gcp: &str, document: &str, nitro: &str, observe: bool) -> AppraisalPol
     AppraisalPolicy::new(serde_json::from_str(accepts).unwrap(), rules).unwrap()
 }
 
-/// With each of these rules in place of those that hold.
+/// Checks the refusal by a pool with these rules in place of the satisfied ones.
 #[track_caller]
 fn refused(kinds: &[Kind], [gcp, document, nitro]: [&str; 3], code: &str) {
     for observe in [false, true] {

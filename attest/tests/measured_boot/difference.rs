@@ -1,4 +1,4 @@
-//! Two boots beside one another.
+//! Comparison of two boots.
 
 use super::machine::*;
 use super::{boot, inserted, place, without};

@@ -1,4 +1,4 @@
-//! What the document says.
+//! Fields of the document.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a pool accepts.
+//! Rules of a pool.
 
 use super::*;
 use attest_wire::tpm::door::{self, CLOSING_WORD, OS_SEPARATOR};

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::image::{kernel, uki};
 
-/// All that reads files.
+/// Calls all parsers of files.
 fn read(bytes: &[u8]) {
     let _ = Kernel::parse(bytes).map(|kernel| kernel.loads_initrd());
     let _ = CommandLine::parse(bytes).map(|line| line.load_options());

@@ -27,7 +27,7 @@ pub struct SoftTpm {
 }
 
 impl SoftTpm {
-    /// With an EK of the TCG's template that most have.
+    /// Creates a TPM with an EK of the most common TCG template.
     pub fn p256() -> Self {
         Self::ecc(Curve::P256, &ECDH_P256, HashAlg::Sha256, SymmetricCipher::Aes128Cfb)
     }

@@ -265,7 +265,7 @@ impl Case {
         }
     }
 
-    /// What the TPM signs.
+    /// Returns the structure that the TPM signs.
     pub fn quoted(&self) -> Quoted {
         let mut quoted = self.quoted.clone();
         if let (true, Ok(ak)) = (quoted.qualified_signer.is_empty(), AkPublic::parse(&self.ak_area.to_bytes())) {

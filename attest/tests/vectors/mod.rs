@@ -20,7 +20,7 @@ pub fn vectors() -> Option<PathBuf> {
     None
 }
 
-/// One file of them.
+/// Reads one file of the vectors.
 pub fn vector(path: &str) -> Option<Vec<u8>> {
     let file = vectors()?.join(path);
     Some(std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))

@@ -25,7 +25,7 @@ pub trait Beside: fmt::Debug + Send + Sync + 'static {
     /// Accepts or refuses a certificate that one of the CAs has signed, for this server and this time.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason for the refusal.
     fn accept(&self, _: &CertificateDer<'_>) -> Result<(), Error> {
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Shown<'_> {
     /// Verifies the certificate by these CAs.
     ///
     /// # Errors
-    /// Why they do not vouch for it.
+    /// The reason why they do not vouch for it.
     pub fn verify_by(&self, authorities: &WebPkiServerVerifier) -> Result<ServerCertVerified, Error> {
         authorities.verify_server_cert(self.certificate, self.intermediates, self.name, self.ocsp_response, self.now)
     }

@@ -1,7 +1,7 @@
 //! Messages about evidence between a node and its verifier, and values that both ends compute from it.
 //!
-//! It verifies nothing: the library `attest` does, which the node does not link. Each kind of evidence has a room here, with its messages, and one
-//! there. No I/O, no clock, no async.
+//! This crate verifies nothing: the library `attest` does, which the node does not link. Each kind of evidence has a module here, with its
+//! messages, and one there. No I/O, no clock, no async.
 
 #![deny(unreachable_pub)]
 

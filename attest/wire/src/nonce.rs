@@ -30,7 +30,7 @@ impl SpkiSha256 {
         Some(Self::of_spki(certificate.public_key().raw))
     }
 
-    /// Of a SubjectPublicKeyInfo (DER).
+    /// Computes the digest of a SubjectPublicKeyInfo (DER).
     #[must_use]
     pub fn of_spki(der: &[u8]) -> Self {
         Self(sha256(&[der]))

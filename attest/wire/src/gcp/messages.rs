@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::Text;
 
-/// For whom an identity token has to be.
+/// Audience that an identity token must have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GcpTask {

@@ -22,7 +22,7 @@ pub struct ChallengeRequest {
     /// whatever the node signs ([`crate::purpose`]). Only for a gateway that says that it takes one ([`super::Discovery::kubelet_key`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_key_sha256: Option<HexDigest>,
-    /// What will prove it.
+    /// Evidence that the node offers.
     pub attester: Attester,
 }
 

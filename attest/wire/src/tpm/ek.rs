@@ -12,8 +12,8 @@ use crate::values::{HexDigest, is_lower_hex};
 
 /// SHA-256 over the DER SubjectPublicKeyInfo of an EK: the name of a TPM in allowlists, logs and identities.
 ///
-/// It is over the key and not over the TPMT_PUBLIC, so that it can be had from an EK certificate alone, and so that one key has
-/// one digest whatever attributes a node claims for it.
+/// The digest is over the key and not over the `TPMT_PUBLIC`, so that it can be computed from an EK certificate alone, and so that one key
+/// has one digest regardless of the attributes that a node claims for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "HexDigest", into = "HexDigest")]
 pub struct EkDigest([u8; 32]);
@@ -111,7 +111,7 @@ const OPTIONAL: u32 = Attributes::USER_WITH_AUTH | Attributes::NO_DA;
 /// Reason why bytes are not an EK's public area.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EkAreaError {
-    /// They cannot be read.
+    /// The bytes cannot be read.
     #[error("{structure} cannot be read: {error}")]
     Wire {
         /// The structure, by its name in TPM 2.0 Part 2 and its role.
@@ -123,9 +123,9 @@ pub enum EkAreaError {
     #[error("the EK's {field} is {found}, the TCG EK template has {required}")]
     Template {
         field: &'static str,
-        /// What the area has.
+        /// Value in the area.
         found: String,
-        /// What the template has.
+        /// Value in the template.
         required: &'static str,
     },
 }

@@ -54,7 +54,7 @@ impl EkKey {
     /// Reads a certificate's key.
     ///
     /// # Errors
-    /// What it is instead.
+    /// The type of key that it is instead.
     pub fn from_spki(spki: &SubjectPublicKeyInfo<'_>) -> Result<Self, String> {
         let identifier = der_prefix(spki.raw).unwrap_or_default();
         match spki.parsed() {

@@ -55,7 +55,7 @@ impl HashAlg {
         }
     }
 
-    /// As aws-lc-rs has it.
+    /// Returns the algorithm of aws-lc-rs.
     #[must_use]
     pub const fn algorithm(self) -> &'static digest::Algorithm {
         match self {

@@ -59,7 +59,7 @@ pub enum WireError {
     /// TPMS_ATTEST does not begin with TPM_GENERATED_VALUE.
     #[error("magic is {found:#010x}, a TPM writes 0xff544347")]
     Magic {
-        /// What it begins with.
+        /// First four bytes, big-endian.
         found: u32,
     },
     /// TPMS_ATTEST is not a quote.
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         self.bytes(field, size)
     }
 
-    /// All that is left.
+    /// Takes the remaining bytes.
     fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

@@ -216,7 +216,7 @@ impl Public {
     /// Reads a TPM2B_PUBLIC, all of `bytes`: what TPM2_CreatePrimary and tpm2-tools give out.
     ///
     /// # Errors
-    /// As [`Public::parse`].
+    /// The same as [`Public::parse`].
     pub fn parse_sized(bytes: &[u8]) -> Result<Self, WireError> {
         let area = Reader::all(bytes, |reader| reader.sized("TPM2B_PUBLIC", 2 * BUFFER_LIMIT_BYTES))?;
         Self::parse(area)

@@ -1,4 +1,4 @@
-//! The whole run in a booting node: find the pointer, attest, put the tickets in, say what happened.
+//! The whole run in a booting node: find the pointer, attest, put the tickets in, report the result.
 //!
 //! No failure makes the boot worse than it would be without this program. The pointer is only replaced by a complete one. The time is
 //! bounded, except while Ignition waits too ([`Patience`]). The work runs in its own thread, and only the thread that watches the clock
@@ -45,7 +45,7 @@ const POINTER_PARTS: u32 = 2;
 /// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A pointer file that wins over what Ignition would find.
+    /// Pointer file to use instead of Ignition's own source.
     pub pointer: Option<PathBuf>,
     /// Output path; Ignition's `user.ign` by default.
     pub output: Option<PathBuf>,
@@ -73,9 +73,9 @@ pub struct Settings {
     pub metadata: Base,
     /// AWS's program that asks the NitroTPM: a path, or a name to be looked for in `PATH`.
     pub nitro_tpm_attest: PathBuf,
-    /// The folder for what is kept until the next boot.
+    /// Folder for state that is kept until the next boot.
     pub state: PathBuf,
-    /// The folder for what the booted system is to have.
+    /// Folder for files that are kept for the booted system.
     pub kept: PathBuf,
     /// Set to attest the kubelet's future key even if the kernel command line does not ask for it.
     pub kubelet_key: bool,
@@ -93,7 +93,7 @@ enum Work {
 
 #[derive(Default)]
 struct Done {
-    /// The pointer with all tickets, and with what else there is to say; nothing if it is to stay as it is.
+    /// Pointer with all tickets and headers; `None` if it is to stay unchanged.
     pointer: Option<Zeroizing<Vec<u8>>>,
     /// Reason for having no evidence, in cases that are not failures.
     nothing: Option<String>,
@@ -102,11 +102,11 @@ struct Done {
     attested_key: bool,
     /// Set if the pointer tells a source which client shows its token.
     claimed: bool,
-    /// The sources whose gateways are to know why nothing is shown, with what says it.
+    /// Sources without evidence, with the reason that their gateways will be told.
     untold: Vec<(Place, String)>,
     failed: Vec<Failure>,
     notes: Vec<String>,
-    /// The gateways to tell if what there is for Ignition cannot be written.
+    /// Gateways to notify if the pointer for Ignition cannot be written.
     gateways: Option<Gateways>,
 }
 
@@ -175,7 +175,7 @@ pub fn run(settings: Settings) -> ExitCode {
     report(result, &delivery)
 }
 
-/// Waits for the work, until the deadline that stands at that moment.
+/// Waits for the work, until the deadline, which may move on meanwhile.
 fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeoutError> {
     loop {
         match receiver.recv_timeout(patience.deadline().remaining()) {
@@ -355,8 +355,8 @@ fn work(
 }
 
 impl Done {
-    /// Notes why there is nothing for a source. A gateway that was waited for in vain is to know what became of this node, and one that
-    /// refused it, who asks it for a config afterwards.
+    /// Records the failure of a source. Its gateway learns the reason from Ignition's later request, if the node gave up waiting for it, or
+    /// if it refused the node.
     fn fail(&mut self, place: Place, failure: Failure, patience: &Patience) {
         let why = match &failure.refusal {
             _ if failure.code == HELD_TOO_LONG => Some(HELD_TOO_LONG.to_owned()),
@@ -388,7 +388,7 @@ struct Surroundings {
     kubelet_key: Option<SpkiSha256>,
 }
 
-/// The sources that are attestation gateways, with what they take. A node never shows its EK to anything else.
+/// Finds the sources that are attestation gateways, with the kinds that they accept. A node never shows its EK to another server.
 fn discover<'a>(
     http: &Http,
     sources: &'a [GatewaySource],
@@ -416,7 +416,7 @@ fn discover<'a>(
     gateways
 }
 
-/// Has Ignition tell the gateways whose token it will show who shows it: an initramfs that begins again fetches again, and a use is a node.
+/// Adds this node's claimant to Ignition's requests with a token: an initramfs that starts over fetches again, and a use counts per node.
 /// No other server learns of it.
 fn claim_tokens(
     gateways: &[(&GatewaySource, Takes)],

@@ -18,7 +18,7 @@ const LAST_WORDS: Duration = Duration::from_secs(20);
 
 /// Has systemd wait for so long from now, and a moment more, if it started this program: more than its unit's `TimeoutStartSec=` allows.
 ///
-/// The message is sd_notify(3)'s `EXTEND_TIMEOUT_USEC=`. What cannot be sent is not worth a line: then the unit's time holds.
+/// The message is sd_notify(3)'s `EXTEND_TIMEOUT_USEC=`. A failure to send it is not reported: then the unit's own timeout applies.
 pub fn extend(time: Duration, status: &str) {
     if let Some(socket) = env::var_os("NOTIFY_SOCKET") {
         let message = format!("EXTEND_TIMEOUT_USEC={}\nSTATUS={status}\n", (time + LAST_WORDS).as_micros());

@@ -6,7 +6,7 @@ use aws_lc_rs::rand;
 
 /// First pause between two attempts. Short: the usual cause is a network that has just come up.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause: what Ignition itself ends at.
+/// Longest pause, the same as Ignition's.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause of a node after a 503 with `Retry-After`: a thousand nodes send some hundred requests a second.
 const LONGEST_HELD_PAUSE: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ impl Deadline {
         Self::after(self.remaining().min(time))
     }
 
-    /// This deadline, brought forward by what the caller needs for itself.
+    /// Returns this deadline, brought forward by the time that the caller needs for itself.
     #[must_use]
     pub fn before(&self, time: Duration) -> Self {
         Self::after(self.remaining().saturating_sub(time))
@@ -76,13 +76,13 @@ impl Backoff {
         Self { longest: first }
     }
 
-    /// The next pause; never longer than what the deadline leaves, and `None` once that is nothing.
+    /// Returns the next pause; `None` if the deadline does not leave enough time for it.
     pub fn pause(&mut self, deadline: Deadline) -> Option<Duration> {
         let pause = self.endless();
         (pause < deadline.remaining()).then_some(pause)
     }
 
-    /// The next pause of who waits without end.
+    /// Returns the next pause of a wait without end.
     pub fn endless(&mut self) -> Duration {
         let half = self.longest / 2;
         let pause = half + part_of(half);

@@ -1,15 +1,15 @@
 //! Location of the ticket that this Ignition reads, and a check that it can be written, made before any attestation.
 //!
-//! Every Ignition reads `user.ign` in `/usr/lib/ignition`, and that is the place. Since systemd 256, `/usr` is read-only in the initrd: a
-//! mount of its own over a filesystem that can be written (`ProtectSystem=` of systemd-system.conf(5)). This program's unit gives it a
-//! mount namespace of its own (`MountFlags=slave`), and only there that mount is made writable; so the file is where every Ignition looks,
-//! `/usr` stays read-only for all others, and the ticket is gone with the initramfs.
+//! Every Ignition reads `user.ign` in `/usr/lib/ignition`, so the ticket goes there. Since systemd 256, `/usr` is read-only in the initrd:
+//! a mount of its own over a filesystem that can be written (`ProtectSystem=` of systemd-system.conf(5)). This program's unit gives it a
+//! mount namespace of its own (`MountFlags=slave`), and only there that mount is made writable. So every Ignition finds the file, `/usr`
+//! stays read-only for all others, and the ticket is gone with the initramfs.
 //!
 //! `IGNITION_SYSTEM_CONFIG_DIR` in `/run/ignition.env` is not an alternative: Ignition's generator rewrites that file at each `systemctl
 //! daemon-reload`. The base configs, which each of Ignition's stages reads, lie in the folder that it would move.
 //!
-//! A `user.ign` that is there is the one to replace, wherever this Ignition reads it ([`crate::ignition`]). From 2.27 on, `/run/ignition` is also
-//! the way if `/usr/lib/ignition` cannot be written at all; not before, because what lies there outlives the initramfs.
+//! An existing `user.ign` is replaced in the folder where this Ignition reads it ([`crate::ignition`]). From 2.27 on, `/run/ignition` is
+//! used if `/usr/lib/ignition` cannot be written at all; not otherwise, because its content outlives the initramfs.
 //!
 //! Flatcar's `user.ign` is a link to a disk. The link is replaced, and nothing is written through it.
 
@@ -65,7 +65,7 @@ enum Step {
     GiveUp(Obstacle),
 }
 
-/// Decides by what came of the attempt to write there.
+/// Decides the next step by the result of the attempt to write there.
 fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<Mount>) -> Step {
     let error = match tried {
         Ok(()) => return Step::Write,
@@ -80,7 +80,7 @@ fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<Mount>
 }
 
 impl Delivery {
-    /// Finds out whether `output` can be written, or in its absence what this Ignition reads.
+    /// Checks whether `output`, or by default the file that this Ignition reads, can be written.
     #[must_use]
     pub fn find(ignition: &Ignition, output: Option<&Path>) -> Self {
         if let Some(output) = output {
@@ -191,7 +191,7 @@ impl Gateways {
     }
 }
 
-/// Makes a mount writable where this program is: not its filesystem, of which others have mounts, too.
+/// Makes a mount writable in this program's namespace; not its filesystem, which others have mounted, too.
 fn remount(point: &Path) -> Result<(), String> {
     let mut mount = Command::new("mount");
     mount.args(["-o", "remount,bind,rw"]).arg(point).stdin(Stdio::null());
@@ -232,7 +232,7 @@ fn find_mount(table: &str, path: &Path) -> Option<Mount> {
         .max_by_key(|mount| mount.point.as_os_str().len())
 }
 
-/// Blanks and the like stand there as octal numbers.
+/// Decodes octal escapes, as the table has for blanks and the like.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()

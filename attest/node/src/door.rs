@@ -1,5 +1,5 @@
-//! `attest-node close`: ends this boot for gateways. A PCR is extended, and what runs from then on cannot quote what this boot could: a pool that takes machines
-//! only while they boot refuses it, until the machine is reset.
+//! `attest-node close`: ends this boot for gateways by extending the boot-complete PCR. Software that runs later cannot quote this boot's
+//! PCRs: a pool that accepts machines only while they boot refuses it, until the machine is reset.
 //!
 //! A unit of the initramfs runs it on each boot: on a first boot when Ignition has its config, on others at the start. If it fails, the
 //! boot goes on, and the console shows the error.

@@ -1,4 +1,4 @@
-//! `attest-node ek`: what an administrator needs to know about a node's TPM.
+//! `attest-node ek`: prints an administrator's information about a node's TPM.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::tpm::{EkChoice, EndorsementKey, Tpm, device};
 /// The time to wait for a TPM that is absent or busy: as long as an attestation has by default.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A table of the TPM's endorsement keys. The digests are what `attest-gateway ek add` takes.
+/// Returns a table of the TPM's endorsement keys, with the digests that `attest-gateway ek add` expects.
 ///
 /// # Errors
 /// The TPM's failure to answer.

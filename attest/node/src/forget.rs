@@ -1,4 +1,5 @@
-//! `attest-node forget`: removes what gateways know this node by, from the disk and from memory, before a workload can look for it.
+//! `attest-node forget`: removes the secret by which gateways recognise this node, from the disk and from memory, before a workload can
+//! look for it.
 //!
 //! It runs when Ignition has written everything, and so cannot start over, and before the real root takes over. It searches every possible
 //! location of the secret, regardless of this boot's state: an earlier part of this first boot may have put it there.
@@ -19,13 +20,13 @@ use crate::platform::Platform;
 pub struct Settings {
     /// Possible location of the secret.
     pub storage: Storage,
-    /// The folder for what is kept until the next boot.
+    /// Folder for state that is kept until the next boot.
     pub state: PathBuf,
     /// The kernel command line.
     pub cmdline: PathBuf,
 }
 
-/// Runs, says on stderr what was left over, and returns 1 only if the secret is still there.
+/// Runs, prints a message for each remainder on stderr, and returns 1 only if the secret still exists.
 #[must_use]
 pub fn run(settings: &Settings) -> ExitCode {
     let storage = Platform::storage_in(&settings.cmdline)

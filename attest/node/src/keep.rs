@@ -29,7 +29,7 @@ const INITRAMFS: &str = "initramfs.json";
 const SCRIPT_LIMIT_BYTES: u64 = 256 * 1024;
 /// Largest account of an initramfs read: base configs of at most 1 MiB, which JSON may write in six times as many bytes.
 const INITRAMFS_LIMIT_BYTES: u64 = 8 * 1024 * 1024;
-/// Longest version kept of what Ignition says, in characters.
+/// Longest version output that is kept, in characters.
 const VERSION_LIMIT_CHARS: usize = 200;
 /// The config on the boot filesystem that CoreOS's initramfs copies to where Ignition reads it (`coreos-ignition-setup-user.sh` in
 /// coreos/fedora-coreos-config).
@@ -41,7 +41,7 @@ const SCRIPT_FOLDERS: [&str; 2] = ["usr/sbin", "usr/bin"];
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub folder: PathBuf,
-    /// A folder with this program, what it needs, and a script that starts it; nothing if the booted system has the program anyway.
+    /// Folder with this program, its libraries, and a script that starts it; `None` if the booted system has the program anyway.
     pub program: Option<PathBuf>,
     /// Root folder of the initramfs.
     pub root: PathBuf,
@@ -69,7 +69,7 @@ pub struct Initramfs {
     pub base: Option<Vec<BaseConfig>>,
 }
 
-/// Keeps all of that, and returns 0, or says on stderr what could not be kept, and returns 1.
+/// Keeps all of that. Returns 0, or reports an error on stderr and returns 1.
 #[must_use]
 pub fn run(settings: &Settings) -> ExitCode {
     match keep(settings) {
@@ -101,8 +101,8 @@ fn keep(settings: &Settings) -> io::Result<()> {
     }
 }
 
-/// Leaves a pointer config there, without its credentials, if the folder is there: in the initramfs, and nowhere else. What cannot be left
-/// has to be named later.
+/// Writes a pointer config there, without its credentials, if the folder exists: in the initramfs, and nowhere else. If it cannot be
+/// written, the administrator has to name it later.
 pub fn leave(folder: &Path, pointer: &Pointer) {
     if folder.is_dir() {
         let _ = write::replace(&folder.join(POINTER), &pointer.without_credentials());

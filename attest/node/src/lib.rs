@@ -9,7 +9,7 @@
 //! After Ignition has its config, and on every later boot, the boot is over ([`door`]): software that runs then cannot attest to a pool
 //! that accepts machines only while they boot.
 //!
-//! A first boot may begin again, and gateways know this node all the same ([`claimant`]), until Ignition is done ([`forget`]).
+//! A first boot may start over, and gateways still recognise this node ([`claimant`]), until Ignition is done ([`forget`]).
 //!
 //! A node that got the pre-approved config returns for the full one when its kubelet has a certificate ([`config`]), and has Ignition apply
 //! it at the next boot ([`apply`]). It uses the program that the initramfs has kept for the booted system ([`keep`]). If so configured, a

@@ -1,4 +1,4 @@
-//! `attest-node`: arguments, then [`attest_node::boot::run`], or what a subcommand names.
+//! `attest-node`: parses arguments, then calls [`attest_node::boot::run`] or a subcommand.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -62,14 +62,14 @@ struct Arguments {
     /// Name that this node wants to be known by
     #[arg(long)]
     name: Option<String>,
-    /// Attest a key that the kubelet of the booted system will have, to each gateway that takes one, and not only to one that approves its CSR;
-    /// attest-node.kubelet-key on the kernel command line says the same, and attest-node.kubelet-key=no switches it off
+    /// Attest a key that the kubelet of the booted system will have, to each gateway that accepts one, and not only to one that approves
+    /// its CSR; attest-node.kubelet-key on the kernel command line does the same, and attest-node.kubelet-key=no switches it off
     #[arg(long)]
     kubelet_key: bool,
-    /// The kernel command line, in which the platform stands, and whatever outranks user.ign
+    /// The kernel command line, with the platform and the arguments that outrank user.ign
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
-    /// The folder of the firmware's DMI tables, in which the cloud stands
+    /// The folder of the firmware's DMI tables, which name the cloud
     #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
     dmi: PathBuf,
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
@@ -83,7 +83,7 @@ struct Arguments {
     /// AWS's program that asks a NitroTPM for its attestation document; a name is looked for in PATH
     #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
     nitro_tpm_attest: PathBuf,
-    /// The folder for what is kept until the next boot: how gateways know this node again
+    /// The folder for state that is kept until the next boot, such as the secret by which gateways recognise this node
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
     /// The folder for what the booted system has of the initramfs: this program, and the pointer config without its credentials
@@ -93,7 +93,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print this TPM's endorsement keys: what `attest-gateway ek add` takes
+    /// Print this TPM's endorsement keys, for `attest-gateway ek add`
     Ek,
     /// Fetch the pool's full config by the kubelet's client certificate
     Config(Box<ConfigArguments>),
@@ -101,22 +101,22 @@ enum Command {
     KubeletCertificate(KubeletCertificateArguments),
     /// Keep this program for the booted system; a unit of the initramfs does so at each boot
     Keep {
-        /// Have the unit that gets the kubelet's certificate in the booted system wait for the network; attest-node.kubelet-key on the kernel command
-        /// line says the same, and attest-node.kubelet-key=no leaves no such unit
+        /// Have the unit that gets the kubelet's certificate in the booted system wait for the network; attest-node.kubelet-key on the
+        /// kernel command line does the same, and attest-node.kubelet-key=no leaves no such unit
         #[arg(long)]
         kubelet_key: bool,
         /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
         #[arg(long, value_name = "FOLDER")]
         program: Option<PathBuf>,
     },
-    /// Remove what gateways know this node by, from disk and memory, once Ignition is done
+    /// Remove the secret by which gateways recognise this node, from disk and memory, once Ignition is done
     Forget(ForgetArguments),
     /// End this boot for gateways: extend the PCR by which they tell that a machine boots
     Close(CloseArguments),
 }
 
-/// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that what runs from now on cannot attest to a pool that takes machines only while
-/// they boot, until this machine is reset.
+/// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that software that runs later cannot attest to a pool that
+/// accepts machines only while they boot, until this machine is reset.
 ///
 /// Its unit runs it in the initramfs when Ignition has its config, and at the start of later boots. Running it again does no harm. Exits
 /// with 0 if the PCR is extended, or the machine has no TPM, 1 if it is not extended (one line on stderr says why), 2 on wrong usage.
@@ -152,16 +152,17 @@ struct KubeletCertificateArguments {
     wait: u64,
 }
 
-/// Removes what gateways know this node by, from disk and memory, so that no workload of the booted system finds it.
+/// Removes the secret by which gateways recognise this node, from disk and memory, so that no workload of the booted system finds it.
 ///
-/// Its unit runs it when Ignition has written everything. It looks wherever the secret may be kept, overwrites it and removes it. Exits
-/// with 0 if nothing is left, 1 if it is left over (one line on stderr says where, and the command that removes it), 2 on wrong usage.
+/// Its unit runs it when Ignition has written everything. It searches every possible location of the secret, overwrites it and removes it.
+/// Exits with 0 if nothing is left, 1 if it is left over (one line on stderr says where, and the command that removes it), 2 on wrong
+/// usage.
 #[derive(clap::Args)]
 struct ForgetArguments {
     /// Possible location of the secret, if not a usual one: same values as attest-node's --claimant-on
     #[arg(long, value_name = "LABEL")]
     claimant_on: Option<Storage>,
-    /// The folder for what is kept until the next boot
+    /// The folder for state that is kept until the next boot
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
     /// The kernel command line
@@ -206,10 +207,10 @@ struct ConfigArguments {
     /// The most seconds that all of this may take; a gateway that is not ready is asked again until then
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
-    /// The kernel command line, in which the platform stands
+    /// The kernel command line, with the platform
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
-    /// The folder of the firmware's DMI tables, in which the cloud stands
+    /// The folder of the firmware's DMI tables, which name the cloud
     #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
     dmi: PathBuf,
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]

@@ -13,7 +13,7 @@ use attest_wire::protocol::{HOLD_DEFAULT_SECONDS, HOLD_LIMIT_SECONDS};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 
-/// Kept back from the deadline, so that what hangs on the network is reported as such and not as a deadline that passed.
+/// Time reserved before the deadline, so that a hanging network is reported as such and not as a passed deadline.
 const REPORT_TIME: Duration = Duration::from_secs(1);
 /// Interval between console messages during a wait. Long enough to leave the lines before it on the screen.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -117,13 +117,13 @@ impl Patience {
         self.lock().deadline
     }
 
-    /// The same for the work, which leaves time to report.
+    /// Returns the deadline for the work, which leaves time to report.
     #[must_use]
     pub fn work(&self) -> Deadline {
         self.deadline().before(REPORT_TIME)
     }
 
-    /// Takes what a gateway says about its pool. Of several gateways, the most patient one counts: Ignition needs them all.
+    /// Records a gateway's waiting time for its pool. Of several gateways, the longest time counts: Ignition needs them all.
     pub fn told(&self, seconds: u64) {
         let mut state = self.lock();
         let told = Duration::from_secs(seconds);
@@ -199,7 +199,7 @@ impl Patience {
         self.pause(&mut state, left.map_or(pause, |left| pause.min(left)), now, says)
     }
 
-    /// Takes note that a gateway answers at `now`, or that another one is asked from now on.
+    /// Records that a gateway answers at `now`, or that another one is asked from now on.
     pub fn answered(&self, now: Instant) {
         let mut state = self.lock();
         state.answered(now);
@@ -272,7 +272,7 @@ mod tests {
         patience.come_again(again, now)
     }
 
-    /// Asked every ten seconds, how long it goes on, and what it says meanwhile.
+    /// Checks the total wait and the number of messages, with a request every ten seconds.
     fn check(told: &[u64], most: u64, expect: u64) {
         let patience = Patience::new(SILENCE, Duration::from_secs(most), None);
         told.iter().for_each(|seconds| patience.told(*seconds));

@@ -1,4 +1,4 @@
-//! The pointer where Ignition takes it from ([`crate::ignition`]), and the platform that this node is on.
+//! The pointer from Ignition's source ([`crate::ignition`]), and the platform of this node.
 //!
 //! Ignition's settings name the platform. If this program cannot read them, it detects the platform itself ([`crate::cloud::detect`]).
 
@@ -23,7 +23,7 @@ use crate::tpm::device;
 const ENVIRONMENT: &str = "/run/ignition.env";
 /// Ignition's platform id for QEMU: the only platform that reads fw_cfg.
 const QEMU: &str = "qemu";
-/// The one of the platform whose config is a file.
+/// Id of the platform whose config is a file.
 const FILE: &str = "file";
 /// The kernel argument of this program's own: seconds.
 const WAIT_ARGUMENT: &str = "attest-node.wait";
@@ -111,7 +111,7 @@ pub struct Instance {
 }
 
 impl Platform {
-    /// Reads the kernel command line, Ignition's environment and the DMI tables in a folder. What cannot be read is taken as empty.
+    /// Reads the kernel command line, Ignition's environment and the DMI tables in a folder. Unreadable files count as empty.
     #[must_use]
     pub fn read(cmdline: &Path, dmi: &Path) -> Self {
         // What the units' manager passes on to all comes before what Ignition's units read.
@@ -151,8 +151,8 @@ impl Platform {
         storage(&small_file(cmdline))
     }
 
-    /// The cloud that this node is in, whatever Ignition takes its config from. A metadata server is only searched for if neither
-    /// Ignition nor the firmware says what this machine is.
+    /// Returns the cloud of this node, regardless of Ignition's config source. A metadata server is only searched for if neither Ignition
+    /// nor the firmware identifies this machine.
     ///
     /// # Errors
     /// [`CloudError::Client`].

@@ -1,4 +1,4 @@
-//! The node against stand-ins of clouds and gateways: one crate, so that what its tests share is compiled once.
+//! Tests of the node against stand-ins of clouds and gateways: one crate, so that shared code is compiled once.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! `attest-node config --apply` on a folder that stands for a system, with a gateway that asks for the kubelet's certificate.
+//! `attest-node config --apply` on a folder in place of a system, with a gateway that asks for the kubelet's certificate.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -89,7 +89,7 @@ impl Gateway {
     }
 }
 
-/// A system with CoreOS's way of a first boot, and with what its initramfs has kept.
+/// Creates a system with CoreOS's first-boot mechanism, and the files that its initramfs has kept.
 fn system(gateway: &Gateway, ignition: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let kept = json!({"ignition": ignition, "copies_config": true, "changes_kernel_arguments": true, "base": []});
@@ -128,7 +128,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-/// Every file of a system, with its mode and what is in it.
+/// Returns every file of a system, with its mode and content.
 fn all(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -196,7 +196,7 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
     }
 }
 
-/// Nothing is changed; what is said has all of these, and the gateway was asked or was not.
+/// Checks that nothing is changed, that the message has all of these parts, and whether the gateway was asked.
 fn check_refused(config: &Value, ignition: &str, change: impl Fn(&Path), arguments: &[&str], was_asked: bool, said: &[&str]) {
     let gateway = Gateway::giving(config);
     let folder = system(&gateway, ignition);

@@ -92,7 +92,7 @@ impl Run {
         assert_eq!(self.written, None);
     }
 
-    /// A last line that holds all of this, and a pointer that says who shows its token, and nothing else.
+    /// Checks for a last line that contains all of this, and a pointer with the claimant of its token as the only addition.
     fn failed_with_token(&self, pointer: &str, said: &[&str]) {
         self.ends_unattested(
             said,

@@ -16,7 +16,7 @@ use attest_node::deadline::Deadline;
 use data_encoding::BASE64;
 use rustls_pki_types::UnixTime;
 
-/// More than any of these takes.
+/// Returns a deadline beyond the duration of any test here.
 fn long() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
@@ -80,7 +80,7 @@ fn a_session_that_is_over_is_begun_anew_once() {
 
 const USER_DATA: &str = "/computeMetadata/v1/instance/attributes/user-data";
 
-/// Answers in turn, the last for ever; how often it was asked, and what came of it.
+/// Checks the number of attempts and the result for these answers, the last of which repeats for ever.
 fn check_client(answers: Vec<Reply>, deadline: Deadline, expect: Result<Option<&str>, &str>, attempts: usize) {
     let last = answers.len() - 1;
     let shown = format!(

@@ -1,4 +1,4 @@
-//! The program as a boot sees it, where no TPM and no gateway are needed: exit code and the one line on stderr.
+//! The program in boots that need no TPM and no gateway: exit code and the one line on stderr.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn run(folder: &Path, cmdline: &str, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The one line must hold all of `said`, and nothing may have been written.
+/// Checks that the one line contains all of `said`, and that nothing was written.
 fn check(pointer: &str, cmdline: &str, arguments: &[&str], code: i32, said: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("pointer.ign"), pointer).unwrap();
@@ -229,7 +229,7 @@ fn a_missing_pointer_is_said() {
     );
 }
 
-/// A CA that is left out is said whatever the run ends in.
+/// A CA that is left out is reported regardless of the run's result.
 #[test]
 fn a_note_survives_an_error() {
     let folder = tempfile::tempdir().unwrap();

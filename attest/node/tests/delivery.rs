@@ -1,4 +1,4 @@
-//! A node whose ticket cannot be delivered: known before it attests, or when it is written; and told to console and gateway.
+//! A node whose ticket cannot be delivered: this is detected before it attests, or when it is written; and reported to console and gateway.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::support::gateway::Gateway;
 use crate::support::google;
 use serde_json::{Value, json};
 
-/// Runs with this as `--output` in `folder`; the last line of the console, and what the gateway was asked for in order.
+/// Runs with this as `--output` in `folder`. Returns the last line of the console, and the requests to the gateway in order.
 fn run(folder: &Path, output: &str) -> (String, Vec<(String, Value)>) {
     let task = json!({"gcp": {"gateway": "api-int.example"}});
     let gateway = Gateway::start(&json!(["gcp", "token"]), &task);

@@ -97,7 +97,7 @@ fn run_with(folder: &Path, metadata: &Server, arguments: &[&str], cmdline: &str)
     }
 }
 
-/// A pointer without what says who shows its tokens, which is random. Only sources with a token and without a ticket may have that.
+/// Removes the claimants of tokens, which are random, from a pointer. Only sources with a token and without a ticket may have them.
 fn without_claimants(mut pointer: Value) -> Value {
     let text = pointer.to_string();
     for source in pointer.pointer_mut("/ignition/config/merge").unwrap().as_array_mut().unwrap() {
@@ -164,7 +164,7 @@ fn each_come_again_starts_the_time_for_silence_anew() {
     run(&metadata, &["--deadline", "8"]).attested();
 }
 
-/// Its pointer, with what says that it could not be reached.
+/// Returns its pointer, with the header for an unreachable gateway.
 fn unreachable(gateway: &Gateway) -> Value {
     let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
     pointer["ignition"]["config"]["merge"][0]["httpHeaders"] =
@@ -308,7 +308,8 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
     assert_eq!(asked, expect);
 }
 
-/// While an administrator is asked about what this node has booted, each try is a new challenge, and Ignition has not been let on yet: this program is still there.
+/// While an administrator decides about the booted system, each try is a new challenge. Ignition has not started, and this program still
+/// runs.
 #[test]
 fn the_console_says_what_an_administrator_is_asked() {
     let what = "PCR 4, boot loader or kernel: sha256 ab12… and 3 more: nobody has accepted or denied this yet; question 0123";

@@ -1,4 +1,4 @@
-//! `attest-node kubelet-certificate` against an API: what it asks for, what it takes, and what it leaves where the kubelet looks.
+//! `attest-node kubelet-certificate` against an API: its request, its checks of the answer, and the files that it leaves for the kubelet.
 
 use std::fs;
 use std::io::Read as _;
@@ -84,7 +84,7 @@ impl Site {
             .unwrap()
     }
 
-    /// A run's end. No secret is in what it says.
+    /// Waits for a run's end, and checks that its output has no secret.
     fn end(&self, child: Child) -> Ended {
         let output = ended(child);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -121,7 +121,7 @@ impl Site {
         assert!(!self.path("pki/kubelet-client-current.pem").exists());
     }
 
-    /// The kubelet has what it would have got itself, and the key is nowhere else.
+    /// Checks that the kubelet has the same file that it would have made itself, and that the key is nowhere else.
     fn has_certificate(&self) {
         let current = self.path("pki/kubelet-client-current.pem");
         assert!(fs::symlink_metadata(&current).unwrap().is_symlink());
@@ -145,13 +145,13 @@ fn ended(child: Child) -> std::process::Output {
     output
 }
 
-/// Waits until this holds of what the API has.
+/// Waits until this is true for the API's objects.
 fn until(api: &Kubernetes, is_so: impl FnMut() -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     assert!(runtime.block_on(api.comes_to(LIMIT, is_so)));
 }
 
-/// The next line that it says, and nothing of what comes after it.
+/// Returns the next line of its output, and nothing after it.
 fn line(run: &mut Child) -> String {
     let (stderr, mut line, mut byte) = (run.stderr.as_mut().unwrap(), Vec::new(), [0]);
     while byte != *b"\n" {

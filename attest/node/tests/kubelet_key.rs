@@ -1,4 +1,5 @@
-//! A node that attests the key that its kubelet will have: what it tells gateways of which release, and what it leaves for the booted system.
+//! A node that attests the key that its kubelet will have: its messages to gateways of each release, and the files that it leaves for the
+//! booted system.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::attest_in_cloud::amazon;
 use crate::support::gateway::{Gateway, Instead, NONCE, OF_AN_EARLIER_RELEASE};
 use crate::support::{Server, google, google_token};
 
-/// An instance of Google's attests; gives whether it has, and what it says.
+/// Attests as an instance of Google's. Returns whether it succeeded, and its output.
 fn run(folder: &Path, gateway: &Gateway, cmdline: &str, arguments: &[&str]) -> (bool, String) {
     run_in("gcp", &google(Some(gateway.pointer())), folder, cmdline, arguments)
 }

@@ -57,7 +57,7 @@ impl FirstBoot {
     /// Recognises the system's first-boot mechanism.
     ///
     /// # Errors
-    /// `apply-unsupported`, with what there is instead.
+    /// `apply-unsupported`, with the distribution's alternative.
     pub fn find(system: &System, initramfs: Option<&Initramfs>) -> Result<Self, Failure> {
         if system.path(LIVE).exists() {
             let reason = "this system runs from its medium, and each of its boots is a first one";
@@ -158,7 +158,7 @@ impl FirstBoot {
         })
     }
 
-    /// Takes it back, the stamp first; says whether there was anything.
+    /// Takes it back, the stamp first. Returns whether anything was removed.
     ///
     /// # Errors
     /// The operating system's error.

@@ -23,8 +23,8 @@ use crate::ignition::{self, DEVICE, Origin, Told};
 use crate::keep::Initramfs;
 use crate::pointer::PointerError;
 
-/// Has systemd take the next boot for a first one, so that it heeds the presets by which Ignition enables units
-/// (kernel-command-line(7)). The machine stays the same: its /etc/machine-id does.
+/// Kernel argument that makes systemd treat the next boot as a first one, so that it heeds the presets by which Ignition enables units
+/// (kernel-command-line(7)). The machine keeps its identity: /etc/machine-id is unchanged.
 const FIRST_BOOT_OF_SYSTEMD: &str = "systemd.condition-first-boot=1";
 /// The first release of systemd that knows it.
 const KNOWS_FIRST_BOOT: u32 = 246;
@@ -84,7 +84,7 @@ impl Prepared {
         }
     }
 
-    /// Has the config applied at the next boot, if Ignition can; says what else there is to know of that boot.
+    /// Arranges that the config is applied at the next boot, if Ignition can. Returns further notes about that boot.
     ///
     /// # Errors
     /// `ignition-twice` after a line for each of its points; `gateway-answer`; `apply-failed`.
@@ -128,7 +128,7 @@ impl Prepared {
     }
 }
 
-/// Takes back what was arranged; says whether there was anything.
+/// Takes back the arrangement. Returns whether anything was removed.
 ///
 /// # Errors
 /// `apply-unsupported`, `apply-failed`.

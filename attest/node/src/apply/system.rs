@@ -1,4 +1,4 @@
-//! The running system, as far as the next boot depends on it: files below a root, which in tests is a folder that stands for it.
+//! The running system, as far as the next boot depends on it: files below a root, which is a temporary folder in tests.
 
 use std::fs::{self, File};
 use std::io::Read as _;

@@ -1,4 +1,4 @@
-//! Azure's vTPM: what it presents, and the quote by the key that Azure has certified.
+//! Azure's vTPM: its public values, and the quote by the key that Azure has certified.
 
 use std::path::Path;
 use std::thread;
@@ -22,8 +22,8 @@ pub(super) struct AzureVtpm {
 }
 
 impl AzureVtpm {
-    /// The machine's, by what its metadata service says, with a note if there is an event log that cannot be sent; `None` for a TPM without Azure's
-    /// key. What Azure has not provided yet is waited for.
+    /// Finds the machine's vTPM, with the vmId from its metadata service, and a note if there is an event log that cannot be sent; `None`
+    /// for a TPM without Azure's key. A certificate that Azure has not provided yet is waited for.
     pub(super) fn find(
         tcti: String,
         log: &Path,

@@ -1,4 +1,4 @@
-//! Evidence that this node's cloud gives: what there is, and the answers to a gateway's task.
+//! Evidence from this node's cloud: the offer, and the answers to a gateway's task.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,7 +24,7 @@ use super::azure_vtpm::AzureVtpm;
 use super::binding::Binding;
 use super::{refuse, sha256};
 
-/// The kinds that a cloud gives.
+/// Kinds of evidence from a cloud.
 pub const KINDS: [Kind; 6] = [
     Kind::Gcp,
     Kind::AwsIdentityDocument,
@@ -49,7 +49,7 @@ pub struct Found<'a> {
 /// Cloud's evidence for this node, with the node's first-boot secret.
 pub struct CloudMeans<'a> {
     source: CloudProvider<'a>,
-    /// Tells this node from whatever else hears what the cloud says of the instance.
+    /// Secret that distinguishes this node from any other client with the cloud's evidence for the instance.
     secret: Secret,
 }
 
@@ -130,7 +130,7 @@ impl<'a> CloudMeans<'a> {
         Ok(Found { means, notes })
     }
 
-    /// Adds what there is to an offer for the gateway at this base.
+    /// Adds the cloud's evidence to an offer for the gateway at this base.
     pub(super) fn offer(&self, takes: &BTreeSet<Kind>, base: &str, offer: &mut Attester) {
         self.source.offer(takes, offer);
         if offer.kinds().iter().any(|kind| kind.is_of_a_cloud()) {
@@ -142,7 +142,7 @@ impl<'a> CloudMeans<'a> {
         self.secret.claimant(Purpose::Instance, base)
     }
 
-    /// Answers the cloud's members of a task, which were offered. Says who the instance is, if it can be seen.
+    /// Answers the cloud's members of a task, which were offered. Returns the instance's identities, as far as they can be read.
     pub(super) fn answer(
         &self,
         task: &Task,
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::cloud::Base;
 
-    /// A gateway refuses what it does not know, whatever another gateway of the pointer takes.
+    /// A gateway refuses unknown kinds, regardless of other gateways in the pointer.
     #[test]
     fn each_gateway_is_offered_what_it_takes_itself() {
         let presented = AzureVtpmAttester {

@@ -51,10 +51,10 @@ const TICKET_LIMIT_BYTES: usize = 4096;
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub gateway: &'a Gateway<'a>,
-    /// The kinds of evidence that it takes.
+    /// Kinds of evidence that the gateway accepts.
     pub takes: &'a BTreeSet<Kind>,
     pub pool: &'a str,
-    /// The key that its kubelet will have, if it has one and the gateway takes it.
+    /// Key that the node's kubelet will have, if it has one and the gateway accepts it.
     pub kubelet_key: Option<SpkiSha256>,
     /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
     pub token: Option<&'a Zeroizing<String>>,
@@ -72,7 +72,7 @@ pub struct Attested {
 }
 
 impl fmt::Display for Attested {
-    /// `as tpm:45c9…`, and by what if it was not the TPM alone.
+    /// Writes `as tpm:45c9…`, and the kinds of evidence if it was not the TPM alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.identities.is_empty() {
             write!(f, "as {}", self.identities.join(" and "))?;
@@ -94,7 +94,7 @@ fn list(kinds: &BTreeSet<Kind>) -> String {
 /// Attests to a gateway, for a pool.
 ///
 /// # Errors
-/// The gateway's refusal, or what kept the node from attesting.
+/// The gateway's refusal, or the reason why the node could not attest.
 pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Failure> {
     let Target {
         gateway,
@@ -159,7 +159,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
     }
 }
 
-/// Evidence of each kind that the task asks for, and who the node is by it.
+/// Returns evidence of each kind that the task asks for, and the node's identities in it.
 fn answer(
     challenge: &ChallengeResponse,
     binding: &Binding<'_>,
@@ -190,7 +190,7 @@ fn answer(
     }
 }
 
-/// A machine has one event log: where its TPM shows it, the quote of Azure's vTPM goes without.
+/// Removes a duplicate event log: if the TPM's evidence has it, the evidence of Azure's vTPM does not need it.
 fn log_once(evidence: &mut Evidence) {
     if let (Some(_), Some(vtpm)) = (&evidence.tpm, &mut evidence.azure_vtpm) {
         vtpm.event_log = None;

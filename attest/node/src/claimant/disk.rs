@@ -33,11 +33,11 @@ pub trait Disks {
     fn are_anothers(&self) -> bool;
     /// Returns whether a filesystem with this label exists.
     fn are_there(&self, label: &str) -> bool;
-    /// Gives udev the time to find those that are about to appear.
+    /// Waits until udev has processed pending devices.
     fn settle(&self);
     /// Returns whether this program's mounts are invisible to other processes.
     fn are_its_own(&self) -> bool;
-    /// Does something in the filesystem with this label, mounted at a place for no longer than that takes.
+    /// Calls `work` on the filesystem with this label, which is mounted for no longer than that.
     ///
     /// # Errors
     /// The operating system's error.

@@ -39,7 +39,7 @@ pub fn read(root: &Path) -> io::Result<Option<Secret>> {
     Ok((!is_erased).then(|| Secret::of(*bytes)))
 }
 
-/// Puts the secret there, in place of what there is, and on the disk.
+/// Writes the secret durably, in place of an existing one.
 ///
 /// # Errors
 /// The operating system's error; the existing secret may be lost by then.
@@ -62,7 +62,7 @@ pub fn write(root: &Path, secret: &Secret) -> io::Result<()> {
     sync(root)
 }
 
-/// Overwrites what lies there, removes it, and the folder; whether there was anything.
+/// Overwrites and removes the secret, and removes the folder. Returns whether it existed.
 ///
 /// # Errors
 /// The operating system's error, with the path that still exists.
@@ -95,7 +95,7 @@ pub fn is_there(root: &Path) -> bool {
     fs::symlink_metadata(root.join(FOLDER)).is_ok()
 }
 
-/// Zeros where the bytes are, on the disk. A filesystem that writes elsewhere (btrfs) leaves them where they were.
+/// Overwrites the file's bytes with zeros, on the disk. A filesystem that writes elsewhere (btrfs) leaves the old bytes in place.
 fn overwrite(path: &Path) -> io::Result<()> {
     let there = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

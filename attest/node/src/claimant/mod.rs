@@ -29,7 +29,7 @@ pub struct Secret(Zeroizing<[u8; CLAIMANT_BYTES]>);
 /// Subject of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// An instance of a cloud, beside its evidence.
+    /// An instance of a cloud, together with its evidence.
     Instance,
     /// A use of a provisioning token.
     Token,
@@ -98,7 +98,7 @@ impl Claimants {
         }
     }
 
-    /// The one of this boot; else the one of this first boot, before it was begun again; else a new one.
+    /// Returns the secret of this boot; else the one of an earlier part of this first boot; else a new one.
     ///
     /// # Errors
     /// Random numbers are unavailable.

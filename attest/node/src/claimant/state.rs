@@ -15,7 +15,7 @@ use super::storage::Storage;
 pub const FOLDER: &str = "/run/attest-node";
 /// Name of the secret's file.
 const CLAIMANT: &str = "claimant";
-/// The file that says where else the secret is.
+/// Name of the file with the secret's other location.
 const PLACE: &str = "kept";
 /// The folder for another program's input.
 const INPUT: &str = "input";
@@ -73,7 +73,7 @@ impl State {
         text.parse().ok()
     }
 
-    /// Notes where the secret is kept beyond this boot, for who is to remove it.
+    /// Records the secret's location beyond this boot, for its later removal.
     pub fn set_place(&self, place: &str) {
         let _ = self.replace(PLACE, place.as_bytes());
     }

@@ -24,7 +24,7 @@ use super::folder;
 pub const LABELS: [&str; 3] = ["boot", "EFI-SYSTEM", "EFI"];
 /// The kernel argument that says another place; it comes before `--claimant-on`.
 pub const ARGUMENT: &str = "attest-node.claimant-on";
-/// Longest label, in bytes: what btrfs has room for.
+/// Longest label, in bytes: btrfs's limit.
 const LABEL_LIMIT_BYTES: usize = 255;
 /// Time limit for all steps together. udev is waited for at most ten seconds, and a disk that needs longer to write 32 bytes is out of
 /// order.
@@ -67,7 +67,7 @@ impl FromStr for Storage {
 
 /// A secret that a reboot of this first boot will find.
 pub struct Kept {
-    /// The one that was there, or the fresh one.
+    /// Existing secret, or the fresh one.
     pub secret: Secret,
     /// Location of the secret, in the syntax of [`Storage`].
     pub place: String,

@@ -32,7 +32,7 @@ const ATTESTED_LIMIT_BYTES: usize = 32 * 1024;
 const COME_AGAIN: &[u16] = &[404, 410];
 /// Maximum number of repeated requests after a document for an earlier nonce.
 const REPEATS_LIMIT: usize = 4;
-/// IMDS takes five requests a second.
+/// Pause between requests: IMDS accepts five requests a second.
 const REPEAT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Returns a request that only Azure's metadata server answers.

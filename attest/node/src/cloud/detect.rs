@@ -36,7 +36,7 @@ pub enum Dmi {
 }
 
 impl Dmi {
-    /// Reads the DMI tables in this folder. What cannot be read is taken as empty.
+    /// Reads the DMI tables in this folder. Unreadable files count as empty.
     #[must_use]
     pub fn read(folder: &Path) -> Self {
         let [vendor, product, chassis, board, bios, bios_version] = [

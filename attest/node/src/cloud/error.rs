@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 
-/// A failure to get from the cloud what it has for this instance. Holds no secrets.
+/// Failure to get this instance's data from the cloud. Holds no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloudError {
     /// No connection, or it was lost, each time.

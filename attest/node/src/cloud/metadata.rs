@@ -68,7 +68,7 @@ pub struct Ask<'a> {
     pub headers: &'a [(&'static str, &'a str)],
     /// Largest answer that is read, in bytes.
     pub limit_bytes: usize,
-    /// Statuses below 500 that mean "come again", besides 429.
+    /// Statuses below 500 that ask for a retry, in addition to 429.
     pub come_again: &'static [u16],
 }
 
@@ -96,7 +96,7 @@ impl MetadataAnswer {
     /// The body as one line of printable ASCII without blanks, of this many characters at the most.
     ///
     /// # Errors
-    /// [`CloudError::Answer`] with `what` it is not.
+    /// [`CloudError::Answer`], which says that the body is not `what`.
     pub fn word(&self, what: &str, limit_chars: usize) -> Result<Zeroizing<String>, CloudError> {
         let word = std::str::from_utf8(self.body.trim_ascii())
             .ok()

@@ -1,5 +1,5 @@
-//! The cloud that this node may be an instance of: which one it is ([`detect`]), its metadata server ([`metadata`]), the pointer
-//! config in its user data, and what it says of the instance as evidence ([`gcp`], [`aws`], [`azure`]).
+//! Cloud of this node: its detection ([`detect`]), its metadata server ([`metadata`]), the pointer config in its user data, and its
+//! evidence for the instance ([`gcp`], [`aws`], [`azure`]).
 //!
 //! The metadata server is asked in plain HTTP at a link-local address, which only the hypervisor answers. Nothing that it says is
 //! believed here: the gateway verifies the evidence, and the pointer is as trusted as any other.

@@ -115,7 +115,7 @@ fn read(output: impl Read + Send + 'static, limit_bytes: usize) -> io::Result<Re
 const NONCE: &str = "nonce";
 const USER_DATA: &str = "user-data";
 
-/// The program takes its input from files.
+/// Input files of the program; removed when dropped.
 struct Input(PathBuf);
 
 impl Input {

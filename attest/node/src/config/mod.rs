@@ -27,9 +27,9 @@ use crate::pointer::{GatewaySource, Pointer, PointerError, write};
 /// Settings from the command line.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// A pointer file that wins over what Ignition would find.
+    /// Pointer file to use instead of Ignition's own source.
     pub pointer: Option<PathBuf>,
-    /// The config's URL, where the pointer names none or several; the CAs are the pointer's all the same.
+    /// URL of the config, if the pointer names none or several. The CAs are the pointer's in any case.
     pub url: Option<String>,
     /// Certificate and key, in one PEM file.
     pub certificate: PathBuf,
@@ -45,7 +45,7 @@ pub struct Settings {
     pub dmi: PathBuf,
     /// Base URL of the metadata server.
     pub metadata: Base,
-    /// The folder for what the booted system has of the initramfs.
+    /// Folder with the files that were kept for the booted system.
     pub kept: PathBuf,
     /// The root of the system to apply it to.
     pub root: PathBuf,
@@ -65,7 +65,7 @@ pub enum Purpose {
 /// Spec version that is asked for by default.
 const USUAL_SPEC: &str = "3.3.0";
 
-/// Checks what `--spec` is given: three numbers.
+/// Checks the value of `--spec`: three numbers.
 ///
 /// # Errors
 /// The expected form of the value.
@@ -132,7 +132,7 @@ fn undo(settings: &Settings) -> Result<String, Failure> {
     })
 }
 
-/// Fetches; says from where.
+/// Fetches the config. Returns its source, for messages, and its content.
 fn fetch(settings: &Settings, spec: &str, deadline: Deadline) -> Result<(String, Zeroizing<Vec<u8>>), Failure> {
     let identity = Identity::read(&settings.certificate)?;
     // What Ignition was given at this boot, in a place that the initramfs takes with it, comes before what it would find now.

@@ -15,10 +15,11 @@ use x509_parser::oid_registry::{
 };
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate, X509Version};
 
-/// Most certificates looked at of those that a server sends beside its own.
+/// Maximum number of certificates considered among those that a server sends with its own.
 const SENT_LIMIT: usize = 8;
-/// Extensions that Go knows, and may be critical (`processExtensions` in `src/crypto/x509/parser.go`): key usage, other names, basic constraints,
-/// name constraints, where its revocation stands, policies, by which key it is signed, what for, by which key it signs. Newer ones know some more.
+/// Extensions that Go knows, and may be critical (`processExtensions` in `src/crypto/x509/parser.go`): key usage, alternative names, basic
+/// constraints, name constraints, CRL distribution points, policies, authority key identifier, extended key usage, subject key identifier.
+/// Newer releases know some more.
 const KNOWN_TO_GO: [Oid<'static>; 9] = [
     OID_X509_EXT_KEY_USAGE,
     OID_X509_EXT_SUBJECT_ALT_NAME,
@@ -82,7 +83,7 @@ impl Presented<'_> {
         authorities.iter().any(|authority| authority == self.leaf)
     }
 
-    /// Looks at what is left to be looked at of one that is trusted itself.
+    /// Performs the remaining checks of a certificate that is trusted itself: dates, name, purpose.
     pub(super) fn verify_trusted(&self) -> Result<(), rustls::Error> {
         let parsed = ParsedCertificate::try_from(self.leaf)?;
         let (_, leaf) = X509Certificate::from_der(self.leaf).map_err(|_| CertificateError::BadEncoding)?;
@@ -148,7 +149,7 @@ fn has_name(certificate: &X509Certificate<'_>, name: &ServerName<'_>) -> bool {
     })
 }
 
-/// `*` stands for one whole label, the first.
+/// Matches a DNS name. `*` stands for one whole label, the first.
 fn is_dns_name(found: &str, name: &str) -> bool {
     let (found, name) = (found.trim_end_matches('.'), name.trim_end_matches('.'));
     let below = |name: &str| name.split_once('.').map(|(_, below)| below.to_owned());
@@ -158,7 +159,7 @@ fn is_dns_name(found: &str, name: &str) -> bool {
     }
 }
 
-/// Go refuses what is critical and unknown to it.
+/// Returns whether Go can read it: Go refuses unknown critical extensions.
 fn is_read_by_go(certificate: &X509Certificate<'_>) -> bool {
     certificate
         .extensions()

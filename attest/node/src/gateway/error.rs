@@ -177,7 +177,7 @@ impl From<GatewayError> for Failure {
     }
 }
 
-/// The network is not what is wrong where configs can be had.
+/// Builds the failure for a server that serves configs: its network is not the cause.
 fn beside_configs(error: &GatewayError, cause: &GatewayError) -> Failure {
     let code = match cause {
         GatewayError::Unreachable { .. } => GATEWAY_UNREACHABLE,

@@ -28,7 +28,7 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 pub(super) const CONFIG_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 /// Time limit for a config: the largest one at 5 Mbit/s.
 const CONFIG_LIMIT: Duration = Duration::from_secs(120);
-/// Longest `Retry-After` that is heeded, seconds: what comes back sooner than that does no harm.
+/// Longest `Retry-After` that is heeded, in seconds: a retry before its end does no harm.
 const RETRY_AFTER_LIMIT_SECONDS: u64 = 60;
 /// Multiple of the time for its own work that a node waits for a server that serves configs, but fails to attest: by default ten minutes,
 /// since a gateway may be that busy.
@@ -181,8 +181,8 @@ impl Gateway<'_> {
         since.elapsed() >= after
     }
 
-    /// Finds out whether the server has configs: not at each failure, since a gateway decides and records what it is asked, and with the time of
-    /// a request, since the one that failed may have taken all that there was.
+    /// Finds out whether the server has configs. It does not ask at each failure, since a gateway decides and records each request. It
+    /// takes the time of a request of its own, since the failed one may have used up all the time.
     fn finds_configs(&self, outage: &mut Outage) -> bool {
         let silence = self.patience.map_or(Duration::ZERO, Patience::silence);
         if outage.asked.is_some_and(|asked| asked.elapsed() < silence) {
@@ -216,7 +216,7 @@ impl Gateway<'_> {
         }
     }
 
-    /// Makes the pause after an attempt that failed, and says so; gives the failure back if it was the last one.
+    /// Pauses and reports after a failed attempt; returns the failure if it was the last attempt.
     fn pause_after(&self, failed: GatewayError, backoff: &mut Backoff, endless: bool) -> Result<(), GatewayError> {
         let Some(patience) = self.patience.filter(|_| endless) else {
             return match backoff.pause(self.deadline.get()) {
@@ -321,7 +321,7 @@ impl Gateway<'_> {
     }
 }
 
-/// Does this, and says each time that so much time has passed how long it has taken.
+/// Awaits `work`, and calls `say` with the time waited at each interval.
 async fn telling<T>(work: impl Future<Output = T>, every: Duration, mut say: impl FnMut(Duration)) -> T {
     let mut work = std::pin::pin!(work);
     let mut waited = Duration::ZERO;

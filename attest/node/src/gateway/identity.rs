@@ -1,4 +1,4 @@
-//! The kubelet's client certificate and its key: what a node shows that the cluster has approved.
+//! Kubelet's client certificate and its key, which prove that the cluster has approved the node.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -24,7 +24,7 @@ pub enum IdentityError {
     /// The file cannot be read.
     #[error("the kubelet's certificate {path} cannot be read: {error}")]
     Unreadable { path: String, error: String },
-    /// The file does not hold what a kubelet writes.
+    /// The file does not have the content that a kubelet writes.
     #[error("{path} does not hold a kubelet's certificate and its key: {problem}")]
     Content { path: String, problem: String },
 }

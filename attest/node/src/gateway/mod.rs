@@ -37,9 +37,9 @@ const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-awaited", "m
 /// Kind of server at a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Discovered {
-    /// An attestation gateway, and what it takes.
+    /// An attestation gateway, with the evidence that it accepts.
     Gateway(Takes),
-    /// Something else, such as a Machine Config Server; with what it answered.
+    /// Another server, such as a Machine Config Server; with its answer.
     Other(String),
 }
 
@@ -72,7 +72,7 @@ impl<'http> Gateway<'http> {
         self.base
     }
 
-    /// The gateway at `base`, which is what stands before `/config/<pool>`.
+    /// Creates a client for the gateway at `base`, the URL before `/config/<pool>`.
     #[must_use]
     pub const fn new(http: &'http Http, base: &'http str, deadline: Deadline) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl<'http> Gateway<'http> {
         }
     }
 
-    /// The same, to which Ignition shows a provisioning token, or does not.
+    /// Sets whether Ignition shows this gateway a provisioning token.
     #[must_use]
     pub const fn with_token(mut self, has_token: bool) -> Self {
         self.has_token = has_token;
@@ -123,8 +123,8 @@ impl<'http> Gateway<'http> {
         self.patience.map_or(0, Patience::times)
     }
 
-    /// Asks what the server is, on behalf of a node of this pool, which offers to attest a key for its kubelet or does not: a gateway that approves only
-    /// CSRs for attested keys asks for one by itself.
+    /// Asks for the server's kind, on behalf of a node of this pool, which may offer to attest a key for its kubelet. A gateway that
+    /// approves only CSRs for attested keys asks for one by itself.
     ///
     /// # Errors
     /// All variants but [`GatewayError::Refused`].
@@ -211,8 +211,8 @@ impl<'http> Gateway<'http> {
         Ok(answer.body)
     }
 
-    /// Says why this node shows nothing, where Ignition cannot say it: by a request for the pool's config that takes nothing and that the
-    /// gateway decides and records as any other. Whatever it answers, it knows.
+    /// Tells the gateway why this node shows nothing, if Ignition cannot: by a `HEAD` request for the pool's config, which the gateway
+    /// decides and records like any other. Any answer shows that the gateway knows the reason.
     ///
     /// # Errors
     /// [`GatewayError::Unreachable`], [`GatewayError::Failing`], [`GatewayError::Tls`].

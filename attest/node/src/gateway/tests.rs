@@ -82,7 +82,7 @@ fn server(ca: &Ca, names: &[&str], validity: (i32, i32), answers: Vec<Option<Str
     Server { base, certificate }
 }
 
-/// A handshake that the client refuses ends here with an error, which is what the client is asked about.
+/// Serves one connection. If the client refuses the handshake, the error is ignored here: the test checks the client's.
 fn serve(config: &Arc<ServerConfig>, mut connection: TcpStream, answer: Option<String>) {
     let mut tls = ServerConnection::new(Arc::clone(config)).unwrap();
     let mut stream = Stream::new(&mut tls, &mut connection);

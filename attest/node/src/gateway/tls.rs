@@ -57,15 +57,15 @@ impl Trust {
         })
     }
 
-    /// The same, of a pointer of which CAs were left out, or were not.
+    /// Returns the same trust, marked as partial if CAs of the pointer were left out.
     #[must_use]
     pub const fn partial(mut self, is_partial: bool) -> Self {
         self.is_partial = is_partial;
         self
     }
 
-    /// TLS with this trust. The quote is bound to the key of the server that is there now, which each handshake shows; and HTTP/2 is nothing that
-    /// this client does: it panics where a server takes it.
+    /// Returns the TLS configuration with this trust. The quote is bound to the key of the current server, which each handshake shows.
+    /// HTTP/2 is not offered: this client panics if a server selects it.
     pub(super) fn client_config(&self, identity: Option<&Arc<Identity>>) -> Result<ClientConfig, rustls::Error> {
         let beside = OfPointer {
             authorities: Arc::clone(&self.authorities),
@@ -76,8 +76,8 @@ impl Trust {
         attest_tls::client_config(Arc::clone(&self.verifier), beside, identity)
     }
 
-    /// Says what was wrong with the certificate that was refused last, and whether Ignition may take it all the same. Who shows one that is
-    /// trusted and has not its key is refused by everybody.
+    /// Returns the defect of the certificate that was refused last, and whether Ignition may accept it all the same. A server that presents
+    /// a trusted certificate without having its key is refused by every client.
     pub(super) fn explain(&self, error: &CertificateError) -> (TlsProblem, bool) {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
         (

@@ -31,7 +31,7 @@ const FOLDERS: [(&str, &str); 3] = [
 pub const OTHER_CMDLINE: &str = "IGNITION_KERNEL_CMDLINE_PATH";
 /// The variable that names the config of platform `file`, and that without it.
 const CONFIG_FILE: (&str, &str) = ("IGNITION_CONFIG_FILE", "config.ign");
-/// The variables that count here. What a unit's manager passes on comes to Ignition as it comes to this program.
+/// Variables that are read here. Ignition and this program inherit the same variables of the unit's manager.
 pub const VARIABLES: [&str; 6] = [FOLDERS[0].0, FOLDERS[1].0, FOLDERS[2].0, OTHER_CMDLINE, CONFIG_FILE.0, PLATFORM];
 /// The variable that names the platform.
 const PLATFORM: &str = "PLATFORM_ID";
@@ -52,7 +52,7 @@ const FW_CFG: [&str; 2] = [
     "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw",
 ];
 
-/// Ignition, as its units start it, and where dracut takes it from: in a system that has booted, only that may be left.
+/// Paths of Ignition: the one in its units, and dracut's source, which may be the only one in a booted system.
 const PROGRAMS: [&str; 2] = ["/usr/bin/ignition", "/usr/lib/dracut/modules.d/30ignition/ignition"];
 
 /// Source of Ignition's config.
@@ -188,7 +188,7 @@ impl Told {
         self.variable(FLATCAR).is_some() || self.cmdline.split_whitespace().any(|word| word.starts_with("flatcar."))
     }
 
-    /// A variable of the environment. Ignition takes an empty one for none.
+    /// Returns a variable of the environment. An empty one counts as unset, like in Ignition.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<&str> {
         let lines = self.environment.lines();
@@ -210,13 +210,13 @@ pub struct Ignition {
 }
 
 impl Ignition {
-    /// The one that was told this.
+    /// Creates an Ignition with these settings.
     #[must_use]
     pub fn new(told: Told) -> Self {
         Self::saying(told, said)
     }
 
-    /// The same, with another way to ask it for its version.
+    /// Creates it with another function that asks for its version.
     pub(crate) fn saying(told: Told, said: fn() -> String) -> Self {
         let origin = match origin(Version::Unknown, &told, &is_there) {
             Origin::Unclear => origin(Version::of(&said()), &told, &is_there),

@@ -26,7 +26,7 @@ impl Version {
     }
 }
 
-/// The release by that text; of a build between releases the one before.
+/// Parses the release from that output; for a build between releases, the one before.
 #[must_use]
 pub fn release(said: &str) -> Option<(u32, u32)> {
     let mut parts = word(said)?.split(['.', '-', '+']);

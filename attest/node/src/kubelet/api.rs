@@ -40,7 +40,7 @@ const ANSWER_LIMIT_BYTES: usize = 256 * 1024;
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 /// Interval between console messages during a wait.
 const SAY_EVERY: Duration = Duration::from_secs(30);
-/// Most bytes of certificates taken: as the kubelet's file is read (`gateway::identity`), with room for the key.
+/// Maximum length of the certificates, in bytes: the limit for the kubelet's file (`gateway::identity`), less room for the key.
 const CERTIFICATES_LIMIT_BYTES: usize = 48 * 1024;
 
 /// Certificate to be requested.
@@ -194,7 +194,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// The one of a kubeconfig.
+    /// Creates a client from a kubeconfig.
     ///
     /// # Errors
     /// Its CAs cannot be used.
@@ -213,7 +213,7 @@ impl Api {
         })
     }
 
-    /// Asks for a certificate, and waits for it until the deadline: for the API, for who approves, for who signs.
+    /// Asks for a certificate, and waits until the deadline for the API, the approver and the signer.
     ///
     /// # Errors
     /// `kubelet-request-denied`, `kubelet-request-unanswered`, `kubelet-certificate-answer`.
@@ -275,7 +275,7 @@ impl Api {
         }
     }
 
-    /// Makes the request; the one of the same key that is there already is as good.
+    /// Creates the request, or finds the existing one for the same key.
     fn ask(&self, wanted: &Wanted, is_taken: bool, deadline: Deadline) -> Result<Step, Failure> {
         let body = wanted.body(is_taken).to_string();
         match self.send(Some(body), REQUESTS, deadline) {

@@ -19,7 +19,7 @@ use crate::pointer::write;
 
 /// Its file, in each of its places.
 pub const FILE: &str = "kubelet-key.pem";
-/// The folder on disk, where a reboot of the booted system finds it.
+/// Folder on disk, which survives a reboot of the booted system.
 pub const FOLDER: &str = "/var/lib/attest-node";
 /// Largest file read, in bytes: a P-256 key has 241 in PEM.
 const FILE_LIMIT_BYTES: u64 = 4096;
@@ -74,7 +74,7 @@ impl Key {
         Zeroizing::new(pem("PRIVATE KEY", &self.pkcs8))
     }
 
-    /// The one in a file, if it is this program's: its own file, for its user only, and a whole key. No link is followed.
+    /// Reads the key in a file, if it is this program's: its own file, for its user only, and a whole key. No link is followed.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         let there = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -135,7 +135,7 @@ impl Places {
         fs::remove_file(self.memory.join(FILE))
     }
 
-    /// The key that was attested: the one of this boot, which is on disk then, or the one there of a boot before.
+    /// Returns the attested key: the one of this boot, which is copied to disk, or the one of an earlier boot on disk.
     ///
     /// # Errors
     /// The operating system's error.

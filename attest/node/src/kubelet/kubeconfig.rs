@@ -135,7 +135,7 @@ fn text<'c>(of: &'c Value, name: &str) -> Option<&'c str> {
     of.get(name).and_then(Value::as_str)
 }
 
-/// The one of this name.
+/// Returns a member of the list's entry with this name.
 fn named<'c>(config: &'c Value, list: &str, name: &str, member: &str) -> Result<&'c Value, String> {
     let has_name = |item: &&Value| text(item, "name") == Some(name);
     let all = config.get(list).and_then(Value::as_array);

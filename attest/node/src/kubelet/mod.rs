@@ -42,7 +42,7 @@ pub const NAME_VARIABLE: &str = "KUBELET_NODE_NAME";
 pub struct Settings {
     /// The kubelet's bootstrap kubeconfig: one of these, the first that is there.
     pub kubeconfigs: Vec<PathBuf>,
-    /// The node's name, if it is not what [`NAME_VARIABLE`] or the kernel says.
+    /// Node's name, if it differs from [`NAME_VARIABLE`] and the kernel's.
     pub name: Option<String>,
     /// The kubelet's certificate directory.
     pub folder: PathBuf,

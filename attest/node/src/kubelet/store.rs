@@ -47,7 +47,7 @@ impl Store {
     /// as missing: it would request another certificate.
     ///
     /// # Errors
-    /// `kubelet-store`: what is there cannot be looked at.
+    /// `kubelet-store`: the existing file cannot be checked.
     pub fn has_valid(&self) -> Result<bool, Failure> {
         let path = self.current();
         match fs::metadata(&path) {
@@ -62,10 +62,10 @@ impl Store {
         }
     }
 
-    /// Puts a certificate there, in place of one that is not good any more; gives the file.
+    /// Writes a certificate, in place of an invalid one; returns the file's path.
     ///
     /// # Errors
-    /// `kubelet-store`; what was there is as it was.
+    /// `kubelet-store`; existing files are unchanged.
     pub fn write(&self, certificate: &Certificate, key: &Key) -> Result<PathBuf, Failure> {
         // Both with newlines at their ends.
         let content = zeroize::Zeroizing::new([certificate.pem(), key.pem().as_bytes()].concat());

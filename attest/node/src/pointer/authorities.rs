@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::data_url;
 use super::{Pointer, PointerError};
 
-/// Most certificates taken from a pointer. Two are usual while a CA is being replaced.
+/// Maximum number of certificates in a pointer. Two are usual while a CA is being replaced.
 const CERTIFICATES_LIMIT: usize = 64;
 
 impl Pointer {

@@ -12,7 +12,7 @@ pub enum PointerError {
         /// Locations that were searched.
         looked_at: String,
     },
-    /// Ignition takes it from what the kernel command line names, and does not see a `user.ign`.
+    /// Ignition reads the config that the kernel command line names, and not a `user.ign`.
     #[error(
         "{argument} is on the kernel command line: Ignition takes the pointer config from there and looks at nothing else, so it would not \
          see a ticket, and this node gets what anybody gets"
@@ -21,7 +21,7 @@ pub enum PointerError {
         /// Kernel argument that names the other config.
         argument: &'static str,
     },
-    /// Ignition takes it from nowhere.
+    /// Ignition has no source for the config.
     #[error(
         "the kernel command line has only one of ignition.config.device and ignition.config.path, and Ignition stops the boot for that"
     )]

@@ -1,4 +1,4 @@
-//! The pointer config: the small Ignition config that says where the real one is.
+//! The pointer config: the small Ignition config that names the location of the full one.
 //!
 //! The pointer is kept as JSON, so that the written pointer equals the original, unknown members included, with a ticket in the
 //! `httpHeaders` of one source. Ignition's specification: "Configuration v3.x".
@@ -125,8 +125,8 @@ impl Pointer {
         (fits && !only.starts_with(TICKET_PREFIX)).then_some(only)
     }
 
-    /// Puts a ticket into a source's headers. It takes the place of whatever credential the source had: the gateway refuses two
-    /// at once, and a ticket is worth more than a token.
+    /// Puts a ticket into a source's headers, in place of any credential that the source had: the gateway refuses two at once, and a ticket
+    /// is worth more than a token.
     pub fn set_ticket(&mut self, place: Place, ticket: &str) {
         let Some(resource) = self.resource_with_headers(place) else {
             return;
@@ -147,14 +147,14 @@ impl Pointer {
         }
     }
 
-    /// Has Ignition tell a source who uses its token, so that a use is this node and not each of its fetches.
+    /// Adds the claimant to a source with a token, so that a use counts per node and not per fetch.
     pub fn set_claimant(&mut self, place: Place, claimant: &[u8]) {
         if let Some(resource) = self.resource(place) {
             set_header(resource, CLAIMANT_HEADER, &BASE64URL_NOPAD.encode(claimant));
         }
     }
 
-    /// A source, in a config whose version has headers; without what an earlier run has said there.
+    /// Returns a source, in a config whose version has headers, without the [`NOT_ATTESTED_HEADER`] of an earlier run.
     fn resource_with_headers(&mut self, place: Place) -> Option<&mut Map<String, Value>> {
         let resource = self.resource(place)?;
         if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {

@@ -3,9 +3,9 @@
 use url::Url;
 use zeroize::Zeroizing;
 
-/// Longest pool name taken from a URL, in bytes: the longest Kubernetes object name.
+/// Longest pool name in a URL, in bytes: the longest Kubernetes object name.
 const POOL_LIMIT_BYTES: usize = 253;
-/// The query parameter in which a provisioning token may stand.
+/// Query parameter for a provisioning token.
 const TOKEN_PARAMETER: &str = "token";
 
 /// Position of a source in `ignition.config`.

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Replaces `path` with `content`, mode 0600: a ticket is in it.
 ///
-/// The temporary file has one fixed name beside the target, so that a run that was killed leaves no more than one, and the next
-/// run removes it.
+/// The temporary file has one fixed name next to the target, so that a killed run leaves at most one, and the next run removes it.
 ///
 /// # Errors
 /// The first system call that failed; the target is then as it was, and no temporary file is left.
@@ -49,7 +48,7 @@ fn or_here(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// Removes what a killed run left behind.
+/// Removes leftover temporary files of a killed run.
 pub fn tidy(path: &Path) {
     if let Ok(temporary) = temporary_of(path) {
         let _ = remove(&temporary);

@@ -1,4 +1,4 @@
-//! A loaded EK and AK: what activates credentials and signs quotes.
+//! A loaded EK and AK, which activate credentials and sign quotes.
 
 use std::str::FromStr;
 
@@ -55,7 +55,7 @@ impl AkKind {
         }
     }
 
-    /// A key that signs only what the TPM itself made (restricted), was made in this TPM and never leaves it.
+    /// Returns the template of a key that signs only data made by the TPM itself (restricted), was made in this TPM and never leaves it.
     fn template(self) -> Result<Public, tss_esapi::Error> {
         let attributes = ObjectAttributesBuilder::new()
             .with_fixed_tpm(true)
@@ -146,7 +146,7 @@ impl Tpm {
         self.attester_of(ek, ak, Hierarchy::Endorsement)
     }
 
-    /// The same with an AK of any hierarchy. A gateway takes one of the endorsement hierarchy and no other: for tests of that.
+    /// Returns an attester with an AK of any hierarchy. Gateways accept the endorsement hierarchy only: this is for tests of that.
     ///
     /// # Errors
     /// The same as for [`Tpm::attester`].

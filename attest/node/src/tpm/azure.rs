@@ -25,9 +25,9 @@ pub struct AzureAk {
 impl Tpm {
     /// Azure's AK, with its certificate; `None` for a TPM that has not both.
     ///
-    /// Azure makes the place for the certificate before the machine starts, and writes there when its host has answered, maybe while this is read;
-    /// where that has failed, it is tried again when the place is read (microsoft/openvmm `vm/devices/tpm/tpm_device`, `poll_ak_cert_request` and
-    /// `refresh_device_attestation_data_on_nv_read`).
+    /// Azure defines the certificate's NV index before the machine starts, and writes it when its host has answered, possibly during this
+    /// read. After a failure, it tries again when the index is read (microsoft/openvmm `vm/devices/tpm/tpm_device`, `poll_ak_cert_request`
+    /// and `refresh_device_attestation_data_on_nv_read`).
     ///
     /// # Errors
     /// [`TpmError::Unwritten`] for a certificate that is not there yet, [`TpmError::Command`].

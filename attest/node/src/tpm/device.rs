@@ -23,8 +23,8 @@ const DEVICE_NODE_WAIT: Duration = Duration::from_secs(3);
 /// Interval between checks for it.
 const DEVICE_NODE_POLL: Duration = Duration::from_millis(50);
 
-/// Returns once the device of a `device:` TCTI is there; loads the drivers if no TPM has one, and waits until the deadline where the firmware announces a TPM.
-/// Other TCTIs are not looked at.
+/// Waits for the device of a `device:` TCTI. Loads the drivers if no TPM has one, and waits until the deadline if the firmware announces a
+/// TPM. Other TCTIs are not checked.
 ///
 /// # Errors
 /// [`TpmError::Absent`], [`TpmError::Version12`], [`TpmError::NoDevice`].
@@ -106,7 +106,7 @@ fn version_12() -> bool {
     std::fs::read_to_string(Path::new(TPM_CLASS).join("tpm0/tpm_version_major")).is_ok_and(|major| major.trim() == "1")
 }
 
-/// Loads a kernel module if it can be loaded; what counts is whether its device is there afterwards.
+/// Loads a kernel module, and ignores errors: the caller checks for its device afterwards.
 pub fn load(module: &str) {
     let _ = Command::new("modprobe")
         .args(["-q", module])

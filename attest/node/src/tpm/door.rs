@@ -1,4 +1,4 @@
-//! The door's PCR: extended, so that nothing that runs later can quote what this boot could.
+//! Extension of the boot-complete PCR, so that later software cannot quote this boot's PCRs.
 
 use attest_wire::tpm::door::{CLOSING_WORD, DOOR_PCR, is_closed};
 use attest_wire::tpm::wire::HashAlg;
@@ -12,7 +12,7 @@ use super::error::Doing as _;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::{Tpm, TpmError};
 
-/// The banks that a gateway can ask for. What it can know of the door it knows by these.
+/// Banks that a gateway can ask for. They are its only source about the boot-complete PCR.
 const QUOTED: [(HashingAlgorithm, HashAlg); 3] = [
     (HashingAlgorithm::Sha256, HashAlg::Sha256),
     (HashingAlgorithm::Sha384, HashAlg::Sha384),
@@ -33,7 +33,7 @@ impl Tpm {
     /// since the TPM was reset. If the firmware has measured something into it, that cannot be determined, and the PCR is extended again.
     ///
     /// # Errors
-    /// [`TpmError::Command`], and [`TpmError::Unextended`] if it does not hold what it should afterwards.
+    /// [`TpmError::Command`], and [`TpmError::Unextended`] if its value is unchanged afterwards.
     pub fn close_door(&mut self) -> Result<Closed, TpmError> {
         const DOING: &str = "extending the PCR that ends this boot";
         let banks = self.banks_of_door()?;

@@ -121,7 +121,7 @@ impl Tpm {
         Err(first_error.unwrap_or(TpmError::NoEndorsementKey { choice: choice.name() }))
     }
 
-    /// Certified keys first, then what is persistent, then what every TPM can make.
+    /// Returns certified keys first, then persistent ones, then those that every TPM can make.
     fn candidates(&mut self, choice: EkChoice) -> Result<Vec<Candidate>, TpmError> {
         let persistent = self.persistent_keys()?;
         let written = self.handles(*nv::CERTIFICATES.start(), *nv::CERTIFICATES.end())?;
@@ -264,7 +264,7 @@ impl Tpm {
         }
     }
 
-    /// Gives an EK back; one that was created stays loaded for the next use.
+    /// Unloads an EK; one that was created stays loaded for the next use.
     pub(super) fn unload_ek(&mut self, origin: EkOrigin, handle: KeyHandle) {
         if let EkOrigin::Persistent(_) = origin {
             self.close(handle.into());
@@ -290,14 +290,14 @@ fn digest(public: &Public) -> Result<EkDigest, TpmError> {
     EkDigest::from_public_area(&marshal(public)?).map_err(TpmError::EndorsementKey)
 }
 
-/// The key that a certificate is about; what follows the certificate in NV is padding.
+/// Returns the digest of a certificate's key; bytes after the certificate in NV are padding.
 fn certified_key(certificate: &[u8]) -> Option<EkDigest> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let spki = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate.public_key().raw);
     EkDigest::try_from(HexDigest::new(spki.as_ref())?).ok()
 }
 
-/// TPMT_PUBLIC, which is what [`Public`] marshals to: TPM2B_PUBLIC without its size.
+/// Marshals a public area as `TPMT_PUBLIC`, which is `TPM2B_PUBLIC` without its size.
 pub(super) fn marshal(public: &Public) -> Result<Vec<u8>, TpmError> {
     public.marshall().doing("writing a public area")
 }

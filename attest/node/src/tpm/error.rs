@@ -77,7 +77,7 @@ pub enum TpmError {
         /// Bytes announced, or the most allowed.
         expected: usize,
     },
-    /// The TPM was asked to quote what it does not have.
+    /// The TPM does not have the PCR bank to be quoted.
     #[error("the TPM has no {wanted} PCR bank; it has {available}")]
     NoBank {
         /// The bank asked for.
@@ -85,7 +85,7 @@ pub enum TpmError {
         /// The banks it has.
         available: String,
     },
-    /// A PCR is what it was, though the TPM has extended it.
+    /// A PCR is unchanged, though the TPM reported that it extended it.
     #[error("the TPM says that it has extended the PCR, and in its {bank} bank it has not")]
     Unextended {
         /// Hash algorithm of the bank.
@@ -124,7 +124,7 @@ fn after_lockout(lockout: Option<&Lockout>) -> String {
     )
 }
 
-/// The response code as a number, which is what one can look up.
+/// Returns the response code as a number, which can be looked up.
 fn code(error: &tss_esapi::Error) -> String {
     use tss_esapi::constants::response_code::Tss2ResponseCode;
     let text = match error {
@@ -135,7 +135,7 @@ fn code(error: &tss_esapi::Error) -> String {
     text.rsplit(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Says what was attempted when a TSS call failed.
+/// Adds the attempted operation to the error of a TSS call.
 pub(super) trait Doing<T> {
     fn doing(self, doing: &'static str) -> Result<T, TpmError>;
 }

@@ -41,7 +41,7 @@ use self::retry::UNAUTHORIZED;
 pub use self::warning::{Lockout, Warning};
 use crate::deadline::{Backoff, Deadline};
 
-/// Most handles asked for in one TPM2_GetCapability: what fits in the TPM's capability buffer (MAX_CAP_HANDLES, Part 2, 10.3).
+/// Maximum number of handles in one `TPM2_GetCapability`: the capacity of the TPM's capability buffer (`MAX_CAP_HANDLES`, Part 2, 10.3).
 const HANDLES_PER_ANSWER: u32 = 254;
 /// Most answers read for one range of handles, so that a TPM that always says "more" cannot hold the node for ever.
 const HANDLE_ANSWERS_LIMIT: usize = 16;
@@ -56,7 +56,7 @@ const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Tpm {
     context: Context,
-    /// The EK that was created last, kept loaded: on hardware, to derive an RSA EK takes up to a minute.
+    /// Last created EK, kept loaded: on hardware, deriving an RSA EK takes up to a minute.
     created_ek: Option<(&'static Template, KeyHandle)>,
     /// Until when a command is repeated that the TPM cannot run now.
     deadline: Deadline,
@@ -100,7 +100,8 @@ impl Tpm {
         }
     }
 
-    /// The tss-esapi context, for what this driver does not do. Whatever is loaded through it must be flushed through it.
+    /// Returns the tss-esapi context, for operations that this driver does not have. Objects that are loaded through it must be flushed
+    /// through it.
     pub fn context(&mut self) -> &mut Context {
         &mut self.context
     }

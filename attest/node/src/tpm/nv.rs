@@ -19,7 +19,7 @@ pub(super) const CHAIN: RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
 
 /// Largest NV index read. Certificates are 1 to 2 KiB; Intel's chains fill a few indexes of 1 to 2 KiB.
 const INDEX_LIMIT_BYTES: usize = 8 * 1024;
-/// Most bytes of issuers' certificates read: eight certificates, what the gateway accepts, with room.
+/// Maximum length of the issuers' certificates, in bytes: the gateway's limit of eight certificates, with room.
 const CHAIN_LIMIT_BYTES: usize = 24 * 1024;
 /// Most intermediate certificates sent: the gateway accepts eight.
 const CHAIN_LIMIT_CERTIFICATES: usize = 8;
@@ -73,7 +73,7 @@ impl Tpm {
         }
     }
 
-    /// The same of an index that others write while it is read: what two readings agree on.
+    /// Reads an index that another process may write meanwhile: returns the content on which two readings agree.
     pub(super) fn nv_read_settled(&mut self, index: u32) -> Result<Vec<u8>, TpmError> {
         let mut before = self.nv_read(index)?;
         for _ in 1..READINGS_LIMIT {
@@ -118,7 +118,7 @@ impl Tpm {
     }
 }
 
-/// Reads by the authorisation of the index, and where that is refused by the owner's, which no lockout concerns.
+/// Reads with the authorization of the index. If that is refused, reads with the owner's, which no lockout affects.
 fn nv_read_chunk(context: &mut Context, index: NvIndexHandle, length: u16, offset: u16) -> Result<MaxNvBuffer, tss_esapi::Error> {
     let refused = match context.nv_read(NvAuth::NvIndex(index), index, length, offset) {
         Err(error) => error,

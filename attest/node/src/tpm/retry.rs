@@ -53,7 +53,8 @@ impl Tpm {
         self.run_until(self.deadline, doing, sessions, command)
     }
 
-    /// Runs one command as [`Tpm::run`] does, but waits for the end of a lockout for [`LOCKOUT_PATIENCE`] only: for what an attestation can do without.
+    /// Runs one command like [`Tpm::run`], but waits for the end of a lockout for [`LOCKOUT_PATIENCE`] only: for commands that an
+    /// attestation does not need.
     ///
     /// # Errors
     /// [`TpmError::Command`]; [`TpmError::Lockout`] after that time; [`TpmError::Busy`] once the deadline has passed.

@@ -28,7 +28,7 @@ impl Warning {
         code: 0x921,
     };
 
-    /// Returns the warning that an error is, if the same command may succeed later.
+    /// Converts an error to the warning, if the same command may succeed later.
     pub(super) fn of(error: &tss_esapi::Error) -> Option<Self> {
         use Tss2ResponseCodeKind as Kind;
         let tss_esapi::Error::Tss2Error(response) = error else {

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 
-/// A gateway that has no answer to the first requests for a path, for longer than the deadline: the node waits, and attests all the same.
+/// Checks that the node waits and attests after all if the gateway fails the first requests for a path, for longer than the deadline.
 #[track_caller]
 fn check_waited_for(path: &'static str, instead: fn() -> Instead) {
     let (_gateway, metadata) = site(Some(LONG), move |asked, before| {

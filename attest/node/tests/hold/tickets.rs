@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Gives tickets that last so long, each with its number.
+/// Returns an answer with a ticket of this lifetime and number.
 fn ticket(number: usize, lasts: u64) -> Option<Instead> {
     // The challenge's `expires` is 0.
     let body = json!({"ticket": format!("ticket.{number}"), "expires": lasts, "url": "/config/worker"});

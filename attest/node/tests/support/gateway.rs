@@ -1,4 +1,4 @@
-//! A small gateway over TLS on a port of the kernel's choice, which speaks what a test says.
+//! Small gateway over TLS on a port that the kernel chooses, with answers that a test sets.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ pub enum By {
 /// Answer in place of the usual one, by the path and the number of requests for it before.
 type Answering = dyn Fn(&str, usize) -> Option<Instead> + Send + Sync;
 
-/// A gateway that asks for a task and takes any evidence.
+/// Gateway that asks for a task and accepts any evidence.
 pub struct Gateway {
     pub port: u16,
     pub authority: String,
@@ -195,7 +195,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Gives how many requests for that path there were before.
+    /// Records a request. Returns the number of earlier requests for that path.
     fn note(&self, path: &str, body: Value) -> usize {
         let mut told = self.told.lock().unwrap();
         let before = told.iter().filter(|(asked, _)| asked == path).count();

@@ -16,11 +16,11 @@ const NAMED: [(&str, &str); 6] = [
     ("/passwd/groups", "name"),
     ("/systemd/units", "name"),
 ];
-/// Those of which the last one for a path counts, and replaces it with all that is said of it in the others.
+/// Lists of nodes. The last entry for a path counts, and replaces the entries for it in all three lists.
 const NODES: [&str; 3] = ["/storage/files", "/storage/directories", "/storage/links"];
 
-/// Has the config say of its own the files of base configs that have contents, with `overwrite`: in a base config without it they can be
-/// written only once. Ignition's validation wants contents beside `overwrite`; all else is merged from the base config.
+/// Copies files with contents from base configs into the config, with `overwrite`: in a base config without it they can be written only
+/// once. Ignition's validation requires contents together with `overwrite`; all else is merged from the base config.
 pub fn take_over(config: &mut Value, base: &[BaseConfig]) {
     for base in base.iter().filter_map(parsed) {
         for (_, file) in list(&base, "/storage/files") {

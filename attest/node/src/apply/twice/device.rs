@@ -25,7 +25,7 @@ pub(crate) struct Device {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     Nothing,
-    /// A filesystem, or what is one as far as blkid(8) goes.
+    /// A filesystem, or anything that blkid(8) reports as one.
     Filesystem {
         /// `ext4`, `crypto_LUKS`, `linux_raid_member`, …
         kind: String,
@@ -33,7 +33,7 @@ pub(crate) enum Content {
         uuid: String,
     },
     Partitions,
-    /// Others stand on it: an array, a volume.
+    /// Other devices are built on it: an array, a volume.
     Held,
     /// The content cannot be determined.
     Unknown,
@@ -124,7 +124,7 @@ pub(crate) struct Partition {
     pub kind: String,
 }
 
-/// udev writes what is not plain as `\x20`.
+/// Decodes `\x20`, as udev escapes special characters.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

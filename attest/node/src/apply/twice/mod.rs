@@ -1,8 +1,8 @@
 //! Detects settings that Ignition cannot apply again to an existing system: it would stop the boot there, or destroy data.
 //!
-//! Ignition is made to run once, and does not look whether it has run before. What its stages do with what they find is in
-//! `internal/exec/stages` of coreos/ignition, read in 2.14 and in what came after 2.26: the same, but for groups. Each rule here names the
-//! function that it is from. What only the running system can tell is looked up there.
+//! Ignition is made to run once, and does not check whether it has run before. The behaviour of its stages on an existing system is in
+//! `internal/exec/stages` of coreos/ignition, read in 2.14 and in commits after 2.26: the same, except for groups. Each rule here names the
+//! function that it is from. Facts that only the running system has are looked up there.
 
 mod base;
 mod device;

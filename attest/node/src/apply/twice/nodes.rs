@@ -14,7 +14,7 @@ use crate::pointer::data_url;
 /// Mount points that the initramfs does not mount below the new root. Their contents in the running system say nothing about Ignition's
 /// view, which is of the disk.
 const VOLATILE: [&str; 5] = ["/dev", "/proc", "/run", "/sys", "/tmp"];
-/// Largest file searched for what would be appended to it.
+/// Largest file that is searched for the text to be appended.
 const APPENDED_TO_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
 pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {

@@ -1,5 +1,5 @@
-//! Presets, as systemd reads them when it takes a boot for a first one (systemd.preset(5); `unit_file_preset_all` of its
-//! `src/shared/install.c`). Fedora's systemd then also disables what no preset enables (its option `first-boot-full-preset`).
+//! Presets, as systemd reads them when it treats a boot as a first one (systemd.preset(5); `unit_file_preset_all` of its
+//! `src/shared/install.c`). Fedora's systemd then also disables units that no preset enables (its option `first-boot-full-preset`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -81,7 +81,7 @@ pub(crate) fn enabled(system: &System) -> Vec<String> {
     found
 }
 
-/// The unit for which a link stands by another name. A mask stands for none.
+/// Returns the unit for which a link is an alias. A mask is not an alias.
 fn aliased(path: &Path, name: &str) -> Option<String> {
     let target = fs::read_link(path).ok()?;
     let unit = target.file_name()?.to_str()?.to_owned();

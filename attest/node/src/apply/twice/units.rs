@@ -1,5 +1,6 @@
-//! Units: `createUnits` of the stage files. Units and drop-ins are replaced, and masks set, as often as one likes. What is to be enabled becomes
-//! a line of a preset, which systemd heeds only on a boot that it takes for a first one (`manager_preset_all` of its `src/core/manager.c`).
+//! Rules for units: `createUnits` of the stage files. Units and drop-ins are replaced, and masks set, any number of times. A unit to be
+//! enabled becomes a line of a preset, which systemd heeds only on a boot that it treats as a first one (`manager_preset_all` of its
+//! `src/core/manager.c`).
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! The verification of GCP's evidence, each kind as a time and as a ratio to its own raw signature verification by aws-lc-rs, measured
-//! in the same run: the hash over the very bytes that are signed, and RSA by a key as it is in the JWK set or the certificate. The
-//! table shows RSA by a key that is ready too, as the verification of identity tokens has it.
+//! Measures the verification of GCP's evidence, each kind as a time and as a ratio to its own raw signature verification by aws-lc-rs in
+//! the same run: the hash over the very bytes that are signed, and RSA by a key from the JWK set or the certificate. The table also shows
+//! RSA by a key that is parsed already, as in the verification of identity tokens.
 //!
 //! `cargo bench -p attest --bench gcp`; it fails if one costs more than [`LIMIT_RATIO`].
 

@@ -27,7 +27,7 @@ use attest::tpm::measured_boot::{DatabaseName, MeasuredBoot};
 use aws_lc_rs::digest;
 use interleaved::{Interleaved, Limit};
 
-/// Parse, replay, comparison with the quote, and what all events mean, in hashings.
+/// Limit for the whole (parsing, replay, comparison with the quote, and interpretation of all events), in hashings.
 const WHOLE_LIMIT_RATIO: f64 = 2.0;
 
 const FLOOR: &str = "hashing alone: data and extends";

@@ -146,7 +146,7 @@ fn azure(steps: &mut Interleaved<'_>) {
     });
 }
 
-/// A key, what it has signed of a certificate, and the signature.
+/// Returns a key, and the data that it has signed in a certificate, with the signature.
 fn signed_certificate<'a>(key: &'a Key, certificate: &[u8]) -> (&'a Key, Vec<u8>, Vec<u8>) {
     let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
     (key, parsed.tbs_certificate.as_ref().to_vec(), parsed.signature_value.data.to_vec())

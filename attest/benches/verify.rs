@@ -146,7 +146,7 @@ fn maze() -> (CertificateDer<'static>, Vec<CertificateDer<'static>>, EkRoots) {
     (leaf.into(), sent.collect(), EkRoots::new(vec![root], Vec::new()).unwrap())
 }
 
-/// A real machine's log where the vectors are at hand, else a generated one of like size.
+/// Returns a real machine's log if the vectors are available, else a generated one of similar size.
 fn event_log() -> (Vec<u8>, BTreeMap<u8, Vec<u8>>, &'static str) {
     if let (Some(log), Some(pcrs)) = (
         vectors::vector("eventlogs/rhel8-uefi.bin"),

@@ -54,8 +54,8 @@ impl<'a> Interleaved<'a> {
         });
     }
 
-    /// Measures all, prints a table, and ends the process with an error if one costs more than it may. Without `--bench`, which
-    /// `cargo bench` gives, each is only done once.
+    /// Measures all, prints a table, and ends the process with an error if a step costs more than its limit. Without `--bench`, which
+    /// `cargo bench` passes, each step runs only once.
     pub fn run(mut self, limits: &[Limit]) {
         self.steps.iter_mut().for_each(|step| (step.work)());
         if !std::env::args().any(|argument| argument == "--bench") {

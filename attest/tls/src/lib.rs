@@ -17,7 +17,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 /// Rules for a server in addition to its CAs.
 pub trait Beside: fmt::Debug + Send + Sync + 'static {
-    /// Looks at a certificate that is trusted itself, and not for what a CA says of it; `None` for each other.
+    /// Verifies a certificate that is trusted itself, without a CA; returns `None` for each other.
     fn trusted(&self, _: &Shown<'_>) -> Option<Result<(), Error>> {
         None
     }
@@ -64,7 +64,7 @@ struct Pinned<B> {
     beside: B,
 }
 
-/// The one cryptographic library.
+/// Returns the provider of the one cryptographic library.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())

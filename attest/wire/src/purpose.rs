@@ -3,13 +3,14 @@
 use crate::nonce::{PURPOSE_CONFIG, SpkiSha256};
 use crate::values::is_lower_hex;
 
-/// Between [`PURPOSE_CONFIG`] and the digest of a key: without what an URL has to escape, since Google's audience has it.
+/// Separator between [`PURPOSE_CONFIG`] and the digest of a key: without characters that a URL has to escape, since Google's audience
+/// contains it.
 const KUBELET_KEY: &str = ".kubelet-key.";
 /// Length of a digest in it.
 const HEX_CHARACTERS: usize = 64;
 
-/// The purpose of evidence that earns an Ignition config and says beside, whose key the node's kubelet will ask a certificate for: SHA-256 of its
-/// SubjectPublicKeyInfo, in hexadecimal, of lower case. So the key is in whatever signs what evidence is for.
+/// Returns the purpose of evidence that earns an Ignition config and also names the key for which the node's kubelet will request a
+/// certificate: SHA-256 of its SubjectPublicKeyInfo, in hexadecimal, in lower case. So every signature over a purpose covers the key.
 #[must_use]
 pub fn with_kubelet_key(key: &SpkiSha256) -> String {
     format!("{PURPOSE_CONFIG}{KUBELET_KEY}{key}")

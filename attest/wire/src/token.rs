@@ -1,4 +1,4 @@
-//! A provisioning token beside evidence.
+//! A provisioning token together with evidence.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub struct TokenEvidence {
     pub token: SecretText,
 }
 
-/// A provisioning token, beside evidence of another kind.
+/// A provisioning token, together with evidence of another kind.
 #[derive(Debug)]
 pub enum Token {}
 

@@ -1,4 +1,4 @@
-//! Evidence that Amazon Web Services gives to its instances.
+//! Evidence from Amazon Web Services for its instances.
 
 pub mod identity_document;
 pub mod nitro_tpm;

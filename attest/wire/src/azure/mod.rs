@@ -1,4 +1,4 @@
-//! Evidence that Microsoft Azure gives to its virtual machines.
+//! Evidence from Microsoft Azure for its virtual machines.
 
 pub mod attested_document;
 pub mod vtpm;

@@ -15,8 +15,8 @@ pub struct Audience(String);
 impl Audience {
     /// `<gateway>/<purpose>/<pool>/<qualifying data>`, with the [`qualifying_data`] of TPM quotes in hexadecimal. Both ends compute it.
     ///
-    /// `gateway` is the gateway's own name, the same for all its nodes. The other parts are legible for people; what binds them, each
-    /// with its length, is the qualifying data.
+    /// `gateway` is the gateway's own name, the same for all its nodes. The other parts are legible for people; the qualifying data binds
+    /// them, each with its length.
     #[must_use]
     pub fn new(gateway: &str, purpose: &str, pool: &str, nonce: &[u8], server_key: &SpkiSha256) -> Self {
         let qualifying_data = data_encoding::HEXLOWER.encode(&qualifying_data(nonce, purpose, pool, server_key));

@@ -12,7 +12,7 @@ pub enum Cloud {
     Microsoft,
 }
 
-/// Parts of what was sent, by name.
+/// Parts of a message, by name.
 pub type Parts<'a> = Vec<(Cow<'static, str>, Cow<'a, [u8]>)>;
 
 /// A kind of evidence, by its messages and by whose word they are. Each kind is a type of its own, which has no values.
@@ -33,15 +33,15 @@ pub trait Messages {
     /// unattested.
     const SIGNS_PURPOSE: bool = true;
 
-    /// The size of its document, as it travels, with the claimant where that is part of it. `None` for what has a limit of its own.
+    /// Returns the size of its document as sent, with the claimant if that is part of it. `None` for evidence with a limit of its own.
     fn size(evidence: &Self::Evidence, claimant: Option<&Blob>) -> Option<usize>;
 
-    /// The parts of what a node offers that a record may have digests of, by the names of their members.
+    /// Returns the parts of a node's offer that a record may have digests of, by the names of their members.
     fn offered_parts(_: &Self::Offer) -> Parts<'_> {
         Vec::new()
     }
 
-    /// The same of evidence. Of secrets there is not even that.
+    /// Returns the same parts of evidence. Secrets are left out entirely.
     fn shown_parts(evidence: &Self::Evidence) -> Parts<'_>;
 
     /// Removes secrets from the evidence that would be valuable to a reader of the record.

@@ -1,8 +1,8 @@
-//! Kinds of evidence: the list of them, and what each of them says of its messages in its own room ([`Messages`]).
+//! Kinds of evidence: their list, and each kind's properties in its own module ([`Messages`]).
 //!
-//! Nothing else names all kinds. What has a member for each of them is made by [`members!`](crate::members), what goes through them by
-//! [`each_kind!`](crate::each_kind): these macros only fan out, to generic functions and to the rooms. `attest` uses them, too, for what its rooms
-//! say beside.
+//! Nothing else names all kinds. Structures with a member for each kind are made by [`members!`](crate::members), loops over the kinds by
+//! [`each_kind!`](crate::each_kind): these macros only fan out, to generic functions and to the kinds' modules. `attest` uses them, too,
+//! for its own modules.
 
 mod messages;
 
@@ -22,7 +22,8 @@ pub use messages::{Cloud, Messages, Parts};
 /// - its word: in `accepts` of `pool.toml`, on the wire and in the log;
 /// - the type in its room that implements [`Messages`], and what `attest` asks of a room.
 ///
-/// Its order is that of messages, and the one in which evidence is verified. A new kind stands before those that can only stand beside others.
+/// Its order is that of messages, and the one in which evidence is verified. A new kind goes before those that are only valid together with
+/// others.
 #[macro_export]
 macro_rules! with_kinds {
     ([$($then:tt)+] { $($given:tt)* }) => {
@@ -169,7 +170,7 @@ macro_rules! each_kind {
     };
 }
 
-/// The same without what can only stand beside others.
+/// Expands like `each_kind!`, without kinds that are only valid together with others.
 #[macro_export]
 macro_rules! each_machine {
     ($one:path) => {
@@ -188,7 +189,7 @@ macro_rules! fan_out {
     };
 }
 
-/// `of_room!(kind, Trait::CONSTANT)`: what the kind's room says of it, by a trait that has to be in scope.
+/// `of_room!(kind, Trait::CONSTANT)`: the constant of the kind's module, from a trait that has to be in scope.
 #[macro_export]
 macro_rules! of_room {
     ($kind:expr, $trait:ident::$constant:ident) => {
@@ -209,7 +210,7 @@ macro_rules! constant_of {
     };
 }
 
-/// Gives a message the set of kinds that it has.
+/// Implements the set of kinds for a message.
 #[macro_export]
 macro_rules! kinds_of {
     ($type:ty) => {

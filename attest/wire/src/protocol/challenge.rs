@@ -1,4 +1,4 @@
-//! The challenge: what a node can show, and what it is asked for.
+//! The challenge: the node's offer, and the gateway's task.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::kinds::{Kind, Messages};
 use crate::tpm::{TpmAttester, TpmTask};
 use crate::{each_kind, kinds_of, members};
 
-/// Body of [`super::CHALLENGE_PATH`]: who asks, and for which pool.
+/// Body of [`super::CHALLENGE_PATH`]: the node's offer, and its pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChallengeRequest {
@@ -18,8 +18,9 @@ pub struct ChallengeRequest {
     /// The name the node wants to be known by, if it has one already. A name belongs to one identity for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// SHA-256 of the SubjectPublicKeyInfo of the key that the node's kubelet will ask a certificate for. The challenge's purpose then has it, and so
-    /// whatever the node signs ([`crate::purpose`]). Only for a gateway that says that it takes one ([`super::Discovery::kubelet_key`]).
+    /// SHA-256 of the SubjectPublicKeyInfo of the key for which the node's kubelet will request a certificate. The challenge's purpose then
+    /// includes it, and so does all signed evidence ([`crate::purpose`]). Only for a gateway that accepts one
+    /// ([`super::Discovery::kubelet_key`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_key_sha256: Option<HexDigest>,
     /// Evidence that the node offers.
@@ -32,7 +33,7 @@ members! {
     #[serde(default, deny_unknown_fields)]
     pub struct Attester {
         ..#[serde(skip_serializing_if = "Option::is_none")] pub Messages::Offer,
-        /// SHA-256 of [`super::Evidence::claimant`]: who claims the instance that evidence of a cloud is about.
+        /// SHA-256 of [`super::Evidence::claimant`], which claims the instance in a cloud's evidence.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub claimant_sha256: Option<HexDigest>,
     }

@@ -1,4 +1,4 @@
-//! The evidence, and what it earns.
+//! The evidence, and the ticket that it earns.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -78,8 +78,8 @@ impl Evidence {
         parts
     }
 
-    /// The first document that is larger than [`DOCUMENT_LIMIT_BYTES`], by its kind. What has no such document can be kept whole in a
-    /// record; a TPM's event log has a limit of its own.
+    /// Returns the kind of the first document that is larger than [`DOCUMENT_LIMIT_BYTES`]. Evidence without such a document can be kept
+    /// whole in a record; a TPM's event log has a limit of its own.
     #[must_use]
     pub fn too_large(&self) -> Option<Kind> {
         macro_rules! one {

@@ -20,7 +20,7 @@ pub use crate::values::{Blob, HexDigest, Nothing, SecretText, Text};
 pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, Task};
 pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse};
 
-/// `GET`: what this server is. A Machine Config Server answers 404 here, so a node never sends its EK to one.
+/// `GET`: the kind of this server. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";
 /// `POST` [`ChallengeRequest`] → [`ChallengeResponse`].
 pub const CHALLENGE_PATH: &str = "/v1/attest/challenge";
@@ -49,12 +49,12 @@ pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
 /// Header of a node's request for its config, in addition to a provisioning token: the claimant that identifies this node if it asks again
 /// after its first boot has started over. [`CLAIMANT_BYTES`] bytes in base64url without padding. A secret.
 pub const CLAIMANT_HEADER: &str = "attestation-claimant";
-/// The gateway has told the node to come again for as long as the pool has nodes wait.
+/// Code for a gateway that has answered 503 with Retry-After until the pool's limit for waiting.
 pub const HELD_TOO_LONG: &str = "held-too-long";
 /// A gateway has not answered for as long as the node's administrator has it wait.
 pub const GATEWAY_UNREACHABLE: &str = "gateway-unreachable";
-/// Nothing that the node's Ignition reads can be written, so that it could not use a ticket. The node says so itself, by a `HEAD` for its
-/// config: Ignition reads no header where it reads no ticket.
+/// Code for a node that cannot write any file that its Ignition reads, so that it could not use a ticket. The node reports it by a `HEAD`
+/// request for its config: a header in the pointer would not reach Ignition either.
 pub const TICKET_UNDELIVERABLE: &str = "ticket-undeliverable";
 /// Content type of a [`Problem`] (RFC 9457).
 pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
@@ -84,8 +84,8 @@ pub struct Discovery {
     /// names an existing pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
-    /// True if a challenge takes [`ChallengeRequest::kubelet_key_sha256`], and the node is to attest such a key. Present for a node that
-    /// asks with [`KUBELET_KEY_PARAMETER`], and for nodes of a pool whose CSRs are approved only for attested keys.
+    /// `true` if a challenge accepts [`ChallengeRequest::kubelet_key_sha256`], and the node is to attest such a key. Present for a node
+    /// that asks with [`KUBELET_KEY_PARAMETER`], and for nodes of a pool whose CSRs are approved only for attested keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_key: Option<bool>,
 }

@@ -27,7 +27,7 @@ pub struct TpmAttester {
 }
 
 impl TpmAttester {
-    /// The digest that names the EK presented: what to look for in an allowlist. Says nothing about trust.
+    /// Computes the digest that names the presented EK in allowlists. Says nothing about trust.
     ///
     /// # Errors
     /// [`EkAreaError`].
@@ -53,7 +53,7 @@ pub struct TpmTask {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TpmEvidence {
-    /// SHA-256 of what TPM2_ActivateCredential returned: only the TPM that holds the EK and the AK can know it.
+    /// SHA-256 of the result of `TPM2_ActivateCredential`: only the TPM that holds the EK and the AK can know it.
     pub secret_sha256: HexDigest,
     /// TPMS_ATTEST that the AK signed.
     pub quoted: Blob,

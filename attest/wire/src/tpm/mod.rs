@@ -1,4 +1,4 @@
-//! A TPM 2.0: its bytes ([`wire`]), the name of its EK ([`ek`]), the messages about both, and what a node does when it has its config ([`door`]).
+//! A TPM 2.0: its wire formats ([`wire`]), the name of its EK ([`ek`]), the messages about both, and the boot-complete PCR ([`door`]).
 
 pub mod door;
 pub mod ek;

@@ -1,4 +1,4 @@
-//! The EC2 instance identity document: where it is had, and how it travels.
+//! The EC2 instance identity document: its source, and its message.
 
 mod kind;
 mod messages;

@@ -1,4 +1,4 @@
-//! NitroTPM attestation documents: what they are asked with, and how they travel.
+//! NitroTPM attestation documents: the input of the request for them, and their message.
 
 mod kind;
 mod messages;

@@ -82,9 +82,9 @@ impl SignedRequest {
         headers.sum::<usize>() + self.method.len() + self.url.len() + self.body.len()
     }
 
-    /// The request for a record: in the place of the signature and the session token stand their SHA-256, so that it cannot be sent
-    /// any more, and what no accepted request has is left out: a secret may be in it. The verifier takes it or refuses it as before, for
-    /// AWS alone can tell signatures.
+    /// Returns the request for a record. SHA-256 digests replace the signature and the session token, so that the request cannot be sent
+    /// any more. Parts that no accepted request has are left out: a secret may be in them. The verifier's result is unchanged, for only AWS
+    /// can verify signatures.
     #[must_use]
     pub fn redacted(&self) -> Self {
         let digest = |text: &str| data_encoding::HEXLOWER.encode(&sha256(&[text.as_bytes()]));
@@ -124,7 +124,7 @@ impl fmt::Debug for Header {
     }
 }
 
-/// The value of the header [`SERVER_ID_HEADER`]: what a TPM's quote would have as extraData, hexadecimal.
+/// Computes the value of the header [`SERVER_ID_HEADER`]: a TPM quote's extraData, hexadecimal.
 #[must_use]
 pub fn expected_server_id(nonce: &[u8], purpose: &str, pool: &str, server_key: &SpkiSha256) -> String {
     data_encoding::HEXLOWER.encode(&qualifying_data(nonce, purpose, pool, server_key))

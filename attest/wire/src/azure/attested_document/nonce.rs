@@ -10,7 +10,7 @@ const DOMAIN: &[u8] = b"attestation-gateway/v2/azure-nonce\0";
 /// Characters of a nonce.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Longest nonce that IMDS takes, in characters, and the length of those that it is asked with: letters and digits only.
+/// Longest nonce that IMDS accepts, in characters, and the length of those in requests: letters and digits only.
 ///
 /// Microsoft's description of the interface says "up to 32 random alphanumeric characters"
 /// (Azure/azure-rest-api-specs, `specification/imds/data-plane/InstanceMetadataService/stable/2021-01-01/imds.json`, `Attested_GetDocument`).
@@ -18,8 +18,8 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 /// 32 characters of base64url (gravitational/teleport, `lib/auth/join_azure.go`). "Ten digits" is only in the prose of one page.
 pub const IMDS_NONCE_LIMIT_CHARACTERS: usize = 32;
 
-/// The nonce that IMDS is asked with: 32 letters and digits, which are 190 bits. Who collects documents while he can ask the machine's IMDS
-/// has none for a challenge that he is given later.
+/// Nonce for a request to IMDS: 32 letters and digits, which are 190 bits. An attacker who collects documents while he has access to the
+/// machine's IMDS gets none for a later challenge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ImdsNonce(String);

@@ -1,4 +1,4 @@
-//! Azure's vTPM: where its AK is, and the messages about it.
+//! Azure's vTPM: the location of its AK, and the messages about it.
 
 mod kind;
 mod messages;

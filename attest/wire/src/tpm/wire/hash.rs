@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reader, WireError};
 
-/// The hash algorithms that are strong enough to stand behind a decision.
+/// Hash algorithms that are strong enough for a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HashAlg {

@@ -1,8 +1,8 @@
 //! TPM 2.0 wire structures, as far as evidence needs them: TPMT_PUBLIC, TPMS_ATTEST, TPMT_SIGNATURE, TPML_PCR_SELECTION,
 //! TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET (TPM 2.0 Library, Part 2: Structures, revision 1.59).
 //!
-//! Every parser is bounded by the limits of the structure it reads, consumes its input exactly and refuses trailing bytes.
-//! What these parsers do not know they refuse: an algorithm is accepted because the verifier can verify it.
+//! Every parser is bounded by the limits of the structure it reads, consumes its input exactly and refuses trailing bytes. The parsers
+//! refuse unknown values: an algorithm is accepted because the verifier can verify it.
 
 mod credential;
 mod hash;

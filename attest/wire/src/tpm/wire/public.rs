@@ -213,7 +213,7 @@ impl Public {
         Reader::all(bytes, Self::read)
     }
 
-    /// Reads a TPM2B_PUBLIC, all of `bytes`: what TPM2_CreatePrimary and tpm2-tools give out.
+    /// Reads a `TPM2B_PUBLIC`, all of `bytes`, as `TPM2_CreatePrimary` and tpm2-tools return it.
     ///
     /// # Errors
     /// The same as [`Public::parse`].

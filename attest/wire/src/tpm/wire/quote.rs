@@ -1,6 +1,6 @@
 use super::{HashAlg, Reader, WireError, put_sized};
 
-/// TPM_GENERATED_VALUE: what every TPMS_ATTEST begins with, and what a restricted key never signs for others.
+/// First bytes of every `TPMS_ATTEST` (`TPM_GENERATED_VALUE`), which a restricted key never signs for others.
 const GENERATED: u32 = 0xff54_4347;
 /// Structure tag of a quote (`TPM_ST_ATTEST_QUOTE`).
 const ATTEST_QUOTE: u16 = 0x8018;
@@ -67,7 +67,7 @@ impl Quoted {
     /// Reads a TPMS_ATTEST that is a quote, all of `bytes`. Give it only bytes whose signature was verified.
     ///
     /// # Errors
-    /// [`WireError`]; [`WireError::Magic`] and [`WireError::NotAQuote`] for what no TPM or not a quote made.
+    /// [`WireError`]; [`WireError::Magic`] and [`WireError::NotAQuote`] for data that no TPM made, or that is not a quote.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         Reader::all(bytes, Self::read)
     }

@@ -297,7 +297,7 @@ fn certified_key(certificate: &[u8]) -> Option<EkDigest> {
     EkDigest::try_from(HexDigest::new(spki.as_ref())?).ok()
 }
 
-/// Marshals a public area as `TPMT_PUBLIC`, which is `TPM2B_PUBLIC` without its size.
+/// Marshals a [`Public`] as `TPMT_PUBLIC`, which is `TPM2B_PUBLIC` without its size.
 pub(super) fn marshal(public: &Public) -> Result<Vec<u8>, TpmError> {
     public.marshall().doing("writing a public area")
 }

@@ -169,8 +169,8 @@ fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
     check_given_up_in_the_end(|| Some((500, String::new(), String::new())), 200, "[gateway-failing]");
 }
 
-/// A request that uses up the time limit does not prevent the request for configs. An answer of 406, for a config that needs 3.5, shows
-/// that a config exists.
+/// A request that uses up the time limit does not prevent the request for configs. An answer of 406, for a config that needs 3.5 instead of
+/// 3.3, shows that a config exists.
 #[test]
 fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
     let (ended, until_the_end) = mpsc::channel::<()>();

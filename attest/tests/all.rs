@@ -1,4 +1,4 @@
-//! Evidence from outside of the crate: one crate, so that what its tests share is compiled once.
+//! Tests with evidence from outside of the crate: one crate, so that shared code is compiled once.
 
 #![allow(
     clippy::unwrap_used,

@@ -46,7 +46,7 @@ fn roots_of(cas: &VtpmCas) -> AkRoots {
     AkRoots::new(vec![cas.root()], cas.intermediates()).unwrap()
 }
 
-/// Everything a verification takes; each part can be changed before [`Case::verify`].
+/// Input of a verification; each part can be changed before [`Case::verify`].
 struct Case {
     vtpm: Vtpm,
     certificate: Vec<u8>,
@@ -85,13 +85,13 @@ impl Case {
         }
     }
 
-    /// The same with one thing changed.
+    /// Returns the case with one change.
     fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// The same with a certificate of other parameters.
+    /// Returns the case with a certificate of other parameters.
     fn certified(self, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = ak_params(NAME);
         change(&mut params);
@@ -434,7 +434,7 @@ fn attack_13_the_machine_is_the_one_whose_firmware_has_measured_it() {
     Case::new().but(unasked).refused(VM_ID_CODE);
 }
 
-/// Firmware that measures more than is known of: the event log shows what was first.
+/// Firmware with unknown measurements: the event log shows that the vmId was first.
 #[test]
 fn a_log_shows_that_the_vm_id_was_first() {
     let newer = |first: &str, later: &[u8]| {

@@ -25,7 +25,7 @@ static DOCUMENTS: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"
 const OTHER_VM_ID: &str = "3c18c97a-0d2a-4565-969d-166cdcef26a3";
 const PCRS: &str = "[pcrs]\n\"0-7\" = \"not checked\"";
 
-/// A machine of Azure's, and what its metadata service says.
+/// A machine of Azure's, and its metadata service's answer.
 struct Shown {
     vtpm: Vtpm,
     /// Machine in the attested document that is shown too, if there is one.

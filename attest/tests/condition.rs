@@ -54,7 +54,7 @@ fn the_condition_is_in_the_log_and_never_told() {
     }
 }
 
-/// Reference values that are not met come first: a condition is asked of what is accepted otherwise.
+/// Reference values are checked first: a condition is evaluated only if everything else is accepted.
 #[test]
 fn it_comes_last() {
     let case = Case::new(SoftKey::p256());

@@ -1,4 +1,4 @@
-//! A pool that takes machines only while they boot: the door's PCR holds what the firmware has left in it, and nothing that was extended since.
+//! A pool that accepts machines only while they boot: the boot-complete PCR holds the firmware's measurements, and no later extension.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ fn firmware(extensions: usize) -> LogBuilder {
     (0..extensions).fold(log, |log, number| log.event(DOOR, EV_IPL, format!("extension {number}").as_bytes()))
 }
 
-/// The same, and words that are extended into the door's PCR.
+/// Returns the log with these words extended into the boot-complete PCR.
 fn then(log: &LogBuilder, words: &[&[u8]]) -> LogBuilder {
     words.iter().fold(log.clone(), |log, word| log.event(DOOR, EV_IPL, word))
 }
@@ -80,7 +80,7 @@ impl Machine {
         }
     }
 
-    /// The same, and why, in the log's words.
+    /// Checks that the boot is over, with this reason in the log's words.
     #[track_caller]
     fn is_over(&self, why: &str) {
         self.is_judged(Err(IS_OVER));

@@ -270,7 +270,7 @@ fn attack_23_truncated_and_oversized() {
     assert!(matches!(refused(&[0x30, 0x02, 0x05, 0x00]), EkCertificateError::Malformed { .. }));
 }
 
-/// CAs below the root, each issued by the one before: certificates and keys.
+/// Returns CAs below the root, each issued by the previous one, and a leaf.
 fn chain(length: usize, alter: impl Fn(usize, &mut CertificateParams)) -> (Vec<CertificateDer<'static>>, CertificateDer<'static>) {
     let mut issuer = (ca_params("Test TPM Root"), None::<KeyPair>);
     let mut certificates = Vec::new();

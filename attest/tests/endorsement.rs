@@ -11,7 +11,7 @@ use attest::tpm::ak::AkPublic;
 use attest::tpm::vtpm::VtpmRoots;
 use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, HashAlg, Reject, Submission};
 
-/// Attests with these endorsements: what the challenge says, and what the evidence says for a challenge that was given all the same.
+/// Attests with these endorsements. Returns the results of the challenge, and of evidence for a challenge that is issued in any case.
 fn attest(case: &Case, endorsements: &Endorsements) -> [Result<Option<Claims>, Reject>; 2] {
     let request = ChallengeRequest {
         kubelet_key_sha256: None,

@@ -242,7 +242,7 @@ proptest! {
         }
     }
 
-    /// Whatever byte is altered: no panic, and no other sequence of digests passes for the one that was quoted.
+    /// Any altered byte leads to no panic, and to no other sequence of digests that matches the quote.
     #[test]
     fn attack_24_any_byte_altered(built in any_log(), at in any::<prop::sample::Index>(), xor in 1..=255_u8) {
         let (mut bytes, quoted) = (built.build(), built.pcrs(HashAlg::Sha256));

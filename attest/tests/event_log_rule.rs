@@ -96,7 +96,7 @@ fn claims_have_what_the_events_mean() {
     assert!(claims.tpm().unwrap().event_log.as_ref().unwrap().boot.is_none());
 }
 
-/// Whatever the log is, a PCR that is not accepted is what is said.
+/// A PCR that is not accepted is the reported reason, regardless of the log.
 #[test]
 fn reference_values_come_before_the_log() {
     let log = LogBuilder::typical(&[SHA256]);

@@ -1,4 +1,4 @@
-//! Evidence of several kinds in one submission: what has to be about the same machine, and what has to be there.
+//! Evidence of several kinds in one submission: the required kinds, and the parts that must identify the same machine.
 
 mod observe;
 

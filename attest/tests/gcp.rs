@@ -27,7 +27,7 @@ fn verify(token: impl AsRef<[u8]>) -> Result<VerifiedIdentity, GcpError> {
     gcp::verify(token.as_ref(), &keys_of(&GOOGLE), &[audience()], at(NOW))
 }
 
-/// Signed by Google's key, with one claim altered; `null` takes it away.
+/// Verifies a token signed by Google's key, with one claim altered; `null` removes it.
 fn altered(pointer: &str, value: Value) -> Result<VerifiedIdentity, GcpError> {
     verify(GOOGLE.sign(&with(pointer, value)))
 }

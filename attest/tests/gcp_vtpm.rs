@@ -76,7 +76,7 @@ fn an_ek_belongs_to_the_instance_that_its_certificate_names() {
     assert_eq!(verify(&padded).unwrap().instance(), instance);
 }
 
-/// Most of what other CAs' certificates must not have here would be refused by the TPM's path too; not a missing extended key usage.
+/// Most defects of other CAs' certificates would be refused by the TPM's path too; not a missing extended key usage.
 #[test]
 fn the_general_path_still_refuses_a_certificate_without_extended_key_usage() {
     let certificate = CA.issue(&ek_params(), &*EK);

@@ -18,7 +18,7 @@ const DAY: u64 = 86_400;
 /// The day of `NOW`, 2027-01-15, and the second in which it ends.
 const TODAY: (i32, u8, u8) = (2027, 1, 15);
 
-/// Gives what was kept under a digest, or, if it lies, what was kept last, whatever is asked for.
+/// Cache that returns the entry for a digest or, if it lies, always the last entry.
 #[derive(Debug, Default)]
 struct Kept {
     chains: Mutex<HashMap<[u8; 32], Arc<KnownChain>>>,

@@ -26,7 +26,7 @@ fn boot(log: &LogBuilder) -> MeasuredBoot {
     boot_in(HashAlg::Sha256, log)
 }
 
-/// The same log with the type of every event that extends something changed: no digest covers it.
+/// Returns the log with another type for every event that extends a PCR: no digest covers the type.
 fn retyped(log: &LogBuilder, event_type: u32) -> LogBuilder {
     let mut log = log.clone();
     for event in &mut log.events {
@@ -41,7 +41,7 @@ fn place(log: &LogBuilder, pcr: u32, nth: usize) -> usize {
     of_pcr.map(|(at, _)| at + 1).nth(nth).unwrap()
 }
 
-/// Another data for an event, under the same digest.
+/// Returns the log with other data for an event, under the same digest.
 fn lie(log: &LogBuilder, event: usize, data: &[u8]) -> LogBuilder {
     let mut log = log.clone();
     log.events[event - 1].data = data.to_vec();
@@ -67,7 +67,7 @@ fn inserted(log: &LogBuilder, count: usize, event: &LogBuilder) -> LogBuilder {
     log
 }
 
-/// A log with the same banks and no event.
+/// Returns a log with the same banks and no events.
 fn empty(log: &LogBuilder) -> LogBuilder {
     LogBuilder {
         events: Vec::new(),

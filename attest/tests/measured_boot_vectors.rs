@@ -267,7 +267,7 @@ fn no_real_event_is_believed_with_other_data() {
     }
 }
 
-/// Subjects are for people; they are read past what a certificate has besides.
+/// Subjects are for people; other parts of a certificate are skipped.
 #[test]
 fn certificates_have_their_subjects() {
     let Some(bytes) = vector("eventlogs/rhel8-uefi.bin") else { return };

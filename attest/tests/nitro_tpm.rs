@@ -129,7 +129,7 @@ fn envelopes_that_are_refused() {
     }
 }
 
-/// A document that was altered after it was signed, in every field; and what another instance has signed.
+/// A document that was altered after it was signed, in every field; and one that another instance has signed.
 #[test]
 fn attack_11_only_what_was_signed_is_parsed() {
     let signed = Case::new();

@@ -107,7 +107,7 @@ fn a_machine_whose_boot_is_over_is_refused_all_the_same() {
     assert_eq!(result.unwrap_err().code(), "tpm-boot-is-over");
 }
 
-/// The pool was changed since the challenge: of what was not quoted nothing can be observed.
+/// The pool was changed since the challenge: PCRs that were not quoted cannot be observed.
 #[test]
 fn a_quote_of_other_pcrs_than_the_pool_speaks_of_is_refused_all_the_same() {
     let case = eight(&booted(), None);
@@ -172,7 +172,7 @@ fn each_thing_of_the_boot_that_does_not_hold_is_said_in_order() {
     assert_eq!(result.would_refuse()[0], strict);
 }
 
-/// A condition may say which machines may join: it is observed only if it speaks of nothing but what was booted.
+/// A condition may restrict which machines may join: it is observed only if it names nothing but the boot.
 #[test]
 fn a_condition_is_observed_only_if_it_is_on_what_was_booted() {
     let log = booted();

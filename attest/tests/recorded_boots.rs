@@ -1,4 +1,5 @@
-//! Boots that were recorded from VMs (`fixtures/boots/README.md`): their logs explain their PCRs, and what follows from their keys is in them.
+//! Boots that were recorded from VMs (`fixtures/boots/README.md`): their logs explain their PCRs, and contain the values that follow from
+//! their keys.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,7 +72,7 @@ fn pcr_7_is_what_follows_from_the_keys() {
     }
 }
 
-/// systemd-boot 252 gives the image its own command line, and 257 does not: the kernel has the same, with its zero at the end, in PCR 9.
+/// systemd-boot 252 passes the image its own command line, and 257 does not: the kernel has the same, with its zero at the end, in PCR 9.
 #[test]
 fn pcr_12_is_what_systemd_boot_has_given() {
     let check = |name: &str, given: bool| {

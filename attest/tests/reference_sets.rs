@@ -38,7 +38,7 @@ pub fn good() -> Value {
     })
 }
 
-/// The set with one member otherwise, or taken away.
+/// Returns the set with one member changed or removed.
 fn but(pointer: &str, value: Option<Value>) -> Value {
     let mut set = good();
     let (parent, member) = pointer.rsplit_once('/').unwrap();

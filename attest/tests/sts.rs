@@ -1,4 +1,4 @@
-//! STS: the one request that is sent, and the one answer that is taken; one refusal for each thing that can be different.
+//! STS: the accepted request and the accepted answer; one refusal for each deviation.
 
 mod answer;
 mod request;
@@ -179,7 +179,7 @@ fn each_partition_has_its_hosts() {
     );
 }
 
-/// The answer that is taken.
+/// Answer of STS that is accepted.
 const ANSWER: &str = r#"{"GetCallerIdentityResponse":{"GetCallerIdentityResult":{"Account":"123456789012","Arn":"arn:aws:sts::123456789012:assumed-role/worker-role/i-0123456789abcdef0","UserId":"AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0"},"ResponseMetadata":{"RequestId":"01234567-89ab-cdef-0123-456789abcdef"}}}"#;
 
 fn answered(status: u16, content_type: Option<&str>, body: &str) -> Result<VerifiedSts, StsError> {

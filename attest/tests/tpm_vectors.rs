@@ -1,4 +1,4 @@
-//! Quotes that other people's TPMs made: read from the vectors folder (`ATTEST_VECTORS`), skipped where it is absent.
+//! Quotes of other people's TPMs: read from the vectors folder (`ATTEST_VECTORS`), skipped if it is absent.
 
 use std::collections::BTreeMap;
 

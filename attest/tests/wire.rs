@@ -1,4 +1,4 @@
-//! The wire structures: what is written is read back, and nothing else is.
+//! The wire structures: an encoded structure is read back, and nothing else is accepted.
 
 use attest::HashAlg;
 use attest::protocol::{Blob, EvidenceRequest, HexDigest};

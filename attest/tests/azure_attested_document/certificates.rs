@@ -210,7 +210,7 @@ fn attack_19_cas_are_bounded_and_checked_when_loaded() {
     assert_eq!(problem(&root(), many), ("intermediate", CaProblem::TooMany(INTERMEDIATES_LIMIT)));
 }
 
-/// Chains as long and as branched as an adversary can make them of what is configured.
+/// Chains of the configured CAs, as long and as branched as an attacker can make them.
 #[test]
 fn attack_19_long_chains_end() {
     let cas: Vec<CertificateParams> = (0..30).map(|n| ca_params(&format!("CA {n}"), n)).collect();

@@ -1,4 +1,4 @@
-//! Firmware that measures something of its own into PCR 7, or in SHA-1 only: what is refused, and what an administrator can do.
+//! Firmware that measures values of its own into PCR 7, or in SHA-1 only: the refusals, and the administrator's options.
 
 use super::*;
 use crate::log_builder::{SHA1, SHA256, SHA384};
@@ -140,7 +140,7 @@ fn advice_for_a_boot_that_is_not_proven_depends_on_the_cause() {
     assert!(twice.contains("boot-diff") && unknown.contains("pcr_7_events"), "{twice} {unknown}");
 }
 
-/// Its name is the node's own word, so its content is held against the values as any file's; what to do is said.
+/// The name comes from the node, so the content is compared with the values like any file's; the refusal has further advice.
 #[test]
 fn grubs_environment_block_is_a_file_as_any_other_with_advice_of_its_own() {
     let log = |content: &[u8], name: &[u8]| with(&grub_machine(true), 9, content, name);

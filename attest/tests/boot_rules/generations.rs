@@ -183,7 +183,7 @@ fn uki_with(kernel: &[u8]) -> LogBuilder {
     log
 }
 
-/// A section is held against what is accepted as that section, the newest first.
+/// A section is compared with the values that are accepted for that section, the newest first.
 #[test]
 fn a_section_that_is_refused_is_beside_those_that_are_accepted_as_it() {
     let hex = |content: &[u8]| data_encoding::HEXLOWER.encode(&sha256(content));
@@ -234,7 +234,8 @@ fn a_long_text_is_shown_by_its_beginning_and_its_end() {
     check(&firmware, Check::FirmwareVersion, &format!("version {parts} is not accepted"));
 }
 
-/// The log and the record show in what a long text differs from an accepted one; the node, who would learn what is accepted, is not told.
+/// The log and the record show the part in which a long text differs from an accepted one. The node does not get it, for it would learn
+/// what is accepted.
 #[test]
 fn the_part_of_a_long_text_that_differs_is_in_the_log() {
     let line = |added: &str| format!("linux /vmlinuz {}{added} {} ro", "root=LABEL=root ".repeat(20), "rw ".repeat(100));

@@ -4,7 +4,7 @@ use attest::new_values::{NEW_VALUES_LIMIT, new_values};
 
 use super::*;
 
-/// The keys of what is new in this boot, where all that `known` has is accepted until then.
+/// Returns the keys of the new values in this boot, with the values in `known` accepted until `expires`.
 fn new_in(log: &LogBuilder, checks: &[Check], known: Values, expires: Option<u64>) -> Option<Vec<String>> {
     let (case, claims) = claims(log);
     let policy = policy(checks, &sets(vec![generation("known", 1, expires, known)]));

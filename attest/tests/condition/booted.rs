@@ -199,7 +199,7 @@ fn attack_24_each_event_that_is_another_is_refused_by_a_condition_too() {
     }
 }
 
-/// A log that does not lead to what was quoted: nothing is known by it.
+/// A log that does not lead to the quoted PCRs proves nothing.
 #[test]
 fn attack_24_a_log_that_was_changed_shows_a_condition_nothing() {
     let booted = grub_machine(true);
@@ -385,7 +385,7 @@ fn a_condition_sees_what_it_names() {
     assert!(Condition::parse("has(claims.tpm.boot)").unwrap().evaluate(&claims) == Ok(false));
 }
 
-/// `has()` of something that is never there is false of each boot, and what is asked with it would be let in.
+/// `has()` of a member that never exists is false for each boot, and a condition that negates it would accept all.
 #[test]
 fn a_boot_by_another_name_is_refused_when_loaded() {
     for condition in [

@@ -164,7 +164,7 @@ fn an_expression_at_its_limits_ends() {
     assert!(Condition::parse("true").unwrap().evaluate(&texts).is_err());
 }
 
-/// Text that is made of what the parser knows, and of what it does not: a linear generator, so that each run makes the same.
+/// Text made of known and unknown parts of the language: a linear generator, so that each run makes the same.
 struct Mutations(u64);
 
 impl Mutations {

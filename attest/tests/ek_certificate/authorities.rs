@@ -1,4 +1,4 @@
-//! CAs: what is asked of those that the administrator configures, and of those that come along.
+//! Rules for CAs: for those that the administrator configures, and for those that a node sends.
 
 use super::*;
 

@@ -14,7 +14,7 @@ fn printable(common_name: &str) -> CertificateParams {
     params
 }
 
-/// An intermediate whose issuer is spelled so, and an EK whose issuer is spelled so: both signed by the keys that these names stand for.
+/// Returns an intermediate and an EK certificate with these spellings of their issuers, signed by the keys that belong to these names.
 fn spelled(root: &CertificateParams, intermediate: &CertificateParams) -> (Vec<CertificateDer<'static>>, CertificateDer<'static>) {
     let key = p256();
     let certificate = ca_params("Intermediate 0").signed_by(&key, &Issuer::from_params(root, &*CA_KEY));
@@ -33,7 +33,7 @@ fn sequence(content: &[u8]) -> Vec<u8> {
     [header, content].concat()
 }
 
-/// The same certificate with other parameters of ecdsa-with-SHA256, within what is signed and outside of it; signed by this key.
+/// Returns the certificate with other parameters of ecdsa-with-SHA256, inside and outside of the signed part; signed by this key.
 fn with_parameters(certificate: &[u8], inside: &[u8], outside: &[u8], key: &KeyPair) -> CertificateDer<'static> {
     let algorithm = |parameters: &[u8]| sequence(&[b"\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x02", parameters].concat());
     let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
@@ -262,7 +262,7 @@ fn a_root_that_is_not_self_issued_is_taken_when_it_is_given_as_a_root() {
     assert!(matches!(error, EkCertificateError::NoRoots { .. }));
 }
 
-/// The reason is that of the CA above, where that is what is wrong.
+/// If the CA above is not usable, its reason is reported.
 #[test]
 fn a_ca_below_one_that_is_not_usable_says_why_that_is() {
     let (certificates, _) = chain(3, |position, params| {

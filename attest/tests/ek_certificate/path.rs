@@ -1,4 +1,4 @@
-//! Intermediates: what of them leads to a root, and what costs too much.
+//! Intermediates: which of them lead to a root, and which cost too much.
 
 use super::*;
 
@@ -192,7 +192,8 @@ fn a_ca_that_is_cross_signed_is_followed_to_the_root_that_is_configured() {
     check_sent(&leaf, &[&theirs, &ours], &expired, true);
 }
 
-/// A root with a new key under its old name: what was issued with either is good, if the old key, or another root, has certified the new one.
+/// A root with a new key under its old name: certificates by either key are good, if the old key, or another root, has certified the new
+/// one.
 #[test]
 fn a_root_that_was_rolled_over_under_its_name() {
     let (new, name) = (p256(), "Test TPM Root");

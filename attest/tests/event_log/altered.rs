@@ -1,4 +1,4 @@
-//! Logs that do not tell what happened.
+//! Logs that do not describe the boot.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn attack_24_a_pcr_value_of_another_bank() {
     assert_eq!(mismatch_of(check(&built, &built.pcrs(HashAlg::Sha384))), 0);
 }
 
-/// Types and data are not measured: a log may lie there, and the types say so. What it cannot do is gain a trusted event.
+/// Types and data are not measured: a log may lie there, and the result marks them as untrusted. But it cannot gain a trusted event.
 #[test]
 fn attack_24_a_false_description_stays_untrusted() {
     let mut altered = typical();

@@ -41,7 +41,7 @@ fn informative_events_about_no_pcr_are_passed_over() {
     }
 }
 
-/// PCRs after what systemd does there.
+/// Returns the PCR values after systemd's word was extended into some of them.
 fn separated(pcrs: &BTreeMap<u8, HexDigest>, bank: HashAlg, word: &[u8], which: &[u8]) -> BTreeMap<u8, HexDigest> {
     let hash = |parts: &[&[u8]]| bank.digest(parts);
     let extended = |value: &HexDigest| HexDigest::new(hash(&[value.as_bytes(), hash(&[word]).as_ref()]).as_ref()).unwrap();
@@ -104,7 +104,7 @@ fn what_systemd_extends_after_the_firmware_is_known() {
     }
 }
 
-/// The structure has 17 bytes; what is longer is padded.
+/// The structure has 17 bytes; longer data are padded.
 #[test]
 fn a_startup_locality_event_may_be_padded() {
     for more in [&[][..], &[0; 3], &[0xff; 15]] {

@@ -159,7 +159,7 @@ fn a_forged_token_is_refused_by_its_signature_whatever_it_claims() {
     }
 }
 
-/// Before the signature is known to be right, a payload is bytes: whatever is in them, that is what is wrong.
+/// Until the signature is verified, a payload is only bytes: any payload gives the signature's error.
 #[test]
 fn attack_16_nothing_of_a_payload_is_parsed_before_its_signature() {
     let header = json!({"alg": "RS256", "kid": KID}).to_string();

@@ -1,4 +1,4 @@
-//! Events that real firmware measures into PCR 7 besides Secure Boot's variables: sentences in several forms, values of its maker,
+//! Events that real firmware measures into PCR 7 in addition to Secure Boot's variables: sentences in several forms, values of its maker,
 //! separators of another length.
 
 use super::machine::*;
@@ -169,7 +169,7 @@ fn without_its_separator_nothing_is_said_of_dma_protection() {
     assert_eq!(verdict(&boot(&error).dma_protection_disabled()), "error separator");
 }
 
-/// AMD's: one byte, by an event type of its own. What is shorter than a GUID is neither a variable nor an entry of a database.
+/// AMD's value: one byte, by an event type of its own. Data shorter than a GUID are neither a variable nor an entry of a database.
 #[test]
 fn a_short_value_of_the_firmwares_maker_is_known() {
     for value in [&[1][..], &[0x41], &[], &[1, 0, 0, 0x80], &[0x80; 15]] {
@@ -245,8 +245,8 @@ fn secure_boot_that_is_not_there_is_off() {
     assert_eq!(verdict(&boot(&log(&[0, 0])).secure_boot()), "missing");
 }
 
-/// An entry of db by a hash other than SHA-256, whose owner and hash are readable characters: who makes the entry chooses the owner, and images are tried until the
-/// hash is one.
+/// An entry of db by a hash other than SHA-256, whose owner and hash are readable characters: the author of the entry chooses the owner,
+/// and tries images until the hash is readable.
 #[test]
 fn attack_50_an_authority_whose_value_is_printable_is_not_passed_over() {
     let printable = |length: usize| -> Vec<u8> { b"Printable0Owner!".iter().copied().cycle().take(length).collect() };

@@ -1,4 +1,4 @@
-//! PCRs 8, 9, 11, 12 and 14: what boot loaders have measured.
+//! PCRs 8, 9, 11, 12 and 14: the measurements of boot loaders.
 
 use super::machine::*;
 use super::{boot, lie, numbers, place, retyped, verdict};

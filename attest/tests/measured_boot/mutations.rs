@@ -1,4 +1,4 @@
-//! Bounded runs of what the fuzz target does: whatever is altered, nothing panics and nothing unproven is said.
+//! Bounded runs of the fuzz target: no alteration leads to a panic or to an unproven result.
 
 use super::machine::{
     IMAGE_SECURITY, Parts, VARIABLE_AUTHORITY, X509, grub_machine, real_certificate, sha256, signature, signature_list, uki_machine,
@@ -115,7 +115,7 @@ proptest! {
         let _ = read(&bytes);
     }
 
-    /// An event of any data at any place, with its digest: as who can extend something does it.
+    /// Adds an event of any data at any place, with its digest, like software that can extend a PCR.
     #[test]
     fn attack_24_any_event_added(
         which in 0..2_usize,

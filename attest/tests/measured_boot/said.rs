@@ -12,7 +12,7 @@ fn said(log: &LogBuilder) -> BTreeMap<u8, String> {
         .collect()
 }
 
-/// The PCRs of which two logs of the same measurements say something else.
+/// Returns the PCRs whose fingerprints differ between two logs of the same measurements.
 fn differ(one: &LogBuilder, other: &LogBuilder) -> Vec<u8> {
     let bank = HashAlg::Sha256;
     assert_eq!(one.pcrs(bank), other.pcrs(bank), "the same was measured");

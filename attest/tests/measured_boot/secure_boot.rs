@@ -1,4 +1,4 @@
-//! PCR 7: whether Secure Boot was on, its databases, and what has authorised the boot.
+//! PCR 7: the state of Secure Boot, its databases, and the authorities of the boot.
 
 use super::machine::*;
 use super::{boot, empty, inserted, lie, numbers, place, retyped, swapped, verdict, without};

@@ -1,4 +1,4 @@
-//! AWS's stand-in, with what this verifier expects of its documents.
+//! Stand-in for AWS, with the values that this verifier expects in its documents.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -35,7 +35,7 @@ pub fn leaf(common_name: &str) -> Level {
     AUTHORITY.leaf(common_name, NOW)
 }
 
-/// A document to be signed, and what is expected of it.
+/// A document to be signed, and the values expected in it.
 pub struct Case {
     pub document: NitroDocument,
     /// Roots that are configured, if not the first level.

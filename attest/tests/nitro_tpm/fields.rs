@@ -71,7 +71,7 @@ fn fields_that_are_refused() {
     );
 }
 
-/// AWS says more one day: what is known is taken as before, and means the same.
+/// If AWS adds fields, the known ones are read as usual, and mean the same.
 #[test]
 fn fields_that_are_not_known_are_passed_over() {
     let said = |case: &Case| {

@@ -1,4 +1,4 @@
-//! Files that are not in memory: the same digests, and no more in memory than is said.
+//! Files that are not in memory: the same digests, and no more memory than the limit.
 
 use std::cell::Cell;
 

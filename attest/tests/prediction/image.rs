@@ -108,14 +108,14 @@ pub fn put(file: &mut [u8], offset: usize, bytes: &[u8]) {
     file[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
-/// A unified kernel image: what a stub of that version would be, and these sections.
+/// Builds a unified kernel image: the mark of a stub of that version, and these sections.
 pub fn uki(version: &str, sections: &[(&str, &[u8])]) -> Image {
     let magic = format!("#### LoaderInfo: systemd-stub {version} ####");
     let image = Image::new().section(".text", b"code").section(".sdmagic", magic.as_bytes());
     sections.iter().fold(image, |image, (name, content)| image.section(name, content))
 }
 
-/// A kernel: what says so, and its version.
+/// Builds a kernel: its mark, and its version.
 pub fn kernel(version: &str) -> Image {
     let mut image = Image::new().section(".setup", &[0; 1024]);
     let setup = &mut image.sections[0].content;
@@ -126,15 +126,15 @@ pub fn kernel(version: &str) -> Image {
     image
 }
 
-/// The modules that the VMs' images of GRUB 2.12 have; those of 2.06 have `linuxefi` besides (`swtpm-tests/src/firmware/loaders.rs`).
+/// Modules of the VMs' images of GRUB 2.12; those of 2.06 also have `linuxefi` (`swtpm-tests/src/firmware/loaders.rs`).
 pub const GRUB_MODULES: &str = "boot bufio crypto datetime echo ext2 extcmd fat fshelp gettext linux mmap net normal part_gpt \
     priority_queue relocator serial terminal terminfo test tpm video";
-/// Types of what is put into an image of GRUB besides modules.
+/// Types of objects in an image of GRUB, other than modules.
 pub const GRUB_MEMORY_DISK: u32 = 1;
 pub const GRUB_CONFIG: u32 = 2;
 pub const GRUB_PREFIX: u32 = 3;
 
-/// An image of GRUB: what it says in `.sbat`, its modules, and other objects.
+/// Builds an image of GRUB: its `.sbat` section, its modules, and other objects.
 pub fn grub(sbat: &str, modules: &str, objects: &[(u32, &[u8])]) -> Image {
     let modules = modules.split_whitespace().map(|name| (0, elf_module(name)));
     let objects = objects.iter().map(|(kind, content)| (*kind, [content, &[0][..]].concat()));

@@ -72,7 +72,7 @@ fn a_generation_comes_back_as_it_was() {
     );
 }
 
-/// A map of CBOR has no key twice; one who reads it may keep the last alone.
+/// A map of CBOR has no key twice; a reader may keep only the last value.
 #[test]
 fn two_values_of_one_pcr_are_in_two_measurements() {
     let mut set = ReferenceSet::parse(&good().to_string()).unwrap();

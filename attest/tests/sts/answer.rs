@@ -17,7 +17,7 @@ fn the_answer_is_accepted() {
     }
 }
 
-/// AWS says more one day: what is known is taken as before.
+/// If AWS adds fields, the known ones are read as usual.
 #[test]
 fn fields_of_the_answer_that_are_not_known_are_passed_over() {
     let plain = answered(200, JSON, ANSWER).unwrap();

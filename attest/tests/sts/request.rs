@@ -1,4 +1,4 @@
-//! The one request that is sent: whatever is altered in it is refused.
+//! The accepted request: any alteration of it is refused.
 
 use super::*;
 

@@ -50,7 +50,7 @@ impl SoftTpm {
         )
     }
 
-    /// The same TPM as the one that gave this secret.
+    /// Returns the TPM that this secret came from.
     pub fn p256_of(secret: &[u8]) -> Self {
         let private = PrivateKey::from_private_key(&ECDH_P256, secret).unwrap();
         Self::of(private, Curve::P256, HashAlg::Sha256, SymmetricCipher::Aes128Cfb)
@@ -115,7 +115,7 @@ impl SoftTpm {
         }
     }
 
-    /// TPM2_ActivateCredential for the object with this Name; `None` where the TPM would say TPM_RC_INTEGRITY.
+    /// Performs `TPM2_ActivateCredential` for the object with this Name; `None` if a TPM would answer `TPM_RC_INTEGRITY`.
     pub fn activate(&self, task: &TpmTask, object: &Name) -> Option<Vec<u8>> {
         let hash = self.ek.name_alg;
         let seed = self.seed(task.encrypted_secret.as_ref());

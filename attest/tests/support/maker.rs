@@ -34,7 +34,7 @@ impl Maker {
         self.params.self_signed(&self.key).unwrap().der().to_vec()
     }
 
-    /// The same CA, certified by another one: it is not self-issued. DER.
+    /// Returns the same CA, certified by another one: it is not self-issued. DER.
     pub fn root_by(&self, other: &Self) -> Vec<u8> {
         let certificate = self.params.signed_by(&self.key, &Issuer::from_params(&other.params, &other.key));
         certificate.unwrap().der().to_vec()

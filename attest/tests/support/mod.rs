@@ -154,7 +154,7 @@ pub fn ek_area(key: &SoftKey) -> Public {
     }
 }
 
-/// Everything a verification takes; each part can be changed before [`Case::verify`].
+/// Input of a verification; each part can be changed before [`Case::verify`].
 pub struct Case {
     pub ak: SoftKey,
     pub ak_area: Public,
@@ -224,7 +224,7 @@ impl Case {
         }
     }
 
-    /// The same with one thing changed.
+    /// Returns the case with one change.
     pub fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self

@@ -1,5 +1,5 @@
-//! Stores the secret in a filesystem: one file in a folder of its own, written atomically, and durable before any claimant is derived from
-//! it.
+//! Stores the secret in a filesystem: one file in a folder of its own, written atomically, and durable before a gateway is shown any
+//! claimant that is derived from it.
 //!
 //! Existing content is not trusted: the disk's previous owner may have left a link, another user's file or a truncated one.
 

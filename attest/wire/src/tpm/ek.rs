@@ -12,8 +12,8 @@ use crate::values::{HexDigest, is_lower_hex};
 
 /// SHA-256 over the DER SubjectPublicKeyInfo of an EK: the name of a TPM in allowlists, logs and identities.
 ///
-/// The digest is over the key and not over the `TPMT_PUBLIC`, so that it can be computed from an EK certificate alone, and so that one key
-/// has one digest regardless of the attributes that a node claims for it.
+/// The digest is over the key and not over the `TPMT_PUBLIC`. So it can be computed from an EK certificate alone, and one key has one
+/// digest regardless of the attributes that a node claims for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "HexDigest", into = "HexDigest")]
 pub struct EkDigest([u8; 32]);

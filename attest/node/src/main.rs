@@ -118,8 +118,9 @@ enum Command {
 /// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that software that runs later cannot attest to a pool that
 /// accepts machines only while they boot, until this machine is reset.
 ///
-/// Its unit runs it in the initramfs when Ignition has its config, and at the start of later boots. Running it again does no harm. Exits
-/// with 0 if the PCR is extended, or the machine has no TPM, 1 if it is not extended (one line on stderr says why), 2 on wrong usage.
+/// Its unit runs it in the initramfs when Ignition has its config, and at the start of later boots. Running it once is enough, and again
+/// does no harm. Exits with 0 if the PCR is extended, or the machine has no TPM, 1 if it is not extended (one line on stderr says why), 2 on
+/// wrong usage.
 #[derive(clap::Args)]
 struct CloseArguments {
     /// The most seconds that it may take: a TPM that is busy is asked again until then

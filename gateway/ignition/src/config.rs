@@ -23,7 +23,7 @@ impl Config {
         Self(map)
     }
 
-    /// As it was before it was packed.
+    /// Restores a config from the map that was packed, without checks.
     pub const fn packed(map: Map<String, Value>) -> Self {
         Self(map)
     }
@@ -105,7 +105,7 @@ fn prune(value: &mut Value) -> bool {
     }
 }
 
-/// Whether nothing would be taken out of it. What cannot be told at once is said not to be.
+/// Returns whether [`prune`] would change nothing. `false` also for some pruned values that are expensive to recognize.
 pub(super) fn is_pruned(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -4,10 +4,10 @@ use data_encoding::BASE64;
 
 /// Bytes that are looked at together.
 const AT_A_TIME: usize = 64;
-/// What each byte is in a URL: up to three bytes, and how many.
+/// Escape of each byte in a URL: up to three bytes, then their number.
 static ESCAPES: [[u8; 4]; 256] = escapes();
 
-/// What a `data:` URL carries; `None` if it is another URL, or damaged.
+/// Returns the contents of a `data:` URL; `None` for another URL or a damaged one.
 #[must_use]
 pub fn decode(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
@@ -18,7 +18,7 @@ pub fn decode(url: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether it is base64, without decoding it.
+/// Returns whether the text is base64, without decoding it.
 pub(super) fn is_base64(text: &[u8]) -> bool {
     let is_of_base64 = |byte: &u8| byte.is_ascii_alphanumeric() | (*byte == b'+') | (*byte == b'/');
     let Some((whole, last)) = text.len().checked_sub(4).and_then(|last| text.split_at_checked(last)) else {
@@ -32,14 +32,14 @@ pub(super) fn is_base64(text: &[u8]) -> bool {
     }
 }
 
-/// Whether something holds of all bytes: some at a time, as a processor can, and not one after the other.
+/// Returns whether a predicate holds for all bytes. Works on chunks, which the compiler can vectorize, instead of byte by byte.
 pub(super) fn all(bytes: &[u8], holds: impl Fn(&u8) -> bool) -> bool {
     bytes
         .chunks(AT_A_TIME)
         .all(|bytes| bytes.iter().fold(true, |all, byte| all & holds(byte)))
 }
 
-/// Whether each `%` has its two digits.
+/// Returns whether each `%` is followed by two hexadecimal digits.
 pub(super) fn is_escaped(text: &[u8]) -> bool {
     memchr::memchr_iter(b'%', text).all(|at| {
         text.get(at + 1..at + 3)
@@ -47,7 +47,7 @@ pub(super) fn is_escaped(text: &[u8]) -> bool {
     })
 }
 
-/// How the `data:` URL begins whose contents are escaped.
+/// Prefix of a `data:` URL with escaped contents.
 pub const ESCAPED: &str = "data:,";
 
 /// The `data:` URL of some contents: text stays readable.
@@ -60,7 +60,7 @@ pub fn encode(contents: &[u8]) -> String {
     url
 }
 
-/// What follows [`ESCAPED`], piece by piece.
+/// Escapes contents for the part of a URL after [`ESCAPED`], and passes it on in pieces.
 pub fn escape(contents: &[u8], mut take: impl FnMut(&[u8])) {
     for piece in contents.chunks(AT_A_TIME) {
         // Four bytes are written for each, and those taken that are its own.

@@ -11,7 +11,7 @@ use super::parse::without_values;
 use super::{Config, SpecVersion, spec2};
 
 impl Config {
-    /// The config as compact JSON of that spec version.
+    /// Returns the config as compact JSON of that spec version.
     ///
     /// # Errors
     /// [`Inexpressible`]: nothing is left out in silence.
@@ -36,7 +36,7 @@ impl Config {
         }
     }
 
-    /// The same, not looked at by that version's schema: for whoever serves nobody with it.
+    /// Returns the same JSON without validating it against that version's schema. It must not be served to nodes.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -55,7 +55,7 @@ impl Config {
         bytes(serde_json::to_vec(&self.in_version(version)?))
     }
 
-    /// The same, to be written by others, in a version of spec 3.
+    /// Returns the config in a version of spec 3, for the caller to serialize.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -74,7 +74,7 @@ pub struct InVersion<'c> {
     version: SpecVersion,
 }
 
-/// What such a config says of itself.
+/// The `ignition` section of such a config, with the version replaced.
 struct Ignition<'c>(&'c Map<String, Value>, SpecVersion);
 
 impl Serialize for InVersion<'_> {
@@ -119,7 +119,7 @@ mod tests {
         config(value).express(version).map(|bytes| serde_json::from_slice(&bytes).unwrap())
     }
 
-    /// The version that it came with can say it, the one before cannot, and names the place.
+    /// Asserts that the version which introduced a feature can express the value, and that the version below it fails and names the place.
     #[track_caller]
     fn came_with(version: SpecVersion, place: &str, value: Value) {
         let mut expected = value.clone();
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((refused.version, refused.place.as_str()), (before, place));
     }
 
-    /// In that version it says nothing.
+    /// Asserts that in that version the value is left out.
     #[track_caller]
     fn means_nothing_in(version: SpecVersion, value: Value, rest: Value) {
         let mut rest = rest;

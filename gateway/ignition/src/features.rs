@@ -10,7 +10,6 @@ use super::{Config, SpecVersion};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place} cannot be said in spec {version}: {problem}")]
 pub struct Inexpressible {
-    /// The requested version.
     pub version: SpecVersion,
     pub place: String,
     /// The feature that the version lacks.

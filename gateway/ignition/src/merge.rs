@@ -65,7 +65,7 @@ fn elsewhere<'c>(child: &'c Map<String, Value>, family: Family, list: &str) -> H
     keys
 }
 
-/// In time for what the child has, and a look at each key of the parent: a pool has a thousand of such merges in a row.
+/// Merges in time proportional to the child's entries, plus one lookup per key of the parent. A pool has a thousand such merges in a row.
 fn lists(field: &str, parent: &mut Vec<Value>, child: Vec<Value>) {
     let ListRule::ByKey(key, _) = rule_of(field, if child.is_empty() { &*parent } else { &child }) else {
         return parent.extend(child);

@@ -1,10 +1,10 @@
-//! How the lists of a config are merged: what tells their entries apart. The rest of the schema is ignition-config's.
+//! Rules for merging the lists of a config: the keys that identify their entries. The rest of the schema is that of `ignition-config`.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// What becomes of two lists.
+/// Rule for merging two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListRule {
     /// One after the other.
@@ -13,7 +13,7 @@ pub(super) enum ListRule {
     ByKey(Key, Family),
 }
 
-/// What tells the entries of a list apart.
+/// Key that identifies the entries of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     /// A field of the entry.
@@ -27,11 +27,9 @@ pub(super) enum Key {
 /// The lists that share their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Family {
-    /// Files, directories, links.
     Node,
     /// Kernel arguments that should exist, and that should not.
     KernelArgument,
-    /// Only this list.
     Alone,
 }
 
@@ -70,7 +68,7 @@ impl Key {
     }
 }
 
-/// The rule of a list as it stands in a config.
+/// Returns the rule for a list of a config.
 pub(super) fn rule_of(field: &str, list: &[Value]) -> ListRule {
     list_rule(field, list.first().is_some_and(Value::is_string))
 }

@@ -35,10 +35,10 @@ impl SpecVersion {
         Self::V3_5,
         Self::V3_6,
     ];
-    /// What configs are held in.
+    /// Spec version in which the gateway holds configs.
     pub const NEWEST: Self = Self::V3_6;
 
-    /// As it stands in a config.
+    /// Returns the version as written in a config.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

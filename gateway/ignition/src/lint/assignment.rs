@@ -6,11 +6,11 @@ use regex::bytes::Regex;
 
 use super::Kind;
 
-/// Longest name of a setting, in bytes. Longer is no name.
+/// Longest name of a setting, in bytes. Anything longer is not a name.
 const KEY_LIMIT_BYTES: usize = 64;
-/// How much of a value is read, in bytes: enough to tell whether it is one.
+/// Bytes of a value that are read: enough to decide whether it is a literal.
 const VALUE_LIMIT_BYTES: usize = 256;
-/// How far back on its line a key's surroundings are read, in bytes.
+/// Bytes before a key, on its line, that are read as its context.
 const LINE_LIMIT_BYTES: usize = 256;
 /// Shortest value that is a secret where a word could be meant, as in a comment.
 const RANDOM_MIN_BYTES: usize = 8;
@@ -19,7 +19,7 @@ const FLAG_VALUE_MIN_BYTES: usize = 4;
 /// Shortest private key: shorter is a file's name.
 const PRIVATE_KEY_MIN_BYTES: usize = 32;
 
-/// How names of credentials end, without what separates words, the most special first.
+/// Suffixes of the names of credentials, without word separators; the most specific first.
 const KEYS: [(&str, Kind); 24] = [
     ("clientkeydata", Kind::KubeconfigCredential),
     ("awssessiontoken", Kind::CloudKey),
@@ -47,7 +47,7 @@ const KEYS: [(&str, Kind); 24] = [
     ("activationkey", Kind::Password),
 ];
 
-/// Values that say that there is none.
+/// Values that mean "not set", or that are a switch.
 const NOTHING: [&str; 16] = [
     "null",
     "nil",
@@ -72,7 +72,8 @@ const NAME_SERVICES: [&str; 10] = [
     "files", "sss", "systemd", "compat", "altfiles", "db", "nis", "ldap", "winbind", "hesiod",
 ];
 
-/// What a setting of that name holds, if that is a secret. `tokenFile` and `PasswordAuthentication` hold none.
+/// Returns the kind of secret that a setting of that name holds. `None` for names like `tokenFile` and `PasswordAuthentication`, which hold
+/// no secret.
 pub(super) fn kind_of_key(key: &str) -> Option<Kind> {
     // A line that happens to be YAML has anything before its colon.
     if !key.bytes().all(is_key_byte) {
@@ -111,7 +112,7 @@ fn has_short_ending(key: &str) -> bool {
     })
 }
 
-/// Whether an HTTP header of that name authenticates.
+/// Returns whether an HTTP header of that name authenticates.
 pub(super) fn is_credential_header(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
     matches!(name.as_str(), "authorization" | "proxy-authorization" | "cookie" | "set-cookie")
@@ -132,7 +133,7 @@ pub(super) fn is_credential_header(name: &str) -> bool {
         || kind_of_key(&name).is_some()
 }
 
-/// Whether a URL's parameter of that name is a credential.
+/// Returns whether a URL parameter of that name is a credential.
 pub(super) fn is_credential_parameter(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     matches!(name.as_str(), "sig" | "auth" | "key" | "code")
@@ -141,7 +142,7 @@ pub(super) fn is_credential_parameter(name: &str) -> bool {
         || kind_of_key(&name).is_some()
 }
 
-/// Whether a value is one: not empty, no variable, no path, no placeholder.
+/// Returns whether a value is a literal: not empty, not a variable, not a path, not a placeholder.
 pub(super) fn is_literal(value: &str) -> bool {
     let value = value.trim().trim_end_matches([',', ';']);
     let lower = value.to_ascii_lowercase();
@@ -183,7 +184,7 @@ fn is_reference(value: &str) -> bool {
     name.len() < value.len() && name.starts_with(['(', '['])
 }
 
-/// Whether the value of a key of that kind is a secret.
+/// Returns whether the value of a key of that kind is a secret.
 pub(super) fn is_credential(key: &str, kind: Kind, value: &str) -> bool {
     let service = || value.split_whitespace().next().is_some_and(|first| NAME_SERVICES.contains(&first));
     is_literal(value) && (kind != Kind::PrivateKey || value.len() >= PRIVATE_KEY_MIN_BYTES) && !(key == "passwd" && service())
@@ -233,7 +234,7 @@ enum Separator {
     Space,
 }
 
-/// What stands behind a key, and how.
+/// The value after a key, with its separator and context.
 struct Assigned<'a> {
     separator: Separator,
     /// The key is in quotes.
@@ -330,13 +331,13 @@ fn line_before(before: &[u8]) -> impl Iterator<Item = u8> {
         .take_while(|byte| *byte != b'\n')
 }
 
-/// Whether the line is a comment, in most languages.
+/// Returns whether the line is a comment in most languages.
 fn is_comment(before: &[u8]) -> bool {
     let first = line_before(before).filter(|byte| !byte.is_ascii_whitespace()).last();
     matches!(first, Some(b'#' | b';')) || line_before(before).collect::<Vec<u8>>().trim_ascii().ends_with(b"//")
 }
 
-/// Whether a key of YAML or JSON can be here.
+/// Returns whether a key of YAML or JSON can begin here.
 fn begins_entry(before: &[u8]) -> bool {
     let mut bytes = before
         .iter()

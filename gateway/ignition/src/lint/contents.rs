@@ -19,13 +19,13 @@ const DECOMPRESSED_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 const TOTAL_LIMIT_BYTES: usize = 256 * 1024 * 1024;
 /// Encodings within encodings that are followed. Three: a data URL, in it a Secret, in it a kubeconfig's keys.
 const ENCODING_DEPTH_LIMIT: usize = 3;
-/// Shortest run of base64 that is decoded: shorter is no key, and words and paths are base64 too.
+/// Shortest run of base64 that is decoded. Keys are longer, and words and paths are base64 too.
 const BASE64_MIN_BYTES: usize = 40;
 /// Shortest bearer token: shorter is a word.
 const BEARER_MIN_BYTES: usize = 16;
-/// How files begin that are compressed in ways that are not read, or are text that is not UTF-8: zip, xz, zstd, bzip2, UTF-16.
+/// Magic bytes of contents that are not read: compressed as zip, xz, zstd or bzip2, or text in UTF-16.
 const UNREADABLE: [&[u8]; 6] = [b"PK\x03\x04", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"BZh", b"\xff\xfe", b"\xfe\xff"];
-/// How gzip begins (RFC 1952).
+/// Magic bytes of gzip (RFC 1952).
 const GZIP: &[u8] = b"\x1f\x8b\x08";
 
 /// Looks at contents, as long as its budget lasts.
@@ -48,7 +48,7 @@ impl<'a> Look<'a> {
         self.left = left;
     }
 
-    /// What is in the contents of a file.
+    /// Returns the kinds of secrets in the contents of a file.
     pub(super) fn contents(&mut self, bytes: &[u8]) -> BTreeSet<Kind> {
         let mut kinds = BTreeSet::new();
         if bytes.starts_with(GZIP) {
@@ -64,14 +64,14 @@ impl<'a> Look<'a> {
         kinds
     }
 
-    /// What is in a text.
+    /// Returns the kinds of secrets in a text.
     pub(super) fn text(&mut self, text: &[u8]) -> BTreeSet<Kind> {
         let mut kinds = BTreeSet::new();
         self.in_text(text, 0, &mut kinds);
         kinds
     }
 
-    /// What is in a URL that is not a data URL.
+    /// Returns the kinds of secrets in a URL that is not a `data:` URL.
     pub(super) fn url(&mut self, text: &str) -> BTreeSet<Kind> {
         let mut kinds = BTreeSet::new();
         self.strong(text.as_bytes(), &mut kinds);
@@ -91,7 +91,7 @@ impl<'a> Look<'a> {
         kinds
     }
 
-    /// What was decoded from something: text, compressed, or neither, if it was not encoded to begin with.
+    /// Searches decoded bytes: as text, as gzip, or for strong patterns only if they are neither and so were probably not encoded.
     fn any(&mut self, bytes: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
         if depth > ENCODING_DEPTH_LIMIT {
             self.strong(bytes, kinds);
@@ -106,7 +106,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// What cannot be there by chance, in bytes of any kind.
+    /// Searches bytes of any kind for patterns that cannot occur by chance. Returns `false` if the budget is spent.
     fn strong(&mut self, bytes: &[u8], kinds: &mut BTreeSet<Kind>) -> bool {
         let Some(left) = self.left.checked_sub(bytes.len()) else {
             kinds.insert(Kind::Unreadable);
@@ -163,7 +163,7 @@ impl<'a> Look<'a> {
         self.in_encoded(text, depth, kinds);
     }
 
-    /// What lines do not show: values over several lines, objects that mean something as a whole.
+    /// Searches for secrets that single lines do not show: values over several lines, and objects that are secret as a whole.
     fn in_structure(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
         if !self.patterns.structured.is_match(text) {
             return;
@@ -269,7 +269,7 @@ fn is_jwt_header(header: &[u8]) -> bool {
         .is_some_and(|json| json.get("alg").is_some() && json.get("enc").is_none())
 }
 
-/// `user:password` in base64.
+/// Returns whether the text is `user:password` in base64.
 fn is_user_and_password(text: &[u8]) -> bool {
     let decoded = BASE64.decode(text).or_else(|_| BASE64_NOPAD.decode(text));
     decoded.is_ok_and(|bytes| bytes.contains(&b':') && is_text(&bytes))

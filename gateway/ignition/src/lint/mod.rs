@@ -1,8 +1,8 @@
-//! The lint of pre-approved configs: whoever reaches the gateway's port is given them, and any secret in them.
+//! Lint for pre-approved configs. Any client that reaches the gateway's port gets them, with any secret in them.
 //!
-//! It looks at everything that a config says, whatever the field: only what is known to be harmless is left out. What a config merely
-//! points to, a `source` with `https:` for one, cannot be looked into and is no finding. A secret that looks like ordinary text, or a
-//! key in plain DER of a kind that is not known here, is not seen: a config without findings is not thereby free of secrets.
+//! The lint searches every field of a config, except those known to be harmless. It cannot read what a config only points to, such as a
+//! `source` with `https:`, and reports no finding for it. It misses secrets that look like ordinary text, and keys in plain DER of an
+//! unknown kind. So a config without findings is not proven to be free of secrets.
 
 mod assignment;
 mod contents;
@@ -18,18 +18,18 @@ use super::{Config, data_url};
 use contents::Look;
 use patterns::PATTERNS;
 
-/// Configs within configs that are followed, as data URLs in `ignition.config`: nobody nests them on purpose.
+/// Maximum depth of configs within configs, as data URLs in `ignition.config`. Real configs do not nest so deep.
 const CONFIG_DEPTH_LIMIT: usize = 4;
 
-/// A secret, or what looks like one.
+/// A secret, or text that looks like one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     pub kind: Kind,
-    /// Where it is: a path, a unit, `user core`, `kernel-arguments`. Never a part of the secret.
+    /// Place of the finding: a path, a unit, `user core`, `kernel-arguments`. Never a part of the secret.
     pub place: String,
 }
 
-/// What a finding is.
+/// Kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A private key: PEM, OpenSSH, PGP, JWK, or DER in base64; encrypted ones too.
@@ -95,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// What it is, in a few words.
+    /// Returns a description of the kind in a few words.
     #[must_use]
     pub const fn what(self) -> &'static str {
         match self {
@@ -265,7 +265,8 @@ impl Lint<'_> {
         }
     }
 
-    /// What a resource carries, decompressed; `None` if it points elsewhere. The rest of it is looked at here, and damage found.
+    /// Returns the decompressed contents of a resource; `None` if it points elsewhere. Also searches its other fields, and reports damage
+    /// as a finding.
     fn resource(&mut self, fields: &Map<String, Value>, place: &str) -> Option<Result<Vec<u8>, ()>> {
         for (name, value) in fields.iter().filter(|(name, _)| !matches!(name.as_str(), "source" | "compression")) {
             self.value(name, value, place);

@@ -1,4 +1,4 @@
-//! What secrets look like in text, as regular expressions over bytes.
+//! Regular expressions over bytes that match secrets in text.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use super::Kind;
 /// All patterns, compiled once.
 pub(super) static PATTERNS: LazyLock<Result<Patterns, regex::Error>> = LazyLock::new(Patterns::compile);
 
-/// What is a finding as it stands. Makers publish the prefixes of their tokens so that they are found.
+/// Patterns that are findings by themselves. Vendors publish the prefixes of their tokens so that they are found.
 const PLAIN: [(Kind, &str); 33] = [
     // RFC 7468, RFC 4880 (PGP), OpenSSH; encrypted ones too: the passphrase can be guessed at.
     (Kind::PrivateKey, r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"),
@@ -72,7 +72,7 @@ const PLAIN: [(Kind, &str); 33] = [
     ),
 ];
 
-/// The compiled patterns.
+/// Compiled patterns of the lint.
 #[derive(Debug)]
 pub(super) struct Patterns {
     plain: RegexSet,
@@ -89,7 +89,7 @@ pub(super) struct Patterns {
     pub(super) secret_manifest: Regex,
     /// Words that the name of a credential has.
     pub(super) credential_word: Regex,
-    /// What makes a text worth reading as JSON or YAML.
+    /// Matches texts that are worth parsing as JSON or YAML.
     pub(super) structured: Regex,
     pub(super) data_url: Regex,
 }

@@ -1,4 +1,4 @@
-//! What JSON and YAML documents say as a whole.
+//! Search for secrets in the structure of JSON and YAML documents.
 
 use std::collections::BTreeSet;
 
@@ -78,7 +78,7 @@ pub(super) fn look<'a>(document: &'a Value, kinds: &mut BTreeSet<Kind>, texts: &
     }
 }
 
-/// Whether some line of the text could hold the data of a Secret.
+/// Returns whether some line of the text could hold the data of a Secret.
 pub(super) fn has_data_line(text: &[u8]) -> bool {
     text.split(|byte| *byte == b'\n').any(|line| {
         let key = line.trim_ascii();
@@ -97,7 +97,7 @@ fn strings<'a>(value: &'a Value, texts: &mut Vec<&'a str>) {
     }
 }
 
-/// Whether a user of a kubeconfig has more than references to files.
+/// Returns whether a user of a kubeconfig has more than references to files.
 fn has_credentials(kubeconfig: &Map<String, Value>) -> bool {
     fn within(value: &Value) -> bool {
         match value {

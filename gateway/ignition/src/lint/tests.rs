@@ -1,4 +1,4 @@
-//! Where secrets are found, and however they are carried.
+//! Tests that secrets are found in every place and encoding.
 
 mod text;
 

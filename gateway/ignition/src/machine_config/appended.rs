@@ -1,4 +1,4 @@
-//! What a Machine Config Server adds to a rendered config: files that tell the node's daemons about the config itself.
+//! Files that a Machine Config Server adds to a rendered config. They tell the node's daemons about the config itself.
 
 use serde_json::{Value, json};
 
@@ -12,9 +12,9 @@ pub const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
 pub const CONTENT: &str = "/etc/mcs-machine-config-content.json";
 /// The MachineConfig without its Ignition config: what the first boot applies besides.
 pub const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
-/// Which config the node has.
+/// Path of the node's annotations, which name its config.
 pub const NODE_ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
-/// What a server replaces by what the cluster has now: certificates of CAs.
+/// CA certificates that a server replaces by the cluster's current ones.
 pub const REPLACED: [&str; 2] = [KUBELET_CA, CLOUD_CA];
 const KUBELET_CA: &str = "/etc/kubernetes/kubelet-ca.crt";
 const CLOUD_CA: &str = "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem";
@@ -34,23 +34,25 @@ pub(super) const OF_ANY_RELEASE: [SpecVersion; 5] = [
 /// Ignition knows kernel arguments since this version.
 pub const KERNEL_ARGUMENTS_SINCE: SpecVersion = SpecVersion::V3_3;
 
-/// Where Ignition's kernel arguments are in a config.
+/// Path of Ignition's kernel arguments within a config.
 pub const KERNEL_ARGUMENTS: [&str; 2] = ["kernelArguments", "shouldExist"];
 /// Files that repeat what else is in the config.
 pub const REPEATING: [&str; 2] = [CONTENT, ENCAPSULATED];
 
-/// What there is to add.
+/// Inputs for the files that are added to a config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Appended {
     /// The MachineConfig that the config is from.
     pub machine_config: Rendered,
-    /// The cluster's CAs.
+    /// The current CAs of the cluster.
     pub controller: ControllerConfig,
     /// The kubelet's bootstrap kubeconfig.
     pub kubeconfig: Option<Kubeconfig>,
-    /// Whether to say that the node has this config. For a pre-approved one only if the cluster has it as a MachineConfig, by which the node is taken over.
+    /// Set if the annotations say that the node has this config. For a pre-approved config only if the cluster has it as a MachineConfig,
+    /// so that the daemon can take over the node.
     pub annotations: bool,
-    /// Whether the MachineConfig is for any release of the operator: in the oldest version that can say it, not in the newest that is read today.
+    /// Set if the MachineConfig is for any release of the operator. It is then in the oldest spec version that can express it, not in the
+    /// newest known one.
     pub for_any_release: bool,
 }
 
@@ -74,7 +76,8 @@ impl Appended {
         self.append_with(config, version, &content)
     }
 
-    /// The same, in the newest version, without the contents of [`CONTENT`], which only repeats all the rest: for who looks at the rest.
+    /// Returns the same in the newest version, without the contents of [`CONTENT`], which only repeats the rest. For callers that inspect
+    /// the rest.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -82,8 +85,8 @@ impl Appended {
         self.append_with(config, SpecVersion::NEWEST, b"")
     }
 
-    /// The contents of [`CONTENT`]; the Ignition config in a version that the operator reads, if that can say it. `expected` is about how many bytes that
-    /// config has, if it is known: so that no room is made in vain.
+    /// Returns the contents of [`CONTENT`], with the Ignition config in a version that the operator reads, if that can express it.
+    /// `expected` is the approximate size of that config in bytes, if known, to allocate once.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -106,7 +109,7 @@ impl Appended {
         Ok(written.map_or_else(|_| Vec::new(), |()| content))
     }
 
-    /// The MachineConfig without its config, with what the config's version has no words for.
+    /// Returns the MachineConfig without its config, and with the settings that the config's version cannot express.
     fn machine_config(&self, config: &Config, version: SpecVersion) -> Result<Rendered, Inexpressible> {
         let mut machine_config = self.machine_config.without_config();
         if version < KERNEL_ARGUMENTS_SINCE {
@@ -152,7 +155,8 @@ impl Appended {
     }
 }
 
-/// Another server's config for a node that asks for less than it is of: its kernel arguments go into the MachineConfig that came with it.
+/// Adapts another server's config for a node that asks for an older spec version: its kernel arguments move into the accompanying
+/// MachineConfig.
 ///
 /// # Errors
 /// [`Inexpressible`]: kernel arguments before spec 3.3, and no MachineConfig to take them, or such that should not exist.
@@ -187,7 +191,8 @@ pub fn made_older(mut config: Config, version: SpecVersion) -> Result<Config, In
     }
 }
 
-/// An encapsulated MachineConfig with more kernel arguments, for a daemon that knows this spec version; `None` if it is none.
+/// Returns an encapsulated MachineConfig with more kernel arguments, for a daemon that knows this spec version; `None` if the value is not
+/// a MachineConfig.
 fn with_kernel_arguments(mut machine_config: Value, arguments: &[String], version: SpecVersion) -> Option<Value> {
     let spec = machine_config.get_mut("spec")?.as_object_mut()?;
     spec.insert("config".to_owned(), json!({"ignition": {"version": version}}));
@@ -199,7 +204,7 @@ fn with_kernel_arguments(mut machine_config: Value, arguments: &[String], versio
     Some(machine_config)
 }
 
-/// The config's kernel arguments, for the MachineConfig.
+/// Returns the config's kernel arguments, for the MachineConfig.
 fn kernel_arguments(config: &Config, version: SpecVersion) -> Result<Vec<String>, Inexpressible> {
     if !config.list(["kernelArguments", "shouldNotExist"]).is_empty() {
         return Err(Inexpressible {
@@ -212,12 +217,12 @@ fn kernel_arguments(config: &Config, version: SpecVersion) -> Result<Vec<String>
     Ok(wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
-/// Puts the contents of [`CONTENT`] into a config that has it, by [`Appended::outline`].
+/// Fills the contents of [`CONTENT`] into a config made by [`Appended::outline`].
 pub fn fill(outline: &mut Config, content: &[u8]) {
     replace_or_add(outline, CONTENT, content);
 }
 
-/// Where in the JSON of an outline these contents belong.
+/// Returns the offset of these contents in the JSON of an outline.
 pub fn gap(outline: &Config, said: &[u8]) -> Option<usize> {
     let named = |file: &&Value| file.get("path").and_then(Value::as_str) == Some(CONTENT);
     let file = outline.list(["storage", "files"]).iter().find(named)?;
@@ -243,7 +248,7 @@ fn replace_or_add(config: &mut Config, path: &str, contents: &[u8]) {
     }
 }
 
-/// Adds a file; one that is there already at this path gives way.
+/// Adds a file; replaces an existing one at this path.
 fn add(config: &mut Config, path: &str, contents: &[u8]) {
     let Some(files) = config.list_mut(["storage", "files"]) else {
         return;

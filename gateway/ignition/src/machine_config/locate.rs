@@ -1,4 +1,4 @@
-//! Which line of a file something stands on: for errors, so it is looked up only when there is one.
+//! Line numbers of places within a file. They are for errors, and are looked up only when there is one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 use super::yaml::yaml_options;
 
-/// How deep a document is looked into: no object of Kubernetes is half as deep, and each level takes more of the stack than reading it did.
+/// Maximum depth of a document. No Kubernetes object is half as deep, and each level takes more stack than reading it did.
 const DEPTH_LIMIT: usize = 32;
 
 /// A document, reduced to where its parts are.

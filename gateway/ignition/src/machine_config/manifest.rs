@@ -20,7 +20,7 @@ const API_VERSION: &str = "machineconfiguration.openshift.io/v1";
 /// Longest name of an object in Kubernetes.
 const NAME_LIMIT_CHARACTERS: usize = 253;
 
-/// Why a manifest cannot be used.
+/// Reason why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Neither YAML nor JSON.
@@ -43,13 +43,12 @@ pub enum ManifestError {
         kind: &'static str,
         name: String,
         place: String,
-        /// What is wrong with it.
         problem: String,
     },
     /// Two objects of one name.
     #[error("{second}: {kind} {name} is already in {first}")]
     Twice {
-        /// What they are.
+        /// Kind of both objects.
         kind: &'static str,
         name: String,
         /// Where the first is.
@@ -145,7 +144,7 @@ impl Manifests {
     }
 }
 
-/// Where an object is, for errors in it.
+/// Location of an object, for errors in it.
 struct ObjectPlace<'t> {
     file: &'t Path,
     text: &'t str,
@@ -388,7 +387,7 @@ fn machine_config(mut value: Value, origin: &Origin, source: &ObjectPlace<'_>) -
     })
 }
 
-/// Where in a config something is wrong, and what.
+/// Returns the place of an error in a config, and the problem.
 fn place_of(error: NotAConfig) -> (String, String) {
     match error {
         NotAConfig::Invalid(invalid) => (invalid.place, invalid.problem),
@@ -403,8 +402,8 @@ fn place_of(error: NotAConfig) -> (String, String) {
     }
 }
 
-/// The first file whose mode has more than permission bits. Of the object as it was written: what is read as a config of a version before
-/// 3.6 has lost those bits, as in Ignition.
+/// Returns the first file whose mode has more than permission bits. Looks at the object as written: a config read as a version before 3.6
+/// has lost those bits, like in Ignition.
 fn special_mode(config: &Value) -> Option<(String, i64)> {
     let files = config.pointer("/storage/files")?.as_array()?;
     files.iter().enumerate().find_map(|(number, file)| {

@@ -42,10 +42,10 @@ pub const EXTENSIONS: [&str; 8] = [
 ];
 /// The pool whose MachineConfigs every custom pool builds on.
 pub const WORKER: &str = "worker";
-/// What the names of rendered MachineConfigs begin with.
+/// Prefix of the names of rendered MachineConfigs.
 pub const RENDERED_PREFIX: &str = "rendered-";
 
-/// Where an object was read: for errors.
+/// File and line that an object was read from, for errors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     pub file: PathBuf,
@@ -68,9 +68,9 @@ pub struct MachineConfig {
     pub name: String,
     /// Its labels, the role among them.
     pub labels: BTreeMap<String, String>,
-    /// Whether the operator itself has made it.
+    /// Set if the operator itself generated it.
     pub generated: bool,
-    /// Whether a node needs it before it is approved.
+    /// Set if a node needs it before the node is approved.
     pub needed_before_node_approved: bool,
     /// The image that nodes run from the start, in image mode.
     pub pre_built_image: Option<String>,
@@ -93,7 +93,6 @@ pub struct Spec {
     pub kernel_arguments: Vec<String>,
     /// Extensions of the operating system.
     pub extensions: Vec<String>,
-    /// FIPS mode.
     pub fips: bool,
     /// The kernel's type; `None` is the default.
     pub kernel_type: KernelType,
@@ -105,11 +104,9 @@ pub struct Spec {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum KernelType {
-    /// The usual one.
     #[default]
     #[serde(rename = "default", alias = "")]
     Default,
-    /// The real-time kernel.
     #[serde(rename = "realtime")]
     Realtime,
     /// The kernel with pages of 64 KiB.
@@ -118,7 +115,7 @@ pub enum KernelType {
 }
 
 impl KernelType {
-    /// As it stands in a MachineConfig.
+    /// Returns the value as written in a MachineConfig.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -147,7 +144,6 @@ pub struct Selector {
     /// Labels that must have these values.
     #[serde(default)]
     pub match_labels: BTreeMap<String, String>,
-    /// Further conditions.
     #[serde(default)]
     pub match_expressions: Vec<Expression>,
 }
@@ -171,7 +167,8 @@ enum Operator {
 }
 
 impl Selector {
-    /// What a pool selects that has no MachineConfigPool object: its own role, and that of worker unless it is master.
+    /// Returns the selector of a pool without a MachineConfigPool object: its own role and, unless it is `master` or `arbiter`, the role
+    /// `worker`.
     #[must_use]
     pub fn of_pool(pool: &str) -> Self {
         let mut values = vec![pool.to_owned()];
@@ -188,7 +185,7 @@ impl Selector {
         }
     }
 
-    /// Whether it selects something with these labels. As in Kubernetes, a selector without conditions selects everything.
+    /// Returns whether the selector matches these labels. Like in Kubernetes, a selector without conditions selects everything.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let expressions = self.match_expressions.iter().all(|expression| {
@@ -205,16 +202,16 @@ impl Selector {
     }
 }
 
-/// What a ControllerConfig says that ends up in configs.
+/// The parts of a ControllerConfig that end up in configs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// The image that nodes run unless a MachineConfig names another.
     pub os_image_url: String,
-    /// The extensions' image likewise.
+    /// The extensions' image, unless a MachineConfig names another.
     pub base_os_extensions_container_image: String,
-    /// What the kubelet verifies the API server's clients by.
+    /// CA certificates by which the kubelet verifies the API server's client certificates.
     pub kubelet_ca: Option<Vec<u8>>,
-    /// What the cloud's API is verified by.
+    /// CA certificates by which nodes verify the cloud's API.
     pub cloud_ca: Option<Vec<u8>>,
 }
 

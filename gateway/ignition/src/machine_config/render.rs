@@ -12,7 +12,7 @@ use crate::{Config, Hashed, Invalid};
 /// Characters of the hash in a rendered MachineConfig's name: as many as the operator's have.
 pub(super) const NAME_HASH_CHARACTERS: usize = 32;
 
-/// Why MachineConfigs cannot be rendered.
+/// Reason why MachineConfigs cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     /// A MachineConfigPool names a rendered MachineConfig that is not there.
@@ -21,7 +21,7 @@ pub enum RenderError {
         /// Where the pool is.
         pool: Origin,
         name: String,
-        /// What it names.
+        /// The missing rendered MachineConfig.
         rendered: String,
     },
     /// An extension for the default kernel with another one.
@@ -34,7 +34,7 @@ pub enum RenderError {
     )]
     UnknownExtension {
         origin: Origin,
-        /// The MachineConfig.
+        /// Name of the MachineConfig.
         name: String,
         extension: String,
     },
@@ -43,19 +43,19 @@ pub enum RenderError {
     Merged { names: String, source: Invalid },
 }
 
-/// A rendered MachineConfig.
+/// Result of rendering: one MachineConfig for a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rendered {
-    /// `rendered-<pool>-<hash>`.
+    /// Name in the form `rendered-<pool>-<hash>`.
     pub name: String,
-    /// What it says; its config is there.
+    /// Its spec; `config` is always set.
     pub spec: Spec,
     /// The image that nodes run from the start, in image mode.
     pub pre_built_image: Option<String>,
 }
 
 impl Rendered {
-    /// Its Ignition config.
+    /// Returns the Ignition config.
     #[must_use]
     pub fn config(&self) -> Config {
         self.spec.config.clone().unwrap_or_else(Config::empty)
@@ -87,7 +87,7 @@ impl Rendered {
     }
 }
 
-/// What a pool's MachineConfigs come to.
+/// The two rendered MachineConfigs of a pool.
 #[derive(Debug, Clone)]
 pub struct RenderedPool {
     /// Those that a node needs before it is approved.

@@ -1,8 +1,8 @@
 //! The second stage: machine-config-daemon takes over a node that booted with its pool's pre-approved config.
 //!
-//! The daemon goes by the name of a MachineConfig that the node's annotations say, and that the cluster must have. So the pre-approved config becomes a
-//! MachineConfig of its own; the node is told its name, and the cluster is given the object. From there on the daemon moves the node to what its pool
-//! says, as it moves any node. Which of the daemon's checks that passes: docs/second-stage.md.
+//! The daemon uses the MachineConfig that the node's annotations name, and the cluster must have it. So the pre-approved config becomes a
+//! MachineConfig of its own: the node gets its name, the cluster gets the object. From then on the daemon moves the node to its pool's
+//! config, like any node. For the daemon's checks that it must pass see `docs/second-stage.md`.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +16,8 @@ use crate::{Config, Inexpressible, data_url};
 /// Largest MachineConfig, in bytes: what etcd takes in a request. machine-config-operator 7ff337a, pkg/controller/common/constants.go,
 /// `MaxMachineConfigSize`.
 pub const OBJECT_LIMIT_BYTES: usize = 1_572_864;
-/// What a Machine Config Server appends, and a MachineConfig does not have: the daemon changes or removes it, and would take that for drift.
+/// Files that a Machine Config Server appends and a MachineConfig does not have. The daemon changes or removes them, and would report them
+/// as drift.
 const APPENDED: [&str; 4] = [NODE_ANNOTATIONS, KUBECONFIG, CONTENT, ENCAPSULATED];
 /// The labels of the object. None is a role, so no pool takes it for an ingredient; and without an annotation of the operator's version, nothing takes it for
 /// the operator's own (`oc adm prune renderedmachineconfigs` removes those that are in no use yet).
@@ -26,10 +27,10 @@ pub const LABELS: [(&str, &str); 2] = [
 ];
 /// The annotation with the SHA-256 of the object's `spec`, so that who looks after it tells what was changed in the cluster from what is served under its name.
 pub const SPEC_DIGEST: &str = "attest-gateway.internal/spec-sha256";
-/// What stands after the pool in the object's name.
+/// Part of the object's name after the pool.
 const OF_PRE_APPROVED: &str = "pre-approved";
 
-/// Why a pool's pre-approved config cannot be a MachineConfig.
+/// Reason why a pool's pre-approved config cannot be a MachineConfig.
 #[derive(Debug, thiserror::Error)]
 pub enum SecondStageError {
     /// A pool of plain configs only.
@@ -48,7 +49,7 @@ pub enum SecondStageError {
     /// A file that should be plain JSON or YAML within the config.
     #[error("{path} is not in the config as it is: fetched, compressed or without contents")]
     Elsewhere { path: &'static str },
-    /// What should be a MachineConfig is none.
+    /// The encapsulated MachineConfig cannot be read.
     #[error("{ENCAPSULATED} is no MachineConfig that this gateway can read, at {place}")]
     NotAMachineConfig { place: String },
     /// More than the cluster's API takes.
@@ -84,7 +85,7 @@ fn name(pool: &str, spec: &Spec) -> String {
     render::name(&format!("{pool}-{OF_PRE_APPROVED}"), spec)
 }
 
-/// Whether the pre-approved MachineConfig of this pool may be called so.
+/// Returns whether the pre-approved MachineConfig of this pool can have this name.
 #[must_use]
 pub fn is_name(name: &str, pool: &str) -> bool {
     let hash = name
@@ -134,7 +135,7 @@ pub fn of_chosen(mut chosen: Config, pool: &str) -> Result<(Config, Appended), S
     Ok((config, appended))
 }
 
-/// Whether an object of this config can be read by the operator.
+/// Returns an error if the operator cannot read an object of this config.
 ///
 /// # Errors
 /// [`SecondStageError`].
@@ -182,7 +183,7 @@ fn path(file: &Value) -> Option<&str> {
     file.get("path")?.as_str()
 }
 
-/// What a file has, if that is in the config and not compressed.
+/// Returns the contents of a file; `None` if they are not in the config, or compressed.
 fn contents(file: &Value) -> Option<Vec<u8>> {
     let contents = file.get("contents")?;
     let compression = contents.get("compression").and_then(Value::as_str).unwrap_or_default();
@@ -193,7 +194,7 @@ fn contents(file: &Value) -> Option<Vec<u8>> {
 /// The object that the cluster is given: whole, but for what an API adds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
-    /// What the nodes' annotations say.
+    /// Name of the MachineConfig in the nodes' annotations.
     pub name: String,
     /// The MachineConfigPool that the nodes are of.
     pub pool: String,
@@ -201,7 +202,8 @@ pub struct Object {
 }
 
 impl Object {
-    /// Of a MachineConfig's JSON, as it is in [`CONTENT`]; with the labels by which those are found that a gateway has made, and [`SPEC_DIGEST`].
+    /// Builds the object from a MachineConfig's JSON, as found in [`CONTENT`]. Adds the labels that identify objects made by a gateway, and
+    /// [`SPEC_DIGEST`].
     ///
     /// # Errors
     /// [`SecondStageError`].

@@ -1,4 +1,4 @@
-//! YAML of manifests.
+//! Options for reading the YAML of manifests.
 
 use serde_saphyr::Options;
 

@@ -7,17 +7,16 @@ mod write;
 pub(super) use read::to_spec3;
 pub(super) use write::from_spec3;
 
-/// What spec 2 says and spec 3 cannot.
+/// A part of a spec 2 config that spec 3 cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct NotTranslatable {
     /// Where, as in `storage.files.3.path`.
     pub place: String,
-    /// What.
     pub problem: String,
 }
 
-/// The version as it stands in a config.
+/// The version as written in a config.
 const VERSION: &str = "2.2.0";
 /// The filesystem that needs no definition: the node's own.
 const ROOT: &str = "root";

@@ -68,7 +68,7 @@ fn refuse(place: impl Into<String>, problem: &str) -> NotTranslatable {
     }
 }
 
-/// What spec 3 has no place for.
+/// Refuses features that spec 3 does not have.
 fn refuse_what_is_gone(config: &Fields) -> Result<(), NotTranslatable> {
     let list = |section: &str, list: &str| {
         let entries = config.get(section).and_then(|section| section.get(list)?.as_array());
@@ -149,8 +149,8 @@ fn in_root(node: &mut Fields, place: &str) -> Result<(), NotTranslatable> {
     Ok(())
 }
 
-/// Of files with one path the last stays, and what is appended to it after that. (The Machine Config Operator would lose all but the last
-/// thing appended.)
+/// Merges files with the same path: the last one stays, with everything appended to it afterwards. (The Machine Config Operator would keep
+/// only the last thing appended.)
 fn files(entries: Vec<Fields>) -> Vec<Fields> {
     let mut files: Vec<Option<Fields>> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -183,7 +183,8 @@ fn files(entries: Vec<Fields>) -> Vec<Fields> {
     files.into_iter().flatten().collect()
 }
 
-/// Of units with one name the last stays, with the drop-ins of all: of drop-ins with one name the last unit's.
+/// Merges units with the same name. The last one stays, with the drop-ins of all; of drop-ins with the same name that of the last unit
+/// stays.
 fn units(entries: Vec<Fields>) -> Vec<Fields> {
     let mut units: Vec<(Fields, Vec<Fields>)> = Vec::new();
     // The place of a unit, and the names of the drop-ins that it has.
@@ -234,7 +235,7 @@ fn users(entries: Vec<Fields>) -> Result<Vec<Fields>, NotTranslatable> {
     Ok(last.into_iter().collect())
 }
 
-/// What is empty, false or zero in spec 2 is not set, but for a few fields.
+/// Removes values that are empty, false or zero: in spec 2 they are unset, except for a few fields.
 fn leave_out_zeroes(value: &mut Value) {
     const SET: [&str; 11] = [
         "source",

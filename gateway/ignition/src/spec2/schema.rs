@@ -1,10 +1,10 @@
-//! What a config of spec 2.2 may have.
+//! Schema of a config of spec 2.2.
 
 use serde_json::Value;
 
 use super::NotTranslatable;
 
-/// What stands at a place.
+/// Type of a value in the schema.
 pub(super) enum Shape {
     Text,
     Flag,

@@ -8,7 +8,7 @@ use crate::features::Inexpressible;
 
 type Fields = Map<String, Value>;
 
-/// Of a config that says nothing which spec 3.0 cannot say. What is empty, false or zero is left out, as Go's encoder does.
+/// Translates a config that uses nothing newer than spec 3.0. Leaves out values that are empty, false or zero, like Go's encoder.
 pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
     let mut config = Value::Object(config);
     let filesystems = Filesystems::of(&config)?;
@@ -70,7 +70,7 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
     check(translated)
 }
 
-/// What the code above should miss, the schema finds.
+/// Checks the result against the schema, to catch errors of the translation.
 fn check(translated: Fields) -> Result<Fields, Inexpressible> {
     let mut config = Value::Object(translated);
     schema::CONFIG
@@ -143,7 +143,7 @@ fn disks(disks: Option<&mut Value>) -> Result<(), Inexpressible> {
 /// Filesystems have names in spec 2.2, and what is in them is said from their own root.
 struct Filesystems {
     list: Vec<Value>,
-    /// Where spec 3 mounts them: those are their names too.
+    /// Mount points in spec 3, which are also their names.
     paths: Vec<String>,
 }
 
@@ -237,7 +237,8 @@ fn contents_of(resource: Option<&Value>) -> Value {
     contents
 }
 
-/// What Go leaves out: `omitempty` of what is no pointer. Pointers are `overwrite`, `enabled`, ids, modes, hashes and a user's password.
+/// Removes the values that Go's `omitempty` leaves out: zero values of fields that are not pointers. Pointers are `overwrite`, `enabled`,
+/// ids, modes, hashes and a user's password.
 fn leave_out_zeroes(value: &mut Value) {
     const POINTERS: [&str; 11] = [
         "overwrite",

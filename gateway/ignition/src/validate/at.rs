@@ -21,7 +21,7 @@ enum Step {
 }
 
 impl<'a> At<'a> {
-    /// A section: `storage`.
+    /// Returns the place of a top-level section, such as `storage`.
     pub(super) fn section(config: &'a Map<String, Value>, name: &'static str) -> Self {
         let nowhere = Self {
             value: config.get(name),
@@ -71,12 +71,12 @@ impl<'a> At<'a> {
         self.value.and_then(Value::as_str)
     }
 
-    /// Its text, empty if there is none. Ignition takes an empty text for none nearly everywhere.
+    /// Returns its text, empty if it has none. Nearly everywhere, Ignition treats an empty text like a missing one.
     pub(super) fn words(&self) -> &'a str {
         self.text().unwrap_or_default()
     }
 
-    /// Whether it has a text that says something.
+    /// Returns whether it has a text that is not empty.
     pub(super) fn says(&self) -> bool {
         !self.words().is_empty()
     }

@@ -1,4 +1,4 @@
-//! What Ignition refuses although it has the right shape: the fatal part of its validation, by the rules of spec 3.6.
+//! Validation of configs that have the right shape: the fatal part of Ignition's validation, by the rules of spec 3.6.
 //!
 //! Ignition validates each config that it reads, and what it merged of them. A node whose config it refuses does not boot, so the gateway
 //! asks before. A problem never shows a value: it may be a secret.
@@ -20,7 +20,6 @@ use at::At;
 pub struct Invalid {
     /// Where, as in `storage.files.3.path`.
     pub place: String,
-    /// What is wrong with it.
     pub problem: String,
 }
 
@@ -42,7 +41,7 @@ fn path(at: &At<'_>) -> Result<(), Invalid> {
     at.must(is_clean(path), "a path without `.`, `..`, doubled or trailing slashes is expected")
 }
 
-/// Whether an absolute path is as short as it can be.
+/// Returns whether an absolute path is as short as it can be.
 fn is_clean(path: &str) -> bool {
     path == "/" || path.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."))
 }
@@ -76,7 +75,7 @@ mod tests {
         }
     }
 
-    /// Of several problems the first is named.
+    /// Asserts that validation fails, and that the first of several problems is reported.
     #[track_caller]
     pub(super) fn refused(value: Value, place: &str) {
         let problem = validate(&config(value.clone())).expect_err(&value.to_string());

@@ -7,7 +7,7 @@ use super::{Invalid, cleaned, path, sources};
 
 /// Permissions and the three special bits.
 const MODE_MAX: i64 = 0o7777;
-/// Where Ignition writes units to.
+/// Folder that Ignition writes units to.
 const UNIT_FOLDER: &str = "/etc/systemd/system/";
 
 pub(super) fn check(storage: &At<'_>, systemd: &At<'_>) -> Result<(), Invalid> {

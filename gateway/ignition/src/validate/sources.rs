@@ -1,4 +1,4 @@
-//! Where contents come from: URLs, their hashes, their headers, proxies.
+//! Sources of contents: URLs, their hashes, their headers, proxies.
 
 use super::Invalid;
 use super::at::At;
@@ -6,7 +6,7 @@ use crate::data_url;
 
 /// The functions that a hash may name, and the length of their sums in hex digits.
 const HASHES: [(&str, usize); 2] = [("sha512", 128), ("sha256", 64)];
-/// What a `data:` URL may say that it carries (RFC 2045), besides `x-` anything.
+/// Top-level media types that a `data:` URL may name (RFC 2045), besides those with `x-`.
 const MEDIA_TYPES: [&str; 7] = ["text", "image", "audio", "video", "application", "message", "multipart"];
 const URL_EXPECTED: &str = "a URL with http, https, tftp, s3, gs, arn or data is expected";
 
@@ -93,7 +93,7 @@ pub(super) fn is_http(url: &str) -> bool {
 
 /// A URL, as far as Go's `net/url` looks at it: that is the parser which has to take it.
 struct Parts<'a> {
-    /// In lower case.
+    /// The scheme in lower case.
     scheme: String,
     /// Between the scheme's colon and the query.
     after_scheme: &'a str,
@@ -167,7 +167,7 @@ fn is_authority(authority: &str) -> bool {
     user_is_good && port_is_good && name_is_good
 }
 
-/// Whether each `%` has its two digits.
+/// Returns whether each `%` is followed by two hexadecimal digits.
 fn is_escaped(text: &str) -> bool {
     text.split('%').skip(1).all(|escape| {
         let mut digits = escape.bytes();
@@ -177,7 +177,8 @@ fn is_escaped(text: &str) -> bool {
     })
 }
 
-/// What follows `arn:` names something in S3: `partition:s3:region:account:bucket/object`, or `...:accesspoint/name/object/key`.
+/// Returns whether the rest of an `arn:` URL names something in S3: `partition:s3:region:account:bucket/object`, or
+/// `...:accesspoint/name/object/key`.
 fn is_s3_resource(name: &str) -> bool {
     let mut parts = name.splitn(5, ':');
     let (_partition, service, _region, _account) = (parts.next(), parts.next(), parts.next(), parts.next());
@@ -188,7 +189,7 @@ fn is_s3_resource(name: &str) -> bool {
     service == Some("s3") && slashes >= if resource.starts_with("accesspoint/") { 2 } else { 1 }
 }
 
-/// What a URL says without escaping it, and `%`.
+/// Returns whether a URL may contain the byte unescaped; `true` for `%` too.
 const fn is_of_url(byte: u8) -> bool {
     byte.is_ascii_graphic()
         && !matches!(

@@ -1,6 +1,6 @@
 //! Unit files, as far as Ignition's parser (go-systemd's) refuses them.
 
-/// The parser's `SYSTEMD_LINE_MAX`.
+/// The parser's limit `SYSTEMD_LINE_MAX`, in bytes.
 const LINE_LIMIT_BYTES: usize = 2048;
 
 /// A unit file that Ignition cannot parse.
@@ -9,7 +9,7 @@ pub(super) enum NotAUnitFile {
     /// `[Unit` to the end.
     #[error("the end of a section's name is expected")]
     Section,
-    /// `[Unit] x`.
+    /// Text after a section's name, such as `[Unit] x`.
     #[error("nothing is expected after a section's name")]
     AfterSection,
     /// A line without `=`.
@@ -52,7 +52,7 @@ fn sections(mut rest: Rest<'_>) -> Result<(), NotAUnitFile> {
     Ok(())
 }
 
-/// What was not read yet.
+/// Text that is not parsed yet.
 struct Rest<'a>(&'a str);
 
 impl<'a> Rest<'a> {

@@ -1,4 +1,4 @@
-//! Units and drop-ins.
+//! Validation of systemd units and drop-ins.
 
 use super::at::At;
 use super::{Invalid, unit_files};
@@ -39,7 +39,7 @@ fn contents(contents: &At<'_>) -> Result<(), Invalid> {
     unit_files::check(contents.words()).map_err(|problem| contents.refuse(problem.to_string()))
 }
 
-/// What follows the last dot of a file's name.
+/// Returns the part after the last dot of a file's name.
 fn suffix(name: &str) -> Option<&str> {
     let (_, suffix) = name.rsplit_once('.')?;
     (!suffix.contains('/')).then_some(suffix)

@@ -1,4 +1,4 @@
-//! What is a secret in a text, and what only looks like one.
+//! Tests of secrets in a text, and of harmless texts that look like secrets.
 
 use super::*;
 

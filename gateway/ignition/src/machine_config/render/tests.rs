@@ -8,7 +8,6 @@ use serde_json::json;
 use super::*;
 use crate::machine_config::{GENERATED_ANNOTATION, PRE_BUILT_IMAGE_ANNOTATION, ROLE_LABEL};
 
-/// A MachineConfig object.
 fn object(name: &str, role: &str, spec: Value) -> Value {
     json!({
         "apiVersion": "machineconfiguration.openshift.io/v1",
@@ -18,7 +17,7 @@ fn object(name: &str, role: &str, spec: Value) -> Value {
     })
 }
 
-/// One that the operator has made itself.
+/// A MachineConfig that the operator generated itself.
 fn generated(name: &str, role: &str, spec: Value) -> Value {
     let mut object = object(name, role, spec);
     object["metadata"]["annotations"] = json!({GENERATED_ANNOTATION: "abc"});

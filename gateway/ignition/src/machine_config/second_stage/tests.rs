@@ -80,7 +80,7 @@ fn file(path: &str, text: &str) -> Value {
 const MACHINE_CONFIG: &str = r#"{"kind": "MachineConfig", "metadata": {"name": "rendered-worker-1", "uid": "1"}, "spec": {"fips": true, "kernelType": "realtime",
     "osImageURL": "quay.io/os", "kernelArguments": ["a"], "extensions": null, "config": {"ignition": {"version": "3.5.0"}}, "newer": {"field": 1}}}"#;
 
-/// What was chosen of another server's config: these files.
+/// Builds the object for files chosen from another server's config.
 fn chosen(files: &[Value]) -> Result<(Config, Appended), String> {
     of_chosen(config(json!({"storage": {"files": files}})), "worker").map_err(|error| error.to_string())
 }

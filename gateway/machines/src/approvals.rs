@@ -1,11 +1,11 @@
-//! Approvals of client certificates: which machine a node's name was approved for.
+//! Approvals of client certificates: for which machine a node's name was approved.
 
 use attest_store::{EntryKind, EntryTransaction, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::json_entry::read;
 
-/// By what a machine is taken for the node of a name.
+/// Reason why a machine is accepted as the node of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
@@ -13,17 +13,17 @@ pub enum Bound {
     Given,
     /// A Machine object names the instance that it has proven to be.
     Machine,
-    /// It has asked for the name when it attested, and nobody else has it.
+    /// It asked for the name when it attested, and the name had no other owner.
     Asked,
 }
 
-/// That a gateway has approved a client certificate for a node's name.
+/// A gateway's approval of a client certificate for a node's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// Whose name it is from then on.
+    /// Identity of the machine that owns the name from then on.
     pub identity: String,
-    /// Which instance of a cloud that is, if that is not the identity.
+    /// Identity of its cloud instance, if that differs from `identity`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     pub pool: String,
@@ -31,7 +31,7 @@ pub struct Approval {
     pub at: u64,
     /// Id of the record of the attestation that it was for.
     pub attestation: String,
-    /// By what the machine is taken for this node.
+    /// Reason why the machine is accepted as this node.
     pub bound: Bound,
     /// The Machine object, if there had to be one: `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct Approval {
     pub key_sha256: String,
 }
 
-/// What was approved of this name.
+/// Returns the approval of this name, if there is one.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -52,7 +52,7 @@ pub fn approval(transaction: &mut EntryTransaction<'_>, name: &str) -> Result<Op
     entry.map(|entry| read(EntryKind::Approval, &entry)).transpose()
 }
 
-/// All approvals, by name.
+/// Returns all approvals, by name.
 ///
 /// # Errors
 /// [`StoreError`].

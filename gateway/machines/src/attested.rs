@@ -1,6 +1,6 @@
-//! Which machine has attested when, and which name of a node was approved for it: what a gateway knows that approves CSRs.
+//! Attestations of machines, and the node names approved for them. A gateway that approves CSRs decides by these.
 //!
-//! An attestation is good for one approval: whoever has its machine's name approved has spent it, in the transaction that says so.
+//! An attestation is good for one approval. Approving its machine's name spends it, in the same transaction.
 
 use attest::tpm::vtpm::VerifiedInstance;
 use attest::{Claims, EkDigest, NodeIdentity, SpkiSha256};
@@ -12,12 +12,12 @@ use super::enrolment;
 use super::json_entry::{read, write};
 use super::revocations::{self, RevocationError};
 
-/// How the identity of a TPM begins.
+/// Prefix of a TPM's identity.
 const TPM: &str = "tpm:";
-/// How identities of instances of AWS begin: with a document that says whose it is, and by its NitroTPM alone.
+/// Prefixes of the identities of AWS instances: with a document, which names the account, and by the NitroTPM alone.
 const AWS: [&str; 2] = ["aws:", "aws-nitrotpm:"];
 
-/// Attestations that are forgotten in one transaction.
+/// Attestations that one transaction deletes.
 const FORGOTTEN_AT_ONCE: usize = 50;
 
 /// An attestation that has earned a ticket, until an approval spends it or it is too old for one.
@@ -30,10 +30,10 @@ pub struct Attested {
     /// The node's name, as the store has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Which instance of a cloud it is, if that is not the identity.
+    /// Identity of its cloud instance, if that differs from the machine's identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// What the cloud calls the instance where Kubernetes names it.
+    /// The instance as its cloud names it in Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
     /// SHA-256 of the SubjectPublicKeyInfo of the key that its kubelet will ask a certificate for, if it has attested that.
@@ -44,7 +44,7 @@ pub struct Attested {
 }
 
 impl Attested {
-    /// Of evidence that has earned something in this pool.
+    /// Builds the entry for evidence that has earned something in this pool.
     #[must_use]
     pub fn of(claims: &Claims, pool: &str, name: Option<&str>, at: u64, decision: &str) -> Self {
         let instance = claims.instance().filter(|instance| *instance != claims.identity());
@@ -60,13 +60,14 @@ impl Attested {
     }
 }
 
-/// What a cloud calls an instance in a `spec.providerID` of Kubernetes, as far as attestation proves it. Azure's names a resource, and its documents name none.
+/// An instance as its cloud names it in a node's `spec.providerID`, as far as attestation proves it. Azure's provider ID names a resource,
+/// which Azure's documents do not name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Provider {
     /// `aws:///ZONE/INSTANCE`: instances of all zones and accounts have ids of their own.
     Aws { instance: String },
-    /// `gce://PROJECT/ZONE/NAME`.
+    /// Provider ID of Google Cloud, `gce://PROJECT/ZONE/NAME`.
     Gce { project: String, zone: String, name: String },
 }
 
@@ -87,7 +88,7 @@ impl Provider {
         Some(Self::Aws { instance })
     }
 
-    /// What a `spec.providerID` says. `None` if it is of no cloud whose instances attest by what it names.
+    /// Parses a `spec.providerID`. Returns `None` for clouds whose instances do not prove what it names.
     #[must_use]
     pub fn read(provider_id: &str) -> Option<Self> {
         if let Some(rest) = provider_id.strip_prefix("aws:///") {
@@ -104,7 +105,7 @@ impl Provider {
     }
 }
 
-/// Notes that a machine has attested: its last attestation counts.
+/// Records a machine's attestation; replaces its last one.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -113,7 +114,7 @@ pub fn note(transaction: &mut EntryTransaction<'_>, identity: &NodeIdentity, att
     transaction.put(kind, write(kind, identity.as_str(), attested)?)
 }
 
-/// The attestations that no approval has spent, by identity.
+/// Returns the attestations that no approval has spent, by identity.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -124,7 +125,8 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, Attested)>, StoreErr
         .collect()
 }
 
-/// Forgets attestations that are older than that time, seconds since 1970: nothing is approved for them any more. One that has come meanwhile stays.
+/// Deletes attestations older than that time, in seconds since 1970: they are too old for an approval. A newer one of the same machine
+/// stays.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -149,20 +151,20 @@ pub async fn forget_before(store: &dyn Store, at: u64) -> Result<(), StoreError>
     Ok(())
 }
 
-/// What the store has in the way of a name's approval, or for it.
+/// State of a name in the store, for or against its approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Whose the name is, by enrolment.
+    /// Identity that the name belongs to, by enrolment.
     pub owner: Option<String>,
-    /// The name that the machine was given otherwise.
+    /// Another name that the machine has been given.
     pub other_name: Option<String>,
-    /// Whether the administrator has given the owner this name, with its EK: it did not only ask for it.
+    /// Set if the administrator gave the owner this name, with its EK; the owner did not only ask for it.
     pub owner_given: bool,
-    /// Whether the administrator has given the machine this name, with its EK.
+    /// Set if the administrator gave the machine this name, with its EK.
     pub given: bool,
-    /// What was approved of the name.
+    /// The approval of the name, if there is one.
     pub approval: Option<Approval>,
-    /// That one of both is revoked, in words.
+    /// Revocation of the name or the machine, as text.
     pub revoked: Option<String>,
 }
 
@@ -175,7 +177,7 @@ fn is_given(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str) 
     Ok(listed.is_some_and(|listed| listed.removed.is_none() && listed.name.as_deref() == Some(name)))
 }
 
-/// Looks at what the store has of a name, and of the machine that may be its node.
+/// Reads the state of a name, and of the machine that may be its node.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -209,7 +211,8 @@ pub fn held(transaction: &mut EntryTransaction<'_>, name: &str, machine: Option<
     Ok(held)
 }
 
-/// Approves a name for a machine, if the store has of both what it had when that was judged: its attestation is spent by that. Returns whether it was approved.
+/// Approves a name for a machine if the state of both is still the one that was judged; this spends its attestation. Returns whether it was
+/// approved.
 ///
 /// # Errors
 /// [`StoreError`].

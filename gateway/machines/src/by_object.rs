@@ -1,7 +1,7 @@
-//! What somebody wants of a machine who edits its object in the cluster: the same as by a command, and never more than a command has left open.
+//! Changes to a machine by edits of its object in the cluster. They do the same as commands, and never override a command.
 //!
-//! Whoever may edit objects is not who runs commands. So what a command has taken away, an edit does not give back: not an EK that was taken off the
-//! allowlist, nor a machine that was revoked.
+//! Users who may edit objects need not be users who run commands. So an edit does not give back what a command took away: an EK removed
+//! from the allowlist, or a revoked machine.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
 use super::enrolment::{EkRecord, EnrolmentError, allowlisted, enrol, list_ek};
 use super::revocations::{self, Revocation, read, unreadable};
 
-/// What begins the reason of a revocation by an object, before its name.
+/// Prefix of the reason of a revocation by an object, before the object's name.
 const BY_OBJECT: &str = "attestednode ";
 
-/// What became of an edit.
+/// Result of an edit of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// This was changed.
+    /// The edit changed these identities or names.
     Changed(BTreeSet<String>),
-    /// It was so already.
+    /// The store was already in the requested state.
     Already,
-    /// A command has said otherwise.
+    /// A command has decided otherwise; the edit has no effect.
     ByCommand,
 }
 
-/// The reason of a revocation by this object.
+/// Returns the reason of a revocation by this object.
 fn reason_of(object: &str, why: Option<&str>) -> String {
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
     format!("{BY_OBJECT}{object}{why}")
 }
 
-/// Whether it was made by an edit of this object.
+/// Returns whether the revocation was made by an edit of this object.
 #[must_use]
 pub fn is_by(revocation: &Revocation, object: &str) -> bool {
     let rest = revocation.reason.as_deref().and_then(|reason| reason.strip_prefix(BY_OBJECT));
@@ -40,7 +40,7 @@ pub fn is_by(revocation: &Revocation, object: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(": "))
 }
 
-/// Revokes a machine, found by its identity, and all that it is known by. What is revoked already stays as it is: by whom, and why.
+/// Revokes a machine, found by its identity, with all its names and identities. Existing revocations keep their origin and reason.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -63,7 +63,7 @@ pub async fn ban(store: &dyn Store, identity: &str, object: &str, why: Option<&s
     }
 }
 
-/// Revokes those of them that are not, all or none; gives which.
+/// Revokes those that are not revoked yet, all or none, and returns them.
 async fn ban_all(
     store: &dyn Store,
     all: &BTreeSet<String>,
@@ -103,7 +103,7 @@ async fn ban_all(
         .await
 }
 
-/// Takes back what this object has revoked; what a command has revoked, before or since, stays so.
+/// Removes the revocations made by this object. Those made by a command stay.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -134,7 +134,7 @@ pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<Don
         .await
 }
 
-/// Puts an EK on the allowlist for these pools, or changes what stands there; a name that it has stays unless another is said.
+/// Puts an EK on the allowlist for these pools, or changes its entry. The entry keeps its name unless another one is given.
 ///
 /// # Errors
 /// [`EnrolmentError`].

@@ -1,4 +1,4 @@
-//! Who is known: allowlisted EKs, the names of nodes, and which TPMs have attested.
+//! Enrolment: allowlisted EKs, the names of nodes, and the TPMs that have attested.
 //!
 //! A name belongs to one identity, from its first use (or from `ek add --name`) until an administrator says otherwise: another TPM
 //! cannot take over a node's name.
@@ -10,26 +10,27 @@ use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transa
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// How the identity of a TPM begins.
+/// Prefix of a TPM's identity.
 const TPM: &str = "tpm:";
 
-/// What the store keeps of an allowlisted EK.
+/// Store entry of an allowlisted EK.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EkRecord {
     /// The node's name, if the administrator gave it one.
     pub name: Option<String>,
-    /// When it was added, seconds since 1970.
+    /// Time when it was added, in seconds since 1970.
     pub added: u64,
-    /// The pools that the machine may join; none named is all.
+    /// The pools that the machine may join; empty for all.
     pub pools: Vec<String>,
-    /// When it was taken off the list, seconds since 1970: then nobody vouches for it, whoever made its TPM.
+    /// Time when it was removed from the list, in seconds since 1970. From then on the EK is not endorsed, even if its manufacturer is
+    /// trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed: Option<u64>,
 }
 
 impl EkRecord {
-    /// Whether the administrator lets this machine join a pool.
+    /// Returns whether the administrator lets this machine join a pool.
     #[must_use]
     pub fn may_join(&self, pool: &str) -> bool {
         self.removed.is_none() && self.allows(pool)
@@ -40,7 +41,7 @@ impl EkRecord {
     }
 }
 
-/// Why a node cannot be enrolled, or not by this name.
+/// Reason why a node cannot be enrolled, or not by this name.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolmentError {
     /// The name is another node's.
@@ -48,7 +49,7 @@ pub enum EnrolmentError {
     NameTaken {
         name: String,
         owner: String,
-        /// Who wants it.
+        /// Identity of the machine that asks for the name.
         claimant: String,
     },
     /// The node has another name.
@@ -67,7 +68,7 @@ pub enum EnrolmentError {
 }
 
 impl EnrolmentError {
-    /// What the administrator has to look into: a node that is known comes with another key than it had.
+    /// Returns an alert for the administrator if a known node attests with another key.
     #[must_use]
     pub fn alert(&self) -> Option<String> {
         match self {
@@ -98,8 +99,8 @@ fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<Entry, 
     }
 }
 
-/// Puts an EK on the allowlist. Its name, if it has one, becomes the node's; `replace` takes the name from whoever had it: that is
-/// the explicit re-enrolment. All of it, or nothing.
+/// Puts an EK on the allowlist. Its name, if it has one, becomes the node's name. `replace` takes the name from its current owner: that is
+/// the explicit re-enrolment. Changes all of it, or nothing.
 ///
 /// # Errors
 /// [`EnrolmentError`].
@@ -116,7 +117,7 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
         .await
 }
 
-/// Writes that a name is this identity's, and that it has no other. Where another has the name, or it has another, that goes if it may be replaced.
+/// Gives a name to this identity, as its only name. With `replace`, removes another owner of the name and another name of the identity.
 pub(super) fn enrol(
     transaction: &mut EntryTransaction<'_>,
     name: &str,
@@ -166,7 +167,7 @@ pub(super) fn enrol(
     Ok(())
 }
 
-/// The EK's entry on the allowlist, if there is one.
+/// Returns the EK's entry on the allowlist, if there is one.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -177,7 +178,7 @@ pub fn allowlisted(transaction: &mut EntryTransaction<'_>, ek: EkDigest) -> Resu
         .transpose()
 }
 
-/// The whole allowlist.
+/// Returns the whole allowlist, by EK digest.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -189,8 +190,8 @@ pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, Sto
         .collect()
 }
 
-/// Takes an EK off the allowlist; says whether it was on it. The entry stays, so that the root of the TPM's maker does not let the machine
-/// into pools that the entry kept it out of.
+/// Removes an EK from the allowlist; returns whether it was on it. The entry stays, so that the root of the TPM's manufacturer does not let
+/// the machine into pools that the entry kept it out of.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -210,12 +211,12 @@ pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, 
         .await
 }
 
-/// Writes what the allowlist says of an EK.
+/// Writes the allowlist entry of an EK.
 pub(super) fn list_ek(transaction: &mut EntryTransaction<'_>, ek: EkDigest, record: &EkRecord) -> Result<(), StoreError> {
     transaction.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), record)?)
 }
 
-/// Forgets an entry of the allowlist, also one that was taken off it: what the roots say of the EK counts again. Says whether there was
+/// Deletes an entry of the allowlist, even a removed one: the EK is then endorsed by the trusted roots again. Returns whether there was
 /// one.
 ///
 /// # Errors
@@ -224,8 +225,8 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
     store.remove(EntryKind::Ek, &ek.to_string()).await
 }
 
-/// Gives `identity` the name, if it is nobody else's and the identity has no other: one endorsed TPM must not be able to collect the
-/// names of machines that have yet to boot.
+/// Gives `identity` the name, unless the name has another owner or the identity another name. One endorsed TPM must not be able to collect
+/// the names of machines that have yet to boot.
 ///
 /// # Errors
 /// [`EnrolmentError`].
@@ -234,7 +235,8 @@ pub async fn give_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -
     store.transact(move |transaction| enrol(transaction, &name, &identity, false)).await
 }
 
-/// The name of a node that has attested: what the administrator called it, or else what it asks for and nobody else has.
+/// Returns the name of a node that has attested: the one given by the administrator, or else the one it asks for, if that has no other
+/// owner.
 ///
 /// # Errors
 /// [`EnrolmentError`].
@@ -260,7 +262,7 @@ pub fn settle_name(
     Ok(Some(name.to_owned()))
 }
 
-/// All names, and whose they are.
+/// Returns all names, with their owners.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -273,7 +275,7 @@ pub async fn names(store: &dyn Store) -> Result<Vec<(String, String)>, StoreErro
         .collect())
 }
 
-/// Frees a name, and forgets what was approved for it; says whether it was taken.
+/// Frees a name, and deletes its approval; returns whether the name was taken.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -281,7 +283,7 @@ pub async fn forget_name(store: &dyn Store, name: &str) -> Result<bool, StoreErr
     forget_name_of(store, name, None).await
 }
 
-/// As [`forget_name`], if it is this identity's, where one is said.
+/// Frees a name like [`forget_name`], but only if it belongs to this identity, if one is given.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -308,7 +310,8 @@ pub async fn forget_name_of(store: &dyn Store, name: &str, identity: Option<&str
         .await
 }
 
-/// The TPMs that have attested, as identities, whether they have names or not; of instances' own, that the instances have attested says it.
+/// Returns the identities of all TPMs that have attested, with or without names. Instances' own TPMs are not among them: their attestations
+/// are the instances'.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,8 +1,8 @@
-//! Instances of clouds, and to whom each belongs.
+//! Cloud instances, and their holders.
 //!
-//! What a cloud says of an instance can be heard by every process on it, at any time, and what AWS's identity document says, by whoever has a
-//! copy. So an instance belongs to who first shows that it is his: to the TPM that attests beside it, or, where there is none, to who made up
-//! the secret that came with it. Anybody else is refused until an administrator says otherwise.
+//! Every process on an instance can obtain the cloud's statements about it at any time. AWS's identity document works for any client with a
+//! copy. So an instance belongs to the first holder that proves it: to the TPM that attests with it, or else to the creator of the secret
+//! that came with it. All others are refused until an administrator releases the instance.
 
 use attest::{Claims, NodeIdentity};
 use attest_pool::by_its_own_tpm;
@@ -10,15 +10,15 @@ use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transa
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
-/// How the identity of a TPM begins.
+/// Prefix of a TPM's identity.
 const TPM: &str = "tpm:";
 
-/// What the store keeps of an instance; and of a TPM that an administrator vouches for, with which instance it is one machine.
+/// Holder of an instance. Also stored for a TPM that an administrator endorses: the instance that is the same machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstanceRecord {
-    /// To whom it belongs, or with which instance it is one machine: `tpm:<EkDigest>`, `nitro-tpm` or `azure-vtpm` (its
-    /// own), or `claimant:<SHA-256>`.
+    /// The holder, or the instance that is the same machine: `tpm:<EkDigest>`, `nitro-tpm` or `azure-vtpm` (its own), or
+    /// `claimant:<SHA-256>`.
     pub holder: String,
     /// Since when, seconds since 1970.
     pub at: u64,
@@ -26,7 +26,7 @@ pub struct InstanceRecord {
     pub peer: String,
 }
 
-/// Why an instance's identity is not taken.
+/// Reason why the claim of an instance is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
     /// It belongs to another.
@@ -38,9 +38,9 @@ pub enum InstanceError {
     )]
     Claimed {
         instance: String,
-        /// Who came first.
+        /// The holder that came first.
         first: InstanceRecord,
-        /// Who comes now.
+        /// The claimant that is refused.
         claimant: String,
     },
     /// The store cannot tell.
@@ -49,7 +49,7 @@ pub enum InstanceError {
 }
 
 impl InstanceError {
-    /// What the administrator has to look into.
+    /// Returns an alert for the administrator, if there is something to look into.
     #[must_use]
     pub fn alert(&self) -> Option<String> {
         match self {
@@ -59,12 +59,12 @@ impl InstanceError {
     }
 }
 
-/// Evidence about an instance, by which somebody wants to be taken for it.
+/// Evidence about an instance, presented to claim it.
 #[derive(Debug, Clone, Copy)]
 pub struct InstanceClaim<'a> {
-    /// What was proven.
+    /// The verified claims about the instance.
     pub claims: &'a Claims,
-    /// Whether the first to show such evidence has the instance from then on.
+    /// Set if the first client with such evidence becomes the instance's holder.
     pub first_use_binds: bool,
     /// When, seconds since 1970.
     pub at: u64,
@@ -72,16 +72,16 @@ pub struct InstanceClaim<'a> {
     pub peer: &'a str,
 }
 
-/// An instance that is left to who shows it.
+/// An instance that the claimant may have.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// To whom it belongs, and since when, as the decision has written it or stands on it; `None` if it is nobody's, or the claims are about none.
+    /// Its holder, and since when; as this decision wrote it or found it. `None` if it has no holder, or the claims are about no instance.
     pub record: Option<InstanceRecord>,
-    /// What the administrator should look into although it is not refused.
+    /// Alert for the administrator about something that is not refused.
     pub alert: Option<String>,
 }
 
-/// Who shows the identity of an instance, by what can be known again.
+/// Claimant of an instance, by what identifies it again later.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
     Tpm(String),
@@ -89,9 +89,9 @@ enum Holder {
     NitroTpm,
     /// The machine's vTPM in Azure, whose key Azure may renew.
     AzureVtpm,
-    /// Whoever knows a secret.
+    /// The owner of a secret, which has this digest.
     Claimant(String),
-    /// Nobody in particular.
+    /// A claimant that nothing identifies.
     Anybody,
 }
 
@@ -111,7 +111,7 @@ impl Holder {
         }
     }
 
-    /// As the store, the log and `node list` have it; `None` for what is not kept.
+    /// Returns the holder as the store, the log and `node list` show it; `None` for a claimant that is not stored.
     fn text(&self) -> Option<&str> {
         match self {
             Self::Tpm(text) | Self::Claimant(text) => Some(text),
@@ -121,14 +121,14 @@ impl Holder {
         }
     }
 
-    /// As people are told.
+    /// Returns the holder as messages name it.
     fn named(&self) -> String {
         self.text().unwrap_or("the instance without a TPM").to_owned()
     }
 }
 
 impl InstanceClaim<'_> {
-    /// Checks that the instance, if the claims are about one, belongs to who shows them; the first to do so gets it.
+    /// Checks that the instance of the claims, if there is one, belongs to this claimant; the first claimant gets it.
     ///
     /// # Errors
     /// [`InstanceError`].
@@ -143,9 +143,9 @@ impl InstanceClaim<'_> {
         self.take(transaction, instance, &holder)
     }
 
-    /// A TPM is in one machine: one that has attested as part of an instance is beside no other. So whoever has broken into a trusted machine
-    /// takes no instance from the node that has not come yet. What a NitroTPM says of the instance is no word about the EK beside it; where
-    /// Google's certificate names both, nothing is left to be kept. First, and unless the instance is another's: that is refused for it, which
+    /// Binds a TPM to the instance that it attests with; it cannot attest with another one. So an attacker on a trusted machine cannot take
+    /// the instance of a node that has not booted yet. A NitroTPM's statement about the instance does not cover the EK that attests with
+    /// it. If Google's certificate names both, there is nothing to bind. Runs first, unless the instance has another holder: that refusal
     /// says more.
     fn keep_to_one(
         &self,
@@ -189,7 +189,7 @@ impl InstanceClaim<'_> {
         }
     }
 
-    /// How the one that has an instance stands to who shows it now.
+    /// Compares the instance's holder with the present claimant.
     fn beside(&self, first: &InstanceRecord, holder: &Holder) -> Standing {
         let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
         // It belongs to its NitroTPM, which attests here too.
@@ -206,8 +206,8 @@ impl InstanceClaim<'_> {
         }
     }
 
-    /// A NitroTPM document says no account, and a vTPM of Azure's no subscription: an instance that has attested by it alone is held under another
-    /// identity than its document has.
+    /// Refuses a claim if another holder has the instance under the identity of its own TPM alone. That identity differs from the
+    /// document's: a NitroTPM document names no account, and a vTPM of Azure no subscription.
     fn keep_from_others_than_its_own_tpm(
         &self,
         transaction: &mut EntryTransaction<'_>,
@@ -228,7 +228,7 @@ impl InstanceClaim<'_> {
         Err(claimed(&other, first, holder.named()))
     }
 
-    /// That it is this one's from now on.
+    /// Returns the record that makes this claimant the holder.
     fn record(&self, holder: &str) -> InstanceRecord {
         InstanceRecord {
             holder: holder.to_owned(),
@@ -255,21 +255,23 @@ pub fn wanted(claims: &Claims) -> Vec<(EntryKind, String)> {
     ids.map(|id| (EntryKind::Instance, id)).collect()
 }
 
-/// Whether two identities are of one instance: the documents of AWS and Azure say whose it is, and its own TPM alone does not.
+/// Returns whether two identities are of the same instance. Documents of AWS and Azure name the account or subscription, and the instance's
+/// own TPM alone does not.
 fn is_one_instance(one: &str, other: &str) -> bool {
     let is_the_same = |one: &str, other: &str| by_its_own_tpm(one).is_some_and(|one| one == other);
     one == other || is_the_same(one, other) || is_the_same(other, one)
 }
 
-/// Who has an instance that somebody shows.
+/// Relation of an instance's holder to the present claimant.
 enum Standing {
-    /// Who shows it.
+    /// The claimant is the holder.
     Own,
-    /// Whoever made up a secret, where that binds nobody.
+    /// The holder is the owner of a secret, which does not bind this claim.
     OfAnybody,
-    /// Whoever made up a secret, which can have been anybody; what shows it now is its own TPM, which cannot.
+    /// The holder is the owner of a secret, which any client could have created. The claimant is the instance's own TPM, which only the
+    /// instance has.
     Superseded,
-    /// Somebody else.
+    /// The instance has another holder.
     Others,
 }
 
@@ -282,7 +284,7 @@ fn superseded(instance: &NodeIdentity, first: &InstanceRecord) -> String {
     )
 }
 
-/// All instances that belong to somebody.
+/// Returns all instances that have a holder.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -293,7 +295,7 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(String, InstanceRecord)>, St
     instances.map(|entry| Ok((entry.id.clone(), read(entry)?))).collect()
 }
 
-/// The TPMs that have attested beside an instance, and the instance that each is beside, to whomever that belongs.
+/// Returns the TPMs that have attested with an instance, each with that instance, no matter who holds it.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -303,7 +305,7 @@ pub async fn tpms(store: &dyn Store) -> Result<Vec<(String, String)>, StoreError
     tpms.map(|entry| Ok((entry.id.clone(), read(entry)?.holder))).collect()
 }
 
-/// Whether the instance that claims are about belongs to somebody: what a cloud says of it is worth nothing then to another.
+/// Returns whether the instance of the claims has a holder: the cloud's statements about it prove nothing for another client then.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -320,7 +322,7 @@ pub fn is_somebodys(transaction: &mut EntryTransaction<'_>, claims: &Claims) -> 
     Ok(false)
 }
 
-/// Lets the next one have an instance, and each TPM that is beside it be beside another; says whether it belonged to somebody.
+/// Releases an instance for the next claimant, and the TPMs bound to it for another instance. Returns whether it had a holder.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -352,7 +354,7 @@ pub async fn release(store: &dyn Store, instance: &str) -> Result<bool, StoreErr
         .await
 }
 
-/// To whom an instance belongs at the moment, and since when; `None` if it belongs to nobody.
+/// Returns the current holder of an instance, and since when; `None` if it has none.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -1,6 +1,6 @@
-//! The cluster's Machine objects, as they were told last: which instances the cluster has made, and which of them have joined.
+//! Snapshot of the cluster's Machine objects: which instances the cluster has created, and which of them have joined.
 //!
-//! A watch of the API keeps them up to date. Here is what a decision asks.
+//! A watch of the API keeps the snapshot current. This module answers the queries of decisions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,14 +11,14 @@ use attest::machine_objects::{key_of_claims, key_of_provider_id};
 use attest::{Claims, MachineObject, MachineSets, NamedMachine};
 use attest_pool::MachineRules;
 
-/// Most objects of one instance that a record has: of two it is known already that one is wrong.
+/// Maximum number of objects of one instance in a record: two already show that one is wrong.
 const RECORDED_LIMIT_OBJECTS: usize = 4;
-/// Most machines of which it is remembered since when they wait for an object: more than boot within the time that one waits.
+/// Maximum number of machines whose wait for an object is remembered: more than boot within one wait.
 const AWAITED_LIMIT_MACHINES: usize = 10_000;
-/// How long after its wait is over a machine is still refused at once, in seconds: longer than a machine that is refused takes to come again.
+/// Time after the end of its wait in which a machine is refused at once, in seconds: longer than a refused machine takes to retry.
 const REFUSED_SECONDS: u64 = 3600;
 
-/// All objects, as they were at one moment.
+/// Snapshot of all objects.
 #[derive(Debug, Default)]
 pub struct Told {
     by_instance: HashMap<String, Vec<Arc<MachineObject>>>,
@@ -26,7 +26,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Of Machine objects, and the Nodes that there are: each by its `providerID`, with its name.
+    /// Builds the snapshot from Machine objects and Nodes; each Node as its `providerID` and name.
     pub fn of(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
         let nodes: HashMap<String, String> = nodes
             .filter_map(|(provider_id, name)| Some((key_of_provider_id(&provider_id)?, name)))
@@ -52,21 +52,21 @@ impl Told {
     }
 }
 
-/// Why it is not known which machines the cluster has.
+/// Reason why the cluster's machines are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MachinesUnknown {
-    /// No cluster is asked.
+    /// The gateway watches no cluster.
     #[error("the pool's machines are those of the cluster, and cluster.machines does not say that it tells of them")]
     NotAsked,
-    /// They were never listed.
+    /// They have not been listed yet.
     #[error("the cluster has not told yet which Machine objects and Nodes it has")]
     NotYet,
-    /// It is too long ago.
+    /// The snapshot is too old for the pool.
     #[error("the cluster has told nothing of its Machine objects or Nodes for {age} s, and {limit} s is the most that the pool takes")]
     TooOld { age: u64, limit: u64 },
 }
 
-/// What is known at the moment.
+/// A snapshot that is recent enough, with its age.
 #[derive(Debug, Clone)]
 pub struct KnownMachines {
     told: Arc<Told>,
@@ -74,7 +74,7 @@ pub struct KnownMachines {
 }
 
 impl KnownMachines {
-    /// What it says of a machine that has attested, for a pool that has these.
+    /// Returns what the objects say about a machine that has attested, for a pool of these machine sets.
     #[must_use]
     pub fn of(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
         let objects: Vec<MachineObject> = self
@@ -93,13 +93,13 @@ impl KnownMachines {
         }
     }
 
-    /// Whether any object names a machine, whatever becomes of it.
+    /// Returns whether any object names the machine, in whatever state.
     #[must_use]
     pub fn names(&self, claims: &Claims) -> bool {
         !self.told.naming(claims).is_empty()
     }
 
-    /// Whether a machine that was let in by this object would be so still.
+    /// Returns whether a machine that this object let in would still be let in.
     #[must_use]
     pub fn still_has(&self, uid: &str, of: &MachineSets) -> bool {
         let object = self.told.by_uid.get(uid);
@@ -107,21 +107,21 @@ impl KnownMachines {
     }
 }
 
-/// Since when the cluster tells nothing, in seconds since 1970, if that is so.
+/// Time since which the cluster has not answered, in seconds since 1970; `None` while it answers.
 type Away = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// See the module.
+/// The snapshot of objects, and the machines that wait for one.
 #[derive(Default)]
 pub struct MachineObjects {
     told: ArcSwapOption<Told>,
-    /// None: no cluster is asked.
+    /// `None` if the gateway watches no cluster.
     away: Option<Away>,
-    /// Machines that no object names, and since when they wait for one, in seconds since 1970.
+    /// Machines that no object names, with the start of their wait, in seconds since 1970.
     awaited: Mutex<BTreeMap<String, u64>>,
 }
 
 impl MachineObjects {
-    /// Those of a cluster; `away` says since when it tells nothing.
+    /// Creates an empty snapshot for a cluster; `away` returns since when the cluster has not answered.
     #[must_use]
     pub fn told_by_cluster(away: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self {
@@ -130,12 +130,12 @@ impl MachineObjects {
         }
     }
 
-    /// This is what there is from now on.
+    /// Replaces the snapshot by a newer one.
     pub fn tell(&self, told: Told) {
         self.told.store(Some(Arc::new(told)));
     }
 
-    /// What is known, if it is not too old for a pool.
+    /// Returns the snapshot, if it is not too old for a pool.
     ///
     /// # Errors
     /// [`MachinesUnknown`].
@@ -150,8 +150,8 @@ impl MachineObjects {
         Ok(KnownMachines { told, age_seconds: age })
     }
 
-    /// Whether a machine that no object names has to wait for one still, as it has not for so long: an object is told a moment after it was written, and names
-    /// its instance when that is running already.
+    /// Returns whether a machine that no object names still waits for one. A new object arrives with a delay, and may name its instance
+    /// only when that is already running.
     #[must_use]
     pub fn is_awaited(&self, machine: &str, rules: &MachineRules, now: u64) -> bool {
         let limit = rules.wait_seconds;
@@ -173,7 +173,7 @@ impl MachineObjects {
         limit > 0
     }
 
-    /// An object names it.
+    /// Ends the wait of a machine that an object names.
     pub fn is_there(&self, machine: &str) {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).remove(machine);
     }

@@ -1,7 +1,7 @@
-//! Who gets nothing any more, whatever it shows: one denylist over names and identities.
+//! Revocations: one denylist over names and identities, which applies to any evidence.
 //!
-//! A machine is known by its node's name, by its TPM and by its cloud, and any of the three may be all that it shows: what is revoked is
-//! everything that is known of it. The list is asked before anything is earned, and whenever a ticket or a certificate is used.
+//! A machine is known by its node's name, its TPM and its cloud, and may show only one of them. So a revocation covers everything that is
+//! known of it. The list is checked before a machine earns anything, and at each use of a ticket or a certificate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,20 +20,20 @@ const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtp
 /// Longest identity that a cloud gives: a subscription and a machine have 36 characters each, a project of Google 30 and some.
 const IDENTITY_LIMIT_BYTES: usize = 256;
 
-/// What the store keeps of whoever is revoked.
+/// Store entry of a revoked name or identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
     /// When, seconds since 1970.
     pub at: u64,
-    /// Why, as the administrator says.
+    /// The administrator's reason for it.
     pub reason: Option<String>,
     /// The other names and identities that were revoked with it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub with: BTreeSet<String>,
 }
 
-/// Why somebody gets nothing.
+/// Reason why a machine is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RevocationError {
     /// The administrator has revoked it.
@@ -45,7 +45,7 @@ pub enum RevocationError {
     Revoked {
         /// Its name or identity.
         who: String,
-        /// When and why.
+        /// Its time and reason.
         revocation: Revocation,
     },
     /// The store cannot tell.
@@ -53,8 +53,8 @@ pub enum RevocationError {
     Store(#[from] StoreError),
 }
 
-/// How an administrator names a machine: a node's name, an EK's digest with or without `tpm:`, an instance of a cloud. `None` is none
-/// of these.
+/// Parses the name of a machine as administrators write it: a node's name, an EK's digest with or without `tpm:`, a cloud instance. Returns
+/// `None` for anything else.
 #[must_use]
 pub fn named(text: &str) -> Option<String> {
     let digest = text.strip_prefix("tpm:").unwrap_or(text).to_ascii_lowercase();
@@ -70,13 +70,13 @@ pub fn named(text: &str) -> Option<String> {
 /// A machine, by everything that the store knows of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Its names and identities, the one asked for among them.
+    /// Its names and identities, including the given one.
     pub all: BTreeSet<String>,
-    /// Whether there ever was such a machine, or it is expected.
+    /// Set if such a machine has been there, or is expected.
     pub seen: bool,
 }
 
-/// What the store knows of a machine that is named as [`named`] gives it.
+/// Returns what the store knows of a machine, given as [`named`] returns it.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -133,8 +133,8 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
     Ok(Machine { all, seen: seen || names })
 }
 
-/// Revokes all that a machine is known by, and each instance also by its own TPM: nothing is given to it from now on, whatever it shows.
-/// Earlier revocations are replaced.
+/// Revokes all names and identities of a machine, and each instance also by its own TPM. The machine gets nothing from then on, whatever it
+/// shows. Earlier revocations are replaced.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -157,8 +157,8 @@ pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: 
         .map(drop)
 }
 
-/// Revokes a machine that was found as `who` ([`machine`]), as [`revoke`]; also what it was bound to since: what is revoked is bound to nothing more.
-/// Gives all that is revoked.
+/// Revokes a machine that was found as `who` ([`machine`]), like [`revoke`], with everything bound to it since; a revoked machine is bound
+/// to nothing more. Returns all that is revoked.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -179,8 +179,7 @@ pub async fn revoke_machine(
     }
 }
 
-/// Takes a revocation back, with those that were made together with it unless `only` this one is meant; gives what was revoked and is no
-/// longer.
+/// Removes a revocation, with those made together with it unless `only` is set. Returns the names and identities that were restored.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -208,7 +207,7 @@ pub async fn restore(store: &dyn Store, who: &str, only: bool) -> Result<BTreeSe
         .await
 }
 
-/// Everybody who is revoked, by name or identity.
+/// Returns all revocations, by name or identity.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -217,8 +216,8 @@ pub async fn list(store: &dyn Store) -> Result<BTreeMap<String, Revocation>, Sto
     entries.into_iter().map(|entry| Ok((entry.id.clone(), read(&entry)?))).collect()
 }
 
-/// Refuses whoever is revoked: by the names and identities that it comes with, and by those that they are known to go with, so that no
-/// machine escapes by not saying its name.
+/// Returns an error for a revoked machine: by the names and identities that it shows, and by those known to belong to them. So a machine
+/// does not escape by omitting its name.
 ///
 /// # Errors
 /// [`RevocationError`].
@@ -252,7 +251,7 @@ pub fn wanted(names: &[&str], identities: &[&str]) -> Vec<(EntryKind, String)> {
     all.map(|who| (EntryKind::Revoked, who)).collect()
 }
 
-/// By what somebody may be revoked that comes with these.
+/// Returns the names and identities to look up: these, and those of the instances' own TPMs.
 fn all_of(names: &[&str], identities: &[&str]) -> BTreeSet<String> {
     let own = identities.iter().filter_map(|identity| by_its_own_tpm(identity));
     names.iter().chain(identities).map(|who| (*who).to_owned()).chain(own).collect()
@@ -265,7 +264,7 @@ fn revoked(entry: &Entry) -> Result<RevocationError, StoreError> {
     })
 }
 
-/// Remembers that a kubelet with this name was there: its name is in no other entry.
+/// Records that a kubelet with this name was there: no other entry has its name.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -54,7 +54,7 @@ async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, a
     approved.unwrap()
 }
 
-/// As [`approve_as_judged`], by what the store has now.
+/// Approves like [`approve_as_judged`], by the current state of the store.
 async fn approve_now(store: &dyn Store, name: &str, identity: &NodeIdentity, attested: &Attested) -> bool {
     let judged = held_now(store, name, Some((identity, attested))).await;
     approve_as_judged(store, name, &of(identity, &attested.decision), attested, judged).await

@@ -1,4 +1,4 @@
-//! The TPMs that have attested, by each kind of evidence that quotes PCRs, and what of a boot a refusal of one is about.
+//! The TPMs that have attested, by each kind of evidence that quotes PCRs, and the part of a boot that a refusal is about.
 
 use attest::aws::nitro_tpm::NitroTpmError;
 use attest::azure::vtpm::{AzureVtpmError, AzureVtpmRules};
@@ -6,15 +6,15 @@ use attest::tpm::requirements::Quoted;
 use attest::tpm::rules::{Check, Place};
 use attest::{AppraisalPolicy, Claims, Counters, Kind, NodeIdentity, ReferenceValues, Reject};
 
-/// One of them.
+/// A TPM that has attested, with its quote.
 pub(super) struct AttestedTpm<'c> {
     pub kind: Kind,
     /// Its own identity, or that of its instance.
     pub identity: &'c NodeIdentity,
     pub quoted: Quoted<'c>,
-    /// How far it has come, where it says so.
+    /// Its counters, if the evidence contains them.
     pub counters: Option<Counters>,
-    /// What the pool asks of the events of its boot.
+    /// The pool's checks of the events of its boot.
     pub checks: &'c [Check],
 }
 
@@ -42,7 +42,7 @@ pub(super) fn tpms<'c>(claims: &'c Claims, policy: &'c AppraisalPolicy) -> Vec<A
         .collect()
 }
 
-/// What of a boot a refusal is about, and which kind's evidence has proven that.
+/// Returns the part of a boot that a refusal is about, and the kind of evidence that has proven it.
 pub(super) fn place(reject: &Reject) -> Option<(Kind, Place)> {
     match reject {
         Reject::Tpm(error) => error.place().map(|place| (Kind::Tpm, place)),

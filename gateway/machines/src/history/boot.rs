@@ -1,4 +1,4 @@
-//! What a machine had booted when it was trusted last.
+//! The last trusted boot of a machine.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ use serde::{Deserialize, Serialize};
 use super::Finding;
 use super::date::date;
 
-/// Most values that are kept of one machine, over all checks: a boot has three images, as many certificates, a handful of sections. GRUB's texts are
-/// more, and then a PCR's value says whether they were the same.
+/// Maximum number of values stored per machine, over all checks. A boot has three images, as many certificates, a handful of sections.
+/// GRUB's texts are more; for them the PCR's value shows whether they were the same.
 const VALUES_LIMIT: usize = 24;
 
-/// So many bytes of a digest are kept, in an entry of each machine: 64 bits tell values apart that nobody has made to be taken for one another. Who has
-/// spent 2^64 hashes on two that begin alike gains a wrong word in a message, or is not told of.
+/// Bytes of a digest that are stored, in an entry of each machine. 64 bits suffice to tell values apart unless an attacker makes two
+/// collide. With 2^64 hashes it gains only a wrong or missing word in a message.
 const BEGIN_BYTES: usize = 8;
 
-/// How many values a text names that were there before.
+/// Maximum number of earlier values that a message names.
 const NAMED_LIMIT: usize = 3;
 
-/// How coarse the time is of when a machine was trusted last: a machine that boots again the same day writes nothing new.
+/// Resolution of the time of the last trusted boot: a machine that boots again the same day writes nothing new.
 const DAY_SECONDS: u64 = 86_400;
 
-/// How digests begin, by PCR. The store has one of each machine: as one text, each with its PCR before it, it takes half of what a member for each would.
+/// First bytes of digests, by PCR. The store has one entry per machine: one text, each digest after its PCR, takes half the space of one
+/// member per PCR.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Begins(BTreeMap<u8, [u8; BEGIN_BYTES]>);
@@ -53,27 +54,27 @@ impl TryFrom<String> for Begins {
     }
 }
 
-/// A boot, as far as another one is compared with it.
+/// The parts of a boot that are compared with the next one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Boot {
     bank: HashAlg,
-    /// Of the values of the PCRs that were quoted.
+    /// The values of the quoted PCRs.
     pcrs: Begins,
-    /// Which form the next have.
+    /// Version of the form of `said`.
     said_form: u32,
-    /// Of each PCR that the log explains, of the digest of what the log says of its events beside their digests.
+    /// Digests of what the log says of its events besides their digests, for each PCR that the log explains.
     said: Begins,
-    /// Of each check of the pool's the values that it looked at, as far as they are few.
+    /// The values that each check of the pool looked at, if they are few enough.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     values: BTreeMap<Check, Vec<String>>,
 }
 
-/// One by which its machine was trusted.
+/// A boot by which its machine was trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TrustedBoot {
-    /// When, seconds since 1970: on which day it was so last.
+    /// Time of the last such boot, in seconds since 1970; exact to the day.
     at: u64,
-    /// By which decision that was noted.
+    /// Id of the decision that recorded it.
     decision: String,
     /// The version of the TPM's firmware, where the kind of evidence says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +82,7 @@ pub(super) struct TrustedBoot {
     boot: Boot,
 }
 
-/// A value of a check as it is kept: of a digest its first digits. The firmware's version is none.
+/// Returns a value of a check as stored: the first digits of a digest. A firmware version is not a digest, and is stored whole.
 fn kept(check: Check, value: &str) -> String {
     let begin = match check {
         Check::FirmwareVersion => None,
@@ -142,12 +143,12 @@ impl TrustedBoot {
         }
     }
 
-    /// Whether it says all that this boot at this time, with this firmware, would.
+    /// Returns whether it equals what this boot, at this time and with this firmware, would store.
     pub(super) fn says(&self, boot: &Boot, firmware: Option<u64>, at: u64) -> bool {
         self.boot == *boot && self.firmware == firmware && self.at / DAY_SECONDS == at / DAY_SECONDS
     }
 
-    /// The first PCR that has the value that it had, of which the log says something else.
+    /// Returns the first PCR whose value is the same but whose log differs.
     pub(super) fn another_log(&self, now: &Boot) -> Option<Finding> {
         let then = &self.boot;
         if then.bank != now.bank || then.said_form != now.said_form {
@@ -163,7 +164,7 @@ impl TrustedBoot {
         Some(Finding::AnotherLog { pcr, at, decision })
     }
 
-    /// What it had in the place that `now` is refused for, in words.
+    /// Describes what the machine had in the place that `now` is refused for.
     pub(super) fn beside(&self, now: &Boot, place: &Place) -> Option<String> {
         let (then, until) = (&self.boot, date(self.at));
         if then.bank != now.bank {
@@ -192,7 +193,7 @@ impl TrustedBoot {
     }
 }
 
-/// These values of a check, of many some; of digests how they begin.
+/// Lists some values of a check; digests are abbreviated.
 fn named<'v>(check: Check, values: impl Iterator<Item = &'v String>) -> Option<String> {
     let end = if check == Check::FirmwareVersion { "" } else { "…" };
     let values: Vec<String> = values.map(|value| format!("{value}{end}")).collect();

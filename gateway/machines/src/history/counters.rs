@@ -1,4 +1,5 @@
-//! How far a TPM's counters had come. They run backwards when a TPM is cleared, or a virtual one set back; and when something else answers in its place.
+//! Last known counters of a TPM. They run backwards when a TPM is cleared or a virtual one is reset, and when something else answers in its
+//! place.
 
 use attest::Counters;
 use attest_store::{Entry, EntryKind, StoreError};
@@ -37,7 +38,7 @@ impl KnownCounters {
         }
     }
 
-    /// That it is behind these.
+    /// Returns a finding if `now` is behind these counters.
     pub(super) fn behind(self, now: Counters) -> Option<Finding> {
         let counts = |known: Self| (known.reset_count, known.restart_count);
         let is_behind = counts(now.into()) < counts(self) || (now.clock_safe && now.clock_ms < self.clock_ms);

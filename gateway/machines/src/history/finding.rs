@@ -1,8 +1,8 @@
-//! What is not as it should be with a TPM that is known.
+//! Anomalies of a known TPM.
 
 use super::date::date;
 
-/// One thing. Each has honest causes, too, which docs/evidence/tpm.md names.
+/// An anomaly of a known TPM. Each one can also have harmless causes, see `docs/evidence/tpm.md`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Finding {
     /// Resets and restarts, or a safe clock, are behind what they were: before, and now.
@@ -15,30 +15,30 @@ pub enum Finding {
         restarts: (u32, u32),
         clock_ms: (u64, u64),
     },
-    /// Somebody has put a version there whose holes are known, or something else answers in the TPM's place.
+    /// The TPM's firmware was replaced by a version with known vulnerabilities, or something else answers in the TPM's place.
     #[error(
         "the TPM's firmware went from version {before:#018x} back to {now:#018x}: somebody has put an older one there, or this is not the TPM it was"
     )]
     FirmwareBack { before: u64, now: u64 },
-    /// The same was measured, and the log says something else about it.
+    /// The PCR values match, but the log differs.
     #[error(
         "the event log says of PCR {pcr} something else than on {}, and its value is the same: what the digests do not cover was written by somebody else, or the same files were booted from another place; compare it by `attest-audit log boot-diff --html` with decision {decision}",
         date(*.at)
     )]
     AnotherLog {
         pcr: u8,
-        /// When it was trusted last, seconds since 1970.
+        /// Time of the last trusted boot, in seconds since 1970.
         at: u64,
-        /// The decision that kept what was said.
+        /// The decision that stored the last trusted log.
         decision: String,
     },
 }
 
-/// A TPM is not taken as it is now, because its pool says so.
+/// Refusal of a TPM for a finding, by the rules of its pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{finding}")]
 pub struct HistoryRefusal {
-    /// By what its history is kept.
+    /// The identity under which its history is stored.
     pub tpm: String,
     pub finding: Finding,
 }

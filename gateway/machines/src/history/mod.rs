@@ -1,8 +1,8 @@
-//! What is known of each TPM from when it was trusted last: how far its counters had come ([`counters`]), which firmware it had, and what its machine had
-//! booted ([`boot`]). What comes is held against that: a pool is told of what went backwards, or refuses it ([`HistoryRules`]).
+//! History of each TPM since it was last trusted: its counters ([`counters`]), its firmware version, and the boot of its machine
+//! ([`boot`]). New evidence is compared with it. Depending on the pool's [`HistoryRules`], a step backwards raises an alert or is refused.
 //!
-//! The counters have an entry, and all else has another one next to it: a release that cannot read the latter goes by the counters, because two releases may
-//! serve one store.
+//! The counters have one store entry, everything else a second one. A release that cannot read the second one uses the counters, because
+//! two releases may serve one store.
 
 mod attested;
 mod boot;
@@ -19,19 +19,20 @@ use boot::{Boot, TrustedBoot};
 use counters::KnownCounters;
 pub use finding::{Finding, HistoryRefusal};
 
-/// How the id begins under which what a TPM's machine had booted is kept, among the counters.
+/// Prefix of the id of a boot's entry, among the counters' entries.
 const BOOT: &str = "booted:";
 
-/// By which identity a TPM's history is kept: an instance's own TPM is the same one, whoever's the instance is said to be.
+/// Returns the identity under which a TPM's history is stored. An instance's own TPM has one history, no matter which account the instance
+/// is said to belong to.
 fn kept_by(identity: &str) -> String {
     by_its_own_tpm(identity).unwrap_or_else(|| identity.to_owned())
 }
 
-/// The history of the TPMs that attest, beside what they are now.
+/// The history of the TPMs that attest, with their current state.
 #[derive(Debug, Default)]
 pub struct History(Vec<Past>);
 
-/// That of one of them.
+/// The history of one TPM.
 #[derive(Debug)]
 struct Past {
     id: String,
@@ -42,7 +43,7 @@ struct Past {
 }
 
 impl History {
-    /// Of the TPMs that these claims are of; of their boots, what this policy asks about.
+    /// Reads the history of the TPMs of these claims; of their boots, the parts that this policy checks.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -69,12 +70,12 @@ impl History {
         ids.map(|id| (EntryKind::Clock, id)).collect()
     }
 
-    /// A line for the administrator for each thing that is not as it should be.
+    /// Returns a message for the administrator for each anomaly.
     pub fn alerts(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(Past::findings).map(|finding| finding.to_string())
     }
 
-    /// What a pool with these rules refuses.
+    /// Returns the first finding that a pool with these rules refuses.
     #[must_use]
     pub fn refused(&self, rules: HistoryRules) -> Option<HistoryRefusal> {
         self.0.iter().find_map(|past| {
@@ -84,7 +85,7 @@ impl History {
         })
     }
 
-    /// What the machine had in the place that it is refused for, when it was trusted last, in words; `None` if that is not known.
+    /// Describes what the machine had at its last trusted boot in the place that it is refused for; `None` if that is not known.
     #[must_use]
     pub fn before(&self, reject: &Reject) -> Option<String> {
         let (kind, place) = attested::place(reject)?;
@@ -92,7 +93,7 @@ impl History {
         past.trusted.as_ref()?.beside(&past.boot, &place)
     }
 
-    /// Remembers what they are now, by a decision at this time, seconds since 1970, by which they are trusted. Of most boots that is the counters alone.
+    /// Stores the current state as trusted, by a decision at this time, in seconds since 1970. For most boots only the counters change.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -124,7 +125,7 @@ fn refuses(rules: HistoryRules, finding: &Finding) -> bool {
 }
 
 impl Past {
-    /// Of what was found under its [`ids`].
+    /// Builds the history from the entries found under its [`ids`].
     fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<Entry>; 2]) -> Result<Self, StoreError> {
         let [counters, trusted] = found;
         let known = counters.map(KnownCounters::read).transpose()?;
@@ -155,8 +156,8 @@ fn ids(kept_by: &str) -> [String; 2] {
     [kept_by.to_owned(), format!("{BOOT}{kept_by}")]
 }
 
-/// Forgets the history of a machine's TPMs, named as [`super::revocations::named`] gives it: what each is next is compared with nothing. That they have
-/// attested stays known. Says whether there was anything.
+/// Deletes the history of a machine's TPMs, named as [`super::revocations::named`] returns it: their next state is compared with nothing.
+/// The fact that they have attested stays. Returns whether there was any history.
 ///
 /// # Errors
 /// [`StoreError`].

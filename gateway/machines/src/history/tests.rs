@@ -39,12 +39,12 @@ fn hex(byte: u8) -> String {
     HexDigest::from([byte; 32]).to_string()
 }
 
-/// As it is kept.
+/// Returns a digest of this byte as stored.
 fn short(byte: u8) -> String {
     hex(byte)[..16].to_owned()
 }
 
-/// As they are kept: of each PCR how a digest begins that has this byte throughout.
+/// Returns digests as stored: per PCR the first bytes of a digest that consists of this byte.
 fn begins(all: &[(u8, u8)]) -> String {
     let bytes: Vec<u8> = all.iter().flat_map(|(pcr, byte)| [&[*pcr][..], &[*byte; 8]].concat()).collect();
     BASE64URL_NOPAD.encode(&bytes)
@@ -63,12 +63,12 @@ fn boot_of(pcr_4: u8, said: &[(u8, u8)], images: Option<&[u8]>) -> Boot {
     serde_json::from_str(&text.to_string()).unwrap()
 }
 
-/// Likewise, with this said of PCR 4.
+/// Returns such a boot with this log of PCR 4.
 fn boot(pcr_4: u8, said: u8, images: Option<&[u8]>) -> Boot {
     boot_of(pcr_4, &[(4, said), (7, 7)], images)
 }
 
-/// What is known of a TPM that is this now, as [`History::read`] reads it.
+/// Returns the history of a TPM with this current state, as [`History::read`] does.
 async fn history(store: &dyn Store, id: &str, counters: Option<Counters>, boot: Boot) -> History {
     let get = async |id: &String| store.get(EntryKind::Clock, id).await.unwrap();
     let [of_counters, of_boot] = ids(id);
@@ -77,7 +77,7 @@ async fn history(store: &dyn Store, id: &str, counters: Option<Counters>, boot: 
     History(vec![past])
 }
 
-/// Remembers what they are, by a decision.
+/// Stores the current state, by a decision.
 async fn note(store: &dyn Store, history: History, at: u64, decision: &str) {
     let decision = decision.to_owned();
     let noted = store.transact(move |transaction| history.note(transaction, at, &decision));

@@ -1,16 +1,16 @@
-//! What an administrator says to questions.
+//! Answers of administrators to questions.
 
 use attest::reference_sets::NewValue;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
 
 use super::kept::{Answered, KIND, Kept, Question, Said, of_answer, of_question, write};
 
-/// Most questions of a pool that stay denied: each boot that has something new is compared with all of them.
+/// Maximum number of denied questions of a pool: each boot with new values is compared with all of them.
 const DENIED_LIMIT: usize = 64;
-/// Longest reason, in characters: it stands in every record of a refusal.
+/// Longest reason, in characters: every record of a refusal contains it.
 const REASON_LIMIT_CHARACTERS: usize = 200;
 
-/// Why an answer was not taken.
+/// Reason why an answer was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     #[error("pool {pool} has no question {id:?}: `attest-gateway reference-values pending` lists those that there are")]
@@ -29,7 +29,7 @@ pub enum AnswerError {
     Store(#[from] StoreError),
 }
 
-/// A question that is there, with what was said to it.
+/// Returns a question with its answer, if there is one.
 fn find(transaction: &mut EntryTransaction<'_>, pool: &str, id: &str) -> Result<(Question, Option<Answered>), AnswerError> {
     let (question, answer) = (of_question(pool, id), of_answer(pool, id));
     transaction.fetch([(KIND, question.as_str()), (KIND, answer.as_str())])?;
@@ -43,7 +43,7 @@ fn find(transaction: &mut EntryTransaction<'_>, pool: &str, id: &str) -> Result<
     Ok((super::kept::read(&question)?, answer))
 }
 
-/// Notes that the values of questions are accepted, now that a file has them: also of those that were denied.
+/// Records that the values of questions are accepted, after a file has them; also of denied questions.
 ///
 /// # Errors
 /// [`AnswerError`]; nothing is written then.
@@ -60,7 +60,7 @@ pub async fn accept(store: &dyn Store, pool: &str, ids: &[String], answered: &An
         .await
 }
 
-/// Says no: machines whose boots have all of it are refused at once from now on.
+/// Denies a question: machines whose boots have all of its values are refused at once.
 ///
 /// # Errors
 /// [`AnswerError`].
@@ -92,7 +92,7 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
         .await
 }
 
-/// Takes a no back: who boots it asks again.
+/// Withdraws a denial: the next machine that boots these values asks again.
 ///
 /// # Errors
 /// [`AnswerError`].
@@ -110,7 +110,7 @@ pub async fn take_back(store: &dyn Store, pool: &str, id: &str) -> Result<(), An
         .await
 }
 
-/// The values of questions, each once.
+/// Returns the values of questions, each once.
 ///
 /// # Errors
 /// [`AnswerError`].

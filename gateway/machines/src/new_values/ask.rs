@@ -1,4 +1,4 @@
-//! Whether a machine waits that has shown what nobody has accepted yet.
+//! Decides whether a machine with values that are not accepted yet waits for an answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,64 +12,67 @@ use super::kept::{
     Answered, Asked, KIND, Kept, Question, Said, Waiting, of_answer, of_asked, of_machine, of_question, question_id, read, write,
 };
 
-/// Most questions of a pool that wait for an answer. A roll-out is one or a few; what comes beyond is refused as without any of this, and nothing that is there gives way.
+/// Maximum number of open questions of a pool. A roll-out is one or a few. Further ones are refused as if waiting did not exist; existing
+/// ones are never evicted.
 pub(super) const QUESTIONS_LIMIT: usize = 64;
-/// Most machines of a pool that wait: as many as boot in the first part of any roll-out, and less than a megabyte.
+/// Maximum number of waiting machines of a pool: as many as boot in the first part of any roll-out, and less than a megabyte.
 pub(super) const MACHINES_LIMIT: usize = 1024;
-/// How often a machine may show something else within a window, and wait anew. One that is updated twice meanwhile does so twice.
+/// Times that a machine may show other values within a window and restart its wait. A machine that is updated twice in a window does so
+/// twice.
 pub(super) const CHANGES_LIMIT: u32 = 3;
-/// Every so many parts of a window it is written that a machine has come again: it counts for a window after that.
+/// Fraction of a window after which a machine's return is recorded again; from then on it counts for another window.
 const LAST_PARTS: u64 = 8;
-/// How old what is known of the store may be for a machine that waits already: an answer to another question counts for it that much later.
+/// Maximum age of the cached entries for a machine that already waits. For this machine, the answer to another question takes effect that
+/// much later.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
-/// After how long a question that no machine waits for is taken away, in seconds: somebody may be between writing both.
+/// Age in seconds at which a question without a waiting machine is deleted. A younger one may be about to get its machine's entry.
 const UNCLAIMED_SECONDS: u64 = 600;
-/// Entries that are taken away at once: whoever comes next takes the rest.
+/// Entries that are deleted at once; the next request deletes the rest.
 const TAKEN_AT_ONCE: usize = 32;
-/// Values that are named to who is asked.
+/// Maximum number of values named in a request to the administrator.
 const NAMED_LIMIT: usize = 5;
 
-/// A machine, what it has shown, and by which pool and decision.
+/// A machine with the values that it has shown, its pool and decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a> {
     pub pool: &'a str,
     pub rules: &'a NewValueRules,
-    /// By its identity.
+    /// Identity of the machine.
     pub machine: &'a str,
     pub values: &'a [NewValue],
     pub decision: &'a str,
-    /// The pool observes: the machine is let in whatever comes of this, and waits for nothing.
+    /// The pool only observes: the machine is let in in any case, and does not wait.
     pub observed: bool,
-    /// Seconds since 1970.
+    /// Current time, in seconds since 1970.
     pub now: u64,
 }
 
-/// What a machine waits for, or is counted for.
+/// The question that a machine waits for, or is counted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub question: String,
-    /// How many machines have shown it.
+    /// Number of machines that have shown these values.
     pub machines: usize,
-    /// Whether the administrator is asked by this very try.
+    /// Set if this attempt caused the request to the administrator.
     pub is_put: bool,
-    /// Whether the administrator is asked, by this or before.
+    /// Set if the administrator has been asked, by this or an earlier attempt.
     pub is_asked: bool,
-    /// How long it is still told to come again, in seconds.
+    /// Time for which it is still told to retry, in seconds.
     pub left_seconds: u64,
 }
 
-/// What becomes of a machine.
+/// Result of asking for a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// It waits from now on.
+    /// The machine begins to wait.
     Begins(Wait),
-    /// It has waited before.
+    /// The machine already waits.
     Waits(Wait),
-    /// It is refused, as without any of this.
+    /// It is refused, as if waiting did not exist.
     Refused(NotAwaited),
 }
 
-/// Why a machine does not wait.
+/// Reason why a machine does not wait.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAwaited {
     #[error("question {question} was denied by {by} at {}: {reason}", rfc3339(*.at))]
@@ -89,11 +92,11 @@ pub enum NotAwaited {
     Machines,
 }
 
-/// What is asked for each machine. Nothing that it writes is told of as somebody's act, but for that the administrator is asked.
+/// Store access for waiting machines. Its writes are not logged as acts, except for the request to the administrator.
 #[derive(Debug)]
 pub struct AwaitedValues {
     store: Arc<dyn Store>,
-    /// The same, in the gateway's own hands.
+    /// The same store, where writes are attributed to the gateway.
     own: Arc<dyn Store>,
     known: Mutex<Option<(Instant, Arc<Kept>)>>,
 }
@@ -108,7 +111,8 @@ impl AwaitedValues {
         }
     }
 
-    /// Whether a machine waits: it was refused for these values alone, in evidence that was verified in full; or would have been, if the pool did not observe.
+    /// Decides whether a machine waits. It was refused for these values alone, in evidence that was verified in full; or would have been,
+    /// if the pool did not observe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -206,7 +210,7 @@ impl AwaitedValues {
         Ok(if begins { Step::Begins(wait) } else { Step::Waits(wait) })
     }
 
-    /// A machine is trusted, and has nothing new: since when it has waited, and for which question, if it has.
+    /// Ends the wait of a machine that is trusted and has no new values. Returns its question, and since when it has waited, if it has.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -233,7 +237,7 @@ impl AwaitedValues {
         self.store.insert(KIND, entry).await.map(drop)
     }
 
-    /// Asks the administrator: of several gateways one does. Says whether this one has.
+    /// Requests an answer from the administrator; one of several gateways does so. Returns whether this one did.
     async fn put(&self, shown: &Shown<'_>, question: &str, machines: usize) -> Result<bool, StoreError> {
         let asked = Asked {
             at: shown.now,
@@ -246,7 +250,7 @@ impl AwaitedValues {
         Ok(self.own.insert(KIND, entry).await?.is_none())
     }
 
-    /// What there is, as it was lately.
+    /// Returns the entries from the cache, if it is recent.
     async fn known(&self) -> Result<Arc<Kept>, StoreError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match known {
@@ -255,7 +259,7 @@ impl AwaitedValues {
         }
     }
 
-    /// What there is, now; what has lapsed is taken away.
+    /// Returns the current entries, and deletes lapsed ones.
     async fn look(&self, now: u64) -> Result<Arc<Kept>, StoreError> {
         let kept = self.list().await?;
         for id in kept.lapsed(now, UNCLAIMED_SECONDS).into_iter().take(TAKEN_AT_ONCE) {
@@ -272,7 +276,7 @@ impl AwaitedValues {
 }
 
 impl Waiting {
-    /// The same machine, which shows something else now; `None` if it has done so too often.
+    /// Returns the entry of a machine that shows other values; `None` if it has done so too often.
     fn anew(&self, question: &str, shown: &Shown<'_>) -> Option<Self> {
         let Shown { rules, observed, now, .. } = *shown;
         let begun = Self::begun(question, now, rules.window_seconds, observed);

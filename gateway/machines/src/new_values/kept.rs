@@ -1,4 +1,4 @@
-//! What the store has of it, all of one kind: questions, the machines that wait, that somebody was asked, and answers.
+//! Store entries of new values, all of one kind: questions, waiting machines, requests to the administrator, and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +9,25 @@ use data_encoding::HEXLOWER;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What digests that name questions are made over begins with this line, so that they are those of nothing else.
+/// First line of the text that is hashed into a question's id. It separates these digests from all others.
 const DOMAIN: &str = "attest-gateway/v1/new-values\n";
-/// As much of a digest as names a question: nobody can choose two sets of digests that have the same half of one.
+/// Bytes of a digest in a question's id. An attacker cannot choose two sets of digests that have the same half of one.
 const ID_BYTES: usize = 16;
 
 pub(super) const KIND: EntryKind = EntryKind::NewValue;
 
-/// How the ids of entries begin.
+/// Prefixes of the ids of entries.
 const QUESTION: &str = "question";
 const MACHINE: &str = "machine";
 const ASKED: &str = "asked";
 const ANSWER: &str = "answer";
 
-/// What a boot has shown beyond what is accepted. It does not change.
+/// Values of a boot beyond the accepted ones. The entry does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
     pub values: Vec<NewValue>,
-    /// Since when it is there, seconds since 1970.
+    /// Time when it was written, in seconds since 1970.
     pub at: u64,
     /// The first machine that has shown it, by its identity.
     pub machine: String,
@@ -35,41 +35,41 @@ pub struct Question {
     pub decision: String,
 }
 
-/// A machine that waits, has waited in vain, or was let in with it.
+/// A machine that waits, has waited in vain, or was let in with these values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Waiting {
     pub question: String,
-    /// Since when it waits for this one, seconds since 1970.
+    /// Start of its wait for this question, in seconds since 1970.
     pub since: u64,
-    /// When it was written last that it has shown it.
+    /// Time when its return was last recorded.
     pub last: u64,
-    /// Until when it counts.
+    /// Time until which it counts.
     pub until: u64,
-    /// Since when it is counted how often it has shown something else.
+    /// Start of the period in which `changes` counts.
     pub began: u64,
     pub changes: u32,
-    /// The pool observes: it was let in, and does not wait.
+    /// The pool only observes: the machine was let in, and does not wait.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub observed: bool,
 }
 
-/// That somebody was asked: in words, for the attestation log.
+/// Request to the administrator, as text for the attestation log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
     pub at: u64,
-    /// How many machines had shown it by then.
+    /// Number of machines that had shown these values by then.
     pub machines: usize,
     /// The record of the first one's evidence.
     pub decision: String,
-    /// The first values of it.
+    /// The first values of the question.
     pub values: Vec<String>,
-    /// How many more there are.
+    /// Number of values that are not listed.
     pub more: usize,
 }
 
-/// What an administrator has said.
+/// Answer of an administrator to a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answered {
@@ -78,7 +78,7 @@ pub struct Answered {
     pub by: String,
 }
 
-/// Yes or no.
+/// Content of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Said {
@@ -91,7 +91,7 @@ pub enum Said {
     },
 }
 
-/// The id of a question of a pool: by the values alone, whatever each machine calls them.
+/// Returns the id of a question of a pool. It depends on the values alone, not on the names that machines give them.
 pub(super) fn question_id(pool: &str, values: &[NewValue]) -> String {
     let mut context = Context::new(&SHA256);
     context.update(DOMAIN.as_bytes());
@@ -103,7 +103,7 @@ pub(super) fn question_id(pool: &str, values: &[NewValue]) -> String {
     HEXLOWER.encode(digest.as_ref().get(..ID_BYTES).unwrap_or_default())
 }
 
-/// Each value once, in order.
+/// Returns the keys of the values, sorted and without duplicates.
 pub(super) fn keys(values: &[NewValue]) -> BTreeSet<String> {
     values.iter().map(NewValue::key).collect()
 }
@@ -128,10 +128,10 @@ pub(super) fn of_answer(pool: &str, question: &str) -> String {
     id(ANSWER, pool, question)
 }
 
-/// A pool, and whose or which it is.
+/// A pool, and the id of a question or machine.
 pub(super) type Of = (String, String);
 
-/// All of it, as it was at one moment.
+/// Snapshot of all entries.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub questions: BTreeMap<Of, Question>,
@@ -167,7 +167,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// The machines of a pool that count still.
+    /// Returns the machines of a pool that still count.
     pub(crate) fn counting<'k>(&'k self, pool: &'k str, now: u64) -> impl Iterator<Item = (&'k str, &'k Waiting)> {
         let machines = self
             .machines
@@ -176,7 +176,7 @@ impl Kept {
         machines.map(|((_, machine), waiting)| (machine.as_str(), waiting))
     }
 
-    /// How many machines have shown each of these values, be it with others: the value that the fewest have.
+    /// Returns the number of machines that have shown these values, alone or with others: the minimum over the values.
     pub(crate) fn seen_on(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
         let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, waiting) in self.counting(pool, now) {
@@ -192,13 +192,13 @@ impl Kept {
         keys(values).iter().map(with).min().unwrap_or(0)
     }
 
-    /// The questions of a pool that nobody has answered.
+    /// Returns the number of unanswered questions of a pool.
     pub(crate) fn open(&self, pool: &str) -> usize {
         let open = self.questions.keys().filter(|of| of.0 == pool && !self.answers.contains_key(of));
         open.count()
     }
 
-    /// A question of this pool that was denied, all of whose values these have: its id, and the answer.
+    /// Returns a denied question of this pool whose values are all among these: its id, and the answer.
     pub(crate) fn denial(&self, pool: &str, values: &[NewValue]) -> Option<(&str, &Answered)> {
         let all = keys(values);
         let mut denied = self.answers.iter().filter(|((of, _), answered)| of == pool && answered.is_no());
@@ -206,8 +206,8 @@ impl Kept {
         Some((of.1.as_str(), answered))
     }
 
-    /// What nothing hangs on any more, by the ids of its entries: machines that have not come for a window, and questions that none of them waits for. What was denied
-    /// stays: somebody has said so.
+    /// Returns the ids of entries that are no longer needed: machines not seen for a window, and questions that no machine waits for.
+    /// Denied questions stay, because an administrator has decided them.
     pub(crate) fn lapsed(&self, now: u64, unclaimed_seconds: u64) -> Vec<String> {
         let machines = self.machines.iter().filter(|(_, waiting)| waiting.until <= now);
         let machines = machines.map(|((pool, machine), _)| of_machine(pool, machine));
@@ -247,7 +247,7 @@ impl Kept {
 }
 
 impl Waiting {
-    /// One that waits from now on, unless the pool observes.
+    /// Returns a new entry: the wait begins, unless the pool observes.
     pub(crate) fn begun(question: &str, now: u64, window_seconds: u64, observed: bool) -> Self {
         Self {
             question: question.to_owned(),
@@ -262,7 +262,7 @@ impl Waiting {
 }
 
 impl Answered {
-    /// Whether it was denied.
+    /// Returns whether the answer is a denial.
     #[must_use]
     pub const fn is_no(&self) -> bool {
         matches!(self.said, Said::Denied { .. })

@@ -1,4 +1,4 @@
-//! What an administrator sees of questions.
+//! Questions as an administrator sees them.
 
 use attest::reference_sets::NewValue;
 use attest_store::{EntryKind, Store, StoreError, Transact};
@@ -6,42 +6,42 @@ use attest_store::{EntryKind, Store, StoreError, Transact};
 use super::kept::{Answered, Kept, Of, Question, Waiting, keys};
 use crate::enrolment;
 
-/// Machines that are named of a question: as many as somebody looks at before saying yes.
+/// Maximum number of machines listed with a question: as many as an administrator checks before accepting.
 const MACHINES_LIMIT: usize = 8;
-/// Other questions that are named beside one that has values in common with them.
+/// Maximum number of overlapping questions listed with a question.
 const BESIDE_LIMIT: usize = 4;
 
-/// A question, for people.
+/// A question, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub pool: String,
     pub id: String,
     pub question: Question,
-    /// How many machines have shown all of it, be it with more.
+    /// Number of machines that have shown all of its values, alone or with others.
     pub machines: usize,
-    /// When one has shown it last, seconds since 1970.
+    /// Time when a machine last showed them, in seconds since 1970.
     pub last: u64,
-    /// The first machines that have shown this and nothing else, and how many more there are.
+    /// The first machines that have shown exactly these values, and how many more there are.
     pub showing: Vec<Showing>,
     pub more: usize,
     /// Questions of the pool that have values in common with it, and how many more there are.
     pub beside: Vec<Beside>,
     pub more_beside: usize,
-    /// Whether so many have that the administrator was asked.
+    /// Set if enough machines have, so that the administrator was asked.
     pub is_asked: bool,
     pub answered: Option<Answered>,
 }
 
-/// A machine that has shown what a question is about.
+/// A machine that has shown the values of a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Showing {
-    /// By its identity.
+    /// Identity of the machine.
     pub machine: String,
-    /// What it is called, if it has a name.
+    /// Name of its node, if it has one.
     pub name: Option<String>,
-    /// Since when, seconds since 1970.
+    /// Start of its wait, in seconds since 1970.
     pub since: u64,
-    /// The pool has let it in, as it observes.
+    /// The pool observes, and has let it in.
     pub observed: bool,
 }
 
@@ -49,13 +49,13 @@ pub struct Showing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beside {
     pub id: String,
-    /// How many machines have shown that one.
+    /// Number of machines that have shown that one.
     pub machines: usize,
-    /// What it is about beside this one; if it is nothing, who says yes to this one says so to that one.
+    /// Its values that this question does not have. If empty, accepting this question accepts that one too.
     pub more: Vec<NewValue>,
 }
 
-/// All questions, of one pool or of all, the oldest first.
+/// Returns all questions, of one pool or of all, the oldest first.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -90,7 +90,7 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
     Ok(rows)
 }
 
-/// The first that wait, with their names: who has waited for longest comes first.
+/// Returns the first waiting machines with their names; the longest wait comes first.
 async fn showing(store: &dyn Store, mut machines: Vec<(&str, &Waiting)>) -> Result<Vec<Showing>, StoreError> {
     machines.sort_by_key(|(machine, waiting)| (waiting.since, *machine));
     let mut showing = Vec::new();
@@ -105,7 +105,7 @@ async fn showing(store: &dyn Store, mut machines: Vec<(&str, &Waiting)>) -> Resu
     Ok(showing)
 }
 
-/// The name that it has attested by; or, before it has, the one that the administrator has given to its EK.
+/// Returns the name under which it attested or, before it has, the one that the administrator gave its EK.
 async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, StoreError> {
     if let Some(entry) = store.get(EntryKind::NameOf, machine).await? {
         return Ok(Some(entry.value));
@@ -117,7 +117,7 @@ async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, Sto
     Ok(record.and_then(|record| record.name))
 }
 
-/// The open questions of the pool that have something in common with this one, and machines; those that most machines have shown first.
+/// Returns the pool's open questions that have values in common with this one, and machines. Those with most machines come first.
 fn beside(kept: &Kept, key: &Of, question: &Question, now: u64) -> Vec<Beside> {
     let own = keys(&question.values);
     let open = |of: &&Of| of.0 == key.0 && *of != key && !kept.answers.contains_key(*of);

@@ -1,9 +1,11 @@
-//! Values that machines have shown and no reference value has: while an administrator is asked about them, the machines wait.
+//! New values: values that machines have shown and no reference value has. While an administrator is asked about them, the machines wait.
 //!
-//! All that a boot shows beyond the pool's sets is one **question**, named by a digest of it, so that whoever writes it writes the same, and two gateways need no
-//! agreement. Of each machine the store has one entry: which question it waits for, and since when. A machine that boots something else each time has still that one.
+//! All values of a boot beyond the pool's sets are one **question**. A digest of the values names it, so two gateways write the same
+//! question without coordination. For each machine the store has one entry: its question, and since when it waits. A machine that boots
+//! other values each time still has only that one entry.
 //!
-//! In reading order: the pool's [`NewValueRules`](attest_pool::NewValueRules), `kept` (what the store has), [`ask`] (whether a machine waits), `listed` and `answers` (what an administrator sees, and says).
+//! In reading order: the pool's [`NewValueRules`](attest_pool::NewValueRules), `kept` (the store entries), [`ask`] (the decision whether a
+//! machine waits), `listed` and `answers` (the administrator's view, and answers).
 
 mod answers;
 mod ask;

@@ -1,4 +1,4 @@
-//! What becomes of machines, by the embedded store.
+//! Tests of waiting machines, with the embedded store.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl Room {
     }
 }
 
-/// Values by one byte each.
+/// Returns new values, one per byte.
 fn all(values: &[u8]) -> Vec<NewValue> {
     let value = |byte: &u8| NewValue::digest(Wanted::Images, HashAlg::Sha256, HexDigest::from([*byte; 32]));
     values.iter().map(value).collect()
@@ -282,7 +282,7 @@ async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
     assert!(room.rows(3702).await.iter().all(|row| row.question.values != all(&[9])));
 }
 
-/// What was written before a pool could observe, and what is written of a pool that does not.
+/// An entry without the field `observed`, as older releases and pools that do not observe write it.
 #[tokio::test]
 async fn an_entry_without_a_word_of_it_waits() {
     let room = Room::new();
@@ -334,7 +334,7 @@ async fn many_rogue_machines_fill_the_table_and_push_nothing_out() {
     wait(room.shows("tpm:late", &[200], 3700).await);
 }
 
-/// Another name each time.
+/// Returns a different name each time.
 async fn rand(room: &Room) -> usize {
     room.store.list(EntryKind::NewValue).await.unwrap().len() + 1_000_000
 }

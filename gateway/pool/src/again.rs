@@ -1,15 +1,15 @@
-//! Whether a node that has the pre-approved config can have the full one applied by its Ignition, which then runs once more
-//! (`attest-node config --apply`).
+//! Check whether a node with the pre-approved config can let its Ignition apply the full one in a second run (`attest-node config
+//! --apply`).
 
 use std::collections::BTreeSet;
 
 use attest_ignition::Config;
 use serde_json::Value;
 
-/// Most paths that a warning names.
+/// Maximum number of paths that a warning names.
 const NAMED_LIMIT: usize = 5;
 
-/// What keeps it from that, as far as the configs say: Ignition stops at a file that is there, unless it is told to overwrite it.
+/// Returns what prevents that, as far as the configs show it. Ignition stops at an existing file unless the config says to overwrite it.
 #[must_use]
 pub(crate) fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
     let before: BTreeSet<&str> = files(pre_approved).filter_map(path).collect();
@@ -26,7 +26,7 @@ pub(crate) fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
     })
 }
 
-/// The first of these paths, and how many more there are; `None` if there are none.
+/// Returns the first of these paths, and how many more there are; `None` for an empty list.
 pub(super) fn named(paths: &[&str]) -> Option<String> {
     let more = paths.len().saturating_sub(NAMED_LIMIT);
     let named = paths.iter().take(NAMED_LIMIT).copied().collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! What one config has that another has not.
+//! Differences between two configs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use attest_ignition::machine_config::Spec;
 use attest_ignition::{Config, data_url};
 use serde_json::{Map, Value};
 
-/// What is different about an entry.
+/// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Only the second config has it.
@@ -17,14 +17,13 @@ pub enum Change {
     Missing,
 }
 
-/// An entry that is different.
+/// An entry that differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What it is: `file`, `unit`, …
+    /// Kind of the entry: `file`, `unit`, …
     pub kind: &'static str,
     /// Its path or name.
     pub name: String,
-    /// What is different.
     pub change: Change,
     /// Bytes of its contents, if it has any.
     pub bytes: usize,
@@ -69,7 +68,7 @@ fn entries(config: &Config) -> Entries<'_> {
     entries
 }
 
-/// What is different between two configs, by kind and name.
+/// Returns the differences between two configs, by kind and name.
 #[must_use]
 pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
     let (first, second) = (entries(first), entries(second));
@@ -96,7 +95,7 @@ pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
     differences
 }
 
-/// What is different between two MachineConfigs beside their Ignition configs.
+/// Returns the differences between two MachineConfigs, without their Ignition configs.
 #[must_use]
 pub(crate) fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
     let said = |spec: &Spec| -> BTreeSet<(&'static str, String)> {
@@ -124,7 +123,7 @@ pub(crate) fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
     added.chain(first.difference(&second).map(different(Change::Missing))).collect()
 }
 
-/// What the first config has and the second has not, nor anything at that path: it is no subset then.
+/// Returns an entry of the first config for which the second has nothing at that path. The first config is not a subset then.
 #[must_use]
 pub(crate) fn missing(first: &Config, second: &Config) -> Option<Difference> {
     let nodes = ["file", "directory", "link"];

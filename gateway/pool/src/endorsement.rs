@@ -1,22 +1,22 @@
-//! Whose word for a TPM counts.
+//! Sources of endorsement for a TPM.
 
 use serde::Deserialize;
 
-/// Whose endorsement of a TPM a pool takes.
+/// Endorsement of a TPM that a pool requires.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Endorsement {
-    /// The administrator's only: whoever buys a TPM of a trusted maker is not thereby a node.
+    /// The administrator's only. A TPM of a trusted manufacturer, which anyone can buy, does not suffice.
     #[default]
     Allowlist,
-    /// A maker's too, by the EK certificate: any TPM of that maker, in whatever it is and whoever bought it.
+    /// The manufacturer's too, by the EK certificate: any TPM of a trusted manufacturer, in any machine and of any owner.
     AnyTpmOfATrustedMaker,
     /// Google's only, by the certificate of the vTPM of an instance that the pool's rules accept.
     GcpInstance,
 }
 
 impl Endorsement {
-    /// As `pool.toml` says it.
+    /// Returns the value as written in `pool.toml`.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Allowlist => ALLOWLIST,
@@ -43,5 +43,5 @@ impl TryFrom<String> for Endorsement {
 
 const ALLOWLIST: &str = "allowlist";
 const GCP_INSTANCE: &str = "gcp-instance";
-/// The words for [`Endorsement::AnyTpmOfATrustedMaker`], so long because of what they give away.
+/// The value for [`Endorsement::AnyTpmOfATrustedMaker`]; long, to make plain what it gives away.
 pub(super) const ANY_TPM: &str = "any-tpm-of-a-trusted-maker";

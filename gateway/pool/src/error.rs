@@ -1,4 +1,4 @@
-//! Why a pool cannot be served.
+//! Reasons why a pool cannot be served.
 
 use std::path::PathBuf;
 
@@ -13,40 +13,40 @@ use attest_log::ConfigSet;
 use super::needed::NeededError;
 use super::upstream::{IncludeError, UpstreamError};
 
-/// Why a pool cannot be served.
+/// Reason why a pool cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// A file or folder cannot be read.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// `pool.toml` is no TOML, or has unknown keys, or wrong values.
+    /// `pool.toml` is not TOML, has unknown keys, or wrong values.
     #[error("{path}: {}{hint}", source.to_string().trim_end())]
     Toml {
         path: PathBuf,
-        /// Where and what.
+        /// The parse error, with its line.
         source: Box<toml::de::Error>,
-        /// Where a misplaced key belongs.
+        /// Hint to the section of a misplaced key.
         hint: String,
     },
     /// The reference values do not make sense.
     #[error("{path}: [tpm.pcrs]: {problem}")]
     Pcrs { path: PathBuf, problem: String },
-    /// What is accepted does not fit together.
+    /// Accepted kinds of evidence that contradict each other or their rules.
     #[error("{path}: [attestation]: {problem}")]
     Attestation { path: PathBuf, problem: String },
     /// A set of reference values cannot be used, or the rules look for what no set has.
     #[error("{}[reference_values]: {problem}", path.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display())))]
     ReferenceValues { path: Option<PathBuf>, problem: String },
-    /// What becomes of new values cannot be meant.
+    /// Rules for new values that cannot work.
     #[error("{path}: [new_values]: {problem}")]
     NewValues { path: PathBuf, problem: String },
-    /// It is not said which nodes belong to the pool.
+    /// The nodes that belong to the pool are not named.
     #[error("{path}: [kubelet]: {problem}")]
     Kubelet { path: PathBuf, problem: String },
     /// The inventory cannot be read.
     #[error("{path}: {source}")]
     Inventory { path: PathBuf, source: InventoryError },
-    /// It is not said rightly which machines of the cluster are the pool's.
+    /// The pool's machines of the cluster are not specified correctly.
     #[error("{path}: [inventory]: {problem}")]
     Machines { path: PathBuf, problem: String },
     /// A machine in two pools' inventories.
@@ -55,37 +55,37 @@ pub enum PoolError {
     /// A manifest that cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// MachineConfigs that cannot be made one.
+    /// MachineConfigs that cannot be rendered into one.
     #[error("pool {pool}: {source}")]
     Render { pool: String, source: RenderError },
-    /// A config that Ignition would not take.
+    /// A config that Ignition would refuse.
     #[error("{path}: {source}")]
     Config { path: PathBuf, source: NotAConfig },
-    /// Configs that are good each by itself, and not together.
+    /// Configs that are valid each by itself, but not merged.
     #[error("pool {pool}: merged, its {set} config is none that Ignition takes: {source}")]
     Merged { pool: String, set: ConfigSet, source: Invalid },
-    /// More bytes than are read.
+    /// More bytes than the limit.
     #[error("{path}: {found} bytes, at most {limit} are read")]
     TooLarge {
         path: PathBuf,
-        /// Its size, or the pool's with it.
+        /// Its size, or that of the pool including it.
         found: u64,
         limit: u64,
     },
-    /// More files than are read.
+    /// More files than the limit.
     #[error("{path}: more than {limit} files")]
     TooMany { path: PathBuf, limit: usize },
-    /// A file that does not stand still.
+    /// A file that changes while it is read.
     #[error("{path}: it changes while it is read; it is read again when it is closed")]
     Changing { path: PathBuf },
-    /// Bytes that are no UTF-8.
+    /// Bytes that are not UTF-8.
     #[error("{path}: not UTF-8 text")]
     NotText { path: PathBuf },
-    /// Something that is not read in this place.
+    /// A file that is not read in this place.
     #[error("{path}: {expected}")]
     Unexpected {
         path: PathBuf,
-        /// What should be.
+        /// The files that are expected there.
         expected: &'static str,
     },
     /// A pool with nothing to serve.
@@ -94,12 +94,12 @@ pub enum PoolError {
         if *set == ConfigSet::PreApproved { " and mark some with neededBeforeNodeApproved, or *.ign into pre-approved/, or let grants earn \"full\" or \"refuse\" only" } else { ", or *.ign into full/" }
     )]
     Nothing { pool: String, set: ConfigSet },
-    /// A pre-approved config with something that the full one has not.
+    /// A pre-approved config with something that the full one does not have.
     #[error(
         "pool {pool}: its pre-approved config has the {kind} {name}, its full config has not: a node would lose it when it is approved"
     )]
     NoSubset { pool: String, kind: &'static str, name: String },
-    /// Secrets for everybody.
+    /// Secrets in the config that unauthenticated clients get.
     #[error(
         "pool {pool}: its pre-approved config, which anybody gets, holds what looks like secrets: {}; mark less as needed before approval, or list what is meant to be there in pre_approved.acknowledged of pool.toml",
         findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
@@ -108,28 +108,28 @@ pub enum PoolError {
     /// A pre-approved config that machine-config-daemon cannot take over by.
     #[error("pool {pool}: second_stage.machine_config_daemon: {source}")]
     SecondStage { pool: String, source: SecondStageError },
-    /// A folder and another server, where one must be the source.
+    /// A folder and an upstream server, where only one can be the source.
     #[error("{path}: the pool's source is [upstream], so nothing is read from here; remove one of them")]
     TwoSources { path: PathBuf },
-    /// Another server that gives no config.
+    /// An upstream server that returns no config.
     #[error("pool {pool}: {source}")]
     Upstream { pool: String, source: UpstreamError },
-    /// What its nodes need before they are approved is not known.
+    /// The parts that nodes need before approval are not known.
     #[error("pool {pool}: [upstream.include] {source}")]
     Needed { pool: String, source: Box<NeededError> },
-    /// An include list that does not fit what another server gives.
+    /// An include list that does not fit the upstream server's config.
     #[error("pool {pool}: [upstream.include]: {source}")]
     Include { pool: String, source: IncludeError },
-    /// A folder whose name no pointer could ask for.
+    /// A folder whose name cannot be a pool's.
     #[error("{0}: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
     Name(PathBuf),
-    /// No pool at all.
+    /// A folder without any pool.
     #[error("{0} holds no pools: a pool is a folder with pool.toml and its configs, see docs/pools.md")]
     None(PathBuf),
 }
 
 impl PoolError {
-    /// Whether another server is the cause, and not what lies here: it may be gone by itself.
+    /// Returns whether another server is the cause, not the local files. Such an error may resolve itself.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! `pool.toml`.
+//! Parser of `pool.toml`, with validation.
 
 mod inventory;
 
@@ -141,28 +141,28 @@ struct SecondStage {
     machine_config_daemon: bool,
 }
 
-/// What `pool.toml` says, checked, and with its paths resolved.
+/// Contents of `pool.toml`, checked, and with its paths resolved.
 #[derive(Debug)]
 pub struct PoolFile {
     pub grants: Grants,
-    /// Whose endorsement of a TPM is taken, if it says so.
+    /// Required endorsement of a TPM, if the file specifies it.
     pub endorsement: Option<Endorsement>,
     pub policy: AppraisalPolicy,
-    /// What becomes of a TPM that is not what it was.
+    /// Reactions to a TPM that has changed.
     pub history: HistoryRules,
-    /// How long a node of the pool waits when it is told to come again.
+    /// Maximum time for which a node of the pool retries when told to, in seconds.
     pub hold_seconds: u64,
     /// The names of the nodes that belong to the pool, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
-    /// The file that names the machines that may join.
+    /// The file that lists the machines that may join.
     pub inventory: Option<PathBuf>,
     /// The Machine objects of the cluster whose machines may join.
     pub machines: Option<MachineRules>,
     /// The folder with the pool's sets of reference values.
     pub reference_values: Option<PathBuf>,
-    /// What becomes of machines whose boots have what is in none of them.
+    /// Rules for machines whose boots have values outside these sets.
     pub new_values: Option<NewValueRules>,
-    /// What is in them, in the order of the policy's digests; the policy has been given them. Empty until they were read.
+    /// Contents of the sets, in the order of the policy's digests; the policy has them already. Empty until they are read.
     pub reference_sets: Vec<Arc<[u8]>>,
     /// The folder with MachineConfigs; it need not be there.
     pub machine_configs: PathBuf,
@@ -172,21 +172,21 @@ pub struct PoolFile {
     pub extensions: BTreeSet<String>,
     /// Secrets in the pre-approved config that the administrator has acknowledged, by the names of the findings.
     pub acknowledged: BTreeSet<String>,
-    /// Whether the cluster's machine-config-daemon takes over nodes that have the pre-approved config.
+    /// Set if the cluster's machine-config-daemon takes over nodes with the pre-approved config.
     pub second_stage: bool,
-    /// Where the full config comes from, if not from folders.
+    /// Source of the full config, if not the pool's folder.
     pub upstream: Option<UpstreamSettings>,
 }
 
 impl PoolFile {
-    /// Whether machine-config-daemon takes over nodes that have the pre-approved config, and there are such nodes.
+    /// Returns whether machine-config-daemon takes over nodes with the pre-approved config, and there are such nodes.
     #[must_use]
     pub fn takes_over(&self) -> bool {
         self.second_stage && self.grants.earn(Earns::PreApproved)
     }
 }
 
-/// Who says nothing gives nothing away: only attestation earns the full config by default.
+/// Grants, with safe defaults: only attestation earns the full config.
 #[derive(Debug, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 struct GrantsFile {
@@ -226,7 +226,7 @@ const fn sha256() -> HashAlg {
     HashAlg::Sha256
 }
 
-/// Reads `pool.toml`; `folder` is what its paths are relative to.
+/// Reads `pool.toml`; its paths are relative to `folder`.
 pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, PoolError> {
     let file: File = toml::from_str(text).map_err(|source| PoolError::Toml {
         path: path.to_owned(),
@@ -321,7 +321,7 @@ fn reference_values(tpm: Tpm) -> Result<ReferenceValues, PcrRulesError> {
     Ok(values.only_while_booting(tpm.only_while_booting).with_boot(tpm.boot)?)
 }
 
-/// What is accepted, if it fits together.
+/// Builds the policy; fails if the accepted kinds contradict the rules.
 fn policy(accepts: Vec<Combination>, rules: Rules, endorsement: Endorsement) -> Result<AppraisalPolicy, String> {
     let (instance_rules, gcp) = (rules.gcp.is_some(), rules.gcp.clone());
     let policy = AppraisalPolicy::new(accepts, rules).map_err(|error| error.to_string())?;

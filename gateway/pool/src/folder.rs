@@ -20,41 +20,41 @@ use super::seen::{Seen, Stamp};
 
 /// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
 pub const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
-/// Most bytes of a pool's files together: what is held in memory while they are read is a small multiple of it.
+/// Maximum size of all files of a pool, in bytes. Memory use while reading is a small multiple of it.
 const POOL_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 /// Most files in a folder. A cluster has some hundred MachineConfigs.
 const FOLDER_LIMIT_FILES: usize = 10_000;
 /// Most sets of reference values of a pool: each is a blob that its records name.
 const SETS_LIMIT: usize = 16;
-/// How often a file that changes while it is read is read again.
+/// Attempts to read a file that changes while it is read.
 const READ_ATTEMPTS: usize = 3;
 
-/// What a pool's folder holds.
+/// Contents of a pool's folder.
 pub struct Folder {
     pub file: PoolFile,
     pub manifests: Manifests,
     pub kubeconfig: Option<Kubeconfig>,
     pub inventory: Option<PoolInventory>,
-    /// `pre-approved/*.ign`, by name.
+    /// Configs from `pre-approved/*.ign`, by file name.
     pub pre_approved: Vec<Config>,
-    /// `full/*.ign`, by name.
+    /// Configs from `full/*.ign`, by file name.
     pub full: Vec<Config>,
-    /// How many bytes all of it had.
+    /// Size of all files, in bytes.
     pub size: usize,
 }
 
-/// Reads files, and remembers where they were: what has to be watched for changes.
+/// Reads files, and remembers their folders and state, to watch them for changes.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// The folders that hold what was read, or would hold what is not there.
+    /// Folders of the files that were read, or that do not exist yet.
     pub watched: BTreeSet<PathBuf>,
-    /// All that was looked at.
+    /// State of all files and folders that were looked at.
     pub seen: Seen,
     bytes: u64,
 }
 
 impl Reader {
-    /// `now` is the time.
+    /// Creates a reader; `now` is the current time.
     pub fn at(now: UnixTime) -> Self {
         Self {
             seen: Seen::from(now),
@@ -94,27 +94,26 @@ impl Reader {
         })
     }
 
-    /// Reads `pool.toml`.
     pub fn settings(&mut self, folder: &Path) -> Result<PoolFile, PoolError> {
         let path = folder.join("pool.toml");
         file::parse(&self.text(&path)?, &path, folder)
     }
 
-    /// What a pool would accept by this file, with these files of reference values besides.
+    /// Returns the policy that a pool would have with this file and these additional files of reference values.
     pub fn policy(&mut self, folder: &Path, path: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
         let text = self.text(path)?;
         let more = more.iter().map(|path| self.text(path)).collect::<Result<_, _>>()?;
         self.policy_of(folder, path, &text, more)
     }
 
-    /// The same of a file that is none yet.
+    /// Returns the same policy for a file that is not written yet.
     pub fn policy_of(&mut self, folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
         let mut file = file::parse(text, path, folder)?;
         self.reference_sets(&mut file, more)?;
         Ok(file.policy)
     }
 
-    /// Gives the policy the pool's sets of reference values, and `more`.
+    /// Adds the pool's sets of reference values, and `more`, to the policy.
     fn reference_sets(&mut self, file: &mut PoolFile, more: Vec<String>) -> Result<(), PoolError> {
         let folder = file.reference_values.clone();
         let (mut paths, mut texts) = (Vec::new(), Vec::new());
@@ -155,7 +154,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The machines that may join.
+    /// Reads the list of machines that may join.
     fn inventory(&mut self, path: &Path) -> Result<PoolInventory, PoolError> {
         PoolInventory::parse(self.text(path)?).map_err(|source| PoolError::Inventory {
             path: path.to_owned(),
@@ -163,7 +162,7 @@ impl Reader {
         })
     }
 
-    /// The objects in a folder; none if there is no folder.
+    /// Reads the objects in a folder; returns an empty set if the folder does not exist.
     fn manifests(&mut self, folder: &Path) -> Result<Manifests, PoolError> {
         let mut manifests = Manifests::default();
         for path in self.files(folder)? {
@@ -183,7 +182,7 @@ impl Reader {
         Ok(manifests)
     }
 
-    /// The plain Ignition configs in a folder, by name.
+    /// Reads the plain Ignition configs in a folder, by name.
     fn plain(&mut self, folder: &Path) -> Result<Vec<Config>, PoolError> {
         let mut configs = Vec::new();
         for path in self.files(folder)? {
@@ -199,7 +198,7 @@ impl Reader {
         Ok(configs)
     }
 
-    /// The files of a folder, by name. Names that begin with a dot are nobody's: editors', and those of Kubernetes' volumes.
+    /// Returns the files of a folder, by name. Skips names that begin with a dot: they are editors' files, and those of Kubernetes volumes.
     fn files(&mut self, folder: &Path) -> Result<Vec<PathBuf>, PoolError> {
         self.seen.note(folder);
         let entries = match fs::read_dir(folder) {
@@ -245,7 +244,7 @@ impl Reader {
         String::from_utf8(self.bytes(path)?).map_err(|_| PoolError::NotText { path: path.to_owned() })
     }
 
-    /// The whole of a file, as it was at one moment.
+    /// Reads a whole file, consistently.
     pub fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, PoolError> {
         if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
             self.watched.insert(folder.to_owned());
@@ -290,7 +289,7 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
-/// What there is of a file, if that is a file that is read.
+/// Returns the stamp of a file; an error if it is not a regular file, or too large.
 fn stamp(path: &Path) -> Result<Stamp, PoolError> {
     let metadata = fs::metadata(path).map_err(|source| PoolError::Io {
         path: path.to_owned(),

@@ -1,32 +1,32 @@
-//! What a pool makes of a TPM that is not what it was.
+//! Rules for a TPM whose counters, firmware or log have changed.
 
 use serde::{Deserialize, Serialize};
 
-/// `[history]` of `pool.toml`.
+/// Section `[history]` of `pool.toml`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryRules {
-    /// Counters, or a safe clock, that ran backwards.
+    /// Reaction to counters, or a safe clock, that ran backwards.
     pub counters_back: Answer,
-    /// A firmware of the TPM's that is older than it was.
+    /// Reaction to firmware of the TPM that is older than before.
     pub firmware_back: Answer,
-    /// An event log that says something else of the same PCR values.
+    /// Reaction to an event log that differs for the same PCR values.
     pub another_log: Answer,
 }
 
-/// What becomes of a machine.
+/// Reaction to a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// The decision stands, and the administrator is told. What it is now is what it is compared with next.
+    /// The machine is accepted, and the administrator is alerted. The next comparison is with its new state.
     #[default]
     Alert,
-    /// It is refused, until the administrator has its history forgotten.
+    /// The machine is refused until the administrator deletes its history.
     Refuse,
 }
 
 impl HistoryRules {
-    /// What is refused, for people.
+    /// Returns descriptions of the refused changes.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (

@@ -1,4 +1,4 @@
-//! A pool's inventory: the file that names its machines.
+//! A pool's inventory: the file that lists its machines.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use attest::inventory::InventoryError;
 
 use super::by_its_own_tpm;
 
-/// A pool's inventory, as its file had it.
+/// A pool's inventory, as read from its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolInventory {
     text: Arc<str>,
     machines: Arc<Inventory>,
 }
 
-/// A machine that another pool's inventory names as well.
+/// A machine that another pool's inventory lists too.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Twice {
     pub machine: String,
@@ -31,7 +31,7 @@ impl PoolInventory {
         })
     }
 
-    /// The file, for the record: an auditor has to find the same machines in it.
+    /// Returns the file's text, for the record: an auditor must find the same machines in it.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -43,8 +43,9 @@ impl PoolInventory {
     }
 }
 
-/// The pools that share a machine, each with the first that it shares: a machine is of one pool, and nobody could say of which. Instances
-/// are told from each other, and so are TPMs, wherever in a line they stand. A machine of AWS or Azure is one by either of its identities.
+/// Returns the pools that share a machine, each with the first one that it shares. A machine belongs to one pool, and two inventories leave
+/// open to which. Instances and TPMs are compared separately, anywhere in a line. A machine of AWS or Azure is recognized by either of its
+/// identities.
 pub fn twice<'a>(inventories: impl Iterator<Item = (&'a str, &'a PoolInventory)>) -> BTreeMap<String, Twice> {
     let mut known: HashMap<String, &str> = HashMap::new();
     let mut twice = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Pools: what their nodes must show, and the two configs they can get.
 //!
-//! [`folder`] and [`upstream`] are where a pool comes from, [`versions`] what becomes of its configs. Nothing here asks a server.
+//! A pool comes from a [`folder`] or from [`upstream`]; [`versions`] renders its configs. Nothing here contacts a server.
 
 #![deny(unreachable_pub)]
 
@@ -55,23 +55,23 @@ pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
 
 #[derive(Debug)]
 pub struct Pool {
-    /// What each kind of proof earns.
+    /// Config that each kind of proof earns.
     pub grants: Grants,
-    /// Whose endorsement of a TPM is taken.
+    /// Required endorsement of a TPM.
     pub endorsement: Endorsement,
-    /// Which evidence is accepted.
+    /// Policy for the accepted evidence.
     pub policy: AppraisalPolicy,
-    /// What becomes of a TPM that is not what it was.
+    /// Reactions to a TPM that has changed.
     pub history: HistoryRules,
-    /// The sets of reference values that the policy looks in, in the order of its digests.
+    /// The policy's sets of reference values, in the order of its digests.
     pub reference_sets: Vec<Arc<[u8]>>,
-    /// Which machines may join, if not all that the policy accepts.
+    /// The machines that may join, if not all that the policy accepts.
     pub inventory: Option<PoolInventory>,
-    /// Which Machine objects of the cluster say so; either is enough.
+    /// The Machine objects whose machines may join; either this or `inventory` suffices.
     pub machines: Option<MachineRules>,
-    /// What becomes of machines whose boots have what no reference value has, if anything does.
+    /// Rules for machines whose boots have values without a reference value, if there are any.
     pub new_values: Option<NewValueRules>,
-    /// How long a node waits when it is told to come again, seconds.
+    /// Maximum time for which a node retries when told to, in seconds.
     pub hold_seconds: u64,
     /// The names of its nodes, for those that show a kubelet's certificate.
     pub kubelet_names: NamePatterns,
@@ -81,17 +81,17 @@ pub struct Pool {
     known: outline::Known,
     /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
     bootstrap_credential: bool,
-    /// Whether machine-config-daemon takes over nodes that have the pre-approved config.
+    /// Set if machine-config-daemon takes over nodes with the pre-approved config.
     second_stage: bool,
-    /// Whether it should, and nobody gets that config.
+    /// Set if it should, but no grant earns that config.
     second_stage_of_nobody: bool,
     /// The pool's name in the cluster.
     machine_config_pool: String,
-    /// Acknowledged secrets that are not there.
+    /// Acknowledged secrets that are not in the config.
     needless: BTreeSet<String>,
-    /// Whether `pool.toml` leaves open whose endorsement of a TPM is taken.
+    /// Set if `pool.toml` does not specify the endorsement of a TPM.
     endorsement_unsaid: bool,
-    /// Whether its other server could be this very gateway, and nobody would notice.
+    /// Set if its upstream could be this gateway itself, unnoticed: neither an address nor keys are configured.
     unpinned: bool,
 }
 
@@ -111,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// Whether one of its configs can be said in a spec version. It is rendered for that, and not given.
+    /// Returns an error if a spec version cannot express one of its configs. Renders it for that, without giving it out.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -119,7 +119,7 @@ impl Pool {
         self.for_administrator(set).get(version).map(|_| ())
     }
 
-    /// One of its configs, for the administrator: `render`, `diff`, `check`, `log config`.
+    /// Returns one of its configs, for the administrator: `render`, `diff`, `check`, `log config`.
     #[must_use]
     pub const fn for_administrator(&self, set: ConfigSet) -> &Versions {
         match set {
@@ -128,8 +128,8 @@ impl Pool {
         }
     }
 
-    /// What of the full config has a node boot again within its first boot, and fetch once more, if there is anything: its kernel arguments are
-    /// another than the image's, before Ignition has written anything.
+    /// Returns the part of the full config, if any, that reboots a node within its first boot, so that it fetches the config again. The
+    /// kernel arguments then differ from the image's before Ignition has written anything.
     #[must_use]
     pub fn boots_again(&self) -> Option<&'static str> {
         if self.known.kernel_arguments {
@@ -138,7 +138,8 @@ impl Pool {
         self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
     }
 
-    /// The MachineConfig that the cluster must have so that machine-config-daemon takes over nodes with the pre-approved config; `None` where it does not.
+    /// Returns the MachineConfig that the cluster must have so that machine-config-daemon takes over nodes with the pre-approved config;
+    /// `None` if it does not.
     ///
     /// # Errors
     /// [`SecondStageError`].
@@ -150,7 +151,7 @@ impl Pool {
         content.map(|content| Object::of(&content, &self.machine_config_pool)).transpose()
     }
 
-    /// What a node gets only once it is approved, or differently.
+    /// Returns what a node gets only after approval, or gets differently then.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -163,26 +164,26 @@ impl Pool {
         Ok(differences)
     }
 
-    /// How large both configs are, for the log.
+    /// Returns the sizes of both configs, for the log.
     #[must_use]
     pub fn summary(&self) -> &str {
         &self.known.summary
     }
 
-    /// Versions that a set cannot be said in, and why.
+    /// Returns the versions that cannot express a set, with reasons.
     #[must_use]
     pub fn inexpressible(&self, set: ConfigSet) -> Vec<Inexpressible> {
         self.for_administrator(set).inexpressible()
     }
 
-    /// Drops what was rendered and nobody has asked for since this was called last.
+    /// Drops rendered configs that were not requested since the last call.
     pub fn forget_unasked(&self) {
         for versions in [&self.pre_approved, &self.full] {
             versions.forget_unasked();
         }
     }
 
-    /// What the pool stands for at the moment, without what is in its configs: for the record that says what has changed.
+    /// Returns the pool's configuration without the contents of its configs, for the record of changes.
     #[must_use]
     pub fn standing(&self) -> Value {
         let config = |versions: &Versions| match versions.digest() {
@@ -215,7 +216,7 @@ impl Pool {
         standing
     }
 
-    /// Whether nodes would notice no difference.
+    /// Returns whether nodes would notice no difference.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.grants == other.grants

@@ -1,4 +1,4 @@
-//! From a pool's folder, or another server, to a pool.
+//! Loading of a pool from its folder or from an upstream server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,16 +21,16 @@ use super::upstream::{Fetched, UpstreamSettings};
 use super::versions::{Kind, Versions};
 use super::{NewValueRules, Pool, PoolError, PoolInventory, file};
 
-/// What is in the folder of pools.
+/// Contents of the folder of pools.
 #[derive(Debug)]
 pub struct Folders {
     /// The pools' folders, by the pools' names; at least one.
     pub pools: BTreeMap<String, PathBuf>,
-    /// What is no pool, because no pointer could ask for it.
+    /// Folders that are not pools, because their names cannot be a pool's.
     pub misnamed: Vec<PoolError>,
 }
 
-/// The folders of all pools.
+/// Returns the folders of all pools.
 ///
 /// # Errors
 /// [`PoolError`], if there are none.
@@ -60,7 +60,7 @@ pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
     Err(misnamed.pop().unwrap_or_else(|| PoolError::None(folder.to_owned())))
 }
 
-/// What a pool's proofs earn, by its `pool.toml` alone.
+/// Returns what a pool's proofs earn, by its `pool.toml` alone.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -68,7 +68,8 @@ pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
     Reader::default().settings(folder).map(|file| file.grants)
 }
 
-/// The folder of a pool's sets of reference values, and what becomes of machines whose boots have what is in none of them, by its `pool.toml` alone.
+/// Returns the folder of a pool's sets of reference values, and the rules for boots with values outside these sets, by its `pool.toml`
+/// alone.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -77,7 +78,7 @@ pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewVal
     Ok((file.reference_values, file.new_values))
 }
 
-/// The rules of a pool, by its `pool.toml` alone: without reference values.
+/// Returns the rules of a pool, by its `pool.toml` alone: without reference values.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -85,7 +86,7 @@ pub fn rules(folder: &Path) -> Result<AppraisalPolicy, PoolError> {
     Reader::default().settings(folder).map(|file| file.policy)
 }
 
-/// What a pool would accept by this file in the place of its `pool.toml`, with the reference values that it names, and with those of more files.
+/// Returns the policy that a pool would have with this file instead of its `pool.toml`, with its reference values and those of more files.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -93,7 +94,7 @@ pub fn policy(folder: &Path, file: &Path, more: &[PathBuf]) -> Result<AppraisalP
     Reader::default().policy(folder, file, more)
 }
 
-/// What a pool would accept if its file, which is at `path`, had this text; with the reference values that it names, and with more of them.
+/// Returns the policy that a pool would have if its file at `path` had this text, with its reference values and more of them.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -102,7 +103,7 @@ pub fn policy_of(folder: &Path, path: &Path, text: &str, more: Vec<String>) -> R
 }
 
 impl Pool {
-    /// A pool whose configs lie in its folder.
+    /// Builds a pool whose configs are in its folder.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -186,7 +187,7 @@ impl Pool {
         Self::new(name, file, inventory, pre_approved, full, size)
     }
 
-    /// A pool whose full config is another server's: that of these settings has given it.
+    /// Builds a pool whose full config was fetched from the upstream server of these settings.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -244,7 +245,7 @@ impl Pool {
         )
     }
 
-    /// `size` is about how many bytes what it was read from had.
+    /// Builds a pool from its parts. `size` is the approximate size of its source, in bytes.
     fn new(
         name: &str,
         file: file::PoolFile,

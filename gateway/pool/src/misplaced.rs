@@ -1,13 +1,13 @@
-//! A key under the wrong heading of a TOML file: which heading it belongs under.
+//! Hints for keys under the wrong heading of a TOML file.
 
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// What serde says of a key that a section does not have: `unknown field `key`, expected …`.
+/// Start of serde's message for an unknown key: `unknown field `key`, expected …`.
 const UNKNOWN: &str = "unknown field `";
 
-/// Where a key belongs that the file `F` does not have in the place where it stands, in words; nothing if it belongs nowhere. `sections` are the
-/// headings to try, `a.b` for one within another; keys without a heading are tried too.
+/// Returns a hint to the headings under which the file `F` has a key that it does not have in this place; empty without such a heading.
+/// `sections` are the headings to try, `a.b` for nested ones; keys without a heading are tried too.
 #[must_use]
 pub fn hint<F: DeserializeOwned>(error: &toml::de::Error, sections: &[&str]) -> String {
     let key = error.message().strip_prefix(UNKNOWN).and_then(|rest| rest.split('`').next());
@@ -32,7 +32,7 @@ pub fn hint<F: DeserializeOwned>(error: &toml::de::Error, sections: &[&str]) -> 
     }
 }
 
-/// Whether a section has a key: it is tried with a value that no key has, and the complaint is about something else.
+/// Returns whether a section has a key. Tries it with a value that no key accepts, and checks that the error is not about an unknown key.
 fn has<F: DeserializeOwned>(section: &str, key: &str) -> bool {
     let mut table = Table::from_iter([(key.to_owned(), Value::Float(f64::NAN))]);
     for name in section.rsplit('.').filter(|name| !name.is_empty()) {

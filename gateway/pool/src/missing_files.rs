@@ -10,9 +10,9 @@ use attest_ignition::machine_config::appended::REPEATING;
 use attest_ignition::{Config, data_url};
 use serde_json::Value;
 
-/// Largest text that is looked at: units and a kubelet's configuration have some kilobytes.
+/// Largest text that is searched, in bytes: units and a kubelet's configuration have some kilobytes.
 const TEXT_LIMIT_BYTES: usize = 256 * 1024;
-/// Most files that are named.
+/// Maximum number of missing files that are reported.
 const NAMED_LIMIT: usize = 10;
 const FILES: [&str; 2] = ["storage", "files"];
 const UNITS: [&str; 2] = ["systemd", "units"];
@@ -27,7 +27,7 @@ pub(super) struct MissingFile {
     pub path: String,
 }
 
-/// All that are named, by what names them.
+/// Returns all missing files, with the unit or file that names each.
 pub(super) fn missing_files(pre_approved: &Config, full: &Config) -> Vec<MissingFile> {
     let paths = |config: &Config| -> BTreeSet<String> {
         let files = config.list(FILES).iter();

@@ -1,7 +1,7 @@
-//! What of another server's config a node needs before it is approved, by what the cluster says of its MachineConfigs.
+//! The part of an upstream server's config that a node needs before it is approved, by the cluster's MachineConfigs.
 //!
-//! The server gives one config for all MachineConfigs of a pool; which of them are needed before approval it does not say. So those are rendered here, and held
-//! against what the server gave: what they say must stand there, as they say it.
+//! The server returns one config for all MachineConfigs of a pool, and does not say which of them are needed before approval. So those are
+//! rendered here and compared with the server's config. It must have all of their entries, unchanged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,29 +16,29 @@ use serde_json::Value;
 
 use super::difference::{Change, differences};
 
-/// What the cluster says.
+/// The MachineConfigs needed before approval, as far as they are known.
 #[derive(Debug, Clone, Default)]
 pub enum NeededState {
-    /// Nobody has been told yet.
+    /// The cluster has not been read yet.
     #[default]
     Untold,
     Told(Arc<Needed>),
-    /// It could not be had, for this reason.
+    /// Reading them from the cluster failed, for this reason.
     Failed(String),
 }
 
-/// The MachineConfigs that nodes need before they are approved, and the pools' own objects, as the API has them. They are read for the pool that has them: one
-/// that makes no sense is of no consequence to the others.
+/// The MachineConfigs that nodes need before they are approved, and the MachineConfigPools, as the API has them. They are parsed for the
+/// pool that has them: an invalid one does not affect other pools.
 #[derive(Debug, Default)]
 pub struct Needed {
     pools: Vec<Value>,
     machine_configs: Vec<Value>,
 }
 
-/// Why it is not known what a pool's nodes need.
+/// Reason why the parts that a pool's nodes need are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NeededError {
-    /// A gateway that asks no cluster.
+    /// The cluster has not been read yet, or the gateway reads none.
     #[error(
         "needed_before_node_approved: the cluster has not said yet which MachineConfigs these are; it is asked if [cluster] in gateway.toml says how"
     )]
@@ -55,12 +55,12 @@ pub enum NeededError {
         "needed_before_node_approved: no MachineConfig of pool {pool} is needed before approval: none has the annotation {NEEDED_ANNOTATION}: \"true\""
     )]
     Nothing { pool: String },
-    /// What stands there is another MachineConfig's as well, and may be what nobody may see before approval.
+    /// Another MachineConfig changes this entry, so it may contain what must not be given out before approval.
     #[error(
         "needed_before_node_approved: the full config has {kind} {name:?} otherwise than the MachineConfigs that are needed before approval: one that is not changes it"
     )]
     Changed { kind: &'static str, name: String },
-    /// The server goes by another state, or leaves it out.
+    /// The server renders another state of the cluster, or omits the entry.
     #[error("needed_before_node_approved: the full config lacks {kind} {name:?}, which a MachineConfig that is needed before approval has")]
     Missing { kind: &'static str, name: String },
 }
@@ -71,7 +71,7 @@ pub fn is_looked_at(annotation: &str) -> bool {
     [GENERATED_ANNOTATION, NEEDED_ANNOTATION].contains(&annotation)
 }
 
-/// Whether a node needs the MachineConfig before it is approved, by its annotations.
+/// Returns whether a node needs the MachineConfig before it is approved, by its annotations.
 #[must_use]
 pub fn is_needed(annotations: &BTreeMap<String, String>) -> bool {
     let generated = annotations.get(GENERATED_ANNOTATION).is_some_and(|version| !version.is_empty());
@@ -84,13 +84,14 @@ pub fn is_needed(annotations: &BTreeMap<String, String>) -> bool {
 }
 
 impl Needed {
-    /// Of MachineConfigs as the API gives them, and of MachineConfigPools what says which are theirs: which rendered one they name is the server's to know.
+    /// Creates it from MachineConfigs as the API returns them, and from MachineConfigPools for their selectors only. The server decides
+    /// which rendered one they name.
     #[must_use]
     pub const fn new(pools: Vec<Value>, machine_configs: Vec<Value>) -> Self {
         Self { pools, machine_configs }
     }
 
-    /// The config that a pool's nodes need, if the full one has all of it.
+    /// Returns the config that a pool's nodes need, if the full one has all of it.
     ///
     /// # Errors
     /// [`NeededError`]: nothing is left out, and nothing taken that another MachineConfig has changed.
@@ -130,7 +131,7 @@ impl Needed {
     }
 }
 
-/// The state of what is needed, for a pool that goes by it.
+/// The MachineConfigs needed before approval, for a pool that includes them.
 impl NeededState {
     pub(super) fn of_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
         match self {
@@ -142,14 +143,14 @@ impl NeededState {
 }
 
 impl NeededError {
-    /// Whether the cluster's API is the cause.
+    /// Returns whether the cluster's API is the cause.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
         matches!(self, Self::Untold | Self::Failed(_))
     }
 }
 
-/// Reads an object as if it lay in a file of its name.
+/// Reads an object as if it were a file of its name.
 fn read(manifests: &mut Manifests, name: &str, object: &Value) -> Result<(), ManifestError> {
     manifests.read(&Path::new("cluster").join(format!("{name}.json")), &object.to_string())
 }
@@ -160,7 +161,7 @@ fn labels(object: &Value) -> BTreeMap<String, String> {
     texts.collect()
 }
 
-/// What a server replaces by what the cluster has now is what it gave.
+/// Replaces the files that a server replaces by the cluster's current ones with those of its config.
 fn with_replaced(mut needed: Config, full: &Config) -> Config {
     const FILES: [&str; 2] = ["storage", "files"];
     let is_at = |file: &Value, path: &str| file.get("path").and_then(Value::as_str) == Some(path);

@@ -1,28 +1,28 @@
-//! `[new_values]` of `pool.toml`: what becomes of machines whose boots have what no reference value has.
+//! Section `[new_values]` of `pool.toml`: rules for machines whose boots have values without a reference value.
 
 use attest::AppraisalPolicy;
 use attest_log::Earns;
 use serde::Deserialize;
 
-/// Most machines that a pool can want: more than boot one after the other in a first part of any roll-out.
+/// Allowed numbers of machines before the administrator is asked: at most more than boot in a first part of any roll-out.
 const MACHINES_WANTED: std::ops::RangeInclusive<usize> = 1..=1000;
-/// For how long a machine that has shown a value can count, in hours: at most a month.
+/// Allowed windows in which a machine that has shown a value counts, in hours: at most a month.
 const WINDOW_HOURS: std::ops::RangeInclusive<u64> = 1..=720;
 
-/// What a pool does with values that are new to it.
+/// A pool's rules for new values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewValueRules {
-    /// How many machines have shown a value before the administrator is asked.
+    /// Number of machines that must show a value before the administrator is asked.
     pub machines: usize,
-    /// How long a machine that has shown something counts, and a question stands, in seconds.
+    /// Time for which a machine with a new value counts, and a question stays, in seconds.
     pub window_seconds: u64,
-    /// How long a machine is told to come again at most, in seconds, counted from when it showed this first.
+    /// Maximum time for which a machine must retry, in seconds, from when it first showed the values.
     pub wait_seconds: u64,
 }
 
 impl NewValueRules {
-    /// After how long a machine that waits comes again, in seconds: soon where it does not wait for long, and not oftener than is worth a quote and its
-    /// verification. Nodes heed no more than a minute.
+    /// Returns the time until a waiting machine retries, in seconds. It is short for a short wait, but not shorter than a quote and its
+    /// verification are worth. Nodes accept at most a minute.
     #[must_use]
     pub fn again_seconds(&self) -> u16 {
         u16::try_from((self.wait_seconds / 20).clamp(5, 60)).unwrap_or(60)
@@ -41,8 +41,8 @@ pub(super) struct Section {
 }
 
 impl Default for Section {
-    /// Two machines of a pool have had the same update; one alone may be anything. A roll-out's first machines boot within a day, and half an hour is what nodes
-    /// wait anyway, twice.
+    /// Two machines of a pool that show the same value probably had an update; one alone may be anything. A roll-out's first machines boot
+    /// within a day. Half an hour is half of what nodes wait by default.
     fn default() -> Self {
         Self {
             machines: 2,
@@ -53,7 +53,7 @@ impl Default for Section {
 }
 
 impl Section {
-    /// Checked against what else the file says: where nobody would ever wait, it cannot be meant.
+    /// Checks the section against the rest of the file; refuses rules by which no machine could ever wait.
     pub(super) fn rules(self, policy: &AppraisalPolicy, attested: Earns, hold_seconds: u64) -> Result<NewValueRules, String> {
         let Self {
             machines,

@@ -1,11 +1,11 @@
-//! What a pool has to know of its machines before it may observe what they boot.
+//! Check that a pool can identify its machines before it may observe what they boot.
 
 use attest::{AppraisalPolicy, Combination, Kind};
 
 use super::whose::anybodys_in_azure;
 
-/// Whether, in each combination, something beside what was booted tells the pool's machines from those of any customer of a cloud's: while the pool observes,
-/// what was booted tells nobody from anybody. `listed` is whether an inventory names them.
+/// Returns an error for a combination in which only the boot tells the pool's machines from those of the cloud's other customers. While the
+/// pool observes, the boot distinguishes nothing. `listed` is `true` if an inventory names the machines.
 pub(super) fn somebodys(policy: &AppraisalPolicy, listed: bool) -> Result<(), String> {
     if !policy.observes() || listed {
         return Ok(());
@@ -18,7 +18,7 @@ pub(super) fn somebodys(policy: &AppraisalPolicy, listed: bool) -> Result<(), St
     }
 }
 
-/// The combination that any instance of AWS can show, whoever's it is.
+/// Returns the combination that any customer's AWS instance can show.
 fn anybodys_in_aws(policy: &AppraisalPolicy) -> Option<&Combination> {
     policy.aws_nitro_tpm().filter(|rules| rules.accepts_any_instance())?;
     let others = [Kind::AwsIdentityDocument, Kind::AwsSts, Kind::Tpm, Kind::Token];

@@ -1,4 +1,4 @@
-//! What is asked of both configs of a pool when it is loaded, and again later: found out once, while they are there as values.
+//! Facts about both configs of a pool that are needed when it is loaded, and later. They are computed once, while the configs are unpacked.
 
 use std::collections::BTreeSet;
 
@@ -15,38 +15,38 @@ use super::versions::Kind;
 
 /// Path of the list of files in a config.
 const FILES: [&str; 2] = ["storage", "files"];
-/// The folder of Kubernetes' credentials on a node.
+/// The folder of Kubernetes credentials on a node.
 const OF_KUBERNETES: &str = "/etc/kubernetes/";
 
-/// Both configs, with what their kinds add, but for the contents of what only repeats the rest.
+/// Both configs with everything that their kinds add, except the contents that only repeat the rest.
 pub(super) struct Outlines {
     pub pre_approved: Config,
     full: Config,
-    /// These contents.
+    /// The contents left out of the configs.
     left_out: [Option<Vec<u8>>; 2],
-    /// Whether both are made of the same.
+    /// Set if both have the same MachineConfig settings, or none.
     same_kind: bool,
 }
 
-/// What is known of both configs.
+/// Facts about both configs.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// Whether they are the same.
+    /// Set if both are the same.
     pub same: bool,
-    /// What keeps a node that has the pre-approved one from applying the full one.
+    /// Reason why a node with the pre-approved one cannot apply the full one.
     pub obstacle: Option<String>,
-    /// What keeps machine-config-daemon from taking it over, where it should.
+    /// Reasons why machine-config-daemon cannot take over, if it should.
     pub not_taken_over: Vec<Obstacle>,
-    /// Files that the pre-approved one names, and that only the full one has.
+    /// Files that the pre-approved one refers to, and only the full one has.
     pub missing_files: Vec<MissingFile>,
-    /// Whether the full one has kernel arguments.
+    /// Set if the full one has kernel arguments.
     pub kernel_arguments: bool,
-    /// How large they are.
+    /// Their sizes, as text.
     pub summary: String,
 }
 
 impl Outlines {
-    /// `sizes` is about how many bytes they have.
+    /// Builds the outlines; `sizes` are the approximate sizes of the configs, in bytes.
     pub(crate) fn of(pre_approved: (Config, &Kind), full: (Config, &Kind), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
         let [size, size_of_full] = sizes;
         let left_out = [
@@ -65,7 +65,7 @@ impl Outlines {
         })
     }
 
-    /// The SHA-256 of both configs, with everything, in the newest version.
+    /// Returns the SHA-256 of both configs, complete, in the newest version.
     pub(crate) fn digests(self) -> [Result<String, Inexpressible>; 2] {
         let [of_pre_approved, of_full] = self.left_out;
         [(self.pre_approved, of_pre_approved), (self.full, of_full)].map(|(mut config, left_out)| {
@@ -78,14 +78,13 @@ impl Outlines {
         })
     }
 
-    /// What the pre-approved config has and the full one has not.
+    /// Returns an entry of the pre-approved config that the full one does not have.
     pub(crate) fn missing(&self) -> Option<Difference> {
         difference::missing(&self.pre_approved, &self.full)
     }
 
-    /// Returns whether the pre-approved config has a credential by which a kubelet asks for its certificate. It may be a kubeconfig with a
-    /// credential, the file where OpenShift has it, or a token among the files of Kubernetes. `found` is what looks like secrets in the
-    /// config.
+    /// Returns whether the pre-approved config has a credential by which a kubelet requests its certificate. It may be a kubeconfig with a
+    /// credential, OpenShift's file for it, or a token among the files of Kubernetes. `found` are the lint's findings in the config.
     pub(crate) fn has_bootstrap_credential(&self, found: &BTreeSet<Finding>) -> bool {
         let files = self.pre_approved.list(FILES);
         let is_kubeconfig = |file: &Value| file.get("path").and_then(Value::as_str) == Some(appended::KUBECONFIG);
@@ -97,14 +96,14 @@ impl Outlines {
         files.iter().any(is_kubeconfig) || found.iter().any(is_credential)
     }
 
-    /// How many bytes the MachineConfig of the pre-approved one has, as an API is given it; `None` if it is of none.
+    /// Returns the size of the pre-approved config's MachineConfig in bytes, as sent to the API; `None` if it has none.
     pub(crate) fn object_size(&self) -> Option<usize> {
         let [content, _] = &self.left_out;
         let content: serde_json::Value = serde_json::from_slice(content.as_ref()?).ok()?;
         Some(content.to_string().len())
     }
 
-    /// `spec` is what the MachineConfig of the pre-approved one says, if machine-config-daemon is to take over by it.
+    /// Computes the facts. `spec` is that of the pre-approved MachineConfig, if machine-config-daemon is to take over with it.
     pub(crate) fn known(&self, spec: Option<&Spec>) -> Known {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
         Known {
@@ -122,8 +121,8 @@ fn digest(config: &Config) -> Result<String, Inexpressible> {
     Hashed::json(&config.in_version(SpecVersion::NEWEST)?).map_err(|error| inexpressible(&error))
 }
 
-/// The digest of a config that [`appended::fill`] would make of an outline, without making it: it would be twice as large. `None`, if it cannot be told
-/// where that content belongs.
+/// Returns the digest of the config that [`appended::fill`] would make of an outline, without building it: it would be twice as large.
+/// `None` if the position of the content cannot be found.
 fn digest_with(outline: &Config, content: &[u8]) -> Result<Option<String>, Inexpressible> {
     // The content has the config in it, and is longer.
     let mut said = Vec::with_capacity(content.len());

@@ -1,4 +1,4 @@
-//! A config as it is kept while nobody asks for it: as JSON, entry by entry, so that two configs keep once what both have.
+//! Compact form of a config that is not in use: JSON per entry, so that two configs share the entries that both have.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,12 +10,13 @@ use serde_json::{Map, Value};
 /// A config in a fraction of the memory that its values take.
 #[derive(Clone)]
 pub(super) struct Packed {
-    /// The texts of all that was packed together. One piece of memory: many small ones, between what is given back, hold much more than they are.
+    /// The texts of all configs that were packed together, in one allocation. Many small ones, between freed memory, would hold far more
+    /// than their size.
     texts: Arc<[u8]>,
     places: Places,
 }
 
-/// A config's texts among those of others that were packed with it.
+/// Positions of a config's texts among those of others that were packed with it.
 #[derive(Clone)]
 pub(super) struct Places {
     /// The config with empty lists.
@@ -31,19 +32,19 @@ struct List {
     entries: Vec<Range<usize>>,
 }
 
-/// What is being packed together.
+/// Configs that are being packed together.
 #[derive(Default)]
 pub(super) struct Packing {
     texts: Vec<u8>,
-    /// Where the texts are, in the order of what they say.
+    /// Positions of the texts, sorted by content.
     known: Vec<Range<usize>>,
 }
 
-/// Most room that is made for texts before it is known how many there are: more than nearly all pools have.
+/// Maximum memory reserved for texts in advance: more than nearly all pools need.
 const ROOM_LIMIT_BYTES: usize = 1024 * 1024;
 
 impl Packing {
-    /// Room for about so many bytes: what grows is copied, and what it was in before wiped.
+    /// Creates a buffer of about this size, because growing it means a copy, and wiping the old memory.
     pub(crate) fn for_about(bytes: usize) -> Self {
         Self {
             texts: Vec::with_capacity(bytes.min(ROOM_LIMIT_BYTES)),
@@ -51,7 +52,7 @@ impl Packing {
         }
     }
 
-    /// Packs a config.
+    /// Packs a config; returns the positions of its texts.
     pub(crate) fn add(&mut self, config: &Config) -> Result<Places, serde_json::Error> {
         let (mut rest, mut lists) = (Map::new(), Vec::new());
         for (section, value) in config.value() {
@@ -95,19 +96,19 @@ impl Packing {
         }
     }
 
-    /// All that was packed: what is at a config's places is the config.
+    /// Returns the texts of all packed configs, to which their positions refer.
     pub(crate) fn texts(self) -> Arc<[u8]> {
         self.texts.into()
     }
 }
 
-/// A text that is there.
+/// Returns the text at a position.
 fn text_at<'t>(texts: &'t [u8], place: &Range<usize>) -> &'t [u8] {
     texts.get(place.clone()).unwrap_or_default()
 }
 
 impl Places {
-    /// How many bytes the config has.
+    /// Returns the config's size in bytes.
     pub(crate) fn size(&self) -> usize {
         let entries = self.lists.iter().flat_map(|list| &list.entries);
         self.rest.len() + entries.map(|entry| entry.len() + 1).sum::<usize>()
@@ -115,17 +116,17 @@ impl Places {
 }
 
 impl Packed {
-    /// `places` are of a config that was packed with all the others of `texts`.
+    /// Creates a packed config; `places` must come from the packing that returned `texts`.
     pub(crate) const fn new(texts: Arc<[u8]>, places: Places) -> Self {
         Self { texts, places }
     }
 
-    /// How many bytes it has.
+    /// Returns the config's size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.places.size()
     }
 
-    /// The config again.
+    /// Unpacks the whole config.
     pub(crate) fn config(&self) -> Result<Config, serde_json::Error> {
         let text = |place| text_at(&self.texts, place);
         let mut config: Map<String, Value> = serde_json::from_slice(text(&self.places.rest))?;
@@ -139,7 +140,7 @@ impl Packed {
         Ok(Config::packed(config))
     }
 
-    /// Its texts, in their order, and where they belong.
+    /// Returns its texts in order, with the lists that they belong to.
     fn said(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
         let entries = |list: &'_ List| list.entries.clone();
         let lists = self.places.lists.iter().flat_map(move |list| {

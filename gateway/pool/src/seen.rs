@@ -1,4 +1,4 @@
-//! What was looked at while a pool was read: so it is known, without reading, whether reading it again would come to the same.
+//! State of the files that a pool was read from. It shows, without reading them, whether reading again would give the same result.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
 
-/// How long before it was looked at a file must have changed last, seconds. The kernel's time of a change is coarse: what is written soon after
-/// another write may carry the same one.
+/// Seconds for which a file must have been unchanged when it was looked at. The kernel's change times are coarse: two writes in quick
+/// succession may have the same one.
 const SETTLED_SECONDS: i64 = 3;
 
-/// Files and folders, and what the file system said of them before they were read.
+/// Files and folders, with their stamps before they were read.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// When it was looked, seconds since 1970.
+    /// Time of the look, in seconds since 1970.
     at: i64,
     places: BTreeMap<PathBuf, Option<Stamp>>,
-    /// Where links led.
+    /// Targets of symbolic links.
     targets: BTreeMap<PathBuf, PathBuf>,
-    /// Whether something changed meanwhile.
+    /// Set if something changed during the reading.
     restless: bool,
 }
 
-/// What is another one when a file or a folder has changed. Nobody can set the time at which its inode changed, so that one says it of a file that got its
-/// size and its time back, too.
+/// File metadata that differs when a file or a folder has changed. No process can set an inode's change time, so it reveals even a change
+/// after which size and modification time were restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     file: (u64, u64),
@@ -46,7 +46,7 @@ impl Stamp {
 }
 
 impl Seen {
-    /// Nothing yet; `now` is the time.
+    /// Creates an empty state; `now` is the current time.
     pub fn from(now: UnixTime) -> Self {
         Self {
             at: i64::try_from(now.as_secs()).unwrap_or_default(),
@@ -54,7 +54,7 @@ impl Seen {
         }
     }
 
-    /// Notes what there is at a path, or that there is nothing.
+    /// Records the stamp at a path, or that nothing is there.
     pub fn note(&mut self, path: &Path) {
         match looked(path) {
             Ok(stamp) => self.put(path, stamp),
@@ -62,19 +62,19 @@ impl Seen {
         }
     }
 
-    /// Notes what was there before it was read.
+    /// Records the stamp from before the reading.
     pub fn put(&mut self, path: &Path, stamp: Option<Stamp>) {
         if let Some(before) = self.places.insert(path.to_owned(), stamp) {
             self.restless |= before != stamp;
         }
     }
 
-    /// Notes where a link leads: what is watched hangs on that.
+    /// Records a link's target: the watched folders depend on it.
     pub fn leads(&mut self, path: &Path, target: &Path) {
         self.targets.insert(path.to_owned(), target.to_owned());
     }
 
-    /// Whether reading it again would find the same: everything is as it was, and has been for long enough.
+    /// Returns whether reading again would give the same: nothing has changed, and nothing was too recent to tell.
     pub fn is_still(&self) -> bool {
         let settled = |stamp: &Stamp| stamp.changed.0 < self.at - SETTLED_SECONDS;
         !self.restless
@@ -88,7 +88,7 @@ impl Seen {
     }
 }
 
-/// What there is, or that there is nothing.
+/// Returns the stamp at a path, or `None` if nothing is there.
 fn looked(path: &Path) -> io::Result<Option<Stamp>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(Stamp::of(&metadata))),

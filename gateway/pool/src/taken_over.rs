@@ -1,5 +1,5 @@
-//! Whether machine-config-daemon takes over a node that has the pre-approved config, and then moves it to the full one: what of its checks can be made on
-//! both configs. All of them, and what each one looks at: docs/second-stage.md.
+//! Check whether machine-config-daemon can take over a node with the pre-approved config, and move it to the full one. It covers those of
+//! the daemon's checks that depend on both configs. For all checks see `docs/second-stage.md`.
 
 use attest_ignition::Config;
 use attest_ignition::machine_config::Spec;
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::again::named;
 
-/// What the daemon changes on no node: it has to be the same in both. machine-config-operator 7ff337a, pkg/controller/common/reconcile.go,
-/// `isConfigReconcilable` and `validatePasswdChanges`.
+/// Parts that the daemon changes on no node, so they must be the same in both configs. machine-config-operator 7ff337a,
+/// `pkg/controller/common/reconcile.go`, `isConfigReconcilable` and `validatePasswdChanges`.
 const SAME: [[&str; 2]; 7] = [
     ["kernelArguments", "shouldExist"],
     ["kernelArguments", "shouldNotExist"],
@@ -19,23 +19,23 @@ const SAME: [[&str; 2]; 7] = [
     ["storage", "directories"],
     ["passwd", "groups"],
 ];
-/// What it neither compares nor makes.
+/// A part that it neither compares nor creates.
 const LUKS: [&str; 2] = ["storage", "luks"];
 const LINKS: [&str; 2] = ["storage", "links"];
 const FILES: [&str; 2] = ["storage", "files"];
 const USERS: [&str; 2] = ["passwd", "users"];
 const UNITS: [&str; 2] = ["systemd", "units"];
-/// What applies the encapsulated MachineConfig before the kubelet runs. templates/common/_base/units.
+/// Unit that applies the encapsulated MachineConfig before the kubelet runs; from `templates/common/_base/units`.
 const FIRST_BOOT: &str = "machine-config-daemon-firstboot.service";
-/// The only user that it changes, and what of it.
+/// The only user that it changes, and the fields that it changes.
 const USER: &str = "core";
 const CHANGED_OF_USER: [&str; 3] = ["name", "sshAuthorizedKeys", "passwordHash"];
-/// The file by which it checks nothing any more, and which it refuses to write. pkg/daemon/constants, `MachineConfigDaemonForceFile`.
+/// The file that makes it skip its checks, and that it refuses to write. `pkg/daemon/constants`, `MachineConfigDaemonForceFile`.
 const FORCE: &str = "/run/machine-config-daemon-force";
-/// Modes that it compares as they are: it takes the bits above for something else than they are on the disk.
+/// Largest mode that it compares correctly: it misreads the higher bits.
 const MODE_LIMIT: i64 = 0o777;
 
-/// What keeps the daemon from it.
+/// Reason why the daemon cannot take over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Obstacle {
     /// A part of the config that the daemon does not change.
@@ -43,7 +43,7 @@ pub(super) enum Obstacle {
         "it refuses to change {place} on a node, and that differs between both configs: have all of it needed before approval, or none"
     )]
     Changed { place: String },
-    /// LUKS volumes that would never be.
+    /// LUKS volumes that it would never create.
     #[error("it makes no LUKS volumes, and storage.luks differs between both configs: have all of it needed before approval, or none")]
     Luks,
     /// Users that it does not change.
@@ -57,22 +57,22 @@ pub(super) enum Obstacle {
         "it compares the node's files with what the config says, and cannot where that is fetched, appended, compressed by something else than gzip, or of a mode above 0777: {0}"
     )]
     Incomparable(String),
-    /// A node without the file that it changes at each move.
+    /// A node without the file that it changes at each update.
     #[error("it sets the mode of {KUBECONFIG} at each move, and fails where there is none: say source.kubeconfig, or include the file")]
     NoKubeconfig,
-    /// Nothing that sets on the node what the daemon then looks for.
+    /// No unit that sets on the node what the daemon then expects.
     #[error(
         "it wants the kernel arguments and extensions of its MachineConfig on the node from the start, and without {FIRST_BOOT} nothing sets them: include that unit, and what it needs"
     )]
     NoFirstBoot,
-    /// A MachineConfig without an image, which a node that was booted from one does not fit.
+    /// A MachineConfig without an image, which does not match a node that was booted from one.
     #[error(
         "its MachineConfig names no image, and a node that runs one is taken for another: put the ControllerConfig, or the pool and its rendered MachineConfig, into machine-configs"
     )]
     NoImage,
 }
 
-/// All that keeps it; `spec` is the pre-approved MachineConfig's.
+/// Returns all obstacles; `spec` is the pre-approved MachineConfig's.
 pub(super) fn obstacles(pre_approved: &Config, spec: &Spec, full: &Config) -> Vec<Obstacle> {
     let differs = |place: [&str; 2]| pre_approved.list(place) != full.list(place);
     let changed = SAME.iter().filter(|place| differs(**place)).map(|place| place.join("."));
@@ -100,7 +100,7 @@ pub(super) fn obstacles(pre_approved: &Config, spec: &Spec, full: &Config) -> Ve
     obstacles
 }
 
-/// Whether it changes a node's users to these. Of several it looks at the last one only.
+/// Returns whether it changes a node's users to these. Of several users it looks at the last one only.
 fn users_are_changed(users: &[Value]) -> bool {
     let only_core = users.iter().all(|user| text(user, "name") == Some(USER));
     only_core
@@ -148,7 +148,7 @@ mod tests {
         Config::from_value(value).unwrap()
     }
 
-    /// What keeps the daemon from taking over by `pre_approved`, if anything beside what is of no matter here.
+    /// Returns the obstacles for `pre_approved`, without those that do not matter in these tests.
     fn found(mut pre_approved: Value, full: Value) -> Vec<Obstacle> {
         let kubeconfig = json!({"path": KUBECONFIG, "contents": {"source": "data:,x"}});
         let files = &mut pre_approved["storage"]["files"];

@@ -19,7 +19,7 @@ mod second_stage;
 
 const CONFIG: &str = r#"{"ignition":{"version":"3.1.0"}}"#;
 
-/// A folder with one pool, changed by `change`.
+/// Loads a folder with one pool, changed by `change`.
 fn load_with(change: impl FnOnce(&Path)) -> Result<Pool, String> {
     let folder = tempfile::tempdir().unwrap();
     let pool = folder.path().join("worker");
@@ -38,7 +38,7 @@ fn load_text(text: &str) -> Result<Pool, String> {
     load_with(|pool| fs::write(pool.join("pool.toml"), text).unwrap())
 }
 
-/// A pool with these manifests and no other configs.
+/// Loads a pool with these manifests and no other configs.
 fn load_manifests(manifests: &[(&str, &str)]) -> Result<Pool, String> {
     load_with(|pool| {
         fs::remove_dir_all(pool.join("full")).unwrap();

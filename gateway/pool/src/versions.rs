@@ -1,4 +1,4 @@
-//! One of a pool's two configs, in every spec version: rendered once, when it is asked for, served without copying, and kept for as long as it is asked for.
+//! A config of a pool in every spec version. Each is rendered at its first request, served without copying, and kept while it is requested.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use super::packed::Packed;
 /// A config as it is served.
 #[derive(Debug, Clone)]
 pub struct RenderedConfig {
-    /// The JSON.
+    /// The config as JSON.
     pub bytes: Bytes,
     /// Its SHA-256, hexadecimal: what the record says was served, and the ETag.
     pub sha256: String,
@@ -22,39 +22,39 @@ pub struct RenderedConfig {
     pub version: SpecVersion,
 }
 
-/// A config, and how it becomes what is served.
+/// A config, and how to render it.
 #[derive(Debug)]
 pub struct Versions {
     config: Packed,
     kind: Kind,
-    /// The config of the MachineConfig that it is from, if that is another one.
+    /// The config of the MachineConfig that it comes from, if that differs.
     of_machine_config: Option<Packed>,
     rendered: [Mutex<Slot>; SpecVersion::ALL.len()],
-    /// The SHA-256 of everything that a node gets, in the newest version.
+    /// SHA-256 of everything that a node gets, in the newest version.
     digest: Result<String, Inexpressible>,
 }
 
-/// A spec version of a config, while it is asked for.
+/// A rendered spec version of a config, while it is requested.
 #[derive(Debug, Default)]
 struct Slot {
     rendered: Option<Result<Arc<RenderedConfig>, Inexpressible>>,
-    /// Whether somebody has asked for it since it was looked last.
+    /// Set if it was requested since the last check.
     asked: bool,
 }
 
-/// How a config becomes what is served.
+/// Kind of a config: what is added when it is rendered.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
-    /// As it is.
+    /// Served as it is, without additions.
     Plain,
-    /// With what a Machine Config Server adds.
+    /// Served with the additions of a Machine Config Server.
     Operator(Box<Appended>),
-    /// As another server gave it, where it did.
+    /// Served as the upstream server gave it, in the versions that it gave.
     Given(BTreeMap<SpecVersion, Bytes>),
 }
 
 impl Versions {
-    /// A config, and if it is of a MachineConfig with another one, that.
+    /// Creates a config, with that of its MachineConfig if that differs.
     pub(super) fn new(config: Packed, kind: Kind, of_machine_config: Option<Packed>, digest: Result<String, Inexpressible>) -> Self {
         Self {
             config,
@@ -65,7 +65,7 @@ impl Versions {
         }
     }
 
-    /// The config in that spec version. Of many who ask for it at once, one renders it, and the others wait.
+    /// Returns the config in that spec version. Of several concurrent requests for it, one renders it, and the others wait.
     ///
     /// # Errors
     /// [`Inexpressible`], if that version has no words for something in it.
@@ -80,7 +80,7 @@ impl Versions {
         slot.rendered.get_or_insert_with(|| self.render(version).map(Arc::new)).clone()
     }
 
-    /// Drops what nobody has asked for since this was called last.
+    /// Drops rendered configs that were not requested since the last call.
     pub(super) fn forget_unasked(&self) {
         for slot in &self.rendered {
             let mut slot = locked(slot);
@@ -90,7 +90,7 @@ impl Versions {
         }
     }
 
-    /// The versions that it cannot be said in, and why. Nothing of it is kept.
+    /// Returns the versions that cannot express the config, with reasons. Keeps nothing that it renders for that.
     pub(super) fn inexpressible(&self) -> Vec<Inexpressible> {
         let versions = SpecVersion::ALL.into_iter();
         versions.filter_map(|version| self.render(version).err()).collect()
@@ -110,23 +110,23 @@ impl Versions {
         Ok(RenderedConfig { bytes, sha256, version })
     }
 
-    /// The config, without what its kind adds.
+    /// Returns the config, without the additions of its kind.
     fn config(&self, version: SpecVersion) -> Result<Config, Inexpressible> {
         unpacked(&self.config, version)
     }
 
-    /// The config of the MachineConfig that it is from, if that is another one.
+    /// Returns the config of the MachineConfig that it comes from, if that differs.
     fn own(&self) -> Result<Option<Config>, Inexpressible> {
         let own = self.of_machine_config.as_ref();
         own.map(|own| unpacked(own, SpecVersion::NEWEST)).transpose()
     }
 
-    /// What the MachineConfig says that it is from, if it is from one.
+    /// Returns the spec of the MachineConfig that it comes from, if there is one.
     pub(super) fn spec(&self) -> Option<&Spec> {
         self.kind.spec()
     }
 
-    /// The MachineConfig that it is from, whole, as JSON, if it is from one.
+    /// Returns the whole MachineConfig that it comes from, as JSON, if there is one.
     pub(super) fn machine_config(&self) -> Result<Option<Vec<u8>>, Inexpressible> {
         let Kind::Operator(appended) = &self.kind else {
             return Ok(None);
@@ -136,7 +136,7 @@ impl Versions {
         content.map(Some)
     }
 
-    /// Everything that a node gets, in the newest version.
+    /// Returns everything that a node gets, in the newest version.
     ///
     /// # Errors
     /// [`Inexpressible`].
@@ -148,7 +148,7 @@ impl Versions {
         }
     }
 
-    /// The SHA-256 of that, as JSON.
+    /// Returns the SHA-256 of that, as JSON.
     pub(super) const fn digest(&self) -> &Result<String, Inexpressible> {
         &self.digest
     }
@@ -171,7 +171,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 }
 
 impl Kind {
-    /// Everything that a node gets, in the newest version, but for the contents of what repeats the rest.
+    /// Returns everything that a node gets, in the newest version, without the contents that only repeat the rest.
     pub(super) fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
         match self {
             Self::Plain | Self::Given(_) => Ok(config),
@@ -179,7 +179,7 @@ impl Kind {
         }
     }
 
-    /// What that leaves out, if it leaves out anything, of a config of about so many bytes.
+    /// Returns the contents that [`Kind::outline`] leaves out, if any. `expected` is the approximate size of the config, in bytes.
     pub(super) fn left_out(&self, config: &Config, expected: usize) -> Result<Option<Vec<u8>>, Inexpressible> {
         match self {
             Self::Plain | Self::Given(_) => Ok(None),
@@ -187,7 +187,7 @@ impl Kind {
         }
     }
 
-    /// What the MachineConfig says that it is from, if it is from one.
+    /// Returns the spec of the MachineConfig that it comes from, if there is one.
     pub(super) fn spec(&self) -> Option<&Spec> {
         match self {
             Self::Operator(appended) => Some(&appended.machine_config.spec),
@@ -195,7 +195,7 @@ impl Kind {
         }
     }
 
-    /// The config of the MachineConfig that it is from, if that is another one.
+    /// Returns the config of the MachineConfig that it comes from, if that differs.
     pub(super) const fn own(&self) -> Option<&Config> {
         match self {
             Self::Plain | Self::Given(_) => None,
@@ -203,7 +203,7 @@ impl Kind {
         }
     }
 
-    /// The same, without that: it is packed.
+    /// Returns the same without that config, which is packed separately.
     pub(super) fn without_own(mut self) -> Self {
         if let Self::Operator(appended) = &mut self {
             appended.machine_config.spec.config = None;
@@ -218,7 +218,7 @@ impl PartialEq for Versions {
     }
 }
 
-/// A config that has nothing to share.
+/// Builds a config that shares nothing.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 pub(super) fn of(config: Config, kind: Kind) -> Versions {

@@ -1,4 +1,4 @@
-//! What an administrator should know about a pool that is served.
+//! Warnings for the administrator about a pool that is served.
 
 use attest::appraisal::FirstUse;
 use attest::aws::nitro_tpm::NitroTpmRules;
@@ -12,14 +12,13 @@ use super::endorsement::{ANY_TPM, Endorsement};
 use super::whose::anybodys_in_azure;
 use super::{Pool, PoolInventory};
 
-/// What is beyond is extended by what the firmware starts.
+/// Last PCR of the firmware: those above are extended by the software that the firmware starts.
 const LAST_PCR_OF_THE_FIRMWARE: u8 = 7;
-/// Has the state of Secure Boot and its keys.
+/// PCR with the state of Secure Boot and its keys.
 const SECURE_BOOT_PCR: u8 = 7;
 
 impl Pool {
-    /// What an administrator should know about this pool; `roots` is whether there are EK roots, `client_ca`
-    /// whether kubelets are asked for their certificates.
+    /// Returns warnings about this pool. `roots` is `true` if there are EK roots, `client_ca` if kubelets are asked for their certificates.
     #[must_use]
     pub fn warnings(&self, roots: bool, client_ca: bool) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -148,7 +147,7 @@ impl Pool {
         warnings
     }
 
-    /// From when on nothing is accepted any more of something that a rule looks for in the reference values, seconds since 1970, and of what.
+    /// Returns the time from which a rule finds no accepted reference value, in seconds since 1970, and the name of that rule's values.
     #[must_use]
     pub fn lapses(&self) -> Option<(u64, String)> {
         let of_azure = self.policy.azure_vtpm().map(AzureVtpmRules::reference_values);
@@ -157,7 +156,7 @@ impl Pool {
         values.filter_map(ReferenceValues::lapses).min()
     }
 
-    /// Whether something that quotes PCRs is accepted of a machine whose boot is over.
+    /// Returns whether evidence with PCRs is accepted from a machine that has finished booting.
     fn takes_machines_at_any_time(&self) -> bool {
         self.accepted_values().any(|values| !values.is_only_while_booting())
     }
@@ -176,7 +175,7 @@ impl Pool {
             .any(|values| values.is_only_while_booting() && !is_secure(values))
     }
 
-    /// The reference values of each kind of evidence with PCRs that the pool accepts.
+    /// Returns the reference values of each kind of evidence with PCRs that the pool accepts.
     fn accepted_values(&self) -> impl Iterator<Item = &ReferenceValues> {
         let of_tpm = |kind: &Kind| match kind {
             Kind::Tpm => self.policy.reference_values(),
@@ -188,7 +187,7 @@ impl Pool {
         kinds.filter_map(of_tpm)
     }
 
-    /// Checks of PCRs that a boot loader extends, where nothing is asked of the loader itself.
+    /// Returns the checks of PCRs that a boot loader extends, if nothing checks the loader itself.
     fn of_what_is_measured_by_anybodys_loader(&self) -> Option<String> {
         let of_azure = self.policy.azure_vtpm().map(AzureVtpmRules::reference_values);
         let values = self.policy.reference_values().into_iter().chain(of_azure);
@@ -206,7 +205,7 @@ impl Pool {
             .find(|checks| !checks.is_empty())
     }
 
-    /// Why machine-config-daemon might not do what `second_stage` says.
+    /// Returns the reasons why machine-config-daemon might not do what `second_stage` says.
     fn of_second_stage(&self) -> Vec<String> {
         let name = &self.name;
         let obstacles = self.known.not_taken_over.iter();
@@ -228,7 +227,7 @@ impl Pool {
         warnings
     }
 
-    /// Whose instances get the pool's config, where no inventory names them.
+    /// Returns warnings about other instances that get the pool's config, because no inventory names the pool's.
     fn of_any_instance(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         // A vTPM of Azure's says no account. Alone, it is of a machine that the rules name, or of anybody's.

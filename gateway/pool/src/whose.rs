@@ -1,11 +1,11 @@
-//! Whether something tells a pool's machines from anybody's, by its `pool.toml`.
+//! Checks that a pool's `pool.toml` distinguishes its machines from any others.
 
 use attest::{AppraisalPolicy, Combination, Kind};
 
 use super::Endorsement;
 
-/// Whether, in each combination, something says that a TPM and an instance beside it are one machine. A TPM of a trusted maker can be bought
-/// anywhere; and whoever has an instance's document and any such TPM would have the config, and the instance.
+/// Returns an error for a combination in which nothing proves that a TPM and an instance are one machine. TPMs of a trusted manufacturer
+/// can be bought. With one, and a copy of an instance's document, an attacker would get the config and the instance.
 pub(super) fn joined(policy: &AppraisalPolicy, endorsement: Endorsement, inventory: bool) -> Result<(), String> {
     let apart = |kinds: &&Combination| {
         let certified = endorsement == Endorsement::GcpInstance && kinds.has(Kind::Gcp);
@@ -26,8 +26,8 @@ pub(super) fn joined(policy: &AppraisalPolicy, endorsement: Endorsement, invento
     ))
 }
 
-/// Whether, in each combination, something tells the pool's machines from those of any customer of Azure's: at least what they have booted. Of a
-/// TPM that is bought this is a warning, since the pool's words say so; here nobody has to buy anything.
+/// Returns an error for a combination in which nothing distinguishes the pool's machines from those of other Azure customers, not even
+/// their boot. A TPM that must be bought is only worth a warning, since the pool's setting names it; here an attacker needs to buy nothing.
 pub(super) fn somebodys(policy: &AppraisalPolicy, inventory: bool) -> Result<(), String> {
     let checks_nothing = policy.azure_vtpm().is_some_and(|rules| rules.reference_values().checks_nothing());
     match anybodys_in_azure(policy) {
@@ -38,7 +38,7 @@ pub(super) fn somebodys(policy: &AppraisalPolicy, inventory: bool) -> Result<(),
     }
 }
 
-/// The combination that any machine of Azure's can show, whoever's it is, if it has the PCRs.
+/// Returns the combination that any customer's Azure machine can show, if it has the PCRs.
 pub(super) fn anybodys_in_azure(policy: &AppraisalPolicy) -> Option<&Combination> {
     policy.azure_vtpm().filter(|rules| rules.accepts_any_machine())?;
     let others = [Kind::Azure, Kind::Tpm, Kind::Token];

@@ -9,26 +9,26 @@ use serde::Deserialize;
 
 use crate::Endorsement;
 
-/// How old what the cluster tells of its machines may be, unless the pool says otherwise. While the API is away no Machine object can be made, and no Node
-/// can join; who is told nothing because of a right that was taken away is to be found out sooner.
+/// Default maximum age of the cluster's machine data. While the API is unavailable, no Machine object can be created and no Node can join.
+/// A watch that lost its permission must be noticed sooner.
 const MAX_AGE_DEFAULT_SECONDS: u64 = 600;
-/// At least a watch that has ended is begun anew in between; at most a day: after that nobody knows which machines there are.
+/// Allowed maximum ages. At least the time in which an ended watch is restarted; at most a day, since the data is too old after that.
 const MAX_AGE_SECONDS: std::ops::RangeInclusive<u64> = 60..=86_400;
-/// How long a machine is awaited that no Machine object names. Its object is there before it, and names it when the cloud has made it; a machine takes half a
-/// minute until it asks.
+/// Default time that a machine waits for a Machine object to name it. The object exists before the machine, and names it once the cloud has
+/// created it. A machine takes half a minute until its first request.
 const WAIT_DEFAULT_SECONDS: u64 = 180;
-/// As long as a node waits that is told to come again, where nothing else is said.
+/// Maximum wait: the default time for which a node retries when told to.
 const WAIT_LIMIT_SECONDS: u64 = HOLD_DEFAULT_SECONDS;
-/// Most patterns of one pool: each is compared for each machine, and stands in its record.
+/// Maximum number of patterns of one pool. Each is compared for each machine, and is part of its record.
 const SETS_LIMIT: usize = 100;
 
-/// A pool's Machine objects, and how long what is known of them is good.
+/// A pool's Machine objects, and how long their data is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineRules {
     pub of: MachineSets,
-    /// How old what the cluster has told may be, in seconds, counted from when it was noticed that it tells nothing any more.
+    /// Maximum age of the cluster's data, in seconds, counted from the loss of the watch.
     pub max_age_seconds: u64,
-    /// How long a machine that no object names is told to come again, in seconds.
+    /// Time for which a machine that no object names must retry, in seconds.
     pub wait_seconds: u64,
 }
 
@@ -59,7 +59,7 @@ impl Default for MachinesFile {
     }
 }
 
-/// The file, and the Machine objects, that say which machines may join.
+/// Parses the file and the Machine objects that name the machines that may join.
 pub(super) fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBuf>, Option<MachineRules>), String> {
     let Some(InventoryFile { instances, machines }) = section else {
         return Ok((None, None));
@@ -107,7 +107,7 @@ pub(super) fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBu
     ))
 }
 
-/// Whether a Machine object can name what each combination is about: it could admit nobody otherwise.
+/// Returns an error for a combination whose machines no Machine object can name: it would admit no machine.
 pub(super) fn nameable(policy: &AppraisalPolicy, endorsement: Endorsement) -> Result<(), String> {
     let certified = endorsement == Endorsement::GcpInstance;
     let unnamed = |kinds: &&Combination| !machine_objects::can_name(kinds.kinds().iter().copied(), certified);

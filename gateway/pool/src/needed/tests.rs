@@ -20,7 +20,7 @@ fn needed(annotation: &str) -> Value {
     json!({NEEDED_ANNOTATION: annotation})
 }
 
-/// As a Machine Config Server gives it.
+/// Returns a full config as a Machine Config Server renders it.
 fn full(files: &[(&str, &str)]) -> Config {
     let files: Vec<Value> = files
         .iter()
@@ -34,7 +34,7 @@ fn paths(config: &Config) -> Vec<String> {
     files.map(|file| file["path"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The paths that nodes of pool worker get before approval, or why there are none.
+/// Checks the paths that nodes of pool `worker` get before approval, or the error.
 fn check(configs: Vec<Value>, full: &Config, expected: Result<&[&str], &str>) {
     match (Needed::new(Vec::new(), configs).of_pool("worker", full), expected) {
         (Ok(config), Ok(expected)) => assert_eq!(paths(&config), expected),

@@ -1,4 +1,4 @@
-//! What a pool may say about the evidence that it accepts.
+//! Tests of the evidence that a pool can accept.
 
 use super::*;
 
@@ -485,7 +485,7 @@ fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() 
     check(r#"[["tpm", "gcp"]]"#, &[ALLOWLIST, TPM, GCP, objects], Ok("tpm + gcp"));
 }
 
-/// Of a cloud whose machines anybody can rent, something beside the boot has to say which are meant.
+/// With observation, the machines of a public cloud must be identified by something else than their boot.
 #[test]
 fn a_pool_that_observes_knows_whose_machines_it_means() {
     let observing = |accepts: &str, sections: &[&str], expect: Result<&str, &str>| {

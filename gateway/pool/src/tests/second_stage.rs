@@ -1,4 +1,4 @@
-//! `[second_stage]`: what it changes of a pool, and what it refuses and warns of.
+//! Tests of `[second_stage]`: its effect on a pool, its errors and warnings.
 
 use attest_ignition::machine_config::appended::NODE_ANNOTATIONS;
 
@@ -8,7 +8,7 @@ fn switched_on(text: &str) -> String {
     text.replace("machine_config_daemon = false", "machine_config_daemon = true")
 }
 
-/// A pool of these manifests with the setting, and with other edits of its `pool.toml`.
+/// Loads a pool of these manifests with the setting, and with other edits of its `pool.toml`.
 fn load(manifests: &str, edits: &[(&str, &str)]) -> Result<Pool, String> {
     load_with(|pool| {
         fs::remove_dir_all(pool.join("full")).unwrap();

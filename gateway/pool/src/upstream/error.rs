@@ -1,4 +1,4 @@
-//! What can go wrong with upstream, in the words of the administrator's log.
+//! Errors of an upstream server, in the words of the administrator's log.
 
 use std::path::PathBuf;
 
@@ -6,17 +6,17 @@ use attest_ignition::{NotAConfig, SpecVersion};
 
 use super::ROUNDS_LIMIT;
 
-/// Why there is no config from upstream. No text has anything of a config's contents.
+/// Reason why upstream returned no config. No text contains anything of a config.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// The CA file cannot be read, or has no certificate.
     #[error("{path}: {problem}")]
     Ca {
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
-    /// No client can be made of the settings.
+    /// The settings do not make a valid client.
     #[error("{upstream}: {problem}")]
     Client { upstream: String, problem: String },
     /// An address for a name was given, but the URL has no name.
@@ -41,26 +41,25 @@ pub enum UpstreamError {
     TooLarge {
         upstream: String,
         version: SpecVersion,
-        /// How many bytes are taken.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// What came is not a config.
+    /// The response is not a config.
     #[error("{upstream}, spec {version}: {source}")]
     NotAConfig {
         upstream: String,
         version: SpecVersion,
-        /// What is wrong with it.
         source: NotAConfig,
     },
-    /// A config of a version that whoever asked for an older one could not read.
+    /// A config of a newer version than requested, which the client could not read.
     #[error("{upstream}, spec {version}: the config is of spec {found}")]
     NewerVersion {
         upstream: String,
         version: SpecVersion,
-        /// What came.
+        /// Version of the returned config.
         found: SpecVersion,
     },
-    /// There is no config of spec 3: so answers an upstream that does not know the pool.
+    /// No config of spec 3 exists. An upstream that does not know the pool responds so.
     #[error("{upstream} has no config of spec 3 ({}); does it know the pool?", denial(*.status))]
     NotGiven {
         upstream: String,
@@ -83,7 +82,7 @@ fn denial(status: Option<u16>) -> String {
 }
 
 impl UpstreamError {
-    /// Whether nobody could be asked: the settings, or the files that they name, are wrong.
+    /// Returns whether no request was possible, because the settings or the files that they name are wrong.
     #[must_use]
     pub const fn is_of_settings(&self) -> bool {
         matches!(self, Self::Ca { .. } | Self::Client { .. } | Self::AddressOfAddress { .. })

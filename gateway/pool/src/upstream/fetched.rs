@@ -1,4 +1,4 @@
-//! What upstream gave.
+//! Configs fetched from upstream.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Version {
     pub bytes: Bytes,
     /// Upstream's entity tag, if it gives any.
     pub etag: Option<String>,
-    /// What the bytes say.
+    /// The config parsed from `bytes`.
     pub config: Arc<Config>,
 }
 
@@ -27,7 +27,7 @@ pub struct Fetched {
 }
 
 impl Version {
-    /// Reads a config, and says of which version it is.
+    /// Parses a config, and returns its version with it.
     ///
     /// # Errors
     /// [`NotAConfig`].
@@ -43,7 +43,7 @@ impl Version {
     }
 }
 
-/// The version, which a parsed config does not tell any more.
+/// The version, which a parsed config no longer contains.
 #[derive(Deserialize)]
 struct Head {
     ignition: Ignition,
@@ -55,7 +55,7 @@ struct Ignition {
 }
 
 impl Fetched {
-    /// `None` without a version of spec 3.
+    /// Returns `None` without a version of spec 3.
     #[must_use]
     pub fn of(configs: BTreeMap<SpecVersion, Version>) -> Option<Self> {
         let (version, newest) = configs.last_key_value().filter(|(version, _)| **version > SpecVersion::V2_2)?;
@@ -63,25 +63,25 @@ impl Fetched {
         Some(Self { configs, newest })
     }
 
-    /// The config in each version there is.
+    /// Returns the config in each available version.
     #[must_use]
     pub const fn configs(&self) -> &BTreeMap<SpecVersion, Version> {
         &self.configs
     }
 
-    /// What the newest version says: it has words for everything.
+    /// Returns the config in the newest version, which can express everything.
     #[must_use]
     pub fn newest(&self) -> &Config {
         &self.newest.1.config
     }
 
-    /// Which is the newest version, and its config.
+    /// Returns the newest version, and its config.
     #[must_use]
     pub const fn newest_version(&self) -> (SpecVersion, &Version) {
         (self.newest.0, &self.newest.1)
     }
 
-    /// Whether nodes would get the same: the same versions, byte for byte.
+    /// Returns whether nodes would get the same: the same versions, byte for byte.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let bytes = |(version, given): (&SpecVersion, &Version)| (*version, given.bytes.clone());

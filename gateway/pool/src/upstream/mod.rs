@@ -1,4 +1,5 @@
-//! A Machine Config Server ("upstream") as the source of a pool's full config: its settings, what it gave, and what of that is the pre-approved config.
+//! A Machine Config Server ("upstream") as the source of a pool's full config: its settings, the fetched configs, and the selection of the
+//! pre-approved config.
 
 mod error;
 mod fetched;
@@ -10,5 +11,5 @@ pub use fetched::{Fetched, Version};
 pub use include::{BadEntry, Include, IncludeError};
 pub use settings::{BadSettings, UpstreamSettings};
 
-/// How often a fetch begins again because the config changed meanwhile. A rollout changes it once, or twice.
+/// Maximum number of attempts of a fetch while the config changes during it. A roll-out changes it once or twice.
 pub const ROUNDS_LIMIT: usize = 3;

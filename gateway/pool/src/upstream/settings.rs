@@ -1,4 +1,4 @@
-//! `[upstream]` of `pool.toml`.
+//! Section `[upstream]` of `pool.toml`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,58 +9,58 @@ use url::{Host, Url};
 
 use super::Include;
 
-/// How long a change in the cluster may go unseen, unless the file says it.
+/// Default time after which a change in the cluster is noticed, in seconds.
 const REVALIDATE_SECONDS: u32 = 300;
-/// Shorter, and the gateway would keep a Machine Config Server busy: a fetch takes it most of a second.
+/// Minimum: with less, the gateway would keep a Machine Config Server busy, since a fetch takes it most of a second.
 const REVALIDATE_SECONDS_LEAST: u32 = 10;
-/// A day: nodes would join with what is long outdated.
+/// Maximum, a day: with more, nodes would join with an outdated config.
 const REVALIDATE_SECONDS_LIMIT: u32 = 86_400;
 
-/// Where a pool's full config comes from, and what of it is the pre-approved one.
+/// Source of a pool's full config, and the selection of the pre-approved one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "File")]
 pub struct UpstreamSettings {
     /// The Machine Config Server: `https://host:port`.
     pub url: Url,
-    /// The pool's name there; `None`: the same as here.
+    /// The pool's name there; `None` if it is the same as here.
     pub pool: Option<String>,
-    /// The CA that its certificate must be from, PEM.
+    /// Path of the CA that must have issued its certificate, in PEM.
     pub ca: PathBuf,
-    /// Keys one of which its certificate must have, if there are any.
+    /// Pinned keys: its certificate must have one of them, if there are any.
     pub keys_sha256: Vec<SpkiSha256>,
-    /// Where to connect, when the name in the URL leads to this gateway by now. The certificate must still be for that name.
+    /// Address to connect to, if the name in the URL resolves to this gateway. The certificate must still be for that name.
     pub address: Option<SocketAddr>,
-    /// How often to look for a change.
+    /// Interval at which to look for a change, in seconds.
     pub revalidate_seconds: u32,
-    /// What the pre-approved config has.
+    /// Selection of the pre-approved config.
     pub include: Include,
 }
 
-/// Settings that make no sense.
+/// Reason why the settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSettings {
-    /// No URL at all. It is not shown: it may have a password.
+    /// Not a URL. The value is not shown: it may contain a password.
     #[error("url: {0}")]
     Url(#[from] url::ParseError),
-    /// A URL with more, or less, than is asked for.
+    /// A URL with other parts than scheme, host and port.
     #[error("url is https://host:port and nothing more")]
     UrlParts,
-    /// No pool could have that name.
+    /// A name that cannot be a pool's.
     #[error("pool: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
     Pool,
-    /// An address instead of a name that has one already.
+    /// An address although the URL contains one already.
     #[error("address is for a url with a name; write the address into the url")]
     AddressOfAddress,
-    /// No port to connect to.
+    /// Port 0, which cannot be connected to.
     #[error("address has port 0")]
     AddressPort,
-    /// Too often, or too seldom.
+    /// An interval that is too short or too long.
     #[error("revalidate_seconds is {0}; {REVALIDATE_SECONDS_LEAST} to {REVALIDATE_SECONDS_LIMIT} are allowed")]
     Revalidate(u32),
 }
 
 impl UpstreamSettings {
-    /// The same, with the CA's path relative to the pool's folder.
+    /// Returns the settings with the CA's path relative to the pool's folder.
     #[must_use]
     pub fn in_folder(mut self, folder: &Path) -> Self {
         self.ca = folder.join(self.ca);
@@ -130,7 +130,7 @@ mod tests {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The least there must be, with other lines.
+    /// Parses the minimal settings, with other lines.
     fn with(lines: &str) -> Result<UpstreamSettings, String> {
         parse(&format!(
             "url = \"https://api-int.example.com:22623\"\nca = \"mcs-ca.crt\"\n{lines}"

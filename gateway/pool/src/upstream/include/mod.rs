@@ -1,39 +1,39 @@
-//! The pre-approved config: what of the full one a node may have before it has shown anything.
+//! The pre-approved config: the part of the full one that unattested nodes may get.
 //!
-//! It is chosen by name. Whatever is not named stays out, so that a secret which is new in the full config is never given away.
+//! It is chosen by name. Anything that is not named stays out, so that a new secret in the full config is never given away.
 
 use attest_ignition::{Config, NotAConfig, SpecVersion};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Characters of patterns in other programs. Taken as they are, an entry would match less than its author thinks.
+/// Pattern characters of other programs. If they were literal, an entry would match less than its author thinks.
 const GLOB_CHARACTERS: &[char] = &['*', '?', '[', ']', '{', '}'];
 
-/// What the pre-approved config has.
+/// Selection of the pre-approved config.
 ///
 /// - A file, directory or link is named by its path, or by its folder: `/etc/a/*` is what is in `/etc/a`, `/etc/a/**` is what is in it
 ///   and in its folders. Neither is `/etc/a` itself. There are no other patterns, and none for the root folder.
 /// - A unit is named in full, and comes with its drop-ins.
 /// - A user is named in full, and comes with all that the full config says of it: keys, groups, a password's hash.
 ///
-/// Besides, it may have what the cluster's MachineConfigs say.
+/// It can also have the MachineConfigs that are needed before approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "File")]
 pub struct Include {
     files: Vec<PathRule>,
     units: Vec<String>,
     users: Vec<String>,
-    /// Whether it has what the MachineConfigs say that are needed before approval.
+    /// Set if the MachineConfigs that are needed before approval are included.
     needed: bool,
 }
 
-/// An entry that names nothing.
+/// An entry that cannot name anything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEntry {
     /// Not a path as configs have them.
     #[error("include.files: {0:?} is no absolute path without \"..\", \"//\" and \"/\" at its end")]
     Path(String),
-    /// A pattern that would be taken for something else.
+    /// A pattern that would be misunderstood.
     #[error("include.files: {0:?}: the only patterns are a folder with /* (what is in it) or /** (its folders too) after it")]
     Pattern(String),
     /// A unit or a user by pattern, or without a name.
@@ -41,7 +41,7 @@ pub enum BadEntry {
     Name { list: &'static str, entry: String },
 }
 
-/// Why there is no pre-approved config.
+/// Reason why the pre-approved config cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum IncludeError {
     /// A node would boot from it unconfigured.
@@ -50,7 +50,7 @@ pub enum IncludeError {
     /// A typing error, or the full config changed: either way nodes would get less than they should.
     #[error("include.{list}: the full config has nothing that is {entry:?}")]
     Unmatched { list: &'static str, entry: String },
-    /// What is left is no config.
+    /// The selected parts are not a valid config.
     #[error("what include chooses is no config: {0}")]
     NotAConfig(#[from] NotAConfig),
 }
@@ -58,7 +58,7 @@ pub enum IncludeError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PathRule {
     Exactly(String),
-    /// What is in the folder: "/etc/a/".
+    /// Everything in this folder, such as `/etc/a/`.
     In(String),
     /// The same, at any depth.
     Below(String),
@@ -113,7 +113,7 @@ impl PathRule {
         }
     }
 
-    /// As it stands in the file.
+    /// Returns the entry as written in the file.
     fn text(&self) -> String {
         match self {
             Self::Exactly(path) => path.clone(),
@@ -123,13 +123,13 @@ impl PathRule {
     }
 }
 
-/// Whether a path, without the "/" at its beginning, says each of its folders once and by name.
+/// Returns whether a path, without its leading `/`, has no empty, `.` or `..` component.
 fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains(char::is_control)
 }
 
 impl Include {
-    /// From the lists as they are in `pool.toml`.
+    /// Builds the selection from the lists in `pool.toml`.
     ///
     /// # Errors
     /// [`BadEntry`], for the first that names nothing.
@@ -152,27 +152,28 @@ impl Include {
         })
     }
 
-    /// Whether it has what the cluster's MachineConfigs say that are needed before approval.
+    /// Returns whether the MachineConfigs that are needed before approval are included.
     #[must_use]
     pub const fn needed(&self) -> bool {
         self.needed
     }
 
-    /// Whether it names nothing by itself.
+    /// Returns whether its lists are empty.
     #[must_use]
     pub const fn names_nothing(&self) -> bool {
         self.files.is_empty() && self.units.is_empty() && self.users.is_empty()
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether it selects nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.names_nothing() && !self.needed
     }
 
-    /// What of the full config is pre-approved. No kernel arguments, disks, filesystems, LUKS volumes, groups, nor other configs to merge.
+    /// Returns the pre-approved part of the full config. It has no kernel arguments, disks, filesystems, LUKS volumes, groups, or
+    /// references to other configs.
     ///
-    /// Proxy, timeouts and CAs come along, as they are, if a chosen file must be fetched: if its source is not a `data:` URL.
+    /// Proxy, timeouts and CAs are copied unchanged if a chosen file must be fetched: if its source is not a `data:` URL.
     ///
     /// # Errors
     /// [`IncludeError`]: nothing is left out that is named.
@@ -245,7 +246,7 @@ fn text_of<'a>(entry: &'a Value, field: &str) -> Option<&'a str> {
     entry.get(field).and_then(Value::as_str)
 }
 
-/// Whether Ignition goes and fetches something for this file.
+/// Returns whether Ignition must fetch something for this file.
 fn is_fetched(file: &Value) -> bool {
     let appended = file.get("append").and_then(Value::as_array).into_iter().flatten();
     file.get("contents")

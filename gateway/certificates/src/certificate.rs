@@ -1,4 +1,4 @@
-//! One X.509 certificate, and what people ask about it.
+//! Parsed X.509 certificates, and their fingerprints.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ impl Fingerprint {
         Self(bytes)
     }
 
-    /// Its first 16 hexadecimal digits: a name for people and for pointers, no proof of anything.
+    /// Returns its first 16 hexadecimal digits: a name for people and for pointer configs, not a proof of anything.
     #[must_use]
     pub fn short(&self) -> String {
         self.to_string().chars().take(SHORT_DIGITS).collect()
@@ -42,24 +42,24 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A certificate that could be parsed. That it is here says nothing of whether it is to be trusted.
+/// A parsed certificate. Parsing it says nothing about whether to trust it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// Its bytes.
+    /// The certificate as DER.
     pub der: CertificateDer<'static>,
-    /// SHA-256 of them.
+    /// SHA-256 of its DER.
     pub fingerprint: Fingerprint,
     /// SHA-256 of its public key.
     pub key: SpkiSha256,
-    /// What kind of key that is: `ECDSA P-256`, `RSA 2048`.
+    /// Type and size of its public key: `ECDSA P-256`, `RSA 2048`.
     pub key_kind: String,
-    /// Whom it is for.
+    /// Its subject, as text.
     pub subject: String,
-    /// Who says that he signed it.
+    /// Its issuer as it names it, not verified.
     pub issuer: String,
     /// DNS names and addresses.
     pub names: Vec<String>,
-    /// Whether it may sign certificates: basic constraints say CA, and the key usage, if there is one, does not say otherwise.
+    /// Set if it may sign certificates: basic constraints say CA, and the key usage, if present, allows it.
     pub is_authority: bool,
     /// The first second at which it is valid, since 1970.
     pub not_before: u64,
@@ -68,7 +68,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// What a record says of it.
+    /// Returns the certificate's description in a record.
     #[must_use]
     pub fn told(&self) -> serde_json::Value {
         serde_json::json!({
@@ -80,7 +80,7 @@ impl Certificate {
         })
     }
 
-    /// Reads a certificate.
+    /// Parses a certificate in DER.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -123,7 +123,7 @@ impl Certificate {
         text
     }
 
-    /// Whether it is valid at that time, by its dates alone.
+    /// Returns whether it is valid at that time, by its dates alone.
     #[must_use]
     pub fn is_current(&self, now: UnixTime) -> bool {
         (self.not_before..=self.not_after).contains(&now.as_secs())

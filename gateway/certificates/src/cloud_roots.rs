@@ -1,4 +1,4 @@
-//! Trust anchors of clouds, of certificates that were read: those of folders, and those of records.
+//! Trust anchors of clouds, from certificates of folders or of records.
 
 use attest::azure::attested_document::{AzureCloud, AzureTrust, AzureTrustError};
 use attest::azure::vtpm::AkRoots;
@@ -6,12 +6,12 @@ use attest::tpm::vtpm::VtpmRoots;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
-/// Google's CAs of certificates: for records, too. What cannot be used is left out and named.
+/// Returns Google's CAs from certificates, also those of records. Unusable certificates are left out and reported.
 pub fn vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (VtpmRoots, Vec<EkRootsError>) {
     sorted(certificates, VtpmRoots::load)
 }
 
-/// Azure's CAs for the AKs of vTPMs, likewise.
+/// Returns Azure's CAs for the AKs of vTPMs; unusable certificates are left out and reported.
 pub fn azure_vtpm_roots_of(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> (AkRoots, Vec<EkRootsError>) {
     sorted(certificates, AkRoots::load)
 }
@@ -26,7 +26,7 @@ fn sorted<T>(certificates: impl IntoIterator<Item = CertificateDer<'static>>, lo
     load(roots, intermediates)
 }
 
-/// Azure's trust of certificates, for records, too: one that issued itself is a root, the others are CAs in between.
+/// Returns Azure's trust from certificates, also those of records. A self-issued one is a root, the others are intermediate CAs.
 ///
 /// # Errors
 /// [`AzureTrustError`] for the first that cannot be used.

@@ -9,16 +9,16 @@ use rustls_pki_types::CertificateDer;
 
 use super::folder::{self, CertificateFolderError, Folder, FolderCertificate};
 
-/// What the folder holds.
+/// Contents of the folder.
 #[derive(Debug, Clone)]
 pub struct EkRootsFolder {
-    /// The usable certificates.
+    /// The usable certificates, as trust anchors.
     pub roots: Arc<EkRoots>,
     /// Every certificate that was read, usable or not: what an auditor needs to have.
     pub certificates: Vec<CertificateDer<'static>>,
     /// Those that are roots because the administrator names them so; a self-issued one is a root without that.
     pub named_roots: Vec<CertificateDer<'static>>,
-    /// What was left out, and why: leaving out is safe, and one odd certificate must not keep a gateway from serving.
+    /// Files and certificates that were left out, with reasons. Leaving out is safe, and one bad certificate must not stop a gateway.
     pub refused: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
     })
 }
 
-/// Roots and intermediates told apart; what cannot be used is left out and named.
+/// Separates roots from intermediates. Unusable certificates are left out and reported.
 pub fn sorted(
     certificates: impl IntoIterator<Item = CertificateDer<'static>>,
     named_roots: &[CertificateDer<'static>],
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// AMD Pluton's published top CA has an issuer that nobody publishes.
+    /// AMD Pluton's published top CA has an issuer whose certificate is not published.
     #[test]
     fn a_file_called_so_holds_a_root_that_is_not_self_issued() {
         let folder = tempfile::tempdir().unwrap();

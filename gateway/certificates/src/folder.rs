@@ -19,16 +19,16 @@ const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderCertificate {
     pub path: PathBuf,
-    /// The certificate, unread.
+    /// The certificate, not parsed yet.
     pub certificate: CertificateDer<'static>,
 }
 
-/// What a folder holds.
+/// Contents of a folder.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// What is called a certificate, by the name of its file.
+    /// Contents of all files with a name for certificates.
     pub found: Vec<FolderCertificate>,
-    /// What was left out, and why: one odd file must not keep a gateway from serving.
+    /// Files and certificates that were left out, with reasons. One bad file must not stop a gateway.
     pub refused: Vec<String>,
 }
 
@@ -59,8 +59,8 @@ pub fn read(folder: &Path) -> Result<Folder, CertificateFolderError> {
     Ok(read)
 }
 
-/// What is in a folder, sorted; nothing if it is not there. Names that begin with a dot are left out: so Kubernetes calls what it keeps
-/// beside a volume's files.
+/// Returns the entries of a folder, sorted; none if the folder does not exist. Skips names that begin with a dot, which Kubernetes uses for
+/// its own files in a volume.
 ///
 /// # Errors
 /// [`CertificateFolderError`].
@@ -80,7 +80,7 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>, CertificateFolderError> {
     Ok(paths)
 }
 
-/// Whether a file is one of certificates, by its name.
+/// Returns whether a file's name is one for certificates.
 #[must_use]
 pub fn is_certificate_file(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());

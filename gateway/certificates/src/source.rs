@@ -1,4 +1,4 @@
-//! Where certificates and keys come from: files with PEM, or with the manifest of a Secret or ConfigMap that holds PEM.
+//! Certificates and keys from files: with PEM, or with the manifest of a Secret or ConfigMap that holds PEM.
 
 use std::fmt;
 use std::fs;
@@ -18,7 +18,7 @@ use super::secret_manifest::reading;
 /// Largest file that is read: a bundle of a few dozen certificates.
 const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 
-/// Why a file is of no use.
+/// Reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("{path}: {source}")]
@@ -27,26 +27,26 @@ pub enum SourceError {
     #[error("{path}: {found} bytes, at most {FILE_LIMIT_BYTES} are read")]
     TooLarge {
         path: PathBuf,
-        /// Its size.
+        /// Its size in bytes.
         found: u64,
     },
     /// It does not hold what it should.
     #[error("{path}: {problem}")]
     Content {
         path: PathBuf,
-        /// What is wrong; never what is in it.
+        /// Description of the problem, without the file's content.
         problem: String,
     },
 }
 
-/// Where a manifest has a serving certificate; a CA on its own may be there too.
+/// Keys of a manifest for a serving certificate; there may also be a separate CA.
 const CERTIFICATE_KEYS: [&str; 3] = ["tls.crt", "ca.crt", "ca-bundle.crt"];
-/// Where a manifest has a CA: `ca.crt` first, as a Secret with a certificate may have its CA beside it.
+/// Keys of a manifest for a CA: `ca.crt` first, because a Secret with a certificate may also contain its CA.
 const AUTHORITY_KEYS: [&str; 3] = ["ca.crt", "ca-bundle.crt", "tls.crt"];
-/// Where a manifest has a private key.
+/// Keys of a manifest for a private key.
 const PRIVATE_KEY_KEYS: [&str; 1] = ["tls.key"];
 
-/// A serving certificate with its chain: all certificates of a file, in its order; at least one.
+/// Reads a serving certificate with its chain: all certificates of a file, in its order; at least one.
 ///
 /// # Errors
 /// [`SourceError`].
@@ -54,7 +54,7 @@ pub fn certificates(path: &Path) -> Result<Vec<Certificate>, SourceError> {
     parse(path, &CERTIFICATE_KEYS)
 }
 
-/// CAs: all certificates of a file, in its order; at least one.
+/// Reads CAs: all certificates of a file, in its order; at least one.
 ///
 /// # Errors
 /// [`SourceError`].
@@ -70,7 +70,7 @@ fn parse(path: &Path, keys: &[&str]) -> Result<Vec<Certificate>, SourceError> {
     })
 }
 
-/// All certificates of a text of PEM, in its order; at least one.
+/// Parses all certificates of a PEM text, in its order; at least one.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -99,7 +99,7 @@ pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
     })
 }
 
-/// As [`keys`], of a text of PEM.
+/// Parses keys like [`keys`], from PEM text.
 ///
 /// # Errors
 /// What is wrong with it; never what is in it.
@@ -116,7 +116,7 @@ pub fn keys_in(pem: &str) -> Result<Vec<PrivateKeyDer<'static>>, String> {
     }
 }
 
-/// Whether a file is a manifest: then whoever wrote it there replaces what is in it.
+/// Returns whether a file is a manifest. Then the process that wrote it must replace its contents.
 ///
 /// # Errors
 /// [`SourceError`], if it cannot be read.
@@ -124,7 +124,7 @@ pub fn is_manifest(path: &Path) -> Result<bool, SourceError> {
     Ok(reading::is_manifest(&read(path)?))
 }
 
-/// What these files hold, in one digest: whether anything has changed. A file that cannot be read counts as one that is empty.
+/// Returns a digest over the contents of these files, to detect changes. A file that cannot be read counts as empty.
 #[must_use]
 pub fn digest<'p>(paths: impl IntoIterator<Item = &'p Path>) -> [u8; 32] {
     let mut all = Context::new(&SHA256);
@@ -140,10 +140,10 @@ pub fn digest<'p>(paths: impl IntoIterator<Item = &'p Path>) -> [u8; 32] {
     bytes
 }
 
-/// A private key's file that others than its owner can reach.
+/// A private key's file that others than its owner can access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exposed {
-    /// Whether that is everybody, and not only the file's group. A group may be meant: Kubernetes gives a volume to one.
+    /// Set if all users can access it, not only the file's group. Access by the group may be intended: Kubernetes gives a volume to one.
     pub to_everybody: bool,
     mode: u32,
 }
@@ -159,7 +159,7 @@ impl fmt::Display for Exposed {
     }
 }
 
-/// Whether others than its owner can reach a private key's file, and root has not given it to one group.
+/// Returns the exposure of a private key's file: others than its owner can access it, and root has not given it to one group.
 #[must_use]
 pub fn exposed(path: &Path) -> Option<Exposed> {
     let found = fs::metadata(path).ok()?;
@@ -170,7 +170,7 @@ pub fn exposed(path: &Path) -> Option<Exposed> {
     })
 }
 
-/// A file's PEM, whatever it is wrapped in.
+/// Reads a file's PEM, also from a manifest.
 fn pem(path: &Path, keys: &[&str]) -> Result<Zeroizing<String>, SourceError> {
     let text = read(path)?;
     if reading::is_pem(&text) {

@@ -10,27 +10,26 @@ use crate::source::{self, SourceError};
 /// Most CAs in the bundle: their names are in every handshake, and a cluster has a handful.
 const AUTHORITIES_LIMIT: usize = 64;
 
-/// Why kubelets' certificates cannot be judged.
+/// Reason why kubelets' certificates cannot be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
-    /// The file is of no use.
+    /// The file is unusable.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// More than a cluster has.
     #[error("{path}: {found} certificates, at most {AUTHORITIES_LIMIT} CAs are read")]
     TooMany { path: PathBuf, found: usize },
-    /// A certificate that cannot vouch for others.
+    /// A certificate that cannot sign others.
     #[error("{path}: {subject} is not the certificate of a CA: {problem}")]
     NoAuthority {
         path: PathBuf,
-        /// Whose certificate it is.
+        /// Subject of the certificate.
         subject: String,
         problem: String,
     },
 }
 
-/// The CAs whose word is taken for kubelets: what `tls.client_ca` holds. Empty if there is no such setting: then no client is asked
-/// for a certificate.
+/// The CAs of kubelets, from `tls.client_ca`. Empty if that is not set: then clients are not asked for a certificate.
 #[derive(Debug, Clone, Default)]
 pub struct Authorities {
     certificates: Vec<Certificate>,
@@ -39,7 +38,7 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    /// Reads the bundle.
+    /// Reads the bundle of CAs.
     ///
     /// # Errors
     /// [`AuthoritiesError`].
@@ -58,7 +57,7 @@ impl Authorities {
         })
     }
 
-    /// As [`Authorities::load`], of a text of PEM.
+    /// Reads CAs like [`Authorities::load`], from PEM text.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -73,10 +72,10 @@ impl Authorities {
         Self::of(certificates).map_err(|(subject, problem)| format!("{subject} is not the certificate of a CA: {problem}"))
     }
 
-    /// Of certificates that were read already: a record's.
+    /// Builds it from parsed certificates, such as those of a record.
     ///
     /// # Errors
-    /// The subject of one that is no CA's, and why.
+    /// The subject of the first certificate that is not a CA, and the reason.
     pub fn of(certificates: Vec<Certificate>) -> Result<Self, (String, String)> {
         let mut authorities = Self::default();
         for certificate in certificates {
@@ -98,7 +97,7 @@ impl Authorities {
         Ok(authorities)
     }
 
-    /// Whether there are none.
+    /// Returns whether it has no CAs.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.anchors.is_empty()
@@ -115,13 +114,13 @@ impl Authorities {
         &self.hints
     }
 
-    /// Those that are valid at that time: one that is not vouches for nobody, as if it were not configured.
+    /// Returns the CAs that are valid at that time. An invalid one is treated as if it were not configured.
     pub(super) fn anchors(&self, now: UnixTime) -> Anchors {
         self.anchors.valid_at(now)
     }
 }
 
-/// Why a certificate cannot be what a path ends at: one that is no CA's would let a node vouch for others.
+/// Describes why a certificate cannot end a path. A certificate of a node, accepted as a CA, would let the node sign others.
 fn problem_text(problem: NoCa) -> String {
     match problem {
         NoCa::Malformed(problem) => problem,

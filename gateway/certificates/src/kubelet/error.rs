@@ -8,7 +8,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::{CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES};
 
-/// Why a certificate is not taken for a kubelet's.
+/// Reason why a certificate is not accepted as a kubelet's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KubeletError {
     /// No certificate at all.
@@ -23,7 +23,7 @@ pub enum KubeletError {
         /// Its length in bytes.
         found: usize,
     },
-    /// It is no X.509 certificate.
+    /// Not an X.509 certificate.
     #[error("the client certificate cannot be read: {problem}")]
     Malformed { problem: String },
     /// No configured CA that is valid now is at the end of its chain.
@@ -66,9 +66,9 @@ pub enum KubeletError {
     /// The chain holds, and the subject is not a node's.
     #[error("the client certificate is for {subject:?}, which is no node: {problem}")]
     NotANode {
-        /// The subject, verified.
+        /// The subject, from a verified chain.
         subject: String,
-        /// Why it is not a node's.
+        /// Reason why it is not a node's.
         problem: SubjectError,
         /// The chain that holds, the leaf first: what a record keeps.
         path: Vec<CertificateDer<'static>>,
@@ -76,8 +76,8 @@ pub enum KubeletError {
 }
 
 impl KubeletError {
-    /// The chain, if that holds: the leaf first. A stranger's certificate has none, so that nobody but the cluster's CAs decides what
-    /// is kept.
+    /// Returns the chain, leaf first, if it is verified. For an unverified certificate it is empty, so that only the cluster's CAs decide
+    /// what records keep.
     #[must_use]
     pub fn path(&self) -> &[CertificateDer<'static>] {
         match self {
@@ -96,13 +96,13 @@ impl KubeletError {
         }
     }
 
-    /// Whether only the dates are wrong.
+    /// Returns whether only the validity dates are wrong.
     #[must_use]
     pub const fn is_about_dates(&self) -> bool {
         matches!(self, Self::NotYetValid { .. } | Self::Expired { .. })
     }
 
-    /// Why the chain of `leaf` does not hold at `now`.
+    /// Returns the reason why the chain of `leaf` is invalid at `now`.
     pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
         let now = now.as_secs();
         match problem {

@@ -1,4 +1,4 @@
-//! Kubelets: what a node is that shows the client certificate which its cluster has signed for it.
+//! Verification of kubelets: nodes that present the client certificate that their cluster has signed for them.
 //!
 //! A node that started with the pre-approved config submits a CSR; once that is approved, its kubelet has a certificate for
 //! `system:node:NAME`, and the node can come back for the rest.
@@ -27,12 +27,12 @@ pub const CHAIN_LIMIT_CERTIFICATES: usize = 4;
 /// Largest certificate that is looked at: a kubelet's has about 1 KiB, with RSA-4096 2 KiB.
 pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
 
-/// What a client has shown in its handshake, together with proof that it holds the first certificate's key. Not judged, not even
-/// parsed: only [`verify`] reads it.
+/// Certificates that a client presented in its handshake, with proof that it holds the first one's key. They are neither verified nor
+/// parsed: only [`verify`] reads them.
 #[derive(Clone)]
 pub struct Presented {
     chain: Arc<[CertificateDer<'static>]>,
-    /// How many certificates came, and the largest one's length: what was too much is not kept.
+    /// Number of presented certificates, and the length of the largest one; excess certificates are dropped.
     found: usize,
     largest_bytes: usize,
 }
@@ -58,7 +58,8 @@ impl Presented {
         }
     }
 
-    /// SHA-256 of the first certificate: what a record calls a certificate that it does not keep. `None` if there is none.
+    /// Returns the SHA-256 of the first certificate, by which a record names a certificate that it does not keep. `None` for an empty
+    /// chain.
     #[must_use]
     pub fn leaf_fingerprint(&self) -> Option<Fingerprint> {
         self.chain.first().map(Fingerprint::of)

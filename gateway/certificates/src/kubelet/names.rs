@@ -1,22 +1,22 @@
-//! Which nodes belong to a pool: a kubelet's certificate says a node's name and no pool.
+//! Patterns for the node names of a pool, since a kubelet's certificate names a node and no pool.
 
 /// Longest name of a node (DNS-1123 subdomain), and of a pattern.
 const NAME_LIMIT_BYTES: usize = 253;
-/// Most patterns of one pool: each is compared for each request, and stands in its record.
+/// Maximum number of patterns of one pool. Each is compared for each request, and is part of its record.
 const PATTERNS_LIMIT: usize = 100;
 
-/// Why patterns are refused.
+/// Reason why patterns are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// More than are compared.
+    /// More patterns than the limit.
     #[error("{found} patterns, at most {PATTERNS_LIMIT} are read")]
     TooMany { found: usize },
-    /// One that no node's name could match.
+    /// A pattern that no node name can match.
     #[error("{0:?} is no pattern of node names: lower-case letters, digits, '-', '.' and '*' only, at most 253")]
     Pattern(String),
 }
 
-/// A node whose name is none of the pool's.
+/// A node whose name matches no pattern of the pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("node {name} does not belong to pool {pool}, whose kubelet.names are {}", names.join(", "))]
 pub struct WrongPool {
@@ -37,7 +37,7 @@ impl WrongPool {
 pub struct NamePatterns(Vec<String>);
 
 impl NamePatterns {
-    /// Checks patterns.
+    /// Checks the patterns' number and syntax.
     ///
     /// # Errors
     /// [`PatternError`].
@@ -51,13 +51,13 @@ impl NamePatterns {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no patterns.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a node of that name is one of `pool`'s, whose patterns these are.
+    /// Checks that a node of that name belongs to `pool`, by its patterns.
     ///
     /// # Errors
     /// [`WrongPool`].
@@ -72,20 +72,20 @@ impl NamePatterns {
         })
     }
 
-    /// The patterns as they stand in `pool.toml`.
+    /// Returns the patterns as written in `pool.toml`.
     #[must_use]
     pub fn as_slice(&self) -> &[String] {
         &self.0
     }
 }
 
-/// Whether some node's name could match: one that could be a name if each `*` stood for a letter.
+/// Returns whether some node name can match: whether replacing each `*` by a letter gives a valid name.
 fn is_pattern(pattern: &str) -> bool {
     pattern.len() <= NAME_LIMIT_BYTES && is_subdomain(&pattern.replace('*', "a"))
 }
 
-/// Linear in the name's length for each piece of the pattern: the first piece is at the beginning, the last at the end, the others in
-/// between, each as early as it can be.
+/// Returns whether the name matches, in time linear in its length per piece of the pattern. The first piece is at the beginning, the last
+/// at the end, the others in between, each as early as possible.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -102,7 +102,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     true
 }
 
-/// A DNS-1123 subdomain: what Kubernetes takes for a node's name.
+/// Returns whether the name is a DNS-1123 subdomain, as Kubernetes requires of a node name.
 pub(super) fn is_subdomain(name: &str) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let label = |label: &str| {

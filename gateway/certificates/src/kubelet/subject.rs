@@ -4,7 +4,7 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
 use super::names::is_subdomain;
 
-/// How the common names of nodes begin, in every cluster.
+/// Prefix of the common names of nodes, in every cluster.
 const NODE_PREFIX: &str = "system:node:";
 /// The group of all nodes.
 const NODE_GROUP: &str = "system:nodes";
@@ -90,7 +90,7 @@ pub(super) fn issuer_of(certificate: &[u8]) -> String {
     X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, parsed)| name_text(parsed.issuer()))
 }
 
-/// What a stranger may have written, cut to what a log line bears.
+/// Returns text of an unauthenticated client, truncated for a log line.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(SHOWN_LIMIT_CHARACTERS).collect()
 }

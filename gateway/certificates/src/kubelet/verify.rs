@@ -8,9 +8,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{Authorities, CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES, KubeletError, Presented};
 
-/// Most signatures that are verified for one client: whoever presents three CAs of one name, each of which might have issued every other,
-/// would otherwise have a path tried for each order of them. A kubelet's chain has two or three, and a CA that was renewed under its name with
-/// another key costs one more.
+/// Maximum number of signatures verified for one client. Otherwise three CAs with one name, each of which could have issued every other,
+/// would have a path tried for each order. A kubelet's chain has two or three signatures. A CA that was renewed under its name with another
+/// key costs one more.
 const SIGNATURES_LIMIT: usize = 8;
 
 /// A certificate that the cluster has signed for the kubelet of one node. Only [`verify`] makes one.
@@ -25,25 +25,25 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// The node's name.
+    /// Returns the node's name, without its prefix.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Who it is, as records say it.
+    /// Returns the node's identity, as in records.
     #[must_use]
     pub fn identity(&self) -> String {
         format!("kubelet:{}", self.name)
     }
 
-    /// The certificate's subject.
+    /// Returns the certificate's subject, as text.
     #[must_use]
     pub fn subject(&self) -> &str {
         &self.subject
     }
 
-    /// The certificate's issuer.
+    /// Returns the certificate's issuer, as text.
     #[must_use]
     pub fn issuer(&self) -> &str {
         &self.issuer

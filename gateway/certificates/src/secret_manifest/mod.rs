@@ -1,17 +1,17 @@
-//! Kubernetes Secrets, as manifests: how what is made here gets into a cluster (`oc apply -f`), and what is there gets here.
+//! Manifests of Kubernetes Secrets: written for `oc apply -f`, and read back from a cluster.
 
 pub mod reading;
 
 use data_encoding::BASE64;
 use zeroize::Zeroizing;
 
-/// A Secret of type Opaque. Names and keys are the caller's own words, never somebody else's text.
+/// Returns a Secret of type `Opaque`. Names and keys must be constants of the caller, never external text.
 #[must_use]
 pub fn secret(namespace: &str, name: &str, data: &[(&str, &[u8])]) -> Zeroizing<String> {
     labelled(namespace, name, None, data)
 }
 
-/// As [`secret`], with a label that has no value.
+/// Returns a Secret like [`secret`], with a label that has no value.
 #[must_use]
 pub fn labelled(namespace: &str, name: &str, label: Option<&str>, data: &[(&str, &[u8])]) -> Zeroizing<String> {
     let labels = label.map_or_else(String::new, |label| format!("  labels:\n    {label}: \"\"\n"));
@@ -28,7 +28,7 @@ pub fn labelled(namespace: &str, name: &str, label: Option<&str>, data: &[(&str,
     manifest
 }
 
-/// The value of a key of a Secret that somebody else has made. `None` if the text is no such manifest.
+/// Returns the value of a key of an existing Secret. `None` if the text is not such a manifest.
 ///
 /// # Errors
 /// What is wrong with it; never anything of its values.

@@ -8,10 +8,10 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Most nodes of a manifest: it has some ten keys and what an API server adds.
 const YAML_NODE_LIMIT: usize = 10_000;
-/// Most aliases: nobody needs one here.
+/// Maximum number of aliases; a manifest needs none.
 const YAML_ALIAS_LIMIT: usize = 16;
 
-/// What is read of an object.
+/// The fields of an object that are read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Object {
@@ -35,23 +35,23 @@ impl Drop for Object {
     }
 }
 
-/// Whether a text is PEM. In a manifest PEM is indented, encoded, or inside a string.
+/// Returns whether a text is PEM. In a manifest, PEM is indented, encoded, or inside a string.
 pub fn is_pem(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("-----BEGIN"))
 }
 
-/// Whether a text is a manifest that may hold certificates or keys.
+/// Returns whether a text is a manifest that may hold certificates or keys.
 pub fn is_manifest(text: &str) -> bool {
     !is_pem(text) && read(text).is_ok_and(|object| matches!(object.kind.as_str(), "Secret" | "ConfigMap"))
 }
 
-/// The type of a Secret, if it says one.
+/// Returns the type of a Secret, if it has one.
 pub fn type_of(text: &str) -> Option<String> {
     // By its clone: what is in it is wiped when it goes.
     read(text).ok().filter(|object| object.kind == "Secret")?.of_type.clone()
 }
 
-/// The value of the first of `keys` that a manifest has.
+/// Returns the value of the first of `keys` that a manifest has.
 ///
 /// # Errors
 /// What is wrong with it, or which key is missing; never anything of its values.
@@ -64,7 +64,7 @@ pub fn value(text: &str, keys: &[&str]) -> Result<Zeroizing<String>, String> {
     found.ok_or_else(|| format!("the {} has no {}", object.kind, keys.join(" and no ")))
 }
 
-/// As [`value`], of a key that may be missing.
+/// Returns a value like [`value`], for a key that may be missing.
 pub fn optional(text: &str, key: &str) -> Result<Option<Zeroizing<String>>, String> {
     read(text)?.value(&[key])
 }

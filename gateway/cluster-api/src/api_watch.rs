@@ -1,4 +1,4 @@
-//! The list and watch of one kind of objects at the API, whatever becomes of its events.
+//! The list and watch of one kind of objects at the API, independent of the use of its events.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -28,13 +28,14 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
 /// Interval at which a kind that the API lacks is asked for again.
 const KIND_EVERY: Duration = Duration::from_secs(30);
-/// Answers after which a version cannot be continued, and all is listed again. 410: it has expired; 404: the kind is gone; 400: it is no version of this API's; 504: it is newer
-/// than the API's own, whose etcd was restored from an older snapshot (`NewTooLargeResourceVersionError` in `apimachinery/pkg/api/errors`).
+/// Status codes after which a version cannot be continued, and everything is listed again. 410: it has expired; 404: the kind is gone; 400:
+/// it is not a version of this API. 504: it is newer than the API's own, whose etcd was restored from an older snapshot
+/// (`NewTooLargeResourceVersionError` in `apimachinery/pkg/api/errors`).
 const LIST_AGAIN: [u16; 4] = [400, 404, 410, 504];
 
 /// A receiver of the events of a watch.
 pub trait Sink<K> {
-    /// Takes up an event. While all are listed, what was known before is known.
+    /// Takes an event. During a list, the previous state stays valid.
     fn take(&mut self, event: Event<K>);
 
     /// Notes that the API has no such kind.
@@ -49,7 +50,7 @@ pub struct ApiWatch<K, S> {
     fields: Option<String>,
     /// True if the API may lack this kind.
     optional: bool,
-    /// Takes away what nobody looks at.
+    /// Removes the parts of an object that are not used.
     trim: fn(&mut K),
     sink: S,
     health: Arc<Health>,
@@ -60,7 +61,8 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     S: Sink<K>,
 {
-    /// A watch of the objects that a label selector and a field selector choose. `what` names them in messages, and labels the metric.
+    /// Creates a watch of the objects that match a label selector and a field selector. `what` names them in messages, and labels the
+    /// metric.
     pub fn new(what: &'static str, api: Api<K>, selectors: (Option<String>, Option<String>), sink: S, health: &Arc<Health>) -> Self {
         let (labels, fields) = selectors;
         health.begin(what);
@@ -76,14 +78,14 @@ where
         }
     }
 
-    /// A cluster without this kind has none of them.
+    /// Allows a cluster to lack this kind; it then has no such objects.
     #[must_use]
     pub const fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// Without what only the API server needs, and is most of what small objects have.
+    /// Drops managed fields, which only the API server needs, and which are most of a small object.
     #[must_use]
     pub fn without_managed_fields(self) -> Self {
         self.trimmed(|object| object.managed_fields_mut().clear())
@@ -100,7 +102,7 @@ where
         })
     }
 
-    /// Takes away what nobody looks at, before an object is kept.
+    /// Sets a function that removes unused parts before an object is stored.
     #[must_use]
     pub fn trimmed(mut self, trim: fn(&mut K)) -> Self {
         self.trim = trim;
@@ -126,7 +128,7 @@ where
         }
     }
 
-    /// Lists them, page by page, and says of which state that is.
+    /// Lists all objects, page by page, and returns the version of that state.
     async fn list(&mut self) -> Result<String, ClusterError> {
         let mut params = ListParams {
             label_selector: self.labels.clone(),
@@ -261,7 +263,7 @@ impl Retry {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The first time there is none.
+    /// Pauses, except after the first failure.
     async fn pause_unless_first(&mut self) {
         match self.failures {
             0 => self.failures = 1,

@@ -1,4 +1,4 @@
-//! Who is asked, and as whom.
+//! Client of the cluster's API.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{ClusterError, Health, WatchObserver, api_watch};
 /// Most objects that a list may have: more nodes than a cluster can have.
 const LIST_LIMIT_OBJECTS: usize = 50_000;
 
-/// The cluster's API, as whoever this gateway is there.
+/// The cluster's API, with this gateway's credentials.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
@@ -24,7 +24,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reads who to ask and by what; asks nobody. Service account tokens, and the CA beside one, are read again as they change.
+    /// Reads the address and credentials of the API, without a request. Service account tokens, and the CA next to a token, are read again
+    /// when they change.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -46,7 +47,7 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Where the gateway's own objects are.
+    /// Returns the namespace of the gateway's own objects.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
@@ -100,7 +101,7 @@ impl Cluster {
         }
     }
 
-    /// An answer, within the time that one may take.
+    /// Returns the response to a request, within the time limit for one.
     ///
     /// # Errors
     /// [`ClusterError`], about `what`.
@@ -109,7 +110,7 @@ impl Cluster {
     }
 }
 
-/// Shows nothing of the client: it holds a token.
+/// Shows nothing of the client, because it holds a token.
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cluster")

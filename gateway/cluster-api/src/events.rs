@@ -1,4 +1,4 @@
-//! What is said to whoever asks `kubectl describe` of an object that is in no namespace: one event for each reason, once.
+//! Events for `kubectl describe` of objects that are in no namespace: one event for each reason, once.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,19 @@ use kube::api::{Api, PostParams};
 
 use super::{Cluster, ClusterError};
 
-/// Where events of what is in no namespace are (`legacyValidateEvent` in `pkg/apis/core/validation/events.go`, and client-go's recorder).
+/// Namespace for events of objects that are in no namespace (`legacyValidateEvent` in `pkg/apis/core/validation/events.go`, and client-go's
+/// recorder).
 const NAMESPACE: &str = "default";
 /// Longest text of an event, in characters: `NoteLengthLimit` of the newer API of events has 1 kB.
 const MESSAGE_LIMIT_CHARACTERS: usize = 900;
-/// How much of an object's name is in that of an event: names have 253 characters at most.
+/// Bytes of an object's name in the name of an event. Object names have at most 253 characters.
 const NAME_LIMIT_BYTES: usize = 200;
-/// Events in a minute, at most: whoever can make objects by the thousand makes no more of these. What is not said is said later.
+/// Maximum number of events per minute, so that a client which creates thousands of objects does not create as many events. Further events
+/// are written later.
 const EVENTS_LIMIT: u32 = 120;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Debug, Clone, Copy)]
 pub struct About<'a> {
     pub api_version: &'static str,
@@ -29,26 +31,26 @@ pub struct About<'a> {
     pub uid: &'a str,
 }
 
-/// What is said.
+/// Reason and severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said {
-    /// One word.
+    /// The reason, as one word.
     pub reason: &'static str,
-    /// Whether somebody should look into it.
+    /// Set if an administrator should look into it.
     pub warning: bool,
 }
 
-/// Writes events.
+/// Writer of events, with a rate limit.
 #[derive(Debug)]
 pub struct Events {
-    /// The program that writes them.
+    /// The program that writes the events.
     component: &'static str,
     begun: Instant,
     written: u32,
 }
 
 impl Events {
-    /// Events that name this program as their source.
+    /// Creates a writer whose events name this program as their source.
     #[must_use]
     pub fn of(component: &'static str) -> Self {
         Self {
@@ -58,7 +60,7 @@ impl Events {
         }
     }
 
-    /// Whether there is room for one more in this minute.
+    /// Takes a place in this minute's rate limit; returns whether there was one.
     fn take(&mut self) -> bool {
         if self.begun.elapsed() > MINUTE {
             (self.begun, self.written) = (Instant::now(), 0);
@@ -68,8 +70,8 @@ impl Events {
         room
     }
 
-    /// Says something of an object, at this time, seconds since 1970; says whether it is said now. What was said before is not said again, whichever
-    /// gateway has said it: the event's name is that of what it says.
+    /// Writes an event about an object, at this time, in seconds since 1970. Returns whether it is written; `false` if the rate limit is
+    /// reached. A repeated event is not written again, by any gateway, because its name is derived from its content.
     pub async fn say(&mut self, cluster: &Cluster, about: About<'_>, said: Said, text: &str, now: u64) -> Result<bool, ClusterError> {
         self.say_again(cluster, about, said, text, (now, 0)).await
     }
@@ -129,7 +131,7 @@ fn event(component: &str, about: About<'_>, said: Said, text: &str, (now, repeti
     }
 }
 
-/// A name that only this event of this object has.
+/// Returns a name that is unique to this event of this object.
 fn name(about: About<'_>, said: Said, message: &str, repetition: u64) -> String {
     let mut context = Context::new(&SHA256);
     for part in [about.uid, said.reason, message, &repetition.to_string()] {

@@ -15,29 +15,29 @@ use super::ClusterError;
 /// 70 s, and 15 s more for the next attempt.
 const ALIKE_SECONDS: u64 = 120;
 
-/// How one watch is.
+/// State of one watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
-    /// It has not listed anything yet.
+    /// It has listed nothing yet.
     Beginning,
-    /// What is kept is what there is.
+    /// The cached state is current.
     Well,
-    /// It has failed, since then (seconds since 1970), for this reason.
+    /// It has failed since then (seconds since 1970), for this reason.
     Away { since: u64, reason: String },
 }
 
 /// A receiver of changes of the state of watches, for metrics.
 pub trait WatchObserver: std::fmt::Debug + Send + Sync {
-    /// Takes up whether a watch fails.
+    /// Takes a change of whether a watch fails.
     fn watch_broken(&self, what: &'static str, broken: bool);
 }
 
-/// Ignores all changes.
+/// An observer that ignores all changes.
 impl WatchObserver for () {
     fn watch_broken(&self, _: &'static str, _: bool) {}
 }
 
-/// How all watches are.
+/// State of all watches.
 #[derive(Debug)]
 pub struct Health {
     clock: Clock,
@@ -136,13 +136,13 @@ impl Health {
         }
     }
 
-    /// How each watch is, by what it watches.
+    /// Returns the state of each watch, by the name of its objects.
     #[must_use]
     pub fn watches(&self) -> BTreeMap<&'static str, Heard> {
         self.watches.borrow().clone()
     }
 
-    /// The same, and each change of it.
+    /// Returns a receiver of the same, and of each change.
     #[must_use]
     pub fn told(&self) -> watch::Receiver<BTreeMap<&'static str, Heard>> {
         self.watches.subscribe()
@@ -168,7 +168,7 @@ impl Health {
         }
     }
 
-    /// A watch that fails again has failed since the first time.
+    /// Notes a failure. A watch that fails repeatedly counts as failed since the first time.
     pub(super) fn away(&self, what: &'static str, error: &ClusterError) {
         let (reason, cause) = (error.reason(), error.cause());
         let heard = self.watches.borrow().get(what).cloned();

@@ -1,4 +1,4 @@
-//! Objects of one kind, kept as they change.
+//! Watch cache of the objects of one kind.
 
 use std::fmt::Debug;
 use std::future::pending;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::Health;
 use super::api_watch::{ApiWatch, Sink};
 
-/// What is known of all objects of one kind.
+/// Watch cache of all objects of one kind; the reading side.
 #[derive(Clone)]
 pub struct Kept<K>
 where
@@ -25,11 +25,11 @@ where
     K::DynamicType: Hash + Eq,
 {
     store: Store<K>,
-    /// Grows with each change; 0 until all of them were listed once.
+    /// Grows with each change; 0 until all objects were listed once.
     revision: watch::Receiver<u64>,
 }
 
-/// What keeps it so.
+/// The watch that keeps a cache current.
 pub type Keeping<K> = ApiWatch<K, StoreSink<K>>;
 
 /// The writing side of a [`Kept`].
@@ -42,8 +42,8 @@ where
     revision: watch::Sender<u64>,
 }
 
-/// Objects of one kind, and what keeps them as they change for as long as it runs. `what` names them in messages, and labels the metric. Of objects that are
-/// large and not needed, an API of [`kube::api::PartialObjectMeta`] has what stands in their metadata.
+/// Creates a cache of the objects of one kind, and the watch that keeps it current while it runs. `what` names them in messages, and labels
+/// the metric. For large objects, use an API of [`kube::api::PartialObjectMeta`], if their metadata suffices.
 pub fn keep<K>(api: &Api<K>, of: K::DynamicType, which: &Selector, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -52,7 +52,7 @@ where
     keep_by(api, of, (which, None), what, health)
 }
 
-/// As [`keep`], of the objects whose fields are these: a field selector of the API's.
+/// Creates a cache like [`keep`], of the objects that match a field selector of the API.
 pub fn keep_by_fields<K>(api: &Api<K>, of: K::DynamicType, fields: &str, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -88,13 +88,13 @@ where
     K: Resource + Clone + 'static,
     K::DynamicType: Hash + Eq + Clone,
 {
-    /// All of them as they were told last; nothing until they were listed once.
+    /// Returns all objects in their last known state; `None` until they were listed once.
     #[must_use]
     pub fn all(&self) -> Option<Vec<Arc<K>>> {
         (*self.revision.borrow() > 0).then(|| self.store.state())
     }
 
-    /// Completes when something has changed since this was asked last; never again once nothing keeps it.
+    /// Completes when something has changed since the last call; never again once the watch is dropped.
     pub async fn changed(&mut self) {
         if self.revision.changed().await.is_err() {
             pending::<()>().await;
@@ -114,7 +114,7 @@ where
         }
     }
 
-    /// Empties the cache, where that is news.
+    /// Empties the cache, unless it is empty already.
     fn take_absent(&mut self) {
         if *self.revision.borrow() == 0 || !self.writer.as_reader().state().is_empty() {
             self.take(Event::Init);

@@ -1,4 +1,5 @@
-//! One Secret or one ConfigMap, by its name, as it changes: nothing else is asked for, so a right to that one is enough. Of Secrets of one type, as well.
+//! A single Secret or ConfigMap, watched by its name. Nothing else is requested, so a permission for that object suffices. Also the Secrets
+//! of one type.
 
 use std::fmt;
 
@@ -12,22 +13,22 @@ use zeroize::Zeroizing;
 
 use super::{Cluster, ClusterError, Keeping, Kept, keep_by_fields};
 
-/// Largest value that is looked at, in bytes; an object has 1 MiB at most, and a bundle of CAs some kilobytes.
+/// Largest value that is read, in bytes; an object has 1 MiB at most, and a bundle of CAs some kilobytes.
 const VALUE_LIMIT_BYTES: usize = 256 * 1024;
 
 /// Prefix of the annotations that are kept; the others of an object may have 256 KiB.
 const OWN_ANNOTATIONS: &str = "attest-gateway.internal/";
 
-/// What is kept of an object: of a Secret nothing that its `Debug` shows.
+/// The part of an object that is kept. That of a Secret must not show values in its `Debug`.
 pub trait Content: Clone + Send + Sync + 'static {
     const KIND: &'static str;
     const PLURAL: &'static str;
 
-    /// Of an object of that name; whatever is in it, nothing fails by it.
+    /// Reads an object of that name; must not fail, whatever it contains.
     fn read(name: &str, object: &Value) -> Self;
 }
 
-/// An object of which no more is kept than is looked at.
+/// An object, reduced to the parts that are used.
 #[derive(Clone, Deserialize)]
 #[serde(from = "Value", bound(deserialize = "C: Content"))]
 pub struct Object<C> {
@@ -85,10 +86,10 @@ impl<C: Content> k8s_openapi::Metadata for Object<C> {
     }
 }
 
-/// Which object.
+/// Name and namespace of the object.
 #[derive(Debug, Clone, Copy)]
 pub struct Named {
-    /// How the watch is called in messages.
+    /// Name of the watch in messages.
     pub what: &'static str,
     pub namespace: &'static str,
     pub name: &'static str,
@@ -105,19 +106,19 @@ impl Named {
         Api::namespaced(cluster.client(), self.namespace)
     }
 
-    /// A list or a watch with it asks for one object, which a right by `resourceNames` allows.
+    /// Returns a field selector for the one object, which a permission by `resourceNames` allows.
     fn fields(self) -> String {
         format!("metadata.name={}", self.name)
     }
 
-    /// Asks whether it would be told.
+    /// Checks that the object can be read.
     pub async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))
     }
 
-    /// Asks for it once: nothing, if there is no such object.
+    /// Requests the object once; returns `None` if it does not exist.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -129,34 +130,34 @@ impl Named {
         Ok(list.items.into_iter().find(is_it).map(|object| object.content))
     }
 
-    /// It, and what keeps it as it changes for as long as it runs.
+    /// Creates a cache of the object, and the watch that keeps it current while it runs.
     pub fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
         let (kept, keeping) = keep_by_fields(&self.api(cluster), (), &self.fields(), self.what, cluster.health());
         (One { kept, name: self.name }, keeping)
     }
 }
 
-/// What is known of that object.
+/// Watch cache of that object.
 pub struct One<C: Content> {
     kept: Kept<Object<C>>,
     name: &'static str,
 }
 
 impl<C: Content> One<C> {
-    /// As it was told last: nothing until that, and `Some(None)` if there is no such object.
+    /// Returns its last known state; `None` until it is known, and `Some(None)` if the object does not exist.
     pub fn now(&self) -> Option<Option<C>> {
         let all = self.kept.all()?;
         let one = all.iter().find(|object| object.metadata.name.as_deref() == Some(self.name));
         Some(one.map(|object| object.content.clone()))
     }
 
-    /// Completes when it has changed since this was asked last.
+    /// Completes when it has changed since the last call.
     pub async fn changed(&mut self) {
         self.kept.changed().await;
     }
 }
 
-/// The CAs of a ConfigMap, as their text.
+/// The CA certificates of a ConfigMap, as PEM text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bundle(pub Option<String>);
 
@@ -175,7 +176,7 @@ impl Content for Bundle {
     }
 }
 
-/// The text of a value of a Secret, if it has one.
+/// Returns the text of a value of a Secret, if it has one.
 pub fn secret(object: &Value, key: &str) -> Option<Zeroizing<String>> {
     decoded(object.get("data")?.get(key)?)
 }

@@ -1,4 +1,4 @@
-//! Kinds of objects that are no kinds of Kubernetes' own.
+//! API resources of OpenShift's own kinds.
 
 use kube::core::{ApiResource, GroupVersionKind};
 
@@ -33,13 +33,13 @@ pub fn machine_os_builds() -> ApiResource {
     machine_configuration("MachineOSBuild", "machineosbuilds")
 }
 
-/// Machines of OpenShift's Machine API.
+/// Returns the resource of OpenShift's Machine API.
 #[must_use]
 pub fn machines() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("machine.openshift.io", "v1beta1", "Machine"), "machines")
 }
 
-/// What says where the cluster's own API is.
+/// Returns the resource of the object that contains the address of the cluster's own API.
 #[must_use]
 pub fn infrastructures() -> ApiResource {
     ApiResource::from_gvk_with_plural(

@@ -1,11 +1,11 @@
-//! Durations as they are given on the command line.
+//! Durations on the command line.
 
 /// Longest time that can be asked for, as long as certificates live.
 use attest_system::clock::lasting;
 
 pub const LONGEST_SECONDS: u64 = 3650 * 86_400;
 
-/// A duration such as `90m`, in seconds.
+/// Parses a duration such as `90m`, in seconds.
 pub fn seconds(text: &str) -> Result<u64, String> {
     match seconds_or_none(text)? {
         0 => Err(format!("between 1s and {}", lasting(LONGEST_SECONDS))),
@@ -13,7 +13,7 @@ pub fn seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// As [`seconds`], or `0s`.
+/// Parses a duration like [`seconds`], or `0s`.
 pub fn seconds_or_none(text: &str) -> Result<u64, String> {
     let usage = || "use a number with s, m, h or d, such as 24h".to_owned();
     let unit = text.chars().last().ok_or_else(usage)?;

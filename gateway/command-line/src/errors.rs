@@ -1,4 +1,4 @@
-//! Errors, as a program ends with them.
+//! Errors with which a program ends.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! What the commands of `attest-gateway` and `attest-audit` share: output, errors, durations, and the choice of records of an attestation log.
+//! Code shared by the commands of `attest-gateway` and `attest-audit`: output, errors, durations, and the selection of records of an
+//! attestation log.
 
 #![deny(unreachable_pub)]
 #![deny(

@@ -1,4 +1,5 @@
-//! Where what a command says goes. Nothing else writes there: what std offers for it panics when a disk is full, or nobody reads.
+//! Output of commands. Nothing else writes to standard output or standard error: the macros of `std` panic when a disk is full, or a pipe
+//! is closed.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 
-/// The program's name, before what it says on standard error.
+/// Name of the program, printed before messages on standard error.
 static PROGRAM: OnceLock<&str> = OnceLock::new();
 
 /// Sets the program's name; only the first call counts.
@@ -16,26 +17,26 @@ pub fn set_program(name: &'static str) {
     PROGRAM.get_or_init(|| name);
 }
 
-/// How much is held before it is written.
+/// Size of the buffer, in bytes.
 const BUFFER_BYTES: usize = 64 * 1024;
 const STDOUT: &str = "standard output";
 
-/// Whether there is still somebody who reads.
+/// State of the reading end of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     There,
-    /// `| head` has seen enough.
+    /// The reader has closed the pipe, like `| head`.
     Gone,
 }
 
-/// Lines on their way. What is written is whole lines.
+/// A buffered writer of whole lines.
 pub struct Output<W> {
     to: W,
     name: String,
     held: Vec<u8>,
 }
 
-/// Standard output, and whether it is a terminal.
+/// Returns standard output, and whether it is a terminal.
 ///
 /// # Errors
 /// If it cannot be written at all.
@@ -46,7 +47,7 @@ pub fn stdout() -> anyhow::Result<(Output<File>, bool)> {
     Ok((Output::new(to, STDOUT.to_owned()), stdout.is_terminal()))
 }
 
-/// Prints what was asked for. Who has read enough of it is no error: what the command found out is what its exit code says.
+/// Prints a result. A reader that has closed the pipe is not an error: the exit code tells what the command found.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -54,7 +55,7 @@ pub fn print(text: impl Display) -> anyhow::Result<()> {
     write(text.to_string().as_bytes()).map(drop)
 }
 
-/// As [`print`], a line.
+/// Prints a line like [`print`].
 ///
 /// # Errors
 /// If it cannot be written.
@@ -62,7 +63,7 @@ pub fn line(text: impl Display) -> anyhow::Result<()> {
     print(format_args!("{text}\n"))
 }
 
-/// As [`line`], of what was changed.
+/// Prints a line like [`line`], about a change that was made.
 ///
 /// # Errors
 /// If it cannot be written; it was done all the same, which the error says.
@@ -70,7 +71,7 @@ pub fn done(text: impl Display) -> anyhow::Result<()> {
     line(text).context("this was done, and what there is to say of it could not be written")
 }
 
-/// As [`print`], and whether somebody reads it.
+/// Prints bytes like [`print`]; returns whether they are still read.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -82,7 +83,7 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<Reader> {
     }
 }
 
-/// As [`tell`], after the program's name.
+/// Writes a line like [`tell`], after the program's name.
 pub fn warn(text: impl Display) {
     match PROGRAM.get() {
         Some(name) => tell(format_args!("{name}: {text}")),
@@ -90,7 +91,7 @@ pub fn warn(text: impl Display) {
     }
 }
 
-/// A line on standard error, as far as anybody can be told.
+/// Writes a line to standard error; ignores errors.
 pub fn tell(text: impl Display) {
     drop(std::io::stderr().write_all(format!("{text}\n").as_bytes()));
 }
@@ -104,7 +105,7 @@ impl<W: Write> Output<W> {
         }
     }
 
-    /// A text that ends with a line's end.
+    /// Appends text, which must end with a line break.
     pub fn put(&mut self, text: &[u8]) -> anyhow::Result<Reader> {
         self.held.extend_from_slice(text);
         if self.held.len() < BUFFER_BYTES {
@@ -113,7 +114,7 @@ impl<W: Write> Output<W> {
         self.flush()
     }
 
-    /// Writes what is held.
+    /// Writes the buffered lines.
     pub fn flush(&mut self) -> anyhow::Result<Reader> {
         let held = std::mem::take(&mut self.held);
         match self.to.write_all(&held).and_then(|()| self.to.flush()) {

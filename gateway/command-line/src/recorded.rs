@@ -1,4 +1,4 @@
-//! Records of evidence in the gateway's log, found again.
+//! Lookup of evidence records in the gateway's log.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,16 +11,16 @@ use attest_log::reading::{Found, Listed, LogFile, files_beside};
 use attest_log::{Decision, Record, Verdict};
 use serde::de::IgnoredAny;
 
-/// Decisions that are named where several are meant; no more are looked for.
+/// Maximum number of decisions named when an id is ambiguous; the search ends there.
 const NAMED_LIMIT: usize = 4;
 
-/// A decision without its claims and what it was made from.
+/// A decision without its claims and their basis.
 pub type Outline = Record<IgnoredAny, IgnoredAny>;
 
-/// Least digits of an id that name a record.
+/// Minimum number of digits of an id that name a record.
 pub const ID_LEAST: usize = 8;
 
-/// The line of the one decision whose id begins so.
+/// Returns the line of the one decision whose id begins with these digits.
 pub fn by_id(log: &Path, id: &str) -> anyhow::Result<String> {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if id.len() < ID_LEAST || !id.bytes().all(hex) {
@@ -62,7 +62,7 @@ pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
     }
 }
 
-/// The files of the gateway's log, the oldest first: all of them, or what is wrong with one.
+/// Returns the files of the gateway's log, the oldest first; fails if one cannot be read.
 pub fn files(log: &Path) -> anyhow::Result<Vec<LogFile>> {
     let Listed { files, unreadable } = files_beside(log)?;
     match unreadable.into_iter().next() {
@@ -82,7 +82,7 @@ fn last(log: &Path, wanted: impl Fn(&Outline) -> bool) -> anyhow::Result<Option<
     Ok(found)
 }
 
-/// Gives each decision of the gateway's log, as long as it is asked to go on.
+/// Passes on each decision of the gateway's log, until the callback returns `false`.
 fn each(log: &Path, mut go_on: impl FnMut(Outline, &[u8]) -> bool) -> anyhow::Result<()> {
     for file in files(log)? {
         let mut lines = file.lines(0)?;
@@ -101,13 +101,14 @@ fn each(log: &Path, mut go_on: impl FnMut(Outline, &[u8]) -> bool) -> anyhow::Re
 
 /// A boot, by the quote that proves it.
 pub struct Booted<'c> {
-    /// Whose quote it is.
+    /// Kind of the evidence with the quote.
     pub kind: Kind,
     pub boot: &'c MeasuredBoot,
     pub quoted: Quoted<'c>,
 }
 
-/// What was booted, and what was quoted with it: by evidence of this kind, or by the one quote that proves a boot. Where several prove others, nobody guesses.
+/// Returns the boot and its quote: by evidence of this kind, or by the one quote that proves a boot. Fails if several quotes prove
+/// different boots.
 pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
     let quotes = claims.quotes().into_iter();
     let asked = quotes.filter(|(kind, _)| by.is_none_or(|by| by == *kind));
@@ -129,7 +130,7 @@ pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
     })
 }
 
-/// A kind of evidence, by its word.
+/// Parses a kind of evidence.
 pub fn kind(word: &str) -> Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == word);
     kind.ok_or_else(|| "no kind of evidence, such as tpm or azure-vtpm".to_owned())

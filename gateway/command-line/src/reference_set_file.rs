@@ -8,17 +8,17 @@ use attest::reference_sets::{Generation, ReferenceSet, SET_LIMIT_BYTES, Time};
 use attest_log::admin::By;
 use attest_system::files;
 
-/// Who may read a new file: digests of what is booted are no secret.
+/// Mode of new files, readable by all: digests of boot components are not secret.
 const MODE: u32 = 0o644;
 
-/// A file that is there.
+/// Reads an existing file of reference values.
 pub fn read(path: &Path) -> anyhow::Result<ReferenceSet> {
     let named = || path.display().to_string();
     let text = String::from_utf8(bytes(path)?).with_context(named)?;
     ReferenceSet::parse(&text).with_context(named)
 }
 
-/// What is in a file of bounded length.
+/// Returns the contents of a file of limited length.
 pub fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || path.display().to_string();
     let length = fs::metadata(path).with_context(named)?.len();
@@ -28,7 +28,7 @@ pub fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(named)
 }
 
-/// A file, with nothing in it if it is not there.
+/// Reads a file of reference values; returns an empty set if it does not exist.
 pub fn read_or_new(path: &Path) -> anyhow::Result<ReferenceSet> {
     match path.try_exists() {
         Ok(false) => Ok(ReferenceSet::default()),
@@ -43,7 +43,7 @@ pub fn write(path: &Path, generations: Vec<Generation>) -> anyhow::Result<()> {
     Ok(files::replace(path, MODE, &text)?)
 }
 
-/// The generation of that name.
+/// Returns the generation of that name.
 pub fn generation<'s>(generations: &'s mut [Generation], path: &Path, name: &str) -> anyhow::Result<&'s mut Generation> {
     let found = generations.iter_mut().find(|generation| generation.name == name);
     found.with_context(|| format!("{}: no generation is named {name:?}", path.display()))

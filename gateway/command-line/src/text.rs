@@ -1,12 +1,13 @@
-//! What others have written, as it is shown.
+//! Display of external text.
 
-/// A foreign text, with nothing in it that a terminal takes for a command, or that turns what stands beside it around.
+/// Returns an external text for display. It escapes characters that a terminal interprets, or that reverse the direction of the surrounding
+/// text.
 #[must_use]
 pub fn visible(text: &str) -> String {
     escaped(text, |c| c.escape_unicode().collect())
 }
 
-/// The same of a text in JSON, which stays what it says.
+/// Returns such a text in JSON, without a change of its meaning.
 #[must_use]
 pub fn visible_json(text: &str) -> String {
     let mut units = [0; 2];
@@ -27,8 +28,8 @@ fn escaped(text: &str, mut escape: impl FnMut(char) -> String) -> String {
     out
 }
 
-/// Control characters of C0 and C1, and those that change the direction of text, end lines or cannot be seen: Unicode's general categories Cf, Zl and Zp,
-/// what it says is to be ignored by default, and the blank of braille.
+/// Returns whether a terminal interprets the character, or it changes the text's appearance. These are control characters of C0 and C1;
+/// Unicode's general categories Cf, Zl and Zp; its default ignorable characters; and the blank of braille.
 #[must_use]
 pub fn is_command(c: char) -> bool {
     c.is_control()
@@ -40,13 +41,13 @@ pub fn is_command(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A foreign text, without what a terminal would take for a command.
+/// Returns an external text without control characters.
 #[must_use]
 pub fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// Rows in columns, as wide as their widest cell. A cell may be a foreign text.
+/// Formats rows in columns, as wide as their widest cell. Cells may be external text.
 #[must_use]
 pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| visible(cell))).collect();

@@ -1,4 +1,4 @@
-//! Which records are asked for, and what of a record is looked at.
+//! Filter for records of the log, and the fields of a record that are read.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -24,16 +24,16 @@ pub struct Filter {
     /// A node: by its name, with what the store and these files know it by; its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
     #[arg(long, value_parser = some_text)]
     node: Option<String>,
-    /// A pool.
+    /// Records of this pool.
     #[arg(long)]
     pool: Option<String>,
     /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by, or that a pool that observes would have refused with.
     #[arg(long, value_parser = code)]
     code: Option<String>,
-    /// What was decided: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
+    /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
     #[arg(long, value_parser = word::<LineKind>)]
     decision: Option<String>,
-    /// How a challenge, evidence or a config was decided: trusted, served, refused.
+    /// Verdict on a challenge, evidence or a config: trusted, served, refused.
     #[arg(long, value_parser = word::<Verdict>)]
     verdict: Option<String>,
     /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
@@ -42,12 +42,12 @@ pub struct Filter {
     /// Up to this time, itself included.
     #[arg(long, value_name = "TIME", value_parser = when)]
     until: Option<u64>,
-    /// What the node is known by besides, as far as that was looked up: of a refusal the record has its identity, and seldom its name.
+    /// Other identities of the node, as far as they were looked up. The record of a refusal has the node's identity, and seldom its name.
     #[arg(skip)]
     known_by: BTreeSet<String>,
 }
 
-/// What of a record is looked at; of another release it may say more.
+/// Fields of a record that are read. Records of other releases may have more.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Fields {
     pub time: String,
@@ -73,17 +73,17 @@ pub struct Fields {
     pub booted_before: Option<String>,
     #[serde(default)]
     pub alerts: Vec<String>,
-    /// What a pool that observes would have refused.
+    /// Refusals that an observing pool would have made.
     #[serde(default)]
     pub would_refuse: Vec<WouldRefuse>,
-    /// There if evidence was verified: then its identity is proven.
+    /// Present if evidence was verified; the identity is proven then.
     pub claims: Option<IgnoredAny>,
-    /// Decisions that were not recorded one by one.
+    /// Number of decisions in an aggregated record.
     pub counted: Option<u64>,
     pub chain: Option<Place>,
 }
 
-/// What would have been refused.
+/// A refusal that an observing pool would have made.
 #[derive(Debug, Clone, Deserialize)]
 pub struct WouldRefuse {
     pub code: String,
@@ -91,30 +91,30 @@ pub struct WouldRefuse {
     pub reason: String,
 }
 
-/// Why a node says that it shows nothing.
+/// Reason that a node gives for not attesting.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Said {
     pub code: String,
 }
 
-/// Which line of which chain.
+/// Position of a record: its chain, and its number in it.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Place {
     pub id: String,
     pub number: u64,
-    /// Of a chain's first line: how it begins.
+    /// Start of the chain, in its first line only.
     #[serde(default)]
     pub begins: Option<IgnoredAny>,
 }
 
-/// What is proven of a node, or was claimed.
+/// Claims of a node, proven or not.
 #[derive(Deserialize)]
 struct Proven {
     claims: Option<Value>,
     basis: Option<Basis>,
 }
 
-/// What an administrator did something to.
+/// Objects that an administrator changed.
 #[derive(Deserialize)]
 struct Done {
     admin: Option<DoneTo>,
@@ -141,12 +141,12 @@ struct Basis {
 }
 
 impl Fields {
-    /// What a line says; `None` if it is no record.
+    /// Parses a line; returns `None` if it is not a record.
     pub fn of(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
-    /// The identities that a record says are this node's: proven, or given by an administrator.
+    /// Returns the identities that a record assigns to this node: proven ones, or those given by an administrator.
     pub fn identities_of(&self, node: &str, line: &[u8]) -> Vec<String> {
         if self.name.as_deref() == Some(node) && self.claims.is_some() {
             return [&self.identity, &self.instance].into_iter().flatten().cloned().collect();
@@ -165,7 +165,7 @@ impl Fields {
         listed.map(|thing| format!("tpm:{}", thing.id)).collect()
     }
 
-    /// Whether something was decided about a node: then it has a verdict.
+    /// Returns whether the record is a decision about a node, which has a verdict.
     pub fn decides(&self) -> bool {
         matches!(self.decision.as_str(), "challenge" | "evidence" | "config")
     }
@@ -187,12 +187,12 @@ impl Filter {
         words.iter().all(|word| word.is_none()) && since.is_none() && until.is_none()
     }
 
-    /// Whether it says from when on.
+    /// Returns whether the filter has a start time.
     pub const fn has_beginning(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Leaves out files that end before what is asked for.
+    /// Removes files that end before the filter's start time.
     pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
         let Some(since) = self.since else { return };
         let mut next = files.iter().skip(1);
@@ -202,7 +202,7 @@ impl Filter {
         files.retain(|_| over.next() != Some(true));
     }
 
-    /// Whether a record is one of those that are asked for.
+    /// Returns whether a record matches the filter.
     pub fn takes(&self, fields: &Fields, line: &[u8]) -> bool {
         let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
         let said = fields.not_attested.as_ref().map(|said| said.code.as_str());
@@ -222,12 +222,12 @@ impl Filter {
                 .is_none_or(|node| self.knows(fields) || is_of(node, fields, line))
     }
 
-    /// The node that is asked for.
+    /// Returns the node of the filter.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
-    /// Has records found by these identities, too.
+    /// Lets the filter match records with these identities, too.
     pub fn know_by(&mut self, identities: impl IntoIterator<Item = String>) {
         self.known_by.extend(identities);
     }
@@ -245,7 +245,7 @@ impl Filter {
         proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))
     }
 
-    /// The record as it is shown: one that was found by what it claims is not shown as the node's.
+    /// Returns the record for display. One that was found by unproven claims is marked as claimed.
     pub fn labelled<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
         match &self.node {
             Some(node) if self.is_claimed(fields) => Cow::Owned(Fields {
@@ -260,13 +260,13 @@ impl Filter {
         self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at <= until)
     }
 
-    /// How many decisions a record stands for that were counted only, if it is not asked for itself: some of them may be what is asked for.
+    /// Returns the number of decisions in an aggregated record that does not match the filter itself. Some of them may match.
     pub fn passes_over(&self, fields: &Fields, line: &[u8]) -> u64 {
         let counted = fields.counted.filter(|_| self.is_in_time(fields.at)).unwrap_or(0);
         if counted > 0 && self.takes(fields, line) { 0 } else { counted }
     }
 
-    /// What may be a mistake, and is none for certain.
+    /// Returns a warning about a filter that is probably a mistake.
     pub fn doubts(&self) -> Option<String> {
         let known = |code: &str| {
             let refused = [attest::reject::ADVICE, attest::tpm::ADVICE, CODES];
@@ -306,7 +306,7 @@ fn is_of(node: &str, fields: &Fields, line: &[u8]) -> bool {
             .is_ok_and(|Proven { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
 }
 
-/// Whether an identity is that of a node, named by all of it or by its beginning.
+/// Returns whether an identity is that of a node, named in full or by its beginning.
 fn is_named(node: &str, identity: &str) -> bool {
     let bare = identity.split_once(':').map_or("", |(_, bare)| bare);
     let begins = node.chars().count() >= PART_LEAST && (identity.starts_with(node) || bare.starts_with(node));
@@ -322,7 +322,7 @@ impl DoneTo {
     }
 }
 
-/// Whether a text stands anywhere in it, whole.
+/// Returns whether the text is a whole string anywhere in the value.
 fn says(value: &Value, text: &str) -> bool {
     match value {
         Value::String(found) => found == text,
@@ -347,7 +347,7 @@ fn code(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A word of the log, as this release has it.
+/// Parses a word of the log that this release knows.
 fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
     match serde_json::from_value::<T>(Value::String(text.to_owned())) {
         Ok(_) => Ok(text.to_owned()),
@@ -355,7 +355,7 @@ fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
     }
 }
 
-/// A time, seconds since 1970.
+/// Parses a time, in seconds since 1970.
 fn when(text: &str) -> Result<u64, String> {
     if let Ok(ago) = durations::seconds(text) {
         return Ok(now().saturating_sub(ago));

@@ -1,4 +1,4 @@
-//! Records of an attestation log: which files are read, which records are asked for, and what of each is looked at.
+//! Records of an attestation log: the files, the filter, and the fields of a record that are read.
 
 mod filter;
 mod selector;

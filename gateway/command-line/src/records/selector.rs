@@ -1,19 +1,19 @@
-//! One record of the log, named on the command line.
+//! Selector for a single record of the log, from the command line.
 
 use super::Fields;
 use crate::recorded::ID_LEAST;
 
-/// Which record.
+/// A record, by id or number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     Id(String),
     Number(u64),
 }
 
-/// Reads the name of a record.
+/// Parses the selector of a record.
 ///
 /// # Errors
-/// What is no such name.
+/// A description of the expected forms.
 pub fn record(text: &str) -> Result<Record, String> {
     if text.len() < ID_LEAST
         && let Ok(number) = text.parse()

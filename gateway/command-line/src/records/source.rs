@@ -1,4 +1,4 @@
-//! Which files are read, and what in them is no record.
+//! The log files that are read, and their lines that are not records.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +10,22 @@ use super::filter::{Fields, Filter};
 use crate::output::{self, Reader};
 use crate::visible;
 
-/// Places that are named of what cannot be read; more are counted.
+/// Maximum number of unreadable places that are named; more are counted.
 const NAMED_LIMIT: usize = 5;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Source {
-    /// These files, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    /// Log files, or folders with a log; `.gz` too. Without it, the gateway's own log with its rotated files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub log: Vec<PathBuf>,
     #[command(flatten)]
     pub filter: Filter,
-    /// The last N of them.
+    /// Only the last N matching records.
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
 }
 
-/// Files, and where in them to begin.
+/// Log files, with the position of the first line.
 pub struct Opened {
     files: Vec<LogFile>,
     begin: (usize, u64),
@@ -33,18 +33,18 @@ pub struct Opened {
     filter: Filter,
 }
 
-/// What could not be read.
+/// Files and lines that could not be read.
 #[derive(Debug, Default)]
 pub struct Unread {
     count: u64,
     places: Vec<String>,
     files: Vec<String>,
-    /// Decisions that were counted only, and that the filters may have been for.
+    /// Decisions in aggregated records that the filter may have been meant for.
     counted: u64,
 }
 
 impl Source {
-    /// All of these, or of the gateway's own log.
+    /// Reads all records of these files, or of the gateway's own log.
     pub fn all_of(log: &[PathBuf]) -> Self {
         Self {
             log: log.to_vec(),
@@ -53,7 +53,7 @@ impl Source {
         }
     }
 
-    /// Finds the files. Of the last that are asked for it is known where they begin.
+    /// Finds the files. For the last N records, finds the position of the first one.
     pub fn open(&self, own: &Path, last: Option<usize>) -> anyhow::Result<Opened> {
         let Listed { mut files, unreadable } = match self.log.as_slice() {
             [] => files_beside(own)?,
@@ -90,16 +90,16 @@ impl Source {
     }
 }
 
-/// A line, and what it says if it is a record.
+/// A line, with its fields if it is a record.
 pub struct Read<'l> {
     pub line: &'l [u8],
-    /// Whether its file begins with it.
+    /// Set if it is the first line of its file.
     pub begins_file: bool,
     pub fields: Option<Fields>,
 }
 
 impl Opened {
-    /// Gives each whole line, until nobody reads on. What is no record is noted, and what cannot be read.
+    /// Passes on each whole line, until the reader is gone. Notes lines that are not records, and files that cannot be read.
     pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
         let mut unread = Unread::default();
         for ReadError { path, source } in &self.unreadable {
@@ -121,7 +121,7 @@ impl Opened {
     }
 }
 
-/// As [`Opened::each`], of one file from this byte on.
+/// Passes on lines like [`Opened::each`], of one file from this byte on.
 fn each_of(
     file: &LogFile,
     offset: u64,
@@ -177,13 +177,13 @@ impl Unread {
         }
     }
 
-    /// That a file cannot be read, or not from this byte of what it holds on.
+    /// Notes a file that cannot be read, or not beyond this byte.
     fn damaged(&mut self, file: &LogFile, from: Option<u64>, error: &std::io::Error) {
         let from = from.map(|from| format!(" from byte {from} on")).unwrap_or_default();
         self.files.push(visible(&format!("{}{from}: {error}", file.path().display())));
     }
 
-    /// Says what it was; whether there was something.
+    /// Prints what could not be read; returns whether there was anything.
     pub fn say(&self) -> bool {
         let Self {
             count,
@@ -206,7 +206,7 @@ impl Unread {
     }
 }
 
-/// That decisions may be asked for which have no line of their own.
+/// Warns about decisions without a line of their own, which may be meant.
 pub fn say_counted(decisions: u64) {
     output::warn(format_args!(
         "{decisions} decisions were only counted, refusals among them: no filter can choose from them; `attest-gateway log show --decision counted` says whose they were"

@@ -1,8 +1,8 @@
-//! What caused an error, in one line.
+//! Causes of an error, in one line.
 
 use std::error::Error;
 
-/// An error with what caused it, each said once: reqwest's own text is only "error sending request".
+/// Returns an error with its causes, each once. `reqwest`'s own text is only "error sending request".
 #[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string().trim_end().to_owned();

@@ -1,15 +1,15 @@
-//! The one place where the gateway reads the time. Everything else is told.
+//! The only place where the gateway reads the clock. All other code gets the time as an argument.
 
 use std::time::{Duration, SystemTime};
 
 use rustls_pki_types::UnixTime;
 
-/// Where the time comes from.
+/// Source of the current time.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Clock {
     #[default]
     System,
-    /// A time that stands still, for tests.
+    /// A fixed time, for tests.
     Fixed(u64),
 }
 
@@ -25,7 +25,7 @@ impl Clock {
     }
 }
 
-/// RFC 3339, in UTC, to the second: for logs and lists.
+/// Formats a time by RFC 3339, in UTC, to the second: for logs and lists.
 #[must_use]
 pub fn rfc3339(seconds: u64) -> String {
     i64::try_from(seconds)
@@ -35,7 +35,7 @@ pub fn rfc3339(seconds: u64) -> String {
         .unwrap_or_else(|| format!("{seconds} s after 1970"))
 }
 
-/// A length of time as the command line takes it, in the largest unit that says it exactly: `30d`, `36h`, `90s`.
+/// Formats a duration as the command line takes it, in the largest exact unit: `30d`, `36h`, `90s`.
 #[must_use]
 pub fn lasting(seconds: u64) -> String {
     let units = [(86_400, 'd'), (3600, 'h'), (60, 'm')];

@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all, whenever the power fails; and the folder that is its owner's only.
+//! Files that exist as a whole or not at all, even after a power failure; and the private folder of their owner.
 
 mod reading;
 
@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 pub use reading::{SMALL_FILE_LIMIT_BYTES, no_other_than_file, open, read, read_text};
 use rustix::process::geteuid;
 
-/// Mode of what everybody may read.
+/// Mode of files that all users may read.
 pub const PUBLIC: u32 = 0o644;
-/// Mode of what its owner only may read.
+/// Mode of files that only their owner may read.
 pub const PRIVATE: u32 = 0o600;
 
-/// Whether root has given a file of this mode and owner to one group to read, which this user is in if it can: so Kubernetes gives a Secret to a pod that does not run as root.
+/// Returns whether root has made a file of this mode and owner readable for one group. A user who can read it is then in that group.
+/// Kubernetes gives a Secret in this way to a pod that does not run as root.
 #[must_use]
 pub fn is_given(mode: u32, owner: u32) -> bool {
     given(mode, owner, geteuid().as_raw())
@@ -34,7 +35,7 @@ pub struct FileError {
     pub source: io::Error,
 }
 
-/// Writes a file that must not be there yet.
+/// Writes a file that must not exist yet.
 ///
 /// # Errors
 /// [`FileError`], of kind `AlreadyExists` if it is there.
@@ -56,8 +57,8 @@ pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     })
 }
 
-/// Puts a file in the place of the one that is there, which a link may lead to. Owner and mode stay what they were: a gateway that runs as
-/// its own user must be able to read what root has put there. A file that was lost is written anew, with `mode`.
+/// Replaces a file, following a link. Owner and mode stay: a gateway that runs as its own user must be able to read files of root. Creates
+/// a missing file, with `mode`.
 ///
 /// # Errors
 /// [`FileError`].
@@ -74,7 +75,7 @@ pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
     })
 }
 
-/// Gives a file another name, which must be free.
+/// Renames a file; the new name must be free.
 ///
 /// # Errors
 /// [`FileError`].
@@ -88,7 +89,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     })
 }
 
-/// Removes a file.
+/// Removes a file, durably.
 ///
 /// # Errors
 /// [`FileError`].
@@ -103,7 +104,7 @@ fn named(path: &Path, work: impl FnOnce() -> io::Result<()>) -> Result<(), FileE
     })
 }
 
-/// The folder of a file.
+/// Returns the folder of a file.
 pub fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -115,7 +116,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder(path))?.sync_all()
 }
 
-/// Takes the folder of private state from everybody but its owner; says which mode it had, if that was another one.
+/// Restricts the folder of private state to its owner; returns the previous mode, if it was another one.
 ///
 /// # Errors
 /// The file system's.
@@ -128,7 +129,7 @@ pub fn close_to_others(folder: &Path) -> io::Result<Option<u32>> {
     Ok(Some(mode))
 }
 
-/// Makes the folder of private state, for its owner only.
+/// Creates the folder of private state, for its owner only.
 ///
 /// # Errors
 /// The file system's.
@@ -136,14 +137,14 @@ pub fn make_private_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Where a file is written until it is whole.
+/// Returns the path under which a file is written until it is complete.
 #[must_use]
 pub fn temporary_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_string_lossy();
     Some(folder(path).join(format!(".{name}.part")))
 }
 
-/// A file with a name that nobody reads; gone when dropped, unless it was renamed.
+/// A file under a name that no program reads; removed when dropped, unless it was renamed.
 struct Temporary(PathBuf);
 
 impl Temporary {

@@ -1,4 +1,4 @@
-//! Files that others have put there: a pipe in their place holds nobody up, and one without an end fills no memory.
+//! Reading of files that others provide. A pipe in place of a file does not block, and an endless one does not fill the memory.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, ErrorKind, Read};
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open as open_by};
 
-/// Most that is read of a file that a person, or a program for a person, has written: settings, keys, bundles of certificates.
+/// Maximum size of a file that a person, or a program for a person, has written: settings, keys, bundles of certificates.
 pub const SMALL_FILE_LIMIT_BYTES: u64 = 1024 * 1024;
-/// Where a shell puts what it hands over (`<(command)`): pipes, which somebody writes.
+/// Paths by which a shell passes pipes (`<(command)`), which another process writes.
 const HANDED_OVER: [&str; 3] = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"];
 
-/// Opens a regular file to read it, or what a shell hands over.
+/// Opens a regular file for reading, or a pipe passed by a shell.
 ///
 /// # Errors
-/// The file system's; that it is something else.
+/// Those of the file system; and if it is another kind of file.
 pub fn open(path: &Path) -> io::Result<File> {
     // Who opens a pipe would wait for somebody who writes into it.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -31,10 +31,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     Err(no_file(kind))
 }
 
-/// That there is a regular file of this name, or nothing; for whoever writes it, and does not read what is there.
+/// Checks that a regular file has this name, or nothing. For callers that write it without reading it.
 ///
 /// # Errors
-/// The file system's; that it is something else.
+/// Those of the file system; and if it is another kind of file.
 pub fn no_other_than_file(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -57,10 +57,10 @@ fn no_file(kind: FileType) -> io::Error {
     io::Error::new(error, format!("this is {what}, not a regular file"))
 }
 
-/// All that a file holds, as [`open`] opens it; at most so many bytes.
+/// Returns the contents of a file, opened like by [`open`]; at most so many bytes.
 ///
 /// # Errors
-/// As [`open`]; that there is more.
+/// Those of [`open`]; and if there is more.
 pub fn read(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -73,10 +73,10 @@ pub fn read(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     ))
 }
 
-/// As [`read`], of a text.
+/// Returns the contents of a file like [`read`], as text.
 ///
 /// # Errors
-/// As [`read`]; that it is no text.
+/// Those of [`read`]; and if it is not text.
 pub fn read_text(path: &Path, limit_bytes: u64) -> io::Result<String> {
     let text = String::from_utf8(read(path, limit_bytes)?);
     text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)"))

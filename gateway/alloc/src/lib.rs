@@ -1,4 +1,5 @@
-//! An allocator that overwrites memory with zeros before it is freed: secrets pass through buffers of TLS and HTTP that nobody else overwrites.
+//! An allocator that overwrites memory with zeros before it is freed. Secrets pass through buffers of TLS and HTTP that nothing else
+//! overwrites.
 
 #![deny(unreachable_pub)]
 
@@ -6,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
-/// An allocator that zeroes memory before it gives it back to the allocator `A`.
+/// An allocator that zeroes memory before it returns it to the allocator `A`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ZeroOnFree<A>(pub A);
 
@@ -55,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks at what it is given back.
+    /// A test allocator that inspects freed memory.
     #[derive(Default)]
     struct Inspector(Mutex<Vec<Freed>>);
 

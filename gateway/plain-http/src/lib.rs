@@ -1,7 +1,7 @@
 //! The port for health and metrics: plain HTTP, for monitoring and for the kubelet.
 //!
-//! Nobody who reaches the port proves anything, so it has a limit of connections. Beyond it each new connection takes the place of the oldest: an answer takes
-//! milliseconds, so idle connections go first, and no number of them keeps monitoring out.
+//! Clients of the port are unauthenticated, so the number of connections is limited. Beyond the limit, each new connection closes the
+//! oldest one. A response takes milliseconds, so idle connections are closed first, and no number of them keeps monitoring out.
 
 #![deny(unreachable_pub)]
 
@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Connections open at a time.
+/// Maximum number of open connections.
 pub const CONNECTION_LIMIT: usize = 64;
 
-/// Answers for as long as it is polled.
+/// Serves requests for as long as it is polled.
 ///
 /// # Errors
 /// None is known of: a connection that cannot be accepted is tried again.
@@ -38,7 +38,7 @@ pub async fn serve(listener: TcpListener, router: Router) -> io::Result<()> {
 struct Limited {
     listener: TcpListener,
     places: Arc<Semaphore>,
-    /// Of each connection, the oldest first: it ends when this is dropped.
+    /// Handles of the connections, the oldest first: dropping one ends its connection.
     open: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -69,7 +69,7 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that ends when its place is taken.
+/// A connection that ends when its handle is dropped.
 struct Connection {
     stream: TcpStream,
     ended: oneshot::Receiver<()>,
@@ -77,7 +77,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// The stream, unless the place is taken; then the task is woken, too.
+    /// Returns the stream, unless the handle was dropped; the task is woken when it is.
     fn stream(&mut self, context: &mut Context<'_>) -> io::Result<Pin<&mut TcpStream>> {
         match pin!(&mut self.ended).poll(context) {
             Poll::Ready(_) => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -131,7 +131,7 @@ mod tests {
         address
     }
 
-    /// Opens a connection and writes this.
+    /// Opens a connection and writes the request.
     async fn opened(address: SocketAddr, request: &[u8]) -> TcpStream {
         let mut stream = timeout(LIMIT, TcpStream::connect(address)).await.unwrap().unwrap();
         // A connection that was ended is no failure here.
@@ -146,7 +146,7 @@ mod tests {
         answer
     }
 
-    /// Whether the other side has ended the connection.
+    /// Returns whether the server has ended the connection.
     async fn is_ended(stream: &mut TcpStream) -> bool {
         let mut byte = [0];
         let read = timeout(Duration::from_millis(1), stream.read(&mut byte)).await;

@@ -6,12 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// What time it is for a stand-in.
+/// Clock of a simulated service.
 #[derive(Debug, Default)]
 pub struct Clock(Mutex<Option<u64>>);
 
 impl Clock {
-    /// The machine's.
+    /// Returns the clock of the machine.
     #[must_use]
     pub fn system() -> Self {
         Self::default()
@@ -28,7 +28,7 @@ impl Clock {
         *self.0.lock().unwrap() = Some(seconds);
     }
 
-    /// Seconds since 1970.
+    /// Returns the time, in seconds since 1970.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.0.lock().unwrap().unwrap_or_else(now)
@@ -47,7 +47,7 @@ pub fn date(seconds: u64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(seconds.try_into().unwrap()).unwrap()
 }
 
-/// Such as `2027-01-15T08:00:00Z`.
+/// Formats a time such as `2027-01-15T08:00:00Z`.
 #[must_use]
 pub fn rfc3339(seconds: u64) -> String {
     let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");

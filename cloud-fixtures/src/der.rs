@@ -1,14 +1,14 @@
 //! DER and BER, written by hand: so that every wrong form can be written, too.
 
-/// OCTET STRING.
+/// Tag of an OCTET STRING.
 pub const OCTETS: u8 = 0x04;
-/// OBJECT IDENTIFIER.
+/// Tag of an OBJECT IDENTIFIER.
 pub const OID: u8 = 0x06;
 pub const SEQUENCE: u8 = 0x30;
 pub const SET: u8 = 0x31;
-/// `[0]`, constructed.
+/// Tag `[0]`, context-specific, constructed.
 pub const CONTEXT_0: u8 = 0xa0;
-/// `[1]`, constructed.
+/// Tag `[1]`, context-specific, constructed.
 pub const CONTEXT_1: u8 = 0xa1;
 
 /// An element in DER, of at most 64 KiB.
@@ -30,13 +30,13 @@ pub fn indefinite(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [&[tag, 0x80], parts.concat().as_slice(), &[0, 0]].concat()
 }
 
-/// A UTF8String.
+/// Encodes a `UTF8String` element.
 #[must_use]
 pub fn text(text: &str) -> Vec<u8> {
     der(0x0c, &[text.as_bytes()])
 }
 
-/// An INTEGER.
+/// Encodes a nonnegative INTEGER element.
 #[must_use]
 pub fn number(number: u64) -> Vec<u8> {
     let bytes = [&[0], number.to_be_bytes().as_slice()].concat();
@@ -44,7 +44,7 @@ pub fn number(number: u64) -> Vec<u8> {
     der(0x02, &[&bytes[zeros..]])
 }
 
-/// A BOOLEAN.
+/// Encodes a BOOLEAN element.
 #[must_use]
 pub fn flag(flag: bool) -> Vec<u8> {
     der(0x01, &[&[if flag { 0xff } else { 0 }]])

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::port::Port;
 use crate::tls::Authority;
 
-/// How long a start may take on a machine that is busy.
+/// Maximum time for a start on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
 /// A cluster of one, or a member of a larger one.
@@ -25,7 +25,7 @@ pub struct Etcd {
     /// For clients, and for peers.
     ports: [Port; 2],
     encrypted: bool,
-    /// Bytes.
+    /// Quota of the database, in bytes.
     quota: Option<u64>,
     /// Value of etcd's option `--auth-token`.
     auth_token: Option<String>,
@@ -38,7 +38,7 @@ impl Etcd {
         Self::run(false, None)
     }
 
-    /// As [`Etcd::start`], with room for so much.
+    /// Starts etcd like [`Etcd::start`], with this quota.
     #[must_use]
     pub fn start_with_quota(bytes: u64) -> Self {
         Self::run(false, Some(bytes))
@@ -116,7 +116,7 @@ impl Etcd {
         self.folder.path().join(name)
     }
 
-    /// Where clients come.
+    /// Returns the URL for clients.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.ports[0].address())
@@ -133,7 +133,7 @@ impl Etcd {
         self.process.as_ref().unwrap().id()
     }
 
-    /// Without warning.
+    /// Kills it, without a shutdown.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // A process that was stopped dies of this, too.
@@ -160,13 +160,13 @@ impl Etcd {
         signal(self.id(), name);
     }
 
-    /// Its process.
+    /// Returns the id of its process.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.as_ref().unwrap().id()
     }
 
-    /// What `etcdctl` says.
+    /// Runs `etcdctl`, and returns its output.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoint());
@@ -267,7 +267,7 @@ impl Drop for Etcd {
     }
 }
 
-/// Whether all threads of a process are stopped.
+/// Returns whether all threads of a process are stopped.
 fn stands_still(id: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
     // One may have ended meanwhile.

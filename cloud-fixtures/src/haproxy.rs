@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
-/// Where it comes from. All of 127.0.0.0/8 is this machine's.
+/// Source address of its connections. All of 127.0.0.0/8 belongs to this machine.
 pub const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 10);
 
 /// On a free port of this machine; killed when dropped.
@@ -54,7 +54,7 @@ impl Haproxy {
         lines.find(|line| line.contains("Health check")).unwrap()
     }
 
-    /// Where nodes come.
+    /// Returns the address for nodes.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

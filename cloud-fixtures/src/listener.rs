@@ -82,7 +82,8 @@ impl Drop for Listener {
     }
 }
 
-/// Bound and not listening: nobody else gets the port, and connections are refused. Only who asks for this very port shares it.
+/// Binds a socket without listening: connections are refused, and no other socket gets the port. Only a socket that requests this very port
+/// shares it.
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()

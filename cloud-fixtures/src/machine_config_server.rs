@@ -1,4 +1,4 @@
-//! A cluster's Machine Config Server: it gives the full config to anybody, with TLS on 22623 and without on 22624.
+//! A cluster's Machine Config Server: it serves the full config to unauthenticated clients, with TLS on 22623 and without on 22624.
 //!
 //! Its answers are those of `pkg/server/api.go` and `pkg/server/server.go` in `openshift/machine-config-operator`, whose `docs/MachineConfigServer.md`
 //! describes them; which spec version comes for which `Accept` was measured with the real one.
@@ -16,11 +16,11 @@ use crate::server::{Answer, Request, Server, loopback};
 /// A pool's full config in a spec version.
 type Config = dyn Fn(&str) -> Vec<u8> + Send + Sync;
 
-/// One control-plane host's. Where it is started, it listens on all addresses.
+/// The server of one control-plane host. It listens on all addresses.
 pub struct MachineConfigServer {
-    /// Port 22623.
+    /// Server with TLS, on port 22623.
     pub with_tls: Server,
-    /// Port 22624.
+    /// Server without TLS, on port 22624.
     pub plain: Server,
 }
 
@@ -35,7 +35,7 @@ impl MachineConfigServer {
         }
     }
 
-    /// As a server beside it asks it: on any port of the loopback interface, with TLS.
+    /// Starts only the server with TLS, on any port of the loopback interface, for a gateway on the same machine.
     #[must_use]
     pub fn beside(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Server {
         start(loopback(), Some(tls(certificate, key)), pool, config)

@@ -12,35 +12,35 @@ use x509_parser::prelude::FromDer;
 use crate::der::{CONTEXT_0, CONTEXT_1, OCTETS, OID, SEQUENCE, SET, der, indefinite};
 use crate::named;
 
-/// id-sha1.
+/// Encoded OID of `id-sha1`.
 pub const SHA1: &[u8] = &[0x2b, 0x0e, 0x03, 0x02, 0x1a];
-/// id-sha256.
+/// Encoded OID of `id-sha256`.
 pub const SHA256: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01];
-/// id-sha384.
+/// Encoded OID of `id-sha384`.
 pub const SHA384: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x02];
-/// id-sha512.
+/// Encoded OID of `id-sha512`.
 pub const SHA512: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x03];
-/// rsaEncryption.
+/// Encoded OID of `rsaEncryption`.
 pub const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
-/// sha1WithRSAEncryption.
+/// Encoded OID of `sha1WithRSAEncryption`.
 pub const SHA1_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05];
-/// id-RSASSA-PSS.
+/// Encoded OID of `id-RSASSA-PSS`.
 pub const RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
-/// sha256WithRSAEncryption.
+/// Encoded OID of `sha256WithRSAEncryption`.
 pub const SHA256_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b];
-/// sha384WithRSAEncryption.
+/// Encoded OID of `sha384WithRSAEncryption`.
 pub const SHA384_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c];
-/// sha512WithRSAEncryption.
+/// Encoded OID of `sha512WithRSAEncryption`.
 pub const SHA512_RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d];
-/// id-data.
+/// Encoded OID of `id-data`.
 pub const DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07, 0x01];
-/// id-signedData.
+/// Encoded OID of `id-signedData`.
 pub const SIGNED_DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07, 0x02];
-/// id-contentType.
+/// Encoded OID of `id-contentType`.
 pub const CONTENT_TYPE: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x03];
-/// id-messageDigest.
+/// Encoded OID of `id-messageDigest`.
 pub const MESSAGE_DIGEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x04];
-/// The element NULL.
+/// Encoded element of type NULL.
 pub const NULL: &[u8] = &[0x05, 0x00];
 
 /// An AlgorithmIdentifier; `parameters` is a whole element, or nothing.
@@ -56,13 +56,13 @@ pub fn attribute(oid: &[u8], values: &[&[u8]]) -> Vec<u8> {
 
 /// A key that signs messages and certificates.
 pub struct Key {
-    /// For certificates.
+    /// Key pair for signing certificates.
     pub pair: KeyPair,
     raw: RsaKeyPair,
 }
 
 impl Key {
-    /// Generates one.
+    /// Generates a key of this size.
     #[must_use]
     pub fn new(size: RsaKeySize) -> Self {
         let pair = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).unwrap();
@@ -70,13 +70,13 @@ impl Key {
         Self { pair, raw }
     }
 
-    /// Its modulus, big-endian.
+    /// Returns its modulus, big-endian.
     #[must_use]
     pub fn modulus(&self) -> Vec<u8> {
         self.raw.public_key().modulus().big_endian_without_leading_zero().to_vec()
     }
 
-    /// A signature, RSASSA-PKCS1-v1_5, with the hash of this OID; SHA-256 for those that nobody signs with.
+    /// Returns a signature, RSASSA-PKCS1-v1_5, with the hash of this OID; SHA-256 for hashes that are not used for signatures.
     #[must_use]
     pub fn sign(&self, hash: &[u8], message: &[u8]) -> Vec<u8> {
         let padding: &dyn RsaEncoding = match hash {
@@ -93,7 +93,7 @@ impl Key {
 pub static ROOT: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
 pub static INTERMEDIATE: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
 pub static SIGNER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
-/// Somebody else's key.
+/// A key of another signer.
 pub static OTHER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
 
 /// A certificate of 2024 to 2040, no CA.
@@ -137,25 +137,25 @@ pub fn issuer_and_serial(certificate: &[u8]) -> Vec<u8> {
 pub struct Message {
     /// Indefinite lengths and segments, as AWS's.
     pub ber: bool,
-    /// Of the SignedData.
+    /// Version of the SignedData.
     pub version: u8,
     /// OID of the ContentInfo.
     pub content_info_type: Vec<u8>,
-    /// AlgorithmIdentifiers.
+    /// AlgorithmIdentifiers of the digests.
     pub digest_algorithms: Vec<Vec<u8>>,
     /// OID of the content.
     pub content_type: Vec<u8>,
-    /// What is signed.
+    /// Content that is signed.
     pub content: Vec<u8>,
-    /// What is in the message, if that is not `content`.
+    /// Content in the message, if that is not `content`.
     pub shown: Option<Vec<u8>>,
-    /// Whether the content is left out.
+    /// Set if the content is left out of the message.
     pub detached: bool,
-    /// The bag.
+    /// Certificates in the message.
     pub certificates: Vec<Vec<u8>>,
     /// A whole element, or nothing.
     pub crls: Vec<u8>,
-    /// Of the SignerInfo.
+    /// Version of the SignerInfo.
     pub signer_version: u8,
     /// issuerAndSerialNumber, or what is in its place.
     pub signer: Vec<u8>,
@@ -169,9 +169,9 @@ pub struct Message {
     pub attributes: Option<Vec<Vec<u8>>>,
     /// Instead of what the attributes are.
     pub signed: Option<Vec<u8>>,
-    /// Unsigned attributes.
+    /// Unsigned attributes of the SignerInfo.
     pub unsigned: Vec<u8>,
-    /// More SignerInfos.
+    /// Further SignerInfos in the message.
     pub extra_signers: Vec<Vec<u8>>,
 }
 
@@ -221,7 +221,7 @@ impl Message {
         }
     }
 
-    /// The same, but.
+    /// Returns the message with a change.
     #[must_use]
     pub fn but(mut self, alter: impl FnOnce(&mut Self)) -> Self {
         alter(&mut self);

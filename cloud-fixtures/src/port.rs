@@ -1,11 +1,11 @@
-//! Ports for servers that are told where to listen: a port that was free a moment ago may be somebody else's by then.
+//! Reserved ports for servers that get their address as an argument. A port that was free a moment ago may belong to another process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// A port of this machine that is nobody else's as long as this is kept. Nobody listens there either, but who is told to; that may end and begin
-/// as often as it likes.
+/// A port of this machine that no other process gets while this exists. Only a server that is given the port listens there; it may stop and
+/// start repeatedly.
 #[derive(Debug)]
 pub struct Port {
     // Bound, and never listening: the system gives it to nobody, and lets servers have it, which allow addresses to be used again.
@@ -13,7 +13,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// On 127.0.0.1.
+    /// Reserves a port on 127.0.0.1.
     #[must_use]
     pub fn reserve() -> Self {
         let socket = TcpSocket::new_v4().unwrap();

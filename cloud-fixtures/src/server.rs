@@ -1,4 +1,4 @@
-//! What every stand-in server has: a thread of its own, a record of what it was asked, and faults that a test switches on.
+//! Common parts of all simulated servers: a thread of its own, a record of its requests, and faults that a test switches on.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ const REQUEST_LIMIT_BYTES: usize = 1024 * 1024;
 pub const HUGE_BYTES: usize = 16 * 1024 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// What a server was asked.
+/// A request to the server.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Such as `GET`.
+    /// HTTP method, such as `GET`.
     pub method: String,
     /// Path and query, as they were sent.
     pub target: String,
@@ -92,7 +92,7 @@ impl Answer {
     }
 }
 
-/// What can be wrong with a server.
+/// Fault of a server, switched on by a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// It refuses connections, and has cut those that there were. For the whole server, wherever it is switched on.
@@ -111,10 +111,10 @@ pub enum Fault {
 
 /// A fault that was switched on.
 struct Wrong {
-    /// How the targets begin that it is for.
+    /// Prefix of the targets that the fault concerns.
     prefix: String,
     fault: Fault,
-    /// How many requests it answers yet; `None` for all.
+    /// Number of requests that it will still concern; `None` for all.
     left: Option<usize>,
 }
 
@@ -164,13 +164,13 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// `http://127.0.0.1:<port>`, or `https://…`.
+    /// Returns its URL, `http://127.0.0.1:<port>` or `https://…`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address())

@@ -24,7 +24,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Generates its key.
+    /// Creates a CA with a new key.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = dated(name, UNTIL);
@@ -36,7 +36,7 @@ impl Authority {
         }
     }
 
-    /// Its certificate.
+    /// Returns its certificate, in PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.params.self_signed(&self.key).unwrap().pem()
@@ -48,7 +48,7 @@ impl Authority {
         self.server_at(names, &[])
     }
 
-    /// As [`Self::server`], and of these addresses.
+    /// Returns a server configuration like [`Self::server`], also for these addresses.
     #[must_use]
     pub fn server_at(&self, names: &[&str], addresses: &[IpAddr]) -> Arc<ServerConfig> {
         let mut params = dated(names[0], UNTIL);

@@ -17,7 +17,7 @@ use cloud_fixtures::clock::compact;
 use cloud_fixtures::tampering;
 use serde_json::{Value, json};
 
-/// 2027-01-15, 08:00.
+/// 2027-01-15, 08:00 UTC, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const NONCE: [u8; 32] = [7; 32];
 const SERVER_KEY: SpkiSha256 = SpkiSha256([9; 32]);

@@ -15,7 +15,7 @@ use data_encoding::BASE64;
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-/// 2027-01-15, 08:00.
+/// 2027-01-15, 08:00 UTC, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const METADATA: &[(&str, &str)] = &[("Metadata", "true")];
 

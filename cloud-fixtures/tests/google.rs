@@ -12,7 +12,7 @@ use cloud_fixtures::server::Fault;
 use cloud_fixtures::tampering;
 use serde_json::{Value, json};
 
-/// 2027-01-15.
+/// 2027-01-15, 08:00 UTC, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const FLAVOR: &[(&str, &str)] = &[("Metadata-Flavor", "Google")];
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::pem;
 use crate::pkcs7::{Key, Message, ca_params, in_lines};
 
-/// As AWS's region certificates are: signed by itself, a CA by its extensions.
+/// Returns a certificate like those of AWS's regions: self-signed, a CA by its extensions.
 #[must_use]
 pub fn region_certificate(key: &Key, serial: u64) -> CertificateDer<'static> {
     ca_params("Amazon Web Services LLC", serial).self_signed(&key.pair).unwrap().into()
@@ -50,7 +50,7 @@ impl RegionAuthority {
         serde_json::to_string_pretty(document).unwrap()
     }
 
-    /// What IMDS answers at `…/instance-identity/rsa2048`: a PKCS#7 message in BER, in Base64 with line breaks.
+    /// Returns IMDS's response at `…/instance-identity/rsa2048`: a PKCS#7 message in BER, in Base64 with line breaks.
     #[must_use]
     pub fn sign(&self, document: &Value) -> String {
         self.sign_text(&Self::text(document))

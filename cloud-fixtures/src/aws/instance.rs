@@ -4,24 +4,24 @@ use serde_json::{Value, json};
 
 use crate::clock::rfc3339;
 
-/// What AWS says about an instance.
+/// The facts that AWS states about an instance.
 #[derive(Debug, Clone)]
 pub struct Instance {
-    /// Twelve digits.
+    /// Account id, with twelve digits.
     pub account: String,
-    /// Such as `eu-central-1`.
+    /// Region, such as `eu-central-1`.
     pub region: String,
-    /// Such as `eu-central-1a`.
+    /// Zone, such as `eu-central-1a`.
     pub availability_zone: String,
-    /// Such as `i-0123456789abcdef0`.
+    /// Instance id, such as `i-0123456789abcdef0`.
     pub instance_id: String,
-    /// Such as `ami-0123456789abcdef0`.
+    /// Image id, such as `ami-0123456789abcdef0`.
     pub image_id: String,
-    /// Such as `m7i.large`.
+    /// Type, such as `m7i.large`.
     pub instance_type: String,
-    /// When it was started, in seconds since 1970.
+    /// Time when it was started, in seconds since 1970.
     pub pending_time: u64,
-    /// Its address.
+    /// Private IPv4 address of the instance.
     pub private_ip: String,
     /// Name of the role of its instance profile.
     pub role: String,

@@ -12,7 +12,7 @@ use super::{Instance, RegionAuthority, Session};
 use crate::clock::Clock;
 use crate::server::{Answer, Request, Server, loopback};
 
-/// How long a session may be asked for.
+/// Allowed lifetimes of an IMDSv2 token, in seconds.
 const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=21600;
 
 struct State {

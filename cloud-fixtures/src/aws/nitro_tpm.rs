@@ -69,7 +69,7 @@ impl Default for NitroAuthority {
 }
 
 impl NitroAuthority {
-    /// Generates its keys.
+    /// Creates an authority with new keys.
     #[must_use]
     pub fn new() -> Self {
         let keys: [Arc<KeyPair>; 5] = std::array::from_fn(|_| Arc::new(p384()));
@@ -158,23 +158,21 @@ pub struct NitroDocument {
     pub fields: Vec<(Value, Value)>,
     /// Fields after certificate and cabundle.
     pub more_fields: Vec<(Value, Value)>,
-    /// Whether the payload is a map of indefinite length, as AWS's.
+    /// Set if the payload is a map of indefinite length, like AWS's.
     pub indefinite: bool,
-    /// The COSE_Sign1's tag.
+    /// CBOR tag of the `COSE_Sign1`.
     pub tag: Option<u64>,
-    /// The protected header.
     pub protected: Vec<u8>,
-    /// The unprotected header.
     pub unprotected: Value,
-    /// What the payload becomes after it was signed.
+    /// Payload that replaces the signed one.
     pub swapped_payload: Option<Vec<u8>>,
-    /// Behind the payload, and signed.
+    /// Signed bytes after the payload.
     pub appended_to_payload: Vec<u8>,
     /// The signature, if it is not the right one.
     pub signature: Option<Vec<u8>>,
-    /// Who signs, if not the last level.
+    /// Signing key, if not that of the last level.
     pub signing_key: Option<KeyPair>,
-    /// Behind the document.
+    /// Bytes after the document.
     pub appended: Vec<u8>,
 }
 
@@ -236,7 +234,7 @@ impl NitroDocument {
         payload
     }
 
-    /// The signed document.
+    /// Returns the signed document, in CBOR.
     #[must_use]
     pub fn document(&self) -> Vec<u8> {
         let payload = self.payload();

@@ -7,7 +7,7 @@ use super::Instance;
 use super::sigv4::{ALGORITHM, Signed};
 use crate::clock::{compact, rfc3339};
 
-/// How long credentials hold: about what EC2 gives.
+/// Lifetime of credentials: about that of EC2's.
 const LIFETIME_SECONDS: u64 = 6 * 3600;
 
 /// The body of a request for the caller's identity.
@@ -16,30 +16,30 @@ pub const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
 /// A role's session with its credentials.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Begins with `ASIA`.
+    /// Access key id, beginning with `ASIA`.
     pub access_key_id: String,
     pub secret_access_key: String,
     pub token: String,
-    /// When the credentials end, in seconds since 1970.
+    /// Time when the credentials expire, in seconds since 1970.
     pub expires: u64,
-    /// Twelve digits.
+    /// Account id, with twelve digits.
     pub account: String,
-    /// The role's name.
+    /// Name of the assumed role.
     pub role: String,
-    /// Such as `arn:aws:sts::123456789012:assumed-role/worker-role/i-0123456789abcdef0`.
+    /// ARN, such as `arn:aws:sts::123456789012:assumed-role/worker-role/i-0123456789abcdef0`.
     pub arn: String,
-    /// Such as `AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0`.
+    /// User id, such as `AROAIOSFODNN7EXAMPLE:i-0123456789abcdef0`.
     pub user_id: String,
 }
 
 impl Session {
-    /// That of an instance's profile: named after the instance.
+    /// Creates the session of an instance's profile, named after the instance.
     #[must_use]
     pub fn of(instance: &Instance, now: u64) -> Self {
         Self::named(instance, &instance.instance_id, now)
     }
 
-    /// Of the instance's role, with another name: as somebody gets it who may assume the role.
+    /// Creates a session of the instance's role with another name, like a client that may assume the role.
     #[must_use]
     pub fn named(instance: &Instance, name: &str, now: u64) -> Self {
         let Instance { account, role, region, .. } = instance;
@@ -60,7 +60,7 @@ impl Session {
         }
     }
 
-    /// What IMDS answers under the role's name.
+    /// Returns IMDS's response under the role's name.
     #[must_use]
     pub fn credentials(&self) -> Value {
         json!({

@@ -3,22 +3,22 @@
 use aws_lc_rs::{digest, hmac};
 use data_encoding::HEXLOWER;
 
-/// `AWS4-HMAC-SHA256`.
+/// Name of the signature algorithm.
 pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// What is signed of a request that has the path `/` and no query.
+/// The signed parts of a request with the path `/` and no query.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
-    /// Such as `POST`.
+    /// HTTP method, such as `POST`.
     pub method: &'a str,
     /// Names in lower case, in alphabetical order.
     pub headers: &'a [(String, String)],
     pub body: &'a [u8],
-    /// Such as `20270115T080000Z`.
+    /// Time of signing, such as `20270115T080000Z`.
     pub date: &'a str,
-    /// Such as `eu-central-1`.
+    /// Region, such as `eu-central-1`.
     pub region: &'a str,
-    /// Such as `sts`.
+    /// Service, such as `sts`.
     pub service: &'a str,
 }
 
@@ -29,7 +29,7 @@ impl Signed<'_> {
         format!("{}/{}/{}/aws4_request", self.day(), self.region, self.service)
     }
 
-    /// The headers' names.
+    /// Returns the names of the headers, separated by semicolons.
     #[must_use]
     pub fn names(&self) -> String {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();

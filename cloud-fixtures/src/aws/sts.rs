@@ -12,7 +12,7 @@ use crate::clock::{Clock, compact};
 use crate::server::{Answer, Request, Server, loopback};
 use crate::tls::Authority;
 
-/// How far the time of signing may be from AWS's.
+/// Maximum difference of the time of signing from AWS's.
 pub const SKEW_SECONDS: u64 = 15 * 60;
 
 struct State {

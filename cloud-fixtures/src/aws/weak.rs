@@ -26,7 +26,7 @@ impl Default for WeakAuthority {
 }
 
 impl WeakAuthority {
-    /// Generates its keys.
+    /// Creates an authority with new keys.
     #[must_use]
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -55,13 +55,13 @@ impl WeakAuthority {
         std::fs::read_to_string(self.path("rsa.pem")).unwrap()
     }
 
-    /// What IMDS answers at `…/instance-identity/signature`: RSA-1024 with SHA-256 over the document, in Base64.
+    /// Returns IMDS's response at `…/instance-identity/signature`: RSA-1024 with SHA-256 over the document, in Base64.
     #[must_use]
     pub fn signature(&self, content: &[u8]) -> String {
         BASE64.encode(&self.raw(content))
     }
 
-    /// What IMDS answers at `…/instance-identity/pkcs7`: signed with DSA-1024 and SHA-1, in Base64 with line breaks.
+    /// Returns IMDS's response at `…/instance-identity/pkcs7`: signed with DSA-1024 and SHA-1, in Base64 with line breaks.
     #[must_use]
     pub fn dsa(&self, content: &[u8]) -> String {
         std::fs::write(self.path("content"), content).unwrap();

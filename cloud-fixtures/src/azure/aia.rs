@@ -1,4 +1,4 @@
-//! Where Microsoft publishes the certificates of its CAs, over plain HTTP.
+//! The HTTP server on which Microsoft publishes the certificates of its CAs.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -41,7 +41,7 @@ impl Aia {
         Self { server, certificate }
     }
 
-    /// Gives something else: somebody else's certificate, PEM, or no certificate at all.
+    /// Replaces the response: another certificate, PEM, or arbitrary bytes.
     pub fn set_certificate(&self, bytes: &[u8]) {
         *self.certificate.lock().unwrap() = bytes.to_vec();
     }

@@ -9,13 +9,13 @@ use crate::der::{OID, SEQUENCE, der};
 use crate::pem;
 use crate::pkcs7::{Key, Message, ca_params, issued, params};
 
-/// Where the signer's certificate says that its issuer's can be had: a host and folder where Microsoft publishes certificates.
+/// URL of the issuer's certificate, as the signer's certificate names it: a host and folder where Microsoft publishes certificates.
 pub const ISSUER_URL: &str = "http://www.microsoft.com/pkiops/certs/Test%20TLS%20Intermediate.crt";
 
-/// How long a document holds: six hours.
+/// Lifetime of a document: six hours.
 const LIFETIME_SECONDS: u64 = 6 * 3600;
 
-/// As the certificates of Azure's metadata services are.
+/// Returns parameters like those of the certificates of Azure's metadata services.
 #[must_use]
 pub fn metadata_params(names: &[&str]) -> CertificateParams {
     let mut params = params("metadata.azure.com", 77);
@@ -40,11 +40,11 @@ pub fn access(urls: &[&str]) -> CustomExtension {
 /// A virtual machine, as Azure knows it.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// A UUID.
+    /// UUID of the subscription.
     pub subscription_id: String,
-    /// A UUID.
+    /// UUID of the machine.
     pub vm_id: String,
-    /// Such as `worker-7`.
+    /// Name, such as `worker-7`.
     pub name: String,
     /// Such as `eastus`. It is not in the document: the signer's certificate tells it.
     pub location: String,
@@ -138,7 +138,7 @@ impl Authority {
         pem(&self.intermediate)
     }
 
-    /// The signer's certificate.
+    /// Returns the signer's certificate, in DER.
     #[must_use]
     pub const fn leaf(&self) -> &CertificateDer<'static> {
         &self.leaf

@@ -84,17 +84,17 @@ impl MetadataServer {
         change(&mut self.state.machine.lock().unwrap());
     }
 
-    /// Another authority signs.
+    /// Replaces the authority that signs.
     pub fn set_authority(&self, authority: Arc<Authority>) {
         *self.state.authority.lock().unwrap() = authority;
     }
 
-    /// Whether it gives the next document again and again, whatever the nonce, as Azure's does for some seconds.
+    /// Sets whether it returns the next document repeatedly, with any nonce, like Azure's does for some seconds.
     pub fn set_repeating(&self, repeating: bool) {
         *self.state.repeated.lock().unwrap() = repeating.then_some(None);
     }
 
-    /// When its documents are made.
+    /// Returns the clock that dates its documents.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.state.clock

@@ -1,9 +1,9 @@
 //! Azure's vTPM: the CAs that certify its AK, and a vTPM in software.
 //!
-//! Of this form are the certificates of three real machines, with their chains (agentrust-io/cmcp
-//! `tests/fixtures/hardware/azure-vtpm-2026-07-27`, flashbots/attested-tls `crates/attestation/test-assets`), the AK of Microsoft's own vTPM
-//! (microsoft/openvmm `vm/devices/tpm/tpm_lib`, `ak_pub_template`), and what its firmware measures (microsoft/mu_msvm
-//! `MsvmPkg/VmMeasurementDxe`). Only keys of CAs are shorter, since they are made anew in each test.
+//! The forms are those of the certificates of three real machines, with their chains (agentrust-io/cmcp
+//! `tests/fixtures/hardware/azure-vtpm-2026-07-27`, flashbots/attested-tls `crates/attestation/test-assets`). The AK is that of Microsoft's
+//! own vTPM (microsoft/openvmm `vm/devices/tpm/tpm_lib`, `ak_pub_template`), the measurements are those of its firmware (microsoft/mu_msvm
+//! `MsvmPkg/VmMeasurementDxe`). Only keys of CAs are shorter, because each test generates them.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +17,18 @@ use rustls_pki_types::CertificateDer;
 use crate::der::{OID, SEQUENCE, der};
 use crate::pkcs7::{self, Key};
 
-/// Where the AK is, a persistent object.
+/// Handle of the AK, a persistent object.
 pub const AK_HANDLE: u32 = 0x8100_0003;
-/// Where its certificate is, in NV memory.
+/// NV index of the AK's certificate.
 pub const AK_CERTIFICATE_NV_INDEX: u32 = 0x01c1_01d0;
-/// So many bytes has that NV index; those behind the certificate are zero.
+/// Size of that NV index, in bytes; those after the certificate are zero.
 pub const NV_BYTES: usize = 4096;
 
-/// tcg-kp-EKCertificate.
+/// OID `tcg-kp-EKCertificate`, for extended key usage.
 pub const EK_CERTIFICATE: [u64; 5] = [2, 23, 133, 8, 1];
-/// tcg-kp-AIKCertificate.
+/// OID `tcg-kp-AIKCertificate`, for extended key usage.
 pub const AK_CERTIFICATE: [u64; 5] = [2, 23, 133, 8, 3];
-/// szOID_KP_DOCUMENT_SIGNING, which Azure's have beside it.
+/// OID `szOID_KP_DOCUMENT_SIGNING`, which Azure's certificates also have.
 const OF_MICROSOFT: [u64; 10] = [1, 3, 6, 1, 4, 1, 311, 10, 3, 12];
 
 /// fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign.
@@ -176,7 +176,7 @@ impl VtpmCas {
     }
 }
 
-/// What the NV index of the AK's certificate holds: the certificate, and zeros.
+/// Returns the contents of the NV index of the AK's certificate: the certificate, padded with zeros.
 #[must_use]
 pub fn nv_contents(certificate: &[u8]) -> Vec<u8> {
     let mut contents = certificate.to_vec();
@@ -204,13 +204,13 @@ fn sha256(parts: &[&[u8]]) -> Vec<u8> {
 /// A vTPM in software, with the sha256 bank: everything can be changed.
 pub struct Vtpm {
     pub ak: Key,
-    /// The AK's attributes.
+    /// Object attributes of the AK.
     pub attributes: u32,
     /// The hierarchy of which the AK is a primary object.
     pub hierarchy: u32,
     /// What the PCRs hold.
     pub pcrs: BTreeMap<u8, Vec<u8>>,
-    /// How often it was reset.
+    /// Number of its resets.
     pub resets: u32,
 }
 
@@ -273,7 +273,7 @@ impl Vtpm {
         parts.concat()
     }
 
-    /// TPMT_SIGNATURE over it.
+    /// Returns a `TPMT_SIGNATURE` over the quote.
     #[must_use]
     pub fn sign(&self, quoted: &[u8]) -> Vec<u8> {
         let signature = self.ak.sign(pkcs7::SHA256, quoted);

@@ -10,10 +10,10 @@ use clap::{Args, Parser, Subcommand};
 use cloud_fixtures::server::{Request, Server};
 use cloud_fixtures::{aws, azure, clock, google};
 
-/// Stands in for a cloud's metadata service, until it is killed.
+/// Simulates a cloud's metadata service, until it is killed.
 ///
-/// Its signing authority is made anew each time; what a gateway needs to trust it is written into a directory. Requests are printed, with the
-/// status that they got.
+/// Each run generates a new signing authority. The files that a gateway needs to trust it are written into a directory. Requests are
+/// printed, with the status of their responses.
 #[derive(Parser)]
 #[command(after_help = "Example:\n  cloud-stand-in google --listen 127.0.0.1:8080 --user-data pointer.ign --state /tmp/google")]
 struct Arguments {
@@ -51,7 +51,7 @@ enum Cloud {
 
 #[derive(Args)]
 struct Common {
-    /// Where the metadata service listens
+    /// Address on which the metadata service listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// A file with the machine's user data: the pointer

@@ -14,7 +14,7 @@ use crate::tls::Authority;
 pub const ISSUER_HOST: &str = "accounts.google.com";
 /// The host of the keys.
 pub const KEYS_HOST: &str = "www.googleapis.com";
-/// The discovery document.
+/// Path of the discovery document.
 pub const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 pub const KEYS_PATH: &str = "/oauth2/v3/certs";
 
@@ -72,7 +72,7 @@ impl IdentityProvider {
         &self.ca_pem
     }
 
-    /// How long its answers say that they may be kept. 3600 at first.
+    /// Sets the cache lifetime of its responses, in seconds; initially 3600.
     pub fn set_max_age(&self, seconds: u64) {
         *self.state.max_age_seconds.lock().unwrap() = seconds;
     }
@@ -98,7 +98,7 @@ impl State {
     }
 }
 
-/// As Google's, in what a reader of keys needs.
+/// Returns a discovery document with the fields of Google's that a reader of keys needs.
 fn discovery() -> Value {
     json!({
         "issuer": format!("https://{ISSUER_HOST}"),

@@ -32,19 +32,19 @@ impl Signer {
         }
     }
 
-    /// Its id.
+    /// Returns the id of the key.
     #[must_use]
     pub fn kid(&self) -> &str {
         &self.kid
     }
 
-    /// The modulus, big-endian.
+    /// Returns the modulus, big-endian.
     #[must_use]
     pub fn modulus(&self) -> Vec<u8> {
         self.pair.public_key().modulus().big_endian_without_leading_zero().to_vec()
     }
 
-    /// SubjectPublicKeyInfo.
+    /// Returns the key's SubjectPublicKeyInfo, in DER.
     #[must_use]
     pub fn public_der(&self) -> Vec<u8> {
         AsDer::<PublicKeyX509Der<'_>>::as_der(self.pair.public_key())
@@ -53,7 +53,7 @@ impl Signer {
             .to_vec()
     }
 
-    /// As a JWK with this id, whatever its own is.
+    /// Returns the key as a JWK with this id instead of its own.
     #[must_use]
     pub fn jwk(&self, kid: &str) -> Value {
         json!({"kty": "RSA", "alg": "RS256", "use": "sig", "kid": kid, "n": BASE64URL_NOPAD.encode(&self.modulus()), "e": "AQAB"})

@@ -10,22 +10,22 @@ pub const INSTANCE_NAME: &str = "worker-7";
 /// The unique id of its service account.
 pub const SERVICE_ACCOUNT_ID: &str = "104029292853099978293";
 
-/// How long an identity token holds.
+/// Lifetime of an identity token.
 const LIFETIME_SECONDS: u64 = 3600;
 
-/// What Google says about an instance.
+/// The facts that Google states about an instance.
 #[derive(Debug, Clone)]
 pub struct Instance {
-    /// Such as `example-project`.
+    /// Project id, such as `example-project`.
     pub project_id: String,
     pub project_number: u64,
-    /// Such as `europe-west3-a`.
+    /// Zone, such as `europe-west3-a`.
     pub zone: String,
-    /// 64 bits.
+    /// Instance id, of 64 bits.
     pub instance_id: u64,
-    /// Such as `worker-7`.
+    /// Name, such as `worker-7`.
     pub instance_name: String,
-    /// When it was made, in seconds since 1970.
+    /// Time when it was created, in seconds since 1970.
     pub created: u64,
     /// Email address of its service account.
     pub service_account: String,

@@ -24,7 +24,7 @@ fn generate() -> Arc<Signer> {
 }
 
 impl Keys {
-    /// Generates one key.
+    /// Creates a set with one new key.
     #[must_use]
     pub fn new() -> Arc<Self> {
         let signers = vec![generate()];
@@ -63,7 +63,7 @@ impl Keys {
         self.0.lock().unwrap().hidden.remove(kid);
     }
 
-    /// What is published: a JWK set.
+    /// Returns the published keys, as a JWK set.
     #[must_use]
     pub fn jwks(&self) -> Value {
         let state = self.0.lock().unwrap();

@@ -62,7 +62,7 @@ impl MetadataServer {
         change(&mut self.state.instance.lock().unwrap());
     }
 
-    /// When its identity tokens are issued.
+    /// Returns the clock that dates its identity tokens.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.state.clock

@@ -22,7 +22,7 @@ pub fn extension_fields(instance: &Instance) -> Vec<Vec<u8>> {
     ]
 }
 
-/// The extension's content.
+/// Returns the content of the extension.
 #[must_use]
 pub fn extension(fields: &[Vec<u8>]) -> Vec<u8> {
     der(0x30, &fields.iter().map(Vec::as_slice).collect::<Vec<_>>())
@@ -70,7 +70,7 @@ impl Ca {
         Self(key, ca_params("Test EK/AK CA Root"))
     }
 
-    /// Its own certificate.
+    /// Returns the CA's own certificate.
     #[must_use]
     pub fn certificate(&self) -> CertificateDer<'static> {
         self.1.self_signed(&self.0).unwrap().into()

@@ -14,7 +14,7 @@ use super::kinds::Kind;
 use super::objects::Objects;
 use super::status::Status;
 
-/// What of a schema is understood here.
+/// Keywords of a schema that this server supports.
 pub(super) const WORDS: [&str; 15] = [
     "type",
     "description",
@@ -47,7 +47,7 @@ pub(super) fn short_names(objects: &Objects, kind: Kind) -> Value {
     definition.map_or(Value::Null, |definition| definition["spec"]["names"]["shortNames"].clone())
 }
 
-/// Whether this kind is there.
+/// Returns whether this kind exists.
 pub(super) fn is_there(objects: &Objects, kind: Kind) -> bool {
     !objects.lacks(kind) && (!kind.is_custom() || version(objects, kind).is_some())
 }
@@ -171,7 +171,7 @@ fn judge(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// As `kubectl get` asks for them.
+/// Returns a table, as `kubectl get` requests it.
 pub(super) fn table(objects: &Objects, kind: Kind, metadata: &Value, items: &[Value]) -> Value {
     let version = version(objects, kind).unwrap_or_default();
     let columns = version["additionalPrinterColumns"].as_array().cloned().unwrap_or_default();
@@ -192,7 +192,7 @@ pub(super) fn table(objects: &Objects, kind: Kind, metadata: &Value, items: &[Va
     json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
 }
 
-/// Of a path of fields alone.
+/// Returns the cell of a column; supports paths of plain fields only.
 fn cell(column: &Value, item: &Value) -> Value {
     let pointer = column["jsonPath"].as_str().unwrap_or_default().replace('.', "/");
     let Some(found) = item.pointer(&pointer).filter(|found| !found.is_null()) else {
@@ -230,7 +230,7 @@ fn age(seconds: i64) -> String {
     }
 }
 
-/// Says who has changed which fields of `spec`, as far as `metadata.managedFields` says it of an update: one entry for each manager and part
+/// Records the manager that changed fields of `spec`, like `metadata.managedFields` does for an update: one entry per manager and part
 /// (`staging/src/k8s.io/apimachinery/pkg/util/managedfields`).
 pub(super) fn manage(old: Option<&Value>, new: &mut Value, manager: &str, part: Option<&str>, now: &str) {
     let field = part.unwrap_or("spec");

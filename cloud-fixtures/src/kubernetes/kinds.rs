@@ -1,4 +1,4 @@
-//! Which kinds there are, and how a client finds out.
+//! The supported kinds, and their discovery by clients.
 
 use serde_json::{Value, json};
 
@@ -12,9 +12,9 @@ pub struct Kind {
     pub version: &'static str,
     pub kind: &'static str,
     pub plural: &'static str,
-    /// Whether it is in a namespace.
+    /// Set if its objects are in a namespace.
     pub namespaced: bool,
-    /// What of it is written by itself.
+    /// Subresources, which are written separately.
     pub subresources: &'static [&'static str],
 }
 
@@ -44,7 +44,7 @@ const fn kind(
     }
 }
 
-/// All of them.
+/// All kinds that this server supports.
 pub(super) const KINDS: [Kind; 32] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
@@ -116,7 +116,7 @@ pub(super) const KINDS: [Kind; 32] = [
     kind(CUSTOM, "v1alpha1", "AttestedNode", "attestednodes", false, STATUS),
 ];
 
-/// What whoever approves has a right to, by the signer's name: no objects (`plugin/pkg/admission/certificates/approval/admission.go`).
+/// Kind for the permission to approve, by the signer's name; it has no objects (`plugin/pkg/admission/certificates/approval/admission.go`).
 pub(super) const SIGNERS: Kind = kind("certificates.k8s.io", "v1", "Signer", "signers", false, &[]);
 
 impl Kind {
@@ -135,7 +135,7 @@ impl Kind {
             .unwrap_or_else(|| panic!("no {plural}"))
     }
 
-    /// Whether it is there only while a CustomResourceDefinition is.
+    /// Returns whether it exists only while a CustomResourceDefinition does.
     pub(super) fn is_custom(&self) -> bool {
         self.group == CUSTOM
     }
@@ -171,7 +171,7 @@ impl Kind {
     }
 }
 
-/// What a path of the discovery says, if it is one.
+/// Returns the discovery document at a path, if it is one.
 pub(super) fn discovery(path: &str, objects: &Objects) -> Option<Value> {
     match path {
         "/version" => Some(json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"})),

@@ -1,9 +1,11 @@
 //! A Kubernetes API, for what asks one: objects of the kinds that a gateway looks at, over TLS, for service accounts with tokens and rights.
 //!
-//! It does as the documentation of the API says (<https://kubernetes.io/docs/reference/using-api/api-concepts/>: resource versions, lists in pages, watches,
-//! bookmarks, 410), and as `staging/src/k8s.io/apiserver` and `apimachinery` in `kubernetes/kubernetes` word it (`pkg/api/errors`, `pkg/endpoints/handlers`,
-//! `plugin/pkg/auth/authorizer/rbac`). An object is told whole, or by its metadata alone where `Accept` says so (`meta.k8s.io/v1`, as for tables there). Of kinds that a CustomResourceDefinition makes it has the schema and the tables (`custom.rs`). What it leaves out: admission, defaults, other schemas and tables, whether a namespace exists, and protobuf. A strategic merge patch and
-//! an applied one are taken for a merge patch.
+//! It follows the documentation of the API (<https://kubernetes.io/docs/reference/using-api/api-concepts/>): resource versions, lists in
+//! pages, watches, bookmarks, 410. Its messages are those of `staging/src/k8s.io/apiserver` and `apimachinery` in `kubernetes/kubernetes`
+//! (`pkg/api/errors`, `pkg/endpoints/handlers`, `plugin/pkg/auth/authorizer/rbac`). An object is returned whole, or as metadata only if
+//! `Accept` says so (`meta.k8s.io/v1`, also for tables). For kinds of a CustomResourceDefinition it supports the schema and the tables
+//! (`custom.rs`). It omits admission, defaults, other schemas and tables, the existence of namespaces, and protobuf. Strategic merge
+//! patches and applied ones are treated like merge patches.
 
 mod custom;
 mod kinds;
@@ -30,10 +32,10 @@ use crate::listener::Listener;
 use crate::server::loopback;
 use crate::tls::Authority;
 
-/// Who may do everything, in tests.
+/// Token of the test administrator, which permits everything.
 const ADMIN: &str = "test-admin";
 
-/// What can be wrong with it.
+/// Fault of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disturbance {
     /// It refuses connections, and has cut those that there were.
@@ -44,12 +46,12 @@ pub enum Disturbance {
     Status(u16),
 }
 
-/// What becomes of one write. But for the first of these nobody gets the answer: the connection is cut in its place.
+/// Outcome of one write. Except for `None`, the client gets no response: the connection is cut instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
     /// It is done and answered, as any other.
     None,
-    /// It is done.
+    /// The write is done.
     Done,
     /// It is not, and never will be.
     NotDone,
@@ -57,11 +59,11 @@ pub enum Mishap {
     Late,
 }
 
-/// What a restart leaves of the changes so far.
+/// The history of changes after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum History {
     Kept,
-    /// Whoever goes on from an older state is told to list again.
+    /// A client that continues from an older state must list again.
     Lost,
 }
 
@@ -71,27 +73,27 @@ struct Shared {
     rights: Mutex<Rights>,
     asked: Mutex<Vec<Asked>>,
     wrong: Mutex<Option<Disturbance>>,
-    /// What becomes of the next writes.
+    /// Outcomes of the next writes.
     mishaps: Mutex<VecDeque<Mishap>>,
-    /// How long a write takes.
+    /// Duration of a write.
     takes: Mutex<Duration>,
-    /// How often it was well again.
+    /// Number of recoveries from a disturbance.
     recovered: tokio::sync::watch::Sender<u64>,
-    /// How often what is late was let through.
+    /// Number of calls of [`Kubernetes::let_through`].
     let_through: tokio::sync::watch::Sender<u64>,
     /// Changes with each change of an object, and when watches are broken.
     changed: tokio::sync::watch::Sender<Changed>,
-    /// How many requests were answered.
+    /// Number of responses so far.
     answered: tokio::sync::watch::Sender<u64>,
-    /// How often a watch that wants bookmarks gets one.
+    /// Interval of bookmarks, for watches that request them.
     bookmarks: Mutex<Duration>,
 }
 
-/// What a watch waits for.
+/// The events that a watch waits for.
 #[derive(Debug, Clone, Copy, Default)]
 struct Changed {
     revision: u64,
-    /// How often all watches were broken.
+    /// Number of times that all watches were broken.
     broken: u64,
 }
 
@@ -132,13 +134,13 @@ impl Kubernetes {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// `https://127.0.0.1:<port>`.
+    /// Returns its URL, `https://127.0.0.1:<port>`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", self.address())
@@ -162,7 +164,7 @@ impl Kubernetes {
         locked(&self.shared.rights).token_of(namespace, name)
     }
 
-    /// Nobody knows this token any more.
+    /// Makes this token invalid.
     pub fn expire(&self, token: &str) {
         locked(&self.shared.rights).expire(token);
     }
@@ -194,8 +196,8 @@ impl Kubernetes {
         self.changed();
     }
 
-    /// As [`Kubernetes::put`], with the resource version that it has: that of another state, as after etcd was restored from a snapshot and has given its
-    /// revisions once more (<https://etcd.io/docs/v3.6/op-guide/recovery/>).
+    /// Writes an object like [`Kubernetes::put`], but keeps its resource version. This gives the state after etcd was restored from a
+    /// snapshot and has issued its revisions again (<https://etcd.io/docs/v3.6/op-guide/recovery/>).
     pub fn put_as_it_is(&self, object: Value) {
         let (kind, namespace, name) = Kind::of(&object);
         locked(&self.shared.objects).put_as_it_is(kind, &namespace, &name, object);
@@ -240,8 +242,8 @@ impl Kubernetes {
         );
     }
 
-    /// Whether who has this token may do this, by the roles that are there: what a request would be told. No namespace is all
-    /// of them, and no name is more than one object.
+    /// Returns whether this token permits the request, by the existing roles. An empty namespace stands for all of them, an empty name for
+    /// several objects.
     #[must_use]
     pub fn may(&self, token: &str, verb: &str, kind: Kind, subresource: Option<&str>, namespace: &str, name: &str) -> bool {
         let wanted = Wanted {
@@ -274,8 +276,9 @@ impl Kubernetes {
         *locked(&self.shared.wrong) = Some(disturbance);
     }
 
-    /// Each write takes so long from here on, others beside it as long: what is waited for is the disks of its etcd, of which one must be able to write 8,000 bytes in
-    /// 10 ms, and in 2 ms where there is much load (<https://docs.openshift.com/container-platform/4.15/scalability_and_performance/recommended-performance-scale-practices/recommended-etcd-practices.html>).
+    /// Sets the duration of each write; concurrent writes take as long. It stands for etcd's disk, which must write 8,000 bytes in 10 ms,
+    /// or in 2 ms under heavy load
+    /// (<https://docs.openshift.com/container-platform/4.15/scalability_and_performance/recommended-performance-scale-practices/recommended-etcd-practices.html>).
     pub fn takes(&self, write: Duration) {
         *locked(&self.shared.takes) = write;
     }
@@ -285,13 +288,13 @@ impl Kubernetes {
         locked(&self.shared.mishaps).extend(mishaps);
     }
 
-    /// Whether all of that has happened.
+    /// Returns whether all of these outcomes were used.
     #[must_use]
     pub fn is_over(&self) -> bool {
         locked(&self.shared.mishaps).is_empty()
     }
 
-    /// What was late is done now.
+    /// Executes the late writes.
     pub fn let_through(&self) {
         self.shared.let_through.send_modify(|times| *times += 1);
     }
@@ -323,7 +326,7 @@ impl Kubernetes {
         self.shared.changed.send_modify(|changed| changed.broken += 1);
     }
 
-    /// How often watches get a bookmark, in place of once a minute.
+    /// Sets the interval of bookmarks, which is initially a minute.
     pub fn bookmark_every(&self, pause: Duration) {
         *locked(&self.shared.bookmarks) = pause;
     }
@@ -342,7 +345,7 @@ impl Kubernetes {
         tokio::time::timeout(limit, waited).await.is_ok()
     }
 
-    /// As [`Kubernetes::comes_to`], in a test without a runtime: what is found then.
+    /// Waits like [`Kubernetes::comes_to`], in a test without a runtime; returns the value that was found.
     pub fn wait_for<T>(&self, limit: Duration, mut find: impl FnMut() -> Option<T>) -> Option<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let mut found = None;
@@ -359,7 +362,7 @@ impl Kubernetes {
 }
 
 impl Shared {
-    /// Wakes the watches.
+    /// Wakes the waiting watches.
     fn changed(&self) {
         let revision = locked(&self.objects).revision();
         self.changed.send_modify(|changed| changed.revision = revision);

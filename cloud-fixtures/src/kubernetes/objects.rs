@@ -1,4 +1,4 @@
-//! What there is, and how it came to be: every change has a number, the resource version, over all kinds.
+//! The objects, and the history of their changes. Every change has a number, the resource version, across all kinds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::status::Status;
 /// Kind, namespace (empty for what is in none), name.
 pub(super) type Key = (Kind, String, String);
 
-/// What has happened to an object.
+/// A change of an object.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) revision: u64,
     pub(super) key: Key,
     pub(super) before: Option<Arc<Value>>,
-    /// As it is now, or was when it went.
+    /// The object after the change, or when it was removed.
     pub(super) object: Arc<Value>,
     pub(super) gone: bool,
 }
@@ -32,25 +32,25 @@ pub(super) struct Change {
 pub(super) struct Page {
     pub(super) items: Vec<Arc<Value>>,
     pub(super) revision: u64,
-    /// Where the next one begins, and how many are left.
+    /// Key after which the next page begins, and number of objects left.
     pub(super) next: Option<(Key, usize)>,
 }
 
 #[derive(Default)]
 pub(super) struct Objects {
     revision: u64,
-    /// Of what came until then nobody knows how it came.
+    /// Revision up to which the history is lost.
     oldest: u64,
     live: BTreeMap<Key, Arc<Value>>,
     history: Vec<Change>,
     made: u64,
-    /// Who writes next, as `metadata.managedFields` names it.
+    /// Manager of the next write, as `metadata.managedFields` names it.
     manager: String,
     /// Kinds of newer releases.
     lacking: Vec<Kind>,
 }
 
-/// How much one secret may hold.
+/// Maximum size of a Secret's data.
 const SECRET_LIMIT_BYTES: usize = 1024 * 1024;
 
 fn key(kind: Kind, namespace: &str, name: &str) -> Key {
@@ -85,7 +85,7 @@ impl Objects {
             .filter(move |((_, of, _), _)| namespace.is_none_or(|namespace| of == namespace))
     }
 
-    /// Past every check.
+    /// Writes an object without any check.
     pub(super) fn put(&mut self, kind: Kind, namespace: &str, name: &str, mut object: Value) {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             let old = self.live.get(&key(kind, namespace, name));
@@ -102,7 +102,7 @@ impl Objects {
         self.live.insert(key(kind, namespace, name), Arc::new(object));
     }
 
-    /// Past every check.
+    /// Removes an object without any check.
     pub(super) fn remove(&mut self, kind: Kind, namespace: &str, name: &str) {
         self.end(&key(kind, namespace, name));
     }
@@ -189,7 +189,7 @@ impl Objects {
         Ok(self.write(key, object))
     }
 
-    /// Where an object belongs, which must be where it was sent.
+    /// Returns the key of an object, which must match its path.
     fn placed(&self, kind: Kind, namespace: &str, name: &str, object: &mut Value) -> Result<Key, Status> {
         if !object["metadata"].is_object() {
             return Err(Status::bad_request("the object has no metadata"));
@@ -309,7 +309,7 @@ impl Objects {
         self.replace(key, part, object)
     }
 
-    /// Removes it, or notes that it is to go when nobody holds it.
+    /// Removes an object, or marks it for deletion while it has finalizers.
     pub(super) fn delete(&mut self, key: &Key, options: &Value) -> Result<Arc<Value>, Status> {
         let (kind, _, name) = key;
         let old = self.live.get(key).cloned().ok_or_else(|| Status::not_found(*kind, name))?;
@@ -369,7 +369,7 @@ impl Objects {
         })
     }
 
-    /// What has happened to objects of a kind after this.
+    /// Returns the changes of objects of a kind after this revision.
     pub(super) fn since(&self, revision: u64, kind: Kind, namespace: Option<&str>) -> Result<Vec<Change>, Status> {
         if revision < self.oldest {
             return Err(Status::expired(revision, self.oldest));

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::status::Status;
 
-/// RFC 7386.
+/// Applies a merge patch (RFC 7386).
 pub(super) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *target = patch.clone();

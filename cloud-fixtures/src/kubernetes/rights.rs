@@ -1,4 +1,4 @@
-//! Who somebody is by a token, and what the roles that are bound to them allow.
+//! Users by their tokens, and the permissions of the roles bound to them.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ impl User {
     }
 }
 
-/// What somebody wants.
+/// A request to authorize.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) verb: &'a str,
@@ -65,7 +65,7 @@ impl Rights {
         self.users.remove(token);
     }
 
-    /// Who shows this `Authorization`; who shows nothing is anonymous.
+    /// Returns the user of this `Authorization` header; anonymous without one.
     pub(super) fn user(&self, authorization: Option<&str>) -> Result<User, Status> {
         let Some(authorization) = authorization else {
             return Ok(User::of("system:anonymous", &["system:unauthenticated"]));
@@ -75,7 +75,7 @@ impl Rights {
     }
 }
 
-/// Whether the roles that are there allow it.
+/// Checks whether the existing roles permit the request.
 pub(super) fn authorize(objects: &Objects, user: &User, wanted: Wanted<'_>) -> Result<(), Status> {
     if user.groups.iter().any(|group| group == "system:masters") {
         return Ok(());

@@ -17,7 +17,7 @@ fn is_selectable(kind: Kind, field: &str) -> bool {
     }
 }
 
-/// What labels and fields have to be.
+/// Conditions on labels and fields.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Selector {
     labels: Vec<Requirement>,
@@ -33,7 +33,7 @@ enum Requirement {
 }
 
 impl Selector {
-    /// `labelSelector` and `fieldSelector`.
+    /// Parses `labelSelector` and `fieldSelector`.
     pub(super) fn parse(kind: Kind, labels: &str, fields: &str) -> Result<Self, Status> {
         let parts = |text: &str| -> Vec<String> { split(text).into_iter().filter(|part| !part.is_empty()).collect() };
         let labels = parts(labels).iter().map(|part| requirement(part)).collect::<Option<_>>();

@@ -29,7 +29,7 @@ use crate::listener::Listener;
 /// Largest body: twice what an API server takes.
 const BODY_LIMIT_BYTES: usize = 6 * 1024 * 1024;
 
-/// What somebody asked for.
+/// A request to the API, with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     pub user: String,
@@ -41,7 +41,7 @@ pub struct Asked {
     pub name: String,
     /// As it was sent.
     pub query: String,
-    /// How many bytes its body had.
+    /// Size of its body, in bytes.
     pub bytes: usize,
     /// Of the answer's beginning.
     pub status: u16,
@@ -187,7 +187,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
     mishap.is_none().then_some(response)
 }
 
-/// What is done when it is let through.
+/// Executes a late write once it is let through.
 async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64>, wants: Late) {
     if through.changed().await.is_ok() {
         let Late {
@@ -233,16 +233,16 @@ struct Wants<'a> {
     query: &'a str,
     media_type: &'a str,
     form: Form,
-    /// What the client calls itself.
+    /// User agent of the client.
     agent: &'a str,
 }
 
-/// How much of an object is told.
+/// Form in which an object is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Whole,
     Metadata,
-    /// Of kinds that a CustomResourceDefinition makes. Others are told whole, and so is who watches.
+    /// For kinds of a CustomResourceDefinition. Others are returned whole, and also the events of watches.
     Table,
 }
 
@@ -267,12 +267,12 @@ impl Form {
     }
 }
 
-/// The group of what is no kind of its own.
+/// Group of `PartialObjectMetadata` and tables.
 const META: &str = "meta.k8s.io/v1";
 
-/// Whom a list or a watch is about, if its selector says one name: a right to that object alone is enough then (`NewRequestInfo` in
-/// `staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`; <https://kubernetes.io/docs/reference/access-authn-authz/rbac/>, "Referring to
-/// resources").
+/// Returns the object of a list or a watch whose selector has one name. Permission for that object suffices then (`NewRequestInfo` in
+/// `staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go`; <https://kubernetes.io/docs/reference/access-authn-authz/rbac/>,
+/// "Referring to resources").
 fn chosen(wants: &Wants<'_>) -> Option<String> {
     let fields = parameter(wants.query, "fieldSelector");
     let name = fields.strip_prefix("metadata.name=").filter(|name| !name.contains([',', '=']))?;
@@ -363,7 +363,7 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.of_object(&object)))
 }
 
-/// As who writes says, or else the beginning of what the client calls itself (`managerOrUserAgent` in
+/// Returns the field manager that the request names, or else the beginning of its user agent (`managerOrUserAgent` in
 /// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
 fn manager(wants: &Wants<'_>) -> String {
     let said = parameter(wants.query, "fieldManager");
@@ -373,7 +373,7 @@ fn manager(wants: &Wants<'_>) -> String {
     }
 }
 
-/// Who approves or denies a request has to have the right to do so for its signer.
+/// Checks that a user who approves or denies a request has the permission to do so for its signer.
 fn admit_approval(objects: &Objects, user: &User, kind: Kind, name: &str) -> Result<(), Status> {
     let request = objects.get(kind, "", name).ok_or_else(|| Status::not_found(kind, name))?;
     let signer = request["spec"]["signerName"].as_str().unwrap_or_default();
@@ -460,7 +460,7 @@ fn list(kind: Kind, page: &Page, selector: &Selector, form: Form) -> Value {
     json!({"kind": of, "apiVersion": api_version, "metadata": metadata, "items": items})
 }
 
-/// Where a list goes on.
+/// Parses the position at which a list continues.
 fn from(token: &str) -> Result<Option<(u64, Key)>, Status> {
     if token.is_empty() {
         return Ok(None);

@@ -1,10 +1,10 @@
-//! How an API says no.
+//! Error responses of the API.
 
 use serde_json::{Value, json};
 
 use super::kinds::Kind;
 
-/// A refusal.
+/// An error response, as a `Status` object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) code: u16,
@@ -63,7 +63,7 @@ impl Status {
         Self::invalid(kind, name, "data: Too long: may not be more than 1048576 bytes")
     }
 
-    /// What etcd takes no longer: the API passes on what it says, as an error that it knows nothing of (`ErrorToAPIStatus` in
+    /// Error of etcd for a large request, which the API passes on as an unknown error (`ErrorToAPIStatus` in
     /// `pkg/endpoints/handlers/responsewriters/status.go`).
     pub(super) fn too_large() -> Self {
         Self::new(500, "", "etcdserver: request is too large".to_owned())

@@ -1,4 +1,4 @@
-//! What is told to who watches: a line for each change, for as long as they listen.
+//! Response to a watch: a line for each change, until the watch ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::service::{Form, parameter};
 use super::status::Status;
 use super::{Changed, Shared, locked};
 
-/// How long a watch lasts that says nothing of it.
+/// Duration of a watch that does not specify it.
 const TIMEOUT_SECONDS: u64 = 1800;
 
-/// What is watched, and how far it has come.
+/// A watch, and its position.
 pub(super) struct Watch {
     kind: Kind,
     namespace: Option<String>,
@@ -30,7 +30,7 @@ pub(super) struct Watch {
     lasts: Duration,
     /// Told up to here.
     revision: u64,
-    /// What is told before anything else.
+    /// Events to send before any others.
     first: Vec<Value>,
     over: bool,
 }
@@ -72,7 +72,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// What there is to tell of what has happened since.
+    /// Returns the events for the changes since the watch's position.
     fn news(&mut self, objects: &Objects) -> Vec<Value> {
         let changes = match objects.since(self.revision, self.kind, self.namespace.as_deref()) {
             Ok(changes) => changes,
@@ -85,7 +85,7 @@ impl Watch {
         changes.iter().filter_map(|change| self.told(change)).collect()
     }
 
-    /// What leaves the selection is gone for who watches it.
+    /// Returns the event for a change. An object that leaves the selection is deleted for the watch.
     fn told(&self, change: &Change) -> Option<Value> {
         let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
         let is = !change.gone && self.selector.matches(&change.object);
@@ -134,7 +134,7 @@ struct State {
     watch: Watch,
     shared: Arc<Shared>,
     changed: tokio::sync::watch::Receiver<Changed>,
-    /// How often watches had been broken when it began.
+    /// Number of times that all watches had been broken when it began.
     broken: u64,
     ends: Instant,
 }

@@ -1,4 +1,4 @@
-//! What `kubectl` makes of it.
+//! Tests with `kubectl` as the client.
 
 use std::process::{Command, Output};
 

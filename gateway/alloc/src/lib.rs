@@ -87,7 +87,7 @@ mod tests {
     }
 
     impl ZeroOnFree<Inspector> {
-        /// Memory in which no byte is zero.
+        /// Returns memory in which no byte is zero.
         fn filled(&self, layout: Layout) -> *mut u8 {
             // SAFETY: no layout of these tests is of size zero; the memory is written to within its size.
             unsafe {

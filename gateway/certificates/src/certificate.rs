@@ -29,7 +29,7 @@ impl Fingerprint {
         Self(bytes)
     }
 
-    /// Returns its first 16 hexadecimal digits: a name for people and for pointer configs, not a proof of anything.
+    /// Returns its first 16 hexadecimal digits: a name for display and for pointer configs, not a proof of anything.
     #[must_use]
     pub fn short(&self) -> String {
         self.to_string().chars().take(SHORT_DIGITS).collect()

@@ -14,9 +14,9 @@ use super::folder::{self, CertificateFolderError, Folder, FolderCertificate};
 pub struct EkRootsFolder {
     /// The usable certificates, as trust anchors.
     pub roots: Arc<EkRoots>,
-    /// Every certificate that was read, usable or not: what an auditor needs to have.
+    /// Every certificate that was read, usable or not, for auditors.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// Those that are roots because the administrator names them so; a self-issued one is a root without that.
+    /// Certificates that are roots by the names of their files; a self-issued one is a root in any case.
     pub named_roots: Vec<CertificateDer<'static>>,
     /// Files and certificates that were left out, with reasons. Leaving out is safe, and one bad certificate must not stop a gateway.
     pub refused: Vec<String>,
@@ -27,8 +27,8 @@ pub struct EkRootsFolder {
 #[error(transparent)]
 pub struct EkRootsFolderError(#[from] CertificateFolderError);
 
-/// Reads every `*.pem`, `*.crt`, `*.cer` and `*.der` of a folder; a certificate that issued itself is a root, and so is one in a file that is
-/// called so (`*.root.pem`, [`folder::is_named_root`]). A folder that is not there is an empty one: then only the allowlist endorses.
+/// Reads every `*.pem`, `*.crt`, `*.cer` and `*.der` of a folder. A self-issued certificate is a root, and so is one in a file named
+/// `*.root.pem` ([`folder::is_named_root`]). A missing folder counts as empty: then only the allowlist endorses.
 ///
 /// # Errors
 /// [`EkRootsFolderError`].

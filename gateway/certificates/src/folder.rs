@@ -32,7 +32,7 @@ pub struct Folder {
     pub refused: Vec<String>,
 }
 
-/// A certificate's file, by its SHA-256, hexadecimal.
+/// Returns the file of a certificate, given its SHA-256 in hexadecimal.
 #[must_use]
 pub fn file_of<'a>(found: &'a [FolderCertificate], sha256: &str) -> Option<&'a Path> {
     let of = found.iter().find(|found| Fingerprint::of(&found.certificate).to_string() == sha256);
@@ -47,7 +47,7 @@ pub struct CertificateFolderError {
     source: std::io::Error,
 }
 
-/// Reads every certificate in the files of a folder. A folder that is not there is an empty one.
+/// Reads every certificate in the files of a folder. A missing folder counts as empty.
 ///
 /// # Errors
 /// [`CertificateFolderError`].
@@ -126,7 +126,7 @@ impl Folder {
     }
 }
 
-/// The certificates in PEM; or else the bytes themselves, as one in DER.
+/// Returns the certificates in PEM; or else the bytes themselves, as one in DER.
 #[must_use]
 pub fn certificates(bytes: Vec<u8>) -> Vec<Result<CertificateDer<'static>, String>> {
     let is_pem = bytes.trim_ascii_start().starts_with(b"-----") || bytes.windows(11).any(|window| window == b"-----BEGIN ");
@@ -138,7 +138,7 @@ pub fn certificates(bytes: Vec<u8>) -> Vec<Result<CertificateDer<'static>, Strin
         .collect()
 }
 
-/// AMD publishes the CAs of its TPMs in DER with a line's end behind it.
+/// Removes a trailing line break: AMD publishes the CAs of its TPMs in DER with one.
 fn without_line_end(mut bytes: Vec<u8>) -> Vec<u8> {
     let line_end = match X509Certificate::from_der(&bytes) {
         Ok((rest @ (b"\n" | b"\r\n"), _)) => rest.len(),

@@ -1,5 +1,5 @@
-//! Certificates and keys as they are found in files: one certificate and what people ask about it, PEM and manifests, folders of what the
-//! administrator trusts. That one is here says nothing of whether it is to be trusted.
+//! Certificates and keys from files: parsed certificates, PEM and manifests, folders of trusted certificates. Parsing says nothing about
+//! whether to trust a certificate.
 
 #![deny(unreachable_pub)]
 

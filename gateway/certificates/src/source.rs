@@ -86,8 +86,8 @@ pub fn certificates_in(pem: &str) -> Result<Vec<Certificate>, String> {
     Ok(all)
 }
 
-/// All private keys of a file, in its order; at least one. There are two while a certificate is being replaced: the new key comes
-/// before the new certificate, and the old one goes after it, so that a crash between leaves a pair that fits.
+/// Reads all private keys of a file, in its order; at least one. There are two while a certificate is replaced. The new key comes before
+/// the new certificate, and the old one goes after it, so that a crash leaves a matching pair.
 ///
 /// # Errors
 /// [`SourceError`].

@@ -21,12 +21,13 @@ pub(super) const PAGE_OBJECTS: u32 = 10;
 const WATCH_SECONDS: u32 = 60;
 /// Longest silence of a server: longer than a watch lasts.
 pub(super) const SILENCE: Duration = Duration::from_secs(70);
-/// A watch from an older version counts as established after this time without an event: a server that has lost that version says so first.
+/// A watch from an older version counts as established after this time without an event. A server that has lost that version reports it
+/// earlier.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Pauses after failures: the first, doubled each time, and the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
-/// Interval at which a kind that the API lacks is asked for again.
+/// Interval at which a missing kind is requested again.
 const KIND_EVERY: Duration = Duration::from_secs(30);
 /// Status codes after which a version cannot be continued, and everything is listed again. 410: it has expired; 404: the kind is gone; 400:
 /// it is not a version of this API. 504: it is newer than the API's own, whose etcd was restored from an older snapshot
@@ -179,7 +180,8 @@ where
         }
     }
 
-    /// Watches once: until the watch is over, or cannot begin. One that is cut has begun, and is asked for again before anything is said.
+    /// Runs one watch, until it ends or cannot begin. A watch that is cut off counts as begun, and is restarted before a failure is
+    /// reported.
     async fn watch(&mut self, version: &mut String, is_listed: bool) -> Result<Ended, ClusterError> {
         let params = WatchParams {
             label_selector: self.labels.clone(),

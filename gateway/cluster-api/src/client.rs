@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::answer_limit::answered;
 use super::{ClusterError, Health, WatchObserver, api_watch};
 
-/// Most objects that a list may have: more nodes than a cluster can have.
+/// Maximum number of objects in a list: more nodes than a cluster can have.
 const LIST_LIMIT_OBJECTS: usize = 50_000;
 
 /// The cluster's API, with this gateway's credentials.

@@ -1,8 +1,8 @@
 //! Durations on the command line.
 
-/// Longest time that can be asked for, as long as certificates live.
 use attest_system::clock::lasting;
 
+/// Longest accepted duration: the lifetime of certificates.
 pub const LONGEST_SECONDS: u64 = 3650 * 86_400;
 
 /// Parses a duration such as `90m`, in seconds.

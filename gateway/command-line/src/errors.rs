@@ -20,7 +20,7 @@ pub fn usage(said: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns the error with its causes; many of them already say what caused them.
+/// Returns the error with its causes; omits causes that an error's own text already contains.
 #[must_use]
 pub fn in_full(error: &anyhow::Error) -> String {
     with_causes(error.as_ref())

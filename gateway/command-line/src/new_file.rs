@@ -10,7 +10,7 @@ use attest_system::files::{self, PRIVATE};
 
 use super::output::Output;
 
-/// Writes a new file, durable and whole, or none.
+/// Writes a new file, durably and completely, or not at all.
 ///
 /// # Errors
 /// Those of `write`, and of files; also if there is such a file.

@@ -12,7 +12,7 @@ use super::SpecVersion;
 pub struct Config(Map<String, Value>);
 
 impl Config {
-    /// A config that changes nothing.
+    /// Returns a config that changes nothing.
     #[must_use]
     pub fn empty() -> Self {
         Self::held(Map::new())
@@ -28,7 +28,7 @@ impl Config {
         Self(map)
     }
 
-    /// The canonical form of fields that are known to be a config's.
+    /// Returns the canonical form of fields that are known to be a config's.
     pub(super) fn held(mut map: Map<String, Value>) -> Self {
         map.retain(|_, value| prune(value));
         let ignition = map.entry("ignition").or_insert_with(|| Value::Object(Map::new()));
@@ -38,7 +38,7 @@ impl Config {
         Self(map)
     }
 
-    /// The config's fields, in spec [`SpecVersion::NEWEST`].
+    /// Returns the config's fields, in spec [`SpecVersion::NEWEST`].
     #[must_use]
     pub const fn value(&self) -> &Map<String, Value> {
         &self.0
@@ -48,7 +48,7 @@ impl Config {
         self.0
     }
 
-    /// A list in it, by its place: `["storage", "files"]`.
+    /// Returns a list of the config by its place, such as `["storage", "files"]`.
     #[must_use]
     pub fn list(&self, place: [&str; 2]) -> &[Value] {
         let [section, list] = place;
@@ -59,7 +59,7 @@ impl Config {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The same, to change it; it is there afterwards.
+    /// Returns the same list for changes; creates it if it is missing.
     pub fn list_mut(&mut self, place: [&str; 2]) -> Option<&mut Vec<Value>> {
         let [section, list] = place;
         self.0

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 
-/// Bytes that are looked at together.
+/// Bytes that are processed together.
 const AT_A_TIME: usize = 64;
 /// Escape of each byte in a URL: up to three bytes, then their number.
 static ESCAPES: [[u8; 4]; 256] = escapes();
@@ -50,7 +50,7 @@ pub(super) fn is_escaped(text: &[u8]) -> bool {
 /// Prefix of a `data:` URL with escaped contents.
 pub const ESCAPED: &str = "data:,";
 
-/// The `data:` URL of some contents: text stays readable.
+/// Returns a `data:` URL of some contents, in which text stays readable.
 #[must_use]
 pub fn encode(contents: &[u8]) -> String {
     let mut url = String::with_capacity(contents.len() + contents.len() / 4 + 8);
@@ -98,7 +98,7 @@ const fn escapes() -> [[u8; 4]; 256] {
     all
 }
 
-/// RFC 3986, unreserved characters.
+/// Returns whether RFC 3986 calls the character unreserved.
 const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }

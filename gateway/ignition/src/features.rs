@@ -30,7 +30,7 @@ enum Verdict {
 /// A feature of configs that came with a version.
 struct Feature {
     since: SpecVersion,
-    /// The path of the field; `*` stands for each entry of a list.
+    /// Path of the field; `*` is each entry of a list.
     place: &'static str,
     judge: fn(&Value) -> Verdict,
     /// The feature's name in an [`Inexpressible`].

@@ -1,4 +1,4 @@
-//! The SHA-256 of what is written, of which little is held at a time.
+//! Incremental SHA-256, with a small buffer.
 
 use std::io;
 

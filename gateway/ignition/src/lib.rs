@@ -1,6 +1,6 @@
 //! Ignition configs: spec versions, merge, validation, lint; and MachineConfigs, rendered as the Machine Config Operator does.
 //!
-//! Nothing here does I/O or knows of attestation.
+//! This crate does no I/O, and does not depend on attestation.
 
 #![deny(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! Ignition's merge: what a child config makes of its parent.
+//! Merging of configs by Ignition's rules.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,8 +9,8 @@ use super::Config;
 use super::schema::{Family, ListRule, rule_of};
 
 impl Config {
-    /// This config with `child` merged over it, by Ignition's own rules: objects field by field, lists by the keys of their entries,
-    /// anything else is the child's where the child says it.
+    /// Returns this config with `child` merged over it, by Ignition's own rules. Objects are merged field by field, lists by the keys of
+    /// their entries; other values are the child's, if it has them.
     #[must_use]
     pub fn merge(self, child: Self) -> Self {
         let mut merged = self.into_map();
@@ -48,7 +48,7 @@ fn objects(parent: &mut Map<String, Value>, child: Map<String, Value>) {
     });
 }
 
-/// The keys that the child has in the family's other lists.
+/// Returns the keys that the child has in the family's other lists.
 fn elsewhere<'c>(child: &'c Map<String, Value>, family: Family, list: &str) -> HashSet<Cow<'c, str>> {
     let mut keys = HashSet::new();
     if family == Family::Alone {

@@ -173,7 +173,7 @@ fn typed(bytes: &[u8], version: SpecVersion) -> Result<Map<String, Value>, NotAC
     }
 }
 
-/// Returns the place of a list that stands for an object. serde takes its entries for the fields, in their order; Ignition refuses it.
+/// Returns the place of a list that is in place of an object. `serde` reads its entries as the fields, in their order; Ignition refuses it.
 fn list_for_object(read: &Value, typed: &Value) -> Option<String> {
     let within = |key: &str, read, typed| {
         let place = list_for_object(read, typed)?;

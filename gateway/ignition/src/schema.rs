@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Rule for merging two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListRule {
-    /// One after the other.
+    /// The entries of one after those of the other.
     Append,
     /// Entries with the same key are one. Lists of a family know each other's keys: a path is a file, a directory or a link.
     ByKey(Key, Family),
@@ -33,7 +33,7 @@ pub(super) enum Family {
     Alone,
 }
 
-/// The rule for the list `field`; `texts` is whether its entries are texts.
+/// Returns the rule for the list `field`; `texts` is `true` if its entries are texts.
 pub(super) fn list_rule(field: &str, texts: bool) -> ListRule {
     use Family::{Alone, KernelArgument, Node};
     use Key::{Field, Itself, Partition};
@@ -52,7 +52,7 @@ pub(super) fn list_rule(field: &str, texts: bool) -> ListRule {
 }
 
 impl Key {
-    /// The entry's key. Entries without one share the empty key, as in Ignition.
+    /// Returns the entry's key. Entries without one share the empty key, like in Ignition.
     pub(super) fn of(self, entry: &Value) -> Cow<'_, str> {
         match self {
             Self::Itself => entry.as_str().unwrap_or_default().into(),

@@ -1,4 +1,4 @@
-//! Spec versions: which there are, and what they are called.
+//! Spec versions, and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -53,7 +53,7 @@ impl SpecVersion {
         }
     }
 
-    /// The version with these numbers.
+    /// Returns the version with these numbers.
     #[must_use]
     pub fn of(major: u64, minor: u64) -> Option<Self> {
         Self::ALL

@@ -27,7 +27,7 @@ pub struct Approval {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     pub pool: String,
-    /// When, seconds since 1970.
+    /// Time of the approval, in seconds since 1970.
     pub at: u64,
     /// Id of the record of the attestation that it was for.
     pub attestation: String,

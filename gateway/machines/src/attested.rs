@@ -24,7 +24,7 @@ const FORGOTTEN_AT_ONCE: usize = 50;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attested {
-    /// When, seconds since 1970.
+    /// Time of the attestation, in seconds since 1970.
     pub at: u64,
     pub pool: String,
     /// The node's name, as the store has it.

@@ -66,7 +66,7 @@ pub struct InstanceClaim<'a> {
     pub claims: &'a Claims,
     /// Set if the first client with such evidence becomes the instance's holder.
     pub first_use_binds: bool,
-    /// When, seconds since 1970.
+    /// Time of the claim, in seconds since 1970.
     pub at: u64,
     /// The address that it came from.
     pub peer: &'a str,
@@ -246,7 +246,7 @@ fn claimed(instance: &str, first: InstanceRecord, claimant: String) -> InstanceE
     }
 }
 
-/// The entries that [`InstanceClaim::make`] reads first.
+/// Returns the entries that [`InstanceClaim::make`] reads first.
 #[must_use]
 pub fn wanted(claims: &Claims) -> Vec<(EntryKind, String)> {
     let own = claims.instance().and_then(|instance| by_its_own_tpm(instance.as_str()));

@@ -24,7 +24,7 @@ const IDENTITY_LIMIT_BYTES: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
-    /// When, seconds since 1970.
+    /// Time of the revocation, in seconds since 1970.
     pub at: u64,
     /// The administrator's reason for it.
     pub reason: Option<String>,
@@ -244,7 +244,7 @@ pub fn refuse(transaction: &mut EntryTransaction<'_>, names: &[&str], identities
     Ok(())
 }
 
-/// The entries that [`refuse`] reads first.
+/// Returns the entries that [`refuse`] reads first.
 #[must_use]
 pub fn wanted(names: &[&str], identities: &[&str]) -> Vec<(EntryKind, String)> {
     let all = all_of(names, identities).into_iter();

@@ -22,9 +22,9 @@ use super::seen::{Seen, Stamp};
 pub const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 /// Maximum size of all files of a pool, in bytes. Memory use while reading is a small multiple of it.
 const POOL_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
-/// Most files in a folder. A cluster has some hundred MachineConfigs.
+/// Maximum number of files in a folder. A cluster has some hundred MachineConfigs.
 const FOLDER_LIMIT_FILES: usize = 10_000;
-/// Most sets of reference values of a pool: each is a blob that its records name.
+/// Maximum number of sets of reference values of a pool: each is a blob that its records name.
 const SETS_LIMIT: usize = 16;
 /// Attempts to read a file that changes while it is read.
 const READ_ATTEMPTS: usize = 3;
@@ -48,7 +48,7 @@ pub struct Folder {
 pub struct Reader {
     /// Folders of the files that were read, or that do not exist yet.
     pub watched: BTreeSet<PathBuf>,
-    /// State of all files and folders that were looked at.
+    /// State of all files and folders that were read.
     pub seen: Seen,
     bytes: u64,
 }

@@ -1,8 +1,8 @@
 //! Files that the pre-approved config's units and kubelet configuration name, and that only the full config has.
 //!
 //! The operator's `/etc/kubernetes/kubelet.conf` names `clientCAFile: /etc/kubernetes/kubelet-ca.crt` (openshift/machine-config-operator
-//! `templates/worker/01-worker-kubelet/_base/files/kubelet.yaml`), which a Machine Config Server appends: a kubelet does not start without it. What neither config
-//! has may be the operating system's, and is not looked at.
+//! `templates/worker/01-worker-kubelet/_base/files/kubelet.yaml`). A Machine Config Server appends that file, and a kubelet does not start
+//! without it. A file that neither config has may be the operating system's, and is not reported.
 
 use std::collections::BTreeSet;
 
@@ -71,7 +71,8 @@ fn text<'v>(value: &'v Value, field: &str) -> Option<&'v str> {
     value.get(field)?.as_str().filter(|text| text.len() <= TEXT_LIMIT_BYTES)
 }
 
-/// The words of a text that could be paths, without the prefixes that systemd takes before one (systemd.service(5), systemd.exec(5)).
+/// Returns the words of a text that could be paths, without the prefixes that systemd allows before one (systemd.service(5),
+/// systemd.exec(5)).
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let is_of_a_path = |c: char| c.is_ascii_alphanumeric() || "/._-@+".contains(c);
     let words = text

@@ -96,7 +96,7 @@ fn the_sample_is_a_pool() {
     );
 }
 
-/// In a machine of one's own, a TPM takes any PCR values: what is named in `pool.toml` changes nothing about who can have it.
+/// In an attacker's own machine, a TPM has any PCR values: `pool.toml` cannot change who can have such a TPM.
 #[test]
 fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
     let allowlist = "endorsement = \"allowlist\"";

@@ -7,7 +7,7 @@ use rustls::DistinguishedName;
 use crate::Certificate;
 use crate::source::{self, SourceError};
 
-/// Most CAs in the bundle: their names are in every handshake, and a cluster has a handful.
+/// Maximum number of CAs in the bundle: their names are in every handshake, and a cluster has a handful.
 const AUTHORITIES_LIMIT: usize = 64;
 
 /// Reason why kubelets' certificates cannot be verified.
@@ -103,12 +103,12 @@ impl Authorities {
         self.anchors.is_empty()
     }
 
-    /// Their certificates, in the file's order.
+    /// Returns the certificates, in the file's order.
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
         self.certificates.iter()
     }
 
-    /// Their names, by which a client finds out which of its certificates to show.
+    /// Returns the CAs' names, by which a client selects its certificate.
     #[must_use]
     pub fn hints(&self) -> &[DistinguishedName] {
         &self.hints

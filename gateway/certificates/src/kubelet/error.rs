@@ -26,7 +26,7 @@ pub enum KubeletError {
     /// Not an X.509 certificate.
     #[error("the client certificate cannot be read: {problem}")]
     Malformed { problem: String },
-    /// No configured CA that is valid now is at the end of its chain.
+    /// The chain ends at no configured CA that is currently valid.
     #[error("the client certificate's issuer {issuer:?} is no client CA that is valid now, and is not linked to one")]
     UnknownIssuer {
         /// The issuer that its text names. Not verified.
@@ -70,7 +70,7 @@ pub enum KubeletError {
         subject: String,
         /// Reason why it is not a node's.
         problem: SubjectError,
-        /// The chain that holds, the leaf first: what a record keeps.
+        /// The verified chain, the leaf first, for the record.
         path: Vec<CertificateDer<'static>>,
     },
 }
@@ -86,7 +86,7 @@ impl KubeletError {
         }
     }
 
-    /// The code of the refusal.
+    /// Returns the code of the refusal.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

@@ -22,9 +22,9 @@ use rustls_pki_types::CertificateDer;
 
 use super::Fingerprint;
 
-/// Most certificates that a node may present: its own, and three CAs between it and the cluster's. Clusters have none or one.
+/// Maximum number of certificates that a node may present: its own, and three CAs below the cluster's. Clusters have at most one.
 pub const CHAIN_LIMIT_CERTIFICATES: usize = 4;
-/// Largest certificate that is looked at: a kubelet's has about 1 KiB, with RSA-4096 2 KiB.
+/// Largest certificate that is parsed: a kubelet's has about 1 KiB, with RSA-4096 2 KiB.
 pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
 
 /// Certificates that a client presented in its handshake, with proof that it holds the first one's key. They are neither verified nor
@@ -38,7 +38,7 @@ pub struct Presented {
 }
 
 impl Presented {
-    /// Takes what came in a handshake; beyond the limits only its leaf.
+    /// Takes the certificates of a handshake; beyond the limits only the leaf.
     #[must_use]
     pub fn new(chain: &[CertificateDer<'_>]) -> Self {
         let largest_bytes = chain.iter().map(|certificate| certificate.len()).max().unwrap_or(0);

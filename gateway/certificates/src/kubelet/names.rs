@@ -32,7 +32,7 @@ impl WrongPool {
     pub const CODE: &'static str = "kubelet-wrong-pool";
 }
 
-/// Patterns of the names of a pool's nodes; `*` stands for any characters, also for none.
+/// Patterns of the names of a pool's nodes; `*` matches any characters, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamePatterns(Vec<String>);
 

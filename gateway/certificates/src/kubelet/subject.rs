@@ -1,4 +1,4 @@
-//! Names in certificates: a node's, and what is shown of others.
+//! Names in certificates: parsing of a node's name, and display of others.
 
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
@@ -10,7 +10,7 @@ const NODE_PREFIX: &str = "system:node:";
 const NODE_GROUP: &str = "system:nodes";
 const COMMON_NAME_OID: &str = "2.5.4.3";
 const ORGANISATION_OID: &str = "2.5.4.10";
-/// Longest name that is put into an error or a record, in characters: a node's name and what is around it.
+/// Longest name in an error or a record, in characters: a node's name with its prefix.
 const SHOWN_LIMIT_CHARACTERS: usize = 320;
 
 /// The reason why a subject is not a node's.
@@ -48,7 +48,7 @@ pub enum SubjectError {
     },
 }
 
-/// The name of the node that a subject is for.
+/// Returns the name of the node that a subject is for.
 pub fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
     let (mut common_names, mut organisations) = (Vec::new(), Vec::new());
     for attribute in subject.iter_attributes() {
@@ -80,12 +80,12 @@ pub fn node_name(subject: &X509Name<'_>) -> Result<String, SubjectError> {
     Ok(name.to_owned())
 }
 
-/// A distinguished name for people.
+/// Formats a distinguished name for display.
 pub(super) fn name_text(name: &X509Name<'_>) -> String {
     shown(&name.to_string())
 }
 
-/// The issuer that a certificate names, which need not be true.
+/// Returns the issuer that a certificate names; it is not verified.
 pub(super) fn issuer_of(certificate: &[u8]) -> String {
     X509Certificate::from_der(certificate).map_or_else(|_| "(unreadable)".to_owned(), |(_, parsed)| name_text(parsed.issuer()))
 }

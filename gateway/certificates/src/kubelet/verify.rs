@@ -49,26 +49,26 @@ impl Verified {
         &self.issuer
     }
 
-    /// The certificate's serial number, hexadecimal with colons.
+    /// Returns the certificate's serial number, hexadecimal with colons.
     #[must_use]
     pub fn serial(&self) -> &str {
         &self.serial
     }
 
-    /// The last second at which the certificate is valid, since 1970.
+    /// Returns the last second at which the certificate is valid, since 1970.
     #[must_use]
     pub const fn not_after(&self) -> u64 {
         self.not_after
     }
 
-    /// The chain that holds, the leaf first, without the CA that it ends at and without anything that it does not need.
+    /// Returns the verified chain, leaf first, without the CA at its end and without unneeded certificates.
     #[must_use]
     pub fn path(&self) -> &[CertificateDer<'static>] {
         &self.path
     }
 }
 
-/// Decides whether what a client has presented is the certificate of a node's kubelet, by these CAs, at that time.
+/// Verifies that a client has presented the certificate of a node's kubelet, by these CAs, at that time.
 ///
 /// # Errors
 /// [`KubeletError`], one for each fact.
@@ -113,7 +113,7 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
     })
 }
 
-/// The leaf has to say that it is a client's: webpki has only checked an extended key usage that is there.
+/// Checks that the leaf has the extended key usage of clients: webpki accepts a leaf without any.
 fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), KubeletError> {
     let usage = leaf.extended_key_usage().map_err(|error| KubeletError::Malformed {
         problem: error.to_string(),

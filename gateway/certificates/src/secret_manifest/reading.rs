@@ -1,4 +1,4 @@
-//! Certificates and keys as a cluster keeps them: the manifest of one Secret or one ConfigMap, YAML or JSON.
+//! Reading of certificates and keys from a manifest of one Secret or one ConfigMap, in YAML or JSON.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use data_encoding::BASE64;
 use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Most nodes of a manifest: it has some ten keys and what an API server adds.
+/// Maximum number of nodes of a manifest: it has some ten keys, and the fields that an API server adds.
 const YAML_NODE_LIMIT: usize = 10_000;
 /// Maximum number of aliases; a manifest needs none.
 const YAML_ALIAS_LIMIT: usize = 16;

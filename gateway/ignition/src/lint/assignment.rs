@@ -96,7 +96,7 @@ pub(super) fn kind_of_key(key: &str) -> Option<Kind> {
     known.or_else(|| has_short_ending(key).then_some(Kind::Password))
 }
 
-/// `db_pass`, `dbPass`, `pwd`; not `bypass`.
+/// Returns whether the key ends like `db_pass`, `dbPass` or `pwd`, but not like `bypass`.
 fn has_short_ending(key: &str) -> bool {
     ["pass", "pwd"].iter().any(|word| {
         let Some((before, ending)) = key.len().checked_sub(word.len()).and_then(|at| key.split_at_checked(at)) else {
@@ -167,7 +167,7 @@ pub(super) fn is_literal(value: &str) -> bool {
     !placeholder && !is_reference(value)
 }
 
-/// A path, a URL, or code that gets the value.
+/// Returns whether the value is a path, a URL, or code that reads the secret.
 fn is_reference(value: &str) -> bool {
     let prefixes = ["./", "../", "~/", "file:", "pkcs11:", "http://", "https://", "unix:", "env:"];
     if prefixes.iter().any(|prefix| value.starts_with(prefix)) {
@@ -190,7 +190,7 @@ pub(super) fn is_credential(key: &str, kind: Kind, value: &str) -> bool {
     is_literal(value) && (kind != Kind::PrivateKey || value.len() >= PRIVATE_KEY_MIN_BYTES) && !(key == "passwd" && service())
 }
 
-/// The secrets that are assigned by name in a text; `word` finds what such names have in them.
+/// Returns the kinds of secrets that are assigned by name in a text. `word` matches the words that such names contain.
 pub(super) fn in_text(text: &[u8], word: &Regex) -> BTreeSet<Kind> {
     let mut kinds = BTreeSet::new();
     let mut done = 0;
@@ -272,7 +272,7 @@ impl<'a> Assigned<'a> {
         !flag_alone && is_credential(key, kind, value) && (random() || !self.is_doubtful())
     }
 
-    /// In a comment, or where prose could be: only what looks like a secret counts.
+    /// Returns whether this is a comment or could be prose, where only values that look like secrets count.
     fn is_doubtful(&self) -> bool {
         is_comment(self.before) || (self.separator == Separator::Colon && !self.quoted && !begins_entry(self.before))
     }
@@ -287,7 +287,7 @@ fn skip<'a>(bytes: &'a [u8], skipped: &[u8]) -> &'a [u8] {
     bytes.get(count..).unwrap_or_default()
 }
 
-/// The value that begins here, without its quotes.
+/// Returns the value that begins here, without its quotes.
 fn read_value(text: &[u8]) -> String {
     let text = skip(text, b" \t");
     let line = text

@@ -12,10 +12,10 @@ use super::patterns::Patterns;
 use super::{Kind, assignment, structure};
 use crate::data_url;
 
-/// Most bytes that one content may decompress to: a node's largest files are a hundredth of that.
+/// Maximum decompressed size of one content, in bytes: a node's largest files have a hundredth of that.
 const DECOMPRESSED_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
-/// Most bytes that are looked at for one config, with everything decoded from it: four times the largest config, so that only
-/// contents that unfold without end reach it.
+/// Maximum number of bytes searched for one config, with everything decoded from it. It is four times the largest config, so only contents
+/// that expand endlessly reach it.
 const TOTAL_LIMIT_BYTES: usize = 256 * 1024 * 1024;
 /// Encodings within encodings that are followed. Three: a data URL, in it a Secret, in it a kubeconfig's keys.
 const ENCODING_DEPTH_LIMIT: usize = 3;
@@ -234,7 +234,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// The decompressed bytes; `None` if they are damaged or too many.
+/// Returns the decompressed bytes; `None` if they are damaged or too many.
 pub(super) fn gunzip(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut inside = Vec::new();
     let mut reader = MultiGzDecoder::new(bytes).take(DECOMPRESSED_LIMIT_BYTES + 1);
@@ -244,7 +244,7 @@ pub(super) fn gunzip(bytes: &[u8]) -> Option<Vec<u8>> {
         .then_some(inside)
 }
 
-/// Base64 without its last, incomplete group: two bytes more or less do not hide a secret.
+/// Returns Base64 without its last, incomplete group: two bytes more or less do not hide a secret.
 fn whole_quanta(run: &[u8]) -> &[u8] {
     run.get(..run.len() / 4 * 4).unwrap_or_default()
 }
@@ -260,7 +260,7 @@ fn is_text(bytes: &[u8]) -> bool {
     end > 0 && !bytes.iter().any(control)
 }
 
-/// RFC 7515, 4: a JSON object with `alg`. One with `enc` is encrypted (RFC 7516).
+/// Returns whether this is a header by RFC 7515, 4: a JSON object with `alg`. One with `enc` is encrypted (RFC 7516).
 fn is_jwt_header(header: &[u8]) -> bool {
     BASE64URL_NOPAD
         .decode(header)
@@ -275,8 +275,8 @@ fn is_user_and_password(text: &[u8]) -> bool {
     decoded.is_ok_and(|bytes| bytes.contains(&b':') && is_text(&bytes))
 }
 
-/// DER of a private key by its first bytes: PKCS#8 (RFC 5958), PKCS#1 (RFC 8017), SEC 1 (RFC 5915), encrypted PKCS#8, PKCS#12
-/// (RFC 7292), or OpenSSH's form. Certificates and public keys begin otherwise.
+/// Returns whether the bytes begin like a private key in DER: PKCS#8 (RFC 5958), PKCS#1 (RFC 8017), SEC 1 (RFC 5915), encrypted PKCS#8,
+/// PKCS#12 (RFC 7292), or OpenSSH's form. Certificates and public keys begin differently.
 fn is_private_key(bytes: &[u8]) -> bool {
     fn within(bytes: &[u8]) -> Option<&[u8]> {
         match bytes {

@@ -187,7 +187,7 @@ impl Lint<'_> {
         }
     }
 
-    /// An entry of a list of files, units, users and so on.
+    /// Searches an entry of a list of files, units, users and so on.
     fn entry(&mut self, list: &str, entry: &Value, skip: &[&str]) {
         let field = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
         let place = match list {
@@ -215,7 +215,7 @@ impl Lint<'_> {
         }
     }
 
-    /// Anything else, whatever it is; `name` is the field's.
+    /// Searches any other value; `name` is that of its field.
     fn value(&mut self, name: &str, value: &Value, place: &str) {
         match (name, value) {
             // Hashes of what is looked at elsewhere.
@@ -289,7 +289,7 @@ impl Lint<'_> {
         Some(bytes.ok_or(()))
     }
 
-    /// A config that is merged into this one, or replaces it. Its findings have its own places: that is where they are on the node.
+    /// Searches a config that is merged into this one, or replaces it. Its findings have their own places, which are those on the node.
     fn nested_config(&mut self, source: &Value, depth: usize) {
         const PLACE: &str = "ignition.config";
         let Value::Object(fields) = source else { return };

@@ -114,7 +114,7 @@ impl Patterns {
         })
     }
 
-    /// The kinds of what is a finding as it stands.
+    /// Returns the kinds of the patterns that are findings by themselves.
     pub(super) fn plain(&self, bytes: &[u8]) -> impl Iterator<Item = Kind> {
         self.plain
             .matches(bytes)

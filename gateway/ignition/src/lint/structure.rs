@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 
 use super::{Kind, assignment};
 
-/// Largest text that is read as YAML, in bytes: as much as etcd takes of one object. Larger is looked at line by line only.
+/// Largest text that is parsed as YAML, in bytes: the size limit of an object in etcd. A larger text is only searched line by line.
 const YAML_LIMIT_BYTES: usize = 1024 * 1024 + 512 * 1024;
-/// Most values in a YAML text.
+/// Maximum number of values in a YAML text.
 const YAML_NODE_LIMIT: usize = 50_000;
-/// Most anchors that a YAML text may refer to, and most that comes of it: configs hardly do, and a few lines could unfold to gigabytes.
+/// Maximum number of aliases in a YAML text, and of their expansions. Configs hardly have any, and a few lines could expand to gigabytes.
 const YAML_ALIAS_LIMIT: usize = 100;
 
-/// The documents in a text; `None` if it is neither JSON nor YAML with keys.
+/// Returns the documents in a text; `None` if it is neither JSON nor YAML with keys.
 pub(super) fn read(text: &[u8]) -> Option<Vec<Value>> {
     if let Some(b'{' | b'[') = text.trim_ascii_start().first()
         && let Ok(document) = serde_json::from_slice(text)
@@ -127,7 +127,7 @@ fn is_filled(value: Option<&Value>) -> bool {
     })
 }
 
-/// RFC 7517: `d` is the private part of any asymmetric key, `k` is a symmetric one.
+/// Returns whether this is a private JWK by RFC 7517: `d` is the private part of any asymmetric key, `k` is a symmetric one.
 fn is_private_jwk(fields: &Map<String, Value>) -> bool {
     let has = |key: &str| fields.get(key).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
     has("kty") && (has("d") || has("k"))

@@ -39,7 +39,7 @@ fn base64_url(bytes: &[u8]) -> String {
     format!("data:;base64,{}", BASE64.encode(bytes))
 }
 
-/// A config with these fields, also one that Ignition would refuse: the lint must not rely on that.
+/// Returns a config with these fields, also one that Ignition would refuse: the lint must not rely on that.
 fn config(value: Value) -> Config {
     let Value::Object(fields) = value else {
         unreachable!("a config is an object")
@@ -73,7 +73,7 @@ fn clean(text: &str) {
     assert_eq!(kinds(text), Vec::<String>::new(), "{text}");
 }
 
-/// A secret and a harmless twin of every kind that text can have.
+/// Returns a secret and a harmless twin of every kind that text can have.
 fn samples() -> Vec<(Kind, String, String)> {
     let sample = |kind, secret: &str, harmless: &str| (kind, secret.to_owned(), harmless.to_owned());
     let hash = format!("${}$rounds=5000$saltsalt${}", 6, "a".repeat(86));

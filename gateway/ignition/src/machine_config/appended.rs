@@ -10,7 +10,7 @@ use crate::{Config, Inexpressible, SpecVersion, data_url};
 pub const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
 /// The whole MachineConfig, to look at.
 pub const CONTENT: &str = "/etc/mcs-machine-config-content.json";
-/// The MachineConfig without its Ignition config: what the first boot applies besides.
+/// The MachineConfig without its Ignition config, with the settings that the first boot applies in addition.
 pub const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 /// Path of the node's annotations, which name its config.
 pub const NODE_ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
@@ -22,8 +22,8 @@ const CLOUD_CA: &str = "/etc/kubernetes/static-pod-resources/configmaps/cloud-co
 const MODE: u32 = 0o644;
 /// The newest spec version that the operator reads.
 const OPERATOR_NEWEST: SpecVersion = SpecVersion::V3_5;
-/// The spec versions that an object for any release of the operator can be in, the best first: each release reads the older ones, too, and none reads
-/// 3.0. Those of 2026 read up to 3.5.
+/// The spec versions for an object that any release of the operator reads, the best first. Each release also reads the older ones, and no
+/// release reads 3.0. Those of 2026 read up to 3.5.
 pub(super) const OF_ANY_RELEASE: [SpecVersion; 5] = [
     SpecVersion::V3_1,
     SpecVersion::V3_2,
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Kubeconfig {
 }
 
 impl Appended {
-    /// The config with everything added, for a node that asks for this spec version. `own` is the MachineConfig's, if that is another one.
+    /// Returns the config with everything added, for a node that requests this spec version. `own` is the MachineConfig's, if that differs.
     ///
     /// # Errors
     /// [`Inexpressible`]: kernel arguments that should not exist, before spec 3.3.
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(annotations(Some("quay.io/a@sha256:1")), layered);
     }
 
-    /// Another server's config with a MachineConfig that has the argument `old`, and Ignition's `arguments`.
+    /// Returns another server's config with a MachineConfig that has the argument `old`, and Ignition's `arguments`.
     fn given(arguments: Value) -> Config {
         let machine_config =
             json!({"kind": "MachineConfig", "spec": {"kernelArguments": ["old"], "config": {"ignition": {"version": "3.5.0"}}}});

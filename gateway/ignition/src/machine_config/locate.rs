@@ -18,8 +18,8 @@ enum Node {
     Leaf,
 }
 
-/// The line of a part of a file's document, both counted from 0; the nearest part around it that is there. `None` if the file cannot be
-/// read that way, or is nested too deep.
+/// Returns the line of a part of a file's document, or of the nearest existing part around it; both are counted from 0. `None` if the file
+/// cannot be read that way, or is nested too deep.
 pub(super) fn line_of(text: &str, document: usize, place: &str) -> Option<u64> {
     let mut reader = text.as_bytes();
     let mut options = yaml_options();

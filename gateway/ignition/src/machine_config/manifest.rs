@@ -26,7 +26,7 @@ pub enum ManifestError {
     /// Neither YAML nor JSON.
     #[error("{origin}: {problem}")]
     Syntax { origin: Origin, problem: String },
-    /// An object that does not belong here.
+    /// An object of another kind.
     #[error(
         "{origin}: kind {kind:?} is not read: MachineConfig, MachineConfigPool, ControllerConfig (machineconfiguration.openshift.io/v1) and lists of them are"
     )]
@@ -51,9 +51,9 @@ pub enum ManifestError {
         /// Kind of both objects.
         kind: &'static str,
         name: String,
-        /// Where the first is.
+        /// Location of the first object.
         first: Origin,
-        /// Where the second is.
+        /// Location of the second object.
         second: Origin,
     },
 }
@@ -157,7 +157,7 @@ impl ObjectPlace<'_> {
         line_of(self.text, self.document, place)
     }
 
-    /// An error in an object's field.
+    /// Returns an error in an object's field.
     fn wrong(&self, origin: &Origin, kind: &'static str, name: &str, place: &str, problem: String) -> ManifestError {
         ManifestError::Object {
             origin: Origin {

@@ -24,12 +24,12 @@ use crate::Config;
 pub const ROLE_LABEL: &str = "machineconfiguration.openshift.io/role";
 /// The annotation of MachineConfigs that the operator has made itself.
 pub const GENERATED_ANNOTATION: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
-/// The annotation that stands for `neededBeforeNodeApproved` where the cluster's CRD would prune the field.
+/// The annotation that replaces `neededBeforeNodeApproved` where the cluster's CRD would prune the field.
 pub const NEEDED_ANNOTATION: &str = "machineconfiguration.openshift.io/needed-before-node-approved";
 /// The annotation that names the image which nodes of a pool in image mode run from the start.
 pub const PRE_BUILT_IMAGE_ANNOTATION: &str = "machineconfiguration.openshift.io/pre-built-image";
-/// The extensions that the operator knows, of its releases up to August 2026: it refuses a MachineConfig with any other.
-/// machine-config-operator 7ff337a, `SupportedExtensions`; `wasm` was taken out with 28f9c72.
+/// The extensions that the operator's releases up to August 2026 know; it refuses a MachineConfig with any other. machine-config-operator
+/// 7ff337a, `SupportedExtensions`; `wasm` was removed with 28f9c72.
 pub const EXTENSIONS: [&str; 8] = [
     "ipsec",
     "kerberos",
@@ -85,7 +85,7 @@ impl MachineConfig {
     }
 }
 
-/// What a MachineConfig says.
+/// Spec of a MachineConfig.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Spec {
     /// The Ignition config, if there is one.
@@ -96,9 +96,9 @@ pub struct Spec {
     pub fips: bool,
     /// The kernel's type; `None` is the default.
     pub kernel_type: KernelType,
-    /// The operating system's image; empty if it does not say.
+    /// The operating system's image; empty if not set.
     pub os_image_url: String,
-    /// The extensions' image; empty if it does not say.
+    /// The extensions' image; empty if not set.
     pub base_os_extensions_container_image: String,
 }
 
@@ -126,11 +126,11 @@ impl KernelType {
     }
 }
 
-/// A MachineConfigPool, as far as it says which MachineConfigs are a pool's.
+/// A MachineConfigPool, reduced to the selection of its MachineConfigs.
 #[derive(Debug, Clone)]
 pub struct MachineConfigPool {
     pub name: String,
-    /// What selects its MachineConfigs.
+    /// Selector of its MachineConfigs.
     pub selector: Selector,
     /// The rendered MachineConfig that new nodes get, if the pool names one.
     pub rendered: Option<String>,
@@ -223,11 +223,11 @@ pub struct Manifests {
     pub pools: Vec<MachineConfigPool>,
     /// The ControllerConfig, if there is one.
     pub controller: Option<ControllerConfig>,
-    /// Extensions that are known besides [`EXTENSIONS`].
+    /// Known extensions in addition to [`EXTENSIONS`].
     pub extensions: BTreeSet<String>,
 }
 
-/// A MachineConfig object, for people and for nodes: `config` is its Ignition config.
+/// Returns a MachineConfig object, for display and for nodes: `config` is its Ignition config.
 fn object(name: &str, spec: &Spec, config: Value) -> Value {
     serde_json::json!({
         "apiVersion": "machineconfiguration.openshift.io/v1",

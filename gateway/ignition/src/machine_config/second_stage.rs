@@ -19,13 +19,13 @@ pub const OBJECT_LIMIT_BYTES: usize = 1_572_864;
 /// Files that a Machine Config Server appends and a MachineConfig does not have. The daemon changes or removes them, and would report them
 /// as drift.
 const APPENDED: [&str; 4] = [NODE_ANNOTATIONS, KUBECONFIG, CONTENT, ENCAPSULATED];
-/// The labels of the object. None is a role, so no pool takes it for an ingredient; and without an annotation of the operator's version, nothing takes it for
-/// the operator's own (`oc adm prune renderedmachineconfigs` removes those that are in no use yet).
+/// The labels of the object. They contain no role, so no pool includes it. Without an annotation of the operator's version, it is not
+/// treated as generated (`oc adm prune renderedmachineconfigs` removes unused generated ones).
 pub const LABELS: [(&str, &str); 2] = [
     ("app.kubernetes.io/managed-by", "attest-gateway"),
     ("app.kubernetes.io/component", "second-stage"),
 ];
-/// The annotation with the SHA-256 of the object's `spec`, so that who looks after it tells what was changed in the cluster from what is served under its name.
+/// The annotation with the SHA-256 of the object's `spec`. It distinguishes a change in the cluster from a difference to the served config.
 pub const SPEC_DIGEST: &str = "attest-gateway.internal/spec-sha256";
 /// Part of the object's name after the pool.
 const OF_PRE_APPROVED: &str = "pre-approved";
@@ -60,10 +60,10 @@ pub enum SecondStageError {
     Inexpressible(#[from] Inexpressible),
 }
 
-/// A pre-approved MachineConfig for the daemon to take over by, instead of one that is there to be looked at; `full` is what the pool's full one says.
+/// Turns a pre-approved MachineConfig into one with which the daemon takes over; `full` is the spec of the pool's full one.
 ///
-/// The daemon refuses to change the mode of FIPS of a node, and pivots to another image by a reboot: so both are the full config's from the start. Neither
-/// is a secret. An image of image mode is left out: it has not been built for this MachineConfig, and comes with the pool's own.
+/// The daemon refuses to change the FIPS mode of a node, and changes the image by a reboot. So both are the full config's from the start;
+/// neither is a secret. An image of image mode is left out: it was not built for this MachineConfig, and comes with the pool's own.
 #[must_use]
 pub fn taken_over(pre_approved: Rendered, pool: &str, full: &Spec) -> Rendered {
     let spec = Spec {
@@ -79,8 +79,8 @@ pub fn taken_over(pre_approved: Rendered, pool: &str, full: &Spec) -> Rendered {
     }
 }
 
-/// The name begins as those of rendered MachineConfigs do, so that none who reads the cluster's takes it for an ingredient. No MachineConfigPool's own
-/// rendered ones are called so: after their pool's name there is the hash.
+/// Returns the object's name. It begins like those of rendered MachineConfigs, so that readers of the cluster's MachineConfigs do not
+/// include it. A MachineConfigPool's own rendered ones cannot have it: after their pool's name comes the hash.
 fn name(pool: &str, spec: &Spec) -> String {
     render::name(&format!("{pool}-{OF_PRE_APPROVED}"), spec)
 }
@@ -97,7 +97,8 @@ pub fn is_name(name: &str, pool: &str) -> bool {
     })
 }
 
-/// The same of what was chosen of another server's config: its Ignition config, and what is to be appended to that.
+/// Turns the chosen parts of another server's config into such a MachineConfig. Returns their Ignition config, and the files to append to
+/// it.
 ///
 /// # Errors
 /// [`SecondStageError`].
@@ -144,7 +145,7 @@ pub fn can_be_said(config: &Config) -> Result<(), SecondStageError> {
     config.in_version(newest).map(|_| ()).map_err(SecondStageError::from)
 }
 
-/// A MachineConfig as another server encapsulates it. What is not known here is left to the full one, to which the daemon moves the node.
+/// A MachineConfig as another server encapsulates it. Unknown fields are left to the full one, to which the daemon moves the node.
 #[derive(Deserialize)]
 struct Encapsulated {
     spec: EncapsulatedSpec,

@@ -11,7 +11,7 @@ pub(super) use write::from_spec3;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct NotTranslatable {
-    /// Where, as in `storage.files.3.path`.
+    /// Place, such as `storage.files.3.path`.
     pub place: String,
     pub problem: String,
 }
@@ -27,7 +27,7 @@ mod tests {
 
     use crate::{Config, SpecVersion};
 
-    /// To spec 2.2 and back: the same.
+    /// Asserts that translation to spec 2.2 and back changes nothing.
     #[track_caller]
     fn returns(config: Value) {
         becomes(config.clone(), config);

@@ -11,7 +11,7 @@ type Fields = Map<String, Value>;
 /// The user that nodes of OpenShift have; others are refused.
 const USER: &str = "core";
 
-/// The fields of spec 3, neither pruned nor validated.
+/// Returns the fields in spec 3, neither pruned nor validated.
 pub(crate) fn to_spec3(mut value: Value) -> Result<Fields, NotTranslatable> {
     schema::CONFIG.check(&mut value, "")?;
     let Value::Object(mut config) = value else {
@@ -134,7 +134,7 @@ fn text<'a>(fields: &'a Fields, name: &str) -> &'a str {
     fields.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A node's place, without the name of the only filesystem. Spec 2 takes paths that spec 3 finds too long.
+/// Normalizes a node's path, and removes the name of the only filesystem. Spec 2 accepts paths that are not as short as spec 3 requires.
 fn in_root(node: &mut Fields, place: &str) -> Result<(), NotTranslatable> {
     if text(node, "filesystem") != ROOT {
         return Err(refuse(format!("{place}.filesystem"), "root is expected"));
@@ -213,7 +213,7 @@ fn units(entries: Vec<Fields>) -> Vec<Fields> {
     units.into_iter().rev().map(with_dropins).collect()
 }
 
-/// Only `core`: the last stays, with the keys of all, its own first.
+/// Merges users; only `core` is allowed. The last one stays, with the keys of all, its own first.
 fn users(entries: Vec<Fields>) -> Result<Vec<Fields>, NotTranslatable> {
     for (index, user) in entries.iter().enumerate() {
         if text(user, "name") != USER {

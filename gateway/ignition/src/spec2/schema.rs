@@ -160,7 +160,7 @@ pub(super) const CONFIG: Shape = Fields(&[
 ]);
 
 impl Shape {
-    /// Checks a value at a place, and takes out the nulls: they stand for what is not there.
+    /// Checks a value at a place, and removes nulls, which stand for missing values.
     pub(super) fn check(&self, value: &mut Value, place: &str) -> Result<(), NotTranslatable> {
         let step = |step: &str| {
             if place.is_empty() {

@@ -1,4 +1,5 @@
-//! Spec 3 to spec 2.2, by the rules of the converter that the Machine Config Operator uses; but what that leaves out in silence is refused.
+//! Translation of spec 3 to spec 2.2, by the rules of the converter that the Machine Config Operator uses. Values that the converter drops
+//! silently are refused.
 
 use serde_json::{Map, Value, json};
 
@@ -140,7 +141,7 @@ fn disks(disks: Option<&mut Value>) -> Result<(), Inexpressible> {
     Ok(())
 }
 
-/// Filesystems have names in spec 2.2, and what is in them is said from their own root.
+/// Filesystems of a config: they have names in spec 2.2, and their files are relative to their own roots.
 struct Filesystems {
     list: Vec<Value>,
     /// Mount points in spec 3, which are also their names.
@@ -175,7 +176,7 @@ impl Filesystems {
         Ok(Self { list, paths })
     }
 
-    /// The node, said from the innermost filesystem that it is in.
+    /// Returns the node, relative to the innermost filesystem that contains it.
     fn node(&self, node: Value) -> Fields {
         let mut node = match node {
             Value::Object(node) => node,
@@ -204,7 +205,7 @@ impl Filesystems {
     }
 }
 
-/// The file, then one file for each thing to append.
+/// Returns the file, then one file for each content to append.
 fn file(mut file: Fields, place: &str) -> Result<Vec<Value>, Inexpressible> {
     let (contents, append) = (file.remove("contents"), file.remove("append"));
     let source = contents.as_ref().and_then(|contents| contents.get("source"));

@@ -1,13 +1,13 @@
-//! A value of a config, and where it stands.
+//! A value of a config, and its place.
 
 use serde_json::{Map, Value};
 
 use super::Invalid;
 
-/// Most steps to any place: `storage.files.0.append.0.httpHeaders.0.name` has eight.
+/// Maximum number of steps to any place: `storage.files.0.append.0.httpHeaders.0.name` has eight.
 const STEPS_LIMIT: usize = 10;
 
-/// A place of a config, whether or not something is there. Its words are put together for those of which there is something to say.
+/// A place of a config, whether or not it has a value. Its name is only formatted for a problem.
 pub(super) struct At<'a> {
     value: Option<&'a Value>,
     steps: [Step; STEPS_LIMIT],
@@ -34,7 +34,7 @@ impl<'a> At<'a> {
         self.at(Step::Field(field), self.value.and_then(|value| value.get(field)))
     }
 
-    /// A place within this one.
+    /// Returns a place within this one.
     fn at(&self, step: Step, value: Option<&'a Value>) -> Self {
         let mut steps = self.steps;
         if let Some(free) = steps.iter_mut().find(|step| matches!(step, Step::Nowhere)) {
@@ -43,7 +43,7 @@ impl<'a> At<'a> {
         Self { value, steps }
     }
 
-    /// The entries of a list in it.
+    /// Returns the entries of a list in it.
     pub(super) fn each(&self, field: &'static str) -> impl Iterator<Item = Self> + use<'a> {
         let list = self.get(field);
         let entries = list.value.and_then(Value::as_array);
@@ -81,7 +81,7 @@ impl<'a> At<'a> {
         !self.words().is_empty()
     }
 
-    /// An [`Invalid`] unless something holds here.
+    /// Returns an [`Invalid`] unless the condition holds.
     pub(super) fn must(&self, holds: bool, problem: &str) -> Result<(), Invalid> {
         if holds { Ok(()) } else { Err(self.refuse(problem)) }
     }

@@ -9,7 +9,7 @@ use super::{Invalid, path, sources};
 const PARTITION_LABEL_MAX_BYTES: usize = 36;
 /// LUKS2: 48, with the terminating zero.
 const LUKS_LABEL_MAX_BYTES: usize = 47;
-/// The filesystems that Ignition makes, and the longest label each takes; `none` only erases.
+/// The filesystems that Ignition creates, and the longest label of each; `none` only erases.
 const FORMATS: [(&str, usize); 6] = [
     ("ext4", 16),
     ("btrfs", 256),
@@ -176,7 +176,7 @@ mod tests {
         taken(storage(list, &json!([entry])));
     }
 
-    /// The field's place follows the entry's.
+    /// Asserts an error at the field of the entry.
     #[track_caller]
     fn bad(list: &str, field: &str, entry: Value) {
         let place = format!("storage.{list}.0{}{field}", if field.is_empty() { "" } else { "." });

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::Invalid;
 use crate::schema::{Family, ListRule, rule_of};
 
-/// No list has two entries of one key, and no two lists of one family have.
+/// Checks that no list has two entries of one key, and also no two lists of one family.
 pub(super) fn check(config: &Map<String, Value>) -> Result<(), Invalid> {
     object(config).map_err(|place| Invalid {
         place,
@@ -16,7 +16,7 @@ pub(super) fn check(config: &Map<String, Value>) -> Result<(), Invalid> {
     })
 }
 
-/// The error is the place.
+/// Checks an object; the error is the place.
 fn object(fields: &Map<String, Value>) -> Result<(), String> {
     let mut families: HashMap<Family, HashSet<Cow<'_, str>>> = HashMap::new();
     for (field, value) in fields {

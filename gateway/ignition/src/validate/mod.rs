@@ -1,7 +1,7 @@
 //! Validation of configs that have the right shape: the fatal part of Ignition's validation, by the rules of spec 3.6.
 //!
-//! Ignition validates each config that it reads, and what it merged of them. A node whose config it refuses does not boot, so the gateway
-//! asks before. A problem never shows a value: it may be a secret.
+//! Ignition validates each config that it reads, and the result of merging them. A node does not boot if Ignition refuses its config, so
+//! the gateway checks it first. A problem never shows a value: it may be a secret.
 
 mod at;
 mod disks;
@@ -18,7 +18,7 @@ use at::At;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct Invalid {
-    /// Where, as in `storage.files.3.path`.
+    /// Place, such as `storage.files.3.path`.
     pub place: String,
     pub problem: String,
 }
@@ -33,7 +33,7 @@ pub(super) fn validate(config: &Config) -> Result<(), Invalid> {
     units::check(&systemd)
 }
 
-/// A path that Ignition takes: absolute, and as short as it can be.
+/// Checks a path as Ignition does: it must be absolute, and as short as it can be.
 fn path(at: &At<'_>) -> Result<(), Invalid> {
     let path = at.words();
     at.must(!path.is_empty(), "a path is expected")?;
@@ -46,7 +46,7 @@ fn is_clean(path: &str) -> bool {
     path == "/" || path.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// The absolute path without `.`, `..`, doubled and trailing slashes.
+/// Returns the absolute path without `.`, `..`, doubled and trailing slashes.
 pub(super) fn cleaned(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {

@@ -82,7 +82,7 @@ fn link(link: &At<'_>, directories: &HashSet<&str>) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The paths of the units and drop-ins that have contents.
+/// Returns the paths of the units and drop-ins that have contents.
 fn unit_paths(systemd: &At<'_>) -> HashSet<String> {
     let mut paths = HashSet::new();
     for unit in systemd.each("units") {
@@ -97,7 +97,7 @@ fn unit_paths(systemd: &At<'_>) -> HashSet<String> {
     paths
 }
 
-/// The folders that a path leads through, without `/`.
+/// Returns the folders that a path leads through, without `/`.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/')
         .filter_map(|(slash, _)| path.get(..slash))

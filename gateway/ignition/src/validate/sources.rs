@@ -35,7 +35,7 @@ fn required(resource_at: &At<'_>) -> Result<(), Invalid> {
     resource(resource_at)
 }
 
-/// Something to fetch. Without a source it is nothing, and may say nothing else.
+/// Checks a resource to fetch. Without a source, it may have neither a hash nor headers.
 pub(super) fn resource(resource: &At<'_>) -> Result<(), Invalid> {
     let (source, hash) = (resource.get("source"), resource.get("verification").get("hash"));
     let compression = resource.get("compression");
@@ -62,7 +62,7 @@ fn is_hash(text: &str) -> bool {
         .is_some_and(|(function, sum)| HASHES.contains(&(function, sum.len())))
 }
 
-/// A URL of any scheme that Ignition fetches from.
+/// Returns whether the URL is of a scheme that Ignition fetches from.
 pub(super) fn is_source(url: &str) -> bool {
     // What is asked of any URL is asked of such a one once more, unless a fragment begins before what it carries.
     if let Some((kind, _)) = url.split_once(',')
@@ -128,7 +128,7 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// S3 objects have versions; one that is named must not be empty.
+    /// Returns whether the URL has no empty version; S3 objects have versions.
     fn has_no_empty_version(&self) -> bool {
         // A pair with a semicolon or a bad escape is none to Go.
         let mut pairs = self.query.split('&').filter(|pair| !pair.contains(';') && is_escaped(pair));
@@ -198,7 +198,7 @@ const fn is_of_url(byte: u8) -> bool {
         )
 }
 
-/// A `data:` URL that both Ignition and the gateway can read: RFC 2397, with the media types of RFC 2045.
+/// Returns whether both Ignition and the gateway can read the `data:` URL: RFC 2397, with the media types of RFC 2045.
 fn is_data(url: &str) -> bool {
     let Some((kind, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
         return false;
@@ -228,7 +228,7 @@ fn is_data(url: &str) -> bool {
     type_is_good && parameters_are_good && data_is_good
 }
 
-/// RFC 2045's token, or nothing.
+/// Returns whether the text is a token by RFC 2045, or empty.
 fn is_token(text: &str) -> bool {
     text.bytes().all(|c| c.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&c))
 }

@@ -20,8 +20,8 @@ pub(super) enum NotAUnitFile {
     LineTooLong,
 }
 
-/// The parser misses a line that is too long if that begins late in what it has read ahead. Whether it does hangs on what stands before the line, so
-/// every one is refused.
+/// Checks a unit file. The parser misses a line that is too long if it begins late in its read-ahead buffer. That depends on the text
+/// before the line, so every such line is refused.
 pub(super) fn check(contents: &str) -> Result<(), NotAUnitFile> {
     if contents.split(['\r', '\n']).any(|line| line.len() >= LINE_LIMIT_BYTES) {
         return Err(NotAUnitFile::LineTooLong);
@@ -37,7 +37,7 @@ pub(super) fn check(contents: &str) -> Result<(), NotAUnitFile> {
     Ok(())
 }
 
-/// From the first section's name on.
+/// Checks the sections, from the first section's name on.
 fn sections(mut rest: Rest<'_>) -> Result<(), NotAUnitFile> {
     rest.section_name()?;
     while let Some(letter) = rest.next() {
@@ -63,7 +63,7 @@ impl<'a> Rest<'a> {
         next
     }
 
-    /// Up to a character, or to the end; and whether the character was there.
+    /// Takes the text up to a character, or to the end; returns it with `true` if the character was there.
     fn through(&mut self, end: char) -> (&'a str, bool) {
         let (taken, found) = match self.0.split_once(end) {
             Some((taken, rest)) => {
@@ -79,7 +79,7 @@ impl<'a> Rest<'a> {
         self.through('\n').0
     }
 
-    /// The rest of a comment, and the lines that it continues on.
+    /// Skips the rest of a comment, with its continuation lines.
     fn comment(&mut self) {
         loop {
             let line = self.line();
@@ -99,7 +99,7 @@ impl<'a> Rest<'a> {
         Ok(())
     }
 
-    /// After the first letter of an option's name.
+    /// Checks an option, after the first letter of its name.
     fn option(&mut self) -> Result<(), NotAUnitFile> {
         let (name, value) = self.0.split_once('=').ok_or(NotAUnitFile::Option)?;
         if name.contains(['\n', '\r']) {

@@ -43,7 +43,7 @@ async fn held_now(store: &dyn Store, name: &str, machine: Option<(&NodeIdentity,
     held.unwrap()
 }
 
-/// Approves a name for a machine by this attestation, by what the store had of both when that was judged.
+/// Approves a name for a machine by this attestation, by the judged state of both.
 async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, attested: &Attested, judged: Held) -> bool {
     let (name, approval, attested) = (name.to_owned(), approval.clone(), attested.clone());
     let approved = store.transact(move |transaction| {
@@ -75,7 +75,7 @@ fn of(identity: &NodeIdentity, attestation: &str) -> Approval {
     }
 }
 
-/// A store with a machine that was given the name, and has attested.
+/// Creates a store with a machine that was given the name, and has attested.
 async fn store() -> (tempfile::TempDir, Embedded, NodeIdentity) {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();

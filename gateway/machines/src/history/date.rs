@@ -2,7 +2,7 @@
 
 use attest_system::clock::rfc3339;
 
-/// The day, in UTC.
+/// Formats the day, in UTC.
 pub(super) fn date(at: u64) -> String {
     let mut text = rfc3339(at);
     if let Some(end) = text.find('T') {

@@ -62,7 +62,7 @@ impl History {
         Ok(Self(all))
     }
 
-    /// The entries that [`History::read`] reads.
+    /// Returns the entries that [`History::read`] reads.
     #[must_use]
     pub fn wanted(claims: &Claims, policy: &AppraisalPolicy) -> Vec<(EntryKind, String)> {
         let tpms = attested::tpms(claims, policy).into_iter();
@@ -151,7 +151,7 @@ impl Past {
     }
 }
 
-/// The ids of its entries: counters, boot.
+/// Returns the ids of its entries: counters, boot.
 fn ids(kept_by: &str) -> [String; 2] {
     [kept_by.to_owned(), format!("{BOOT}{kept_by}")]
 }

@@ -50,7 +50,7 @@ fn begins(all: &[(u8, u8)]) -> String {
     BASE64URL_NOPAD.encode(&bytes)
 }
 
-/// A boot with these values of PCRs 4 and 7, this said of them, and these images.
+/// Returns a boot with these values of PCRs 4 and 7, these logs of them, and these images.
 fn boot_of(pcr_4: u8, said: &[(u8, u8)], images: Option<&[u8]>) -> Boot {
     let images = images.map(|images| (Check::Images.word(), images.iter().map(|byte| short(*byte)).collect::<Vec<_>>()));
     let text = serde_json::json!({

@@ -59,7 +59,7 @@ impl Room {
         self.ask(POOL, machine, &all(values), at).await
     }
 
-    /// The pool observes, and lets the machine in.
+    /// Asks for a machine of an observing pool, which lets it in.
     async fn boots(&self, machine: &str, values: &[u8], at: u64) -> Step {
         self.take(POOL, machine, &all(values), at, true).await
     }

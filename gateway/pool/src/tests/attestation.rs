@@ -15,7 +15,7 @@ const ALLOWLIST: &str = "[tpm]\nendorsement = \"allowlist\"\n";
 const INVENTORY: &str = "[inventory]\ninstances = \"instances.txt\"\n";
 const OF_GOOGLE: &str = "[tpm]\nendorsement = \"gcp-instance\"\n";
 
-/// Loads a pool that accepts this (nothing said, if empty) by these sections; `expect` is what it then accepts, or part of the error.
+/// Loads a pool that accepts these kinds (the default, if empty) with these sections; `expect` is the accepted kinds, or part of the error.
 fn check(accepts: &str, sections: &[&str], expect: Result<&str, &str>) {
     let accepts = if accepts.is_empty() {
         String::new()

@@ -22,7 +22,7 @@ pub enum UpstreamError {
     /// An address for a name was given, but the URL has no name.
     #[error("{upstream}: address is for a URL with a name; write the address into the URL")]
     AddressOfAddress { upstream: String },
-    /// No connection, no TLS, no answer in time, or half of one.
+    /// No connection, no TLS, no response in time, or an incomplete one.
     #[error("{upstream}, spec {version}: {problem}")]
     Request {
         upstream: String,

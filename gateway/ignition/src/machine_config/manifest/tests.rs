@@ -16,7 +16,7 @@ fn read_as(name: &str, text: &str) -> Result<Manifests, String> {
     Ok(manifests)
 }
 
-/// A MachineConfig with this spec.
+/// Reads a MachineConfig with this spec.
 fn spec(spec: &str) -> Result<MachineConfig, String> {
     Ok(read(&format!("{HEAD}{spec}"))?.machine_configs.remove(0))
 }
@@ -104,7 +104,7 @@ fn documents_lists_and_json() {
     assert!(read_as("a.json", "\n{\n\"a\" 1}").unwrap_err().starts_with("a.json:3: no JSON"));
 }
 
-/// The parser has a budget, which is each document's.
+/// The parser's budget applies to each document.
 #[test]
 fn a_file_has_as_many_documents_as_it_likes() {
     let text: String = (0..1100)

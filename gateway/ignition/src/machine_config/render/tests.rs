@@ -17,7 +17,7 @@ fn object(name: &str, role: &str, spec: Value) -> Value {
     })
 }
 
-/// A MachineConfig that the operator generated itself.
+/// Returns a MachineConfig that the operator generated itself.
 fn generated(name: &str, role: &str, spec: Value) -> Value {
     let mut object = object(name, role, spec);
     object["metadata"]["annotations"] = json!({GENERATED_ANNOTATION: "abc"});
@@ -247,7 +247,7 @@ fn the_same_content_has_the_same_name() {
     );
 }
 
-/// A MachineConfig with some of a few files, units, users and arguments.
+/// Returns MachineConfigs with some of a few files, units, users and arguments.
 fn any_machine_config(number: usize) -> impl Strategy<Value = Value> {
     let some = || proptest::collection::btree_set(0..6_u8, 0..4);
     (some(), some(), some(), some(), any::<Option<bool>>(), any::<bool>(), any::<bool>()).prop_map(
@@ -289,7 +289,7 @@ fn any_machine_configs() -> impl Strategy<Value = Vec<Value>> {
     (1..7_usize).prop_flat_map(|count| (0..count).map(any_machine_config).collect::<Vec<_>>())
 }
 
-/// Every path, unit and argument of a config; a path may be a file or a link.
+/// Returns every path, unit and argument of a config; a path may be a file or a link.
 fn keys(config: &Config) -> BTreeSet<String> {
     let name = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
     let all = |place, key: &'static str| {

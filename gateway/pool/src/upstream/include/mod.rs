@@ -30,7 +30,7 @@ pub struct Include {
 /// An entry that cannot name anything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEntry {
-    /// Not a path as configs have them.
+    /// Not a valid path for a config.
     #[error("include.files: {0:?} is no absolute path without \"..\", \"//\" and \"/\" at its end")]
     Path(String),
     /// A pattern that would be misunderstood.
@@ -60,7 +60,7 @@ enum PathRule {
     Exactly(String),
     /// Everything in this folder, such as `/etc/a/`.
     In(String),
-    /// The same, at any depth.
+    /// Everything in this folder, at any depth.
     Below(String),
 }
 

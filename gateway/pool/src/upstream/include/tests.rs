@@ -43,7 +43,7 @@ fn full() -> Config {
     .unwrap()
 }
 
-/// The places in what is chosen: paths, units, users, and what `ignition` has.
+/// Returns the chosen places: paths, units, users, and the fields of `ignition`.
 fn places(config: &Config) -> Vec<String> {
     let mut places = Vec::new();
     for (section, value) in config.value() {

@@ -23,7 +23,7 @@ impl Clock {
         Self(Mutex::new(Some(seconds)))
     }
 
-    /// Makes it stand still, at this time (seconds since 1970).
+    /// Stops it at this time (seconds since 1970).
     pub fn set(&self, seconds: u64) {
         *self.0.lock().unwrap() = Some(seconds);
     }
@@ -35,13 +35,13 @@ impl Clock {
     }
 }
 
-/// The machine's time, in seconds since 1970.
+/// Returns the machine's time, in seconds since 1970.
 #[must_use]
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// A time in seconds since 1970, as certificates are written with.
+/// Converts a time in seconds since 1970 to the form for certificates.
 #[must_use]
 pub fn date(seconds: u64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(seconds.try_into().unwrap()).unwrap()
@@ -54,21 +54,21 @@ pub fn rfc3339(seconds: u64) -> String {
     date(seconds).format(format).unwrap()
 }
 
-/// Such as `20270115T080000Z`, AWS's.
+/// Formats a time like AWS, such as `20270115T080000Z`.
 #[must_use]
 pub fn compact(seconds: u64) -> String {
     let format = format_description!("[year][month][day]T[hour][minute][second]Z");
     date(seconds).format(format).unwrap()
 }
 
-/// Such as `01/15/27 08:00:00 -0000`, Azure's.
+/// Formats a time like Azure, such as `01/15/27 08:00:00 -0000`.
 #[must_use]
 pub fn american(seconds: u64) -> String {
     let format = format_description!("[month]/[day]/[year repr:last_two] [hour]:[minute]:[second] -0000");
     date(seconds).format(format).unwrap()
 }
 
-/// Such as `20270115-080000`: what Azure takes for a nonce if it is given none.
+/// Formats a time such as `20270115-080000`, which Azure uses for a missing nonce.
 #[must_use]
 pub fn with_hyphen(seconds: u64) -> String {
     compact(seconds).replace('T', "-").trim_end_matches('Z').to_owned()

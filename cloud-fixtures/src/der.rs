@@ -11,7 +11,7 @@ pub const CONTEXT_0: u8 = 0xa0;
 /// Tag `[1]`, context-specific, constructed.
 pub const CONTEXT_1: u8 = 0xa1;
 
-/// An element in DER, of at most 64 KiB.
+/// Encodes an element in DER, of at most 64 KiB.
 #[must_use]
 pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
@@ -24,7 +24,7 @@ pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [header, content].concat()
 }
 
-/// A constructed element with an indefinite length.
+/// Encodes a constructed element with an indefinite length.
 #[must_use]
 pub fn indefinite(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [&[tag, 0x80], parts.concat().as_slice(), &[0, 0]].concat()

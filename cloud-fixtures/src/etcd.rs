@@ -110,7 +110,7 @@ impl Etcd {
         etcd
     }
 
-    /// A file of its folder.
+    /// Returns the path of a file in its folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -142,8 +142,8 @@ impl Etcd {
         }
     }
 
-    /// Stops it, as if its machine stood still: connections stay. It stands still when this returns: the signal reaches the first of its threads when
-    /// that has its turn, and the others go on until then.
+    /// Stops the process without closing its connections. All threads are stopped when this returns: the signal reaches one thread at its
+    /// turn, and the others run until then.
     pub fn pause(&self) {
         self.signal("STOP");
         while !stands_still(self.id()) {
@@ -188,7 +188,7 @@ impl Etcd {
         self.ctl(&["snapshot", "save", self.path(name).to_str().unwrap()]);
     }
 
-    /// Starts it again on what was saved, whatever came after.
+    /// Restarts it with the saved data, without later changes.
     pub fn restore(&mut self, name: &str) {
         self.kill();
         self.data = format!("restored-{name}");

@@ -1,4 +1,4 @@
-//! Debian's haproxy: a balancer that ends no TLS, and says by the PROXY protocol whose connections it passes on.
+//! Debian's haproxy: a load balancer that does not terminate TLS, and sends the clients' addresses by the PROXY protocol.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,7 +16,8 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    /// Passes connections on to each of these in turn, and to another where one takes none. The options are those of each `server`.
+    /// Starts a balancer that distributes connections to these servers in turn, and to another one if a server refuses. The options apply
+    /// to each `server`.
     #[must_use]
     pub fn before(servers: &[SocketAddr], options: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The clouds' side of cloud evidence, for tests: signing authorities whose private keys the test holds, and servers that speak the
-//! clouds' protocols. Nothing here uses the verifier `attest`: this is the independent other side. And a real etcd, a real haproxy, a Machine
+//! The clouds' side of cloud evidence, for tests: signing authorities whose private keys the test holds, and servers that speak the clouds'
+//! protocols. They do not use the verifier `attest`, and so are an independent implementation. Also a real etcd, a real haproxy, a Machine
 //! Config Server, and an API of Kubernetes.
 //!
-//! Everything panics on what cannot be: these are tests' stand-ins, and a panic is how a test fails.
+//! All functions panic on unexpected conditions: this crate is for tests, and a panic is how a test fails.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ pub mod tls;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rcgen::{DistinguishedName, DnType};
 
-/// The name `O=Test, CN=<common name>`.
+/// Returns the name `O=Test, CN=<common name>`.
 #[must_use]
 pub fn named(common_name: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();

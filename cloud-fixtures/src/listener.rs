@@ -17,7 +17,7 @@ enum Command {
     Up(mpsc::Sender<()>),
 }
 
-/// Listens until it is dropped.
+/// A listener that runs until it is dropped.
 pub(crate) struct Listener {
     address: SocketAddr,
     commands: Option<commands::UnboundedSender<Command>>,
@@ -25,7 +25,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Does this with each connection.
+    /// Starts a listener that calls this for each connection.
     pub(crate) fn start<F>(address: SocketAddr, connection: impl Fn(TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -52,12 +52,12 @@ impl Listener {
         self.address
     }
 
-    /// Refuses connections, and has cut those that there were, when the call returns.
+    /// Refuses connections, and closes the existing ones, before it returns.
     pub(crate) fn down(&self) {
         self.command(Command::Down);
     }
 
-    /// Listens at the same port as before, when the call returns.
+    /// Listens at the same port as before, when it returns.
     pub(crate) fn up(&self) {
         self.command(Command::Up);
     }

@@ -1,7 +1,7 @@
 //! A cluster's Machine Config Server: it serves the full config to unauthenticated clients, with TLS on 22623 and without on 22624.
 //!
-//! Its answers are those of `pkg/server/api.go` and `pkg/server/server.go` in `openshift/machine-config-operator`, whose `docs/MachineConfigServer.md`
-//! describes them; which spec version comes for which `Accept` was measured with the real one.
+//! Its responses are those of `pkg/server/api.go` and `pkg/server/server.go` in `openshift/machine-config-operator`, described in its
+//! `docs/MachineConfigServer.md`. The spec version for each `Accept` was measured with the real server.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct MachineConfigServer {
 }
 
 impl MachineConfigServer {
-    /// It has one pool, and these PEM files.
+    /// Starts a server with one pool, and these PEM files.
     #[must_use]
     pub fn start(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Self {
         let start = |port: u16, tls| start((Ipv6Addr::UNSPECIFIED, port).into(), tls, pool, Arc::clone(&config));
@@ -46,7 +46,7 @@ fn start(address: SocketAddr, tls: Option<Arc<ServerConfig>>, pool: &'static str
     Server::start(address, tls, move |request: &Request| answer(request, pool, &*config))
 }
 
-/// TLS from 1.2, HTTP/1.1 only.
+/// Returns a configuration with TLS from 1.2, HTTP/1.1 only.
 fn tls(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
     let chain = CertificateDer::pem_file_iter(certificate)
         .unwrap()
@@ -83,7 +83,7 @@ fn answer(request: &Request, pool: &str, config: &Config) -> Answer {
     }
 }
 
-/// The spec version that is served to who accepts this, or the status.
+/// Returns the spec version that is served for this `Accept` header, or the status.
 fn served(accept: &str) -> Result<String, u16> {
     let Some((_, asked)) = accept.split_once("version=") else {
         return Ok("2.2.0".to_owned());

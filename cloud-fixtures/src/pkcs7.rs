@@ -1,4 +1,4 @@
-//! CMS SignedData by keys that the test holds, in the forms of AWS and of Azure: so that everything can be wrong in it, too.
+//! CMS SignedData with keys that the test holds, in the forms of AWS and of Azure. Every part of it can be made wrong.
 
 use std::sync::LazyLock;
 
@@ -43,7 +43,7 @@ pub const MESSAGE_DIGEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x
 /// Encoded element of type NULL.
 pub const NULL: &[u8] = &[0x05, 0x00];
 
-/// An AlgorithmIdentifier; `parameters` is a whole element, or nothing.
+/// Returns an AlgorithmIdentifier; `parameters` is a whole element, or empty.
 #[must_use]
 pub fn algorithm(oid: &[u8], parameters: &[u8]) -> Vec<u8> {
     der(SEQUENCE, &[&der(OID, &[oid]), parameters])
@@ -96,7 +96,7 @@ pub static SIGNER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048))
 /// A key of another signer.
 pub static OTHER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
 
-/// A certificate of 2024 to 2040, no CA.
+/// Returns parameters of a certificate, valid 2024 to 2040, that is not a CA's.
 #[must_use]
 pub fn params(common_name: &str, serial: u64) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -107,7 +107,7 @@ pub fn params(common_name: &str, serial: u64) -> CertificateParams {
     params
 }
 
-/// A CA of 2024 to 2040.
+/// Returns parameters of a CA, valid 2024 to 2040.
 #[must_use]
 pub fn ca_params(common_name: &str, serial: u64) -> CertificateParams {
     let mut params = params(common_name, serial);
@@ -116,7 +116,7 @@ pub fn ca_params(common_name: &str, serial: u64) -> CertificateParams {
     params
 }
 
-/// A certificate for `key`, issued by a CA of that name and key.
+/// Returns a certificate for `key`, issued by a CA of that name and key.
 #[must_use]
 pub fn issued(params: &CertificateParams, key: &Key, issuer: &CertificateParams, issuer_key: &Key) -> CertificateDer<'static> {
     params
@@ -125,17 +125,17 @@ pub fn issued(params: &CertificateParams, key: &Key, issuer: &CertificateParams,
         .into()
 }
 
-/// issuerAndSerialNumber of a certificate.
+/// Returns the `issuerAndSerialNumber` of a certificate.
 #[must_use]
 pub fn issuer_and_serial(certificate: &[u8]) -> Vec<u8> {
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).unwrap();
     der(SEQUENCE, &[parsed.issuer().as_raw(), &der(0x02, &[parsed.raw_serial()])])
 }
 
-/// Everything of a message that can be different.
+/// A message in which every part can be changed.
 #[derive(Clone)]
 pub struct Message {
-    /// Indefinite lengths and segments, as AWS's.
+    /// Set for indefinite lengths and segments, like AWS's.
     pub ber: bool,
     /// Version of the SignedData.
     pub version: u8,
@@ -153,13 +153,13 @@ pub struct Message {
     pub detached: bool,
     /// Certificates in the message.
     pub certificates: Vec<Vec<u8>>,
-    /// A whole element, or nothing.
+    /// Revocation lists, as a whole element, or empty.
     pub crls: Vec<u8>,
     /// Version of the SignerInfo.
     pub signer_version: u8,
-    /// issuerAndSerialNumber, or what is in its place.
+    /// The signer's `issuerAndSerialNumber`, or a replacement.
     pub signer: Vec<u8>,
-    /// OID of the hash that is signed with.
+    /// OID of the hash in the signature.
     pub hash: Vec<u8>,
     /// The SignerInfo's AlgorithmIdentifier of the digest.
     pub digest_algorithm: Vec<u8>,
@@ -167,7 +167,7 @@ pub struct Message {
     pub signature_algorithm: Vec<u8>,
     /// Attributes in the order of the message; signed as DER wants it.
     pub attributes: Option<Vec<Vec<u8>>>,
-    /// Instead of what the attributes are.
+    /// Content to sign instead of the attributes.
     pub signed: Option<Vec<u8>>,
     /// Unsigned attributes of the SignerInfo.
     pub unsigned: Vec<u8>,
@@ -176,7 +176,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// As AWS makes them.
+    /// Creates a message like AWS's.
     #[must_use]
     pub fn aws(content: &[u8], certificate: &[u8]) -> Self {
         let message = Self {
@@ -207,7 +207,7 @@ impl Message {
         }
     }
 
-    /// As Azure makes them.
+    /// Creates a message like Azure's.
     #[must_use]
     pub fn azure(content: &[u8], certificate: &[u8]) -> Self {
         Self {
@@ -228,7 +228,7 @@ impl Message {
         self
     }
 
-    /// contentType and messageDigest for the content.
+    /// Returns the attributes `contentType` and `messageDigest` for the content.
     #[must_use]
     pub fn usual_attributes(&self) -> Vec<Vec<u8>> {
         vec![
@@ -237,7 +237,7 @@ impl Message {
         ]
     }
 
-    /// Hash of the content.
+    /// Returns the hash of the content.
     #[must_use]
     pub fn digest(&self) -> Vec<u8> {
         let algorithm = match self.hash.as_slice() {
@@ -248,7 +248,7 @@ impl Message {
         digest::digest(algorithm, &self.content).as_ref().to_vec()
     }
 
-    /// What the key signs.
+    /// Returns the bytes that the key signs.
     #[must_use]
     pub fn to_be_signed(&self) -> Vec<u8> {
         if let Some(signed) = &self.signed {
@@ -262,7 +262,7 @@ impl Message {
         der(SET, &[&sorted.concat()])
     }
 
-    /// The SignerInfo, signed by this key.
+    /// Returns the SignerInfo, signed by this key.
     #[must_use]
     pub fn signer_info(&self, key: &Key) -> Vec<u8> {
         self.signer_info_with(&key.sign(&self.hash, &self.to_be_signed()))
@@ -292,13 +292,13 @@ impl Message {
         )
     }
 
-    /// The message, signed by this key.
+    /// Returns the message, signed by this key.
     #[must_use]
     pub fn sign(&self, key: &Key) -> Vec<u8> {
         self.sign_with(&key.sign(&self.hash, &self.to_be_signed()))
     }
 
-    /// The message with this signature, right or wrong.
+    /// Returns the message with this signature, right or wrong.
     #[must_use]
     pub fn sign_with(&self, signature: &[u8]) -> Vec<u8> {
         let wrap = if self.ber { indefinite } else { der };
@@ -333,7 +333,7 @@ impl Message {
     }
 }
 
-/// Base64 in lines of 64, as metadata services give it.
+/// Returns Base64 in lines of 64, like metadata services.
 #[must_use]
 pub fn in_lines(message: &[u8]) -> Vec<u8> {
     let text = data_encoding::BASE64.encode(message);

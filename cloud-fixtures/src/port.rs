@@ -22,7 +22,7 @@ impl Port {
         Self { socket }
     }
 
-    /// 127.0.0.1 and the port.
+    /// Returns 127.0.0.1 and the port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.socket.local_addr().unwrap()

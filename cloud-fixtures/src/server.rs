@@ -34,7 +34,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The first header of this name (in lower case).
+    /// Returns the first header of this name (in lower case).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
@@ -43,13 +43,13 @@ impl Request {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The path without the query.
+    /// Returns the path without the query.
     #[must_use]
     pub fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()
     }
 
-    /// A parameter of the query, decoded.
+    /// Returns a parameter of the query, decoded.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<String> {
         let (_, query) = self.target.split_once('?')?;
@@ -58,7 +58,7 @@ impl Request {
             .map(|(_, value)| value.into_owned())
     }
 
-    /// The host that was asked, without a port.
+    /// Returns the host of the request, without a port.
     #[must_use]
     pub fn host(&self) -> &str {
         let host = self.header("host").unwrap_or_default();
@@ -74,7 +74,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer of this status and type.
+    /// Creates a response of this status and type.
     #[must_use]
     pub fn new(status: u16, content_type: &str, body: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Answer {
         }
     }
 
-    /// The same with another header.
+    /// Returns the response with another header.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
@@ -95,17 +95,17 @@ impl Answer {
 /// Fault of a server, switched on by a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It refuses connections, and has cut those that there were. For the whole server, wherever it is switched on.
+    /// It refuses connections, and closes the existing ones. It always concerns the whole server.
     Down,
-    /// It takes requests and never answers.
+    /// It accepts requests and never responds.
     Slow,
-    /// It answers 200 with bytes that mean nothing.
+    /// It responds 200 with meaningless bytes.
     Garbage,
-    /// It answers 200 with [`HUGE_BYTES`] in chunks, without saying how many.
+    /// It responds 200 with [`HUGE_BYTES`] in chunks, without a length.
     Huge,
-    /// It answers 302 with this location.
+    /// It responds 302 with this location.
     Redirect(String),
-    /// It answers this status, with a text.
+    /// It responds with this status, and a text.
     Status(u16),
 }
 
@@ -124,7 +124,7 @@ type Observer = dyn Fn(&Request, u16) + Send + Sync;
 #[derive(Default)]
 struct Shared {
     requests: Mutex<Vec<Request>>,
-    /// The last that fits counts.
+    /// The faults; the last one that fits is used.
     faults: Mutex<Vec<Wrong>>,
     observer: Mutex<Option<Box<Observer>>>,
 }
@@ -136,14 +136,14 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
-/// Any port on the loopback interface.
+/// Returns the loopback address, with any port.
 #[must_use]
 pub fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
 impl Server {
-    /// Listens at an address, with TLS if there is a configuration for it.
+    /// Starts a server at an address, with TLS if a configuration is given.
     #[must_use]
     pub fn start(
         address: SocketAddr,
@@ -176,7 +176,7 @@ impl Server {
         format!("{}://{}", self.scheme, self.address())
     }
 
-    /// Every request so far, those included that a fault answered.
+    /// Returns every request so far, including those answered by a fault.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
@@ -187,17 +187,17 @@ impl Server {
         self.shared.requests.lock().unwrap().clear();
     }
 
-    /// Calls this for each request with the status that it gets, 0 for none.
+    /// Calls the observer for each request, with the status of the response, 0 for none.
     pub fn observe(&self, observer: impl Fn(&Request, u16) + Send + Sync + 'static) {
         *self.shared.observer.lock().unwrap() = Some(Box::new(observer));
     }
 
-    /// Everything is wrong like this from here on, when the call returns.
+    /// Switches on a fault, before it returns.
     pub fn fail(&self, fault: Fault) {
         self.fail_at("", fault);
     }
 
-    /// Like [`Self::fail`], for targets with this beginning.
+    /// Switches on a fault like [`Self::fail`], for targets with this prefix.
     pub fn fail_at(&self, prefix: &str, fault: Fault) {
         if fault == Fault::Down {
             return self.listener.down();
@@ -205,7 +205,7 @@ impl Server {
         self.wrong(prefix, fault, None);
     }
 
-    /// Like [`Self::fail_at`], for so many requests.
+    /// Switches on a fault like [`Self::fail_at`], for so many requests.
     pub fn fail_times(&self, prefix: &str, fault: Fault, times: usize) {
         assert_ne!(fault, Fault::Down, "it gets no requests");
         self.wrong(prefix, fault, Some(times));
@@ -216,7 +216,7 @@ impl Server {
         self.shared.faults.lock().unwrap().push(Wrong { prefix, fault, left });
     }
 
-    /// Nothing is wrong from here on, when the call returns. It listens at the same port as before.
+    /// Switches off all faults, before it returns. The server listens at the same port as before.
     pub fn recover(&self) {
         self.shared.faults.lock().unwrap().clear();
         self.listener.up();
@@ -231,7 +231,7 @@ struct Service {
 }
 
 impl Service {
-    /// Whatever the client does wrong ends the connection, and nothing else.
+    /// Serves a connection. Errors of the client end the connection, and nothing else.
     async fn connection(self, stream: TcpStream) {
         match self.tls.clone() {
             None => self.serve(stream).await,
@@ -295,7 +295,7 @@ fn response(answer: Answer) -> Option<hyper::Response<Body>> {
 }
 
 impl Fault {
-    /// Nothing if it never answers.
+    /// Returns the response; `None` if there is never one.
     fn response(&self) -> Option<hyper::Response<Body>> {
         let json = "application/json";
         match self {

@@ -1,7 +1,7 @@
-//! Ways to alter what is accepted: one thing at a time, signed again by the right authority, by another one, or not at all.
+//! Alterations of accepted evidence, one at a time: signed again by the right authority, by another one, or not at all.
 //!
-//! Signed again by the right one, a document says what the authority would not say: the rules have to refuse it. Signed by another
-//! one, or not at all, the signature has to refuse it.
+//! If the right authority signs an altered document, the rules must refuse it. If another one signs it, or if it is not signed again,
+//! signature verification must refuse it.
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::azure::Authority;
 use crate::google::Signer;
 use crate::pkcs7::{Key, Message, in_lines};
 
-/// The document once for each value in it, with that value altered: the path (a JSON pointer) and the altered document. Texts, numbers and
+/// Returns the document once for each value in it, with that value altered, as path (a JSON pointer) and document. Texts, numbers and
 /// booleans become others of their kind, null becomes a text.
 #[must_use]
 pub fn each_value(document: &Value) -> Vec<(String, Value)> {
@@ -26,7 +26,7 @@ pub fn each_value(document: &Value) -> Vec<(String, Value)> {
     paths.into_iter().map(altered).collect()
 }
 
-/// The document once for each member of each object in it, without that member.
+/// Returns the document once for each member of each object in it, without that member.
 #[must_use]
 pub fn each_member_removed(document: &Value) -> Vec<(String, Value)> {
     let mut paths = Vec::new();
@@ -70,7 +70,7 @@ fn other(value: &Value) -> Value {
     }
 }
 
-/// The same length and kind of characters, so that only what it says is wrong.
+/// Returns another text of the same length and kind of characters, so that only the meaning is wrong.
 fn other_text(text: &str) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     match chars.iter().rposition(char::is_ascii_alphanumeric) {
@@ -80,7 +80,7 @@ fn other_text(text: &str) -> String {
     chars.into_iter().collect()
 }
 
-/// The bytes once for each of them, with one of its bits flipped.
+/// Returns the bytes once for each of them, with one of its bits flipped.
 pub fn each_byte(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     (0..bytes.len()).map(|position| {
         let mut flipped = bytes.to_vec();
@@ -89,21 +89,21 @@ pub fn each_byte(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The same for a message in Base64, with line breaks or without.
+/// Flips bits like [`each_byte`] in a message in Base64, with line breaks or without.
 pub fn each_byte_of_base64(text: &str) -> impl Iterator<Item = String> {
     let joined: String = text.split_ascii_whitespace().collect();
     let flipped: Vec<Vec<u8>> = each_byte(&BASE64.decode(joined.as_bytes()).unwrap()).collect();
     flipped.into_iter().map(|bytes| BASE64.encode(&bytes))
 }
 
-/// The claims of an identity token.
+/// Returns the claims of an identity token.
 #[must_use]
 pub fn claims(token: &str) -> Value {
     let part = token.split('.').nth(1).unwrap();
     serde_json::from_slice(&BASE64URL_NOPAD.decode(part.as_bytes()).unwrap()).unwrap()
 }
 
-/// An identity token with altered claims, signed by this key.
+/// Returns an identity token with altered claims, signed by this key.
 #[must_use]
 pub fn identity_token(token: &str, signer: &Signer, alter: impl FnOnce(&mut Value)) -> String {
     let mut claims = claims(token);
@@ -111,7 +111,7 @@ pub fn identity_token(token: &str, signer: &Signer, alter: impl FnOnce(&mut Valu
     signer.sign(&claims)
 }
 
-/// An identity token with altered claims, and the signature of the unaltered ones.
+/// Returns an identity token with altered claims, and the signature of the unaltered ones.
 #[must_use]
 pub fn unsigned_identity_token(token: &str, alter: impl FnOnce(&mut Value)) -> String {
     let mut claims = claims(token);
@@ -125,27 +125,27 @@ pub fn unsigned_identity_token(token: &str, alter: impl FnOnce(&mut Value)) -> S
     )
 }
 
-/// An AWS identity document that says one thing and was signed as another.
+/// Returns an AWS identity document with the signature of another one.
 #[must_use]
 pub fn unsigned_identity_document(authority: &RegionAuthority, signed: &Value, shown: &Value) -> String {
     let message = authority.message(RegionAuthority::text(signed).as_bytes());
     in_lines_text(&showing(message, RegionAuthority::text(shown)).sign(authority.key()))
 }
 
-/// An AWS identity document that names the region's certificate, and is signed by another key.
+/// Returns an AWS identity document that names the region's certificate, and is signed by another key.
 #[must_use]
 pub fn foreign_identity_document(authority: &RegionAuthority, key: &Key, document: &Value) -> String {
     in_lines_text(&authority.message(RegionAuthority::text(document).as_bytes()).sign(key))
 }
 
-/// An Azure attested document that says one thing and was signed as another.
+/// Returns an Azure attested document with the signature of another one.
 #[must_use]
 pub fn unsigned_attested_document(authority: &Authority, signed: &Value, shown: &Value) -> String {
     let message = authority.message(signed.to_string().as_bytes());
     BASE64.encode(&showing(message, shown.to_string()).sign(authority.signer()))
 }
 
-/// An Azure attested document that names the metadata service's certificate, and is signed by another key.
+/// Returns an Azure attested document that names the metadata service's certificate, and is signed by another key.
 #[must_use]
 pub fn foreign_attested_document(authority: &Authority, key: &Key, document: &Value) -> String {
     BASE64.encode(&authority.message(document.to_string().as_bytes()).sign(key))
@@ -159,7 +159,7 @@ fn in_lines_text(message: &[u8]) -> String {
     String::from_utf8(in_lines(message)).unwrap()
 }
 
-/// A NitroTPM document whose payload was altered after it was signed.
+/// Returns a NitroTPM document whose payload was altered after it was signed.
 #[must_use]
 pub fn unsigned_nitro_document(mut document: NitroDocument, alter: impl FnOnce(&mut NitroDocument)) -> Vec<u8> {
     let key = document.levels.last().unwrap().key.clone();
@@ -169,7 +169,7 @@ pub fn unsigned_nitro_document(mut document: NitroDocument, alter: impl FnOnce(&
     document.document()
 }
 
-/// A presigned request with one header altered, and its signature as it was.
+/// Returns a presigned request with one header altered, and its old signature.
 #[must_use]
 pub fn presigned_request(request: &Value, header: &str, value: &str) -> Value {
     let mut altered = request.clone();

@@ -14,10 +14,10 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::named;
 
-/// Until the end of the year before this one most certificates are valid.
+/// Year at whose beginning most certificates expire.
 const UNTIL: i32 = 2040;
 
-/// A CA, from 2024 on.
+/// A CA, valid from 2024 on.
 pub struct Authority {
     key: KeyPair,
     params: CertificateParams,
@@ -42,7 +42,7 @@ impl Authority {
         self.params.self_signed(&self.key).unwrap().pem()
     }
 
-    /// A server of these names, HTTP/1.1 only.
+    /// Returns a server configuration for these names, HTTP/1.1 only.
     #[must_use]
     pub fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
         self.server_at(names, &[])

@@ -1,4 +1,4 @@
-//! The stand-ins, asked as a node asks: one crate, so that what its tests share is compiled once.
+//! Tests of the stand-ins, with requests like a node's. They are one crate, so that shared code is compiled once.
 
 #![allow(
     clippy::unwrap_used,

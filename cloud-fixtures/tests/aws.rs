@@ -1,4 +1,4 @@
-//! AWS's stand-ins: what they sign is what the verifier accepts, and they refuse what AWS refuses.
+//! Tests of AWS's stand-ins: the verifier accepts their signatures, and they refuse the requests that AWS refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -227,7 +227,7 @@ fn nitro_tpm_documents_are_verified() {
     assert_eq!(verify(&foreign.document()).unwrap_err().code(), "nitro-tpm-certificate-invalid");
 }
 
-/// The example that AWS publishes for Signature Version 4: `get-vanilla` of its test suite.
+/// Uses the example that AWS publishes for Signature Version 4: `get-vanilla` of its test suite.
 #[test]
 fn signatures_are_those_of_aws() {
     let headers =

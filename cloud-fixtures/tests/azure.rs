@@ -1,4 +1,4 @@
-//! Azure's stand-ins: what they sign is what the verifier accepts, and they refuse what Azure refuses.
+//! Tests of Azure's stand-ins: the verifier accepts their signatures, and they refuse the requests that Azure refuses.
 
 use crate::client;
 use std::sync::Arc;

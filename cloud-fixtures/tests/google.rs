@@ -1,4 +1,4 @@
-//! Google's stand-ins: what they sign is what the verifier accepts, and they refuse what Google refuses.
+//! Tests of Google's stand-ins: the verifier accepts their signatures, and they refuse the requests that Google refuses.
 
 use std::time::Duration;
 

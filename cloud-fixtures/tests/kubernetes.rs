@@ -1,4 +1,4 @@
-//! The stand-in of a Kubernetes API, asked over TLS as clients ask, and by `kubectl`.
+//! Tests of the stand-in of a Kubernetes API, over TLS and with `kubectl`.
 
 mod custom;
 mod kubectl;
@@ -9,7 +9,7 @@ use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-/// Everything here takes milliseconds; a loaded machine may need seconds.
+/// Time limit: operations take milliseconds, but a loaded machine may need seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 const POOLS: &str = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
@@ -88,7 +88,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// The next event's type, and its object; nothing when the watch is over.
+    /// Returns the next event's type, and its object; `None` after the end of the watch.
     async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some(end) = self.held.iter().position(|byte| *byte == b'\n') {

@@ -33,7 +33,7 @@ impl RegionAuthority {
         &self.certificate
     }
 
-    /// The region's certificate, for a gateway's directory of region certificates.
+    /// Returns the region's certificate, for a gateway's directory of region certificates.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
         pem(&self.certificate)
@@ -44,7 +44,7 @@ impl RegionAuthority {
         &self.key
     }
 
-    /// The text that is signed.
+    /// Returns the text that is signed.
     #[must_use]
     pub fn text(document: &Value) -> String {
         serde_json::to_string_pretty(document).unwrap()
@@ -56,14 +56,14 @@ impl RegionAuthority {
         self.sign_text(&Self::text(document))
     }
 
-    /// The same for any content.
+    /// Signs any content in the same way.
     #[must_use]
     pub fn sign_text(&self, content: &str) -> String {
         let message = self.message(content.as_bytes()).sign(&self.key);
         String::from_utf8(in_lines(&message)).unwrap()
     }
 
-    /// The message before it is signed: everything in it can be changed.
+    /// Returns the message before it is signed; everything in it can be changed.
     #[must_use]
     pub fn message(&self, content: &[u8]) -> Message {
         Message::aws(content, &self.certificate)

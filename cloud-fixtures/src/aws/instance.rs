@@ -28,7 +28,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// An example, started at this time (seconds since 1970).
+    /// Returns an example, started at this time (seconds since 1970).
     #[must_use]
     pub fn example(pending_time: u64) -> Self {
         Self {

@@ -21,12 +21,12 @@ struct State {
     authority: Arc<RegionAuthority>,
     weak: Mutex<Option<WeakAuthority>>,
     session: Mutex<Option<Session>>,
-    /// When each token ends.
+    /// Tokens, each with its expiry in seconds since 1970.
     tokens: Mutex<BTreeMap<String, u64>>,
     clock: Clock,
 }
 
-/// Speaks IMDSv2 to one instance.
+/// A metadata service for one instance, by IMDSv2.
 pub struct MetadataServer {
     server: Server,
     state: Arc<State>,
@@ -41,13 +41,13 @@ impl Deref for MetadataServer {
 }
 
 impl MetadataServer {
-    /// Starts one on a port of its own. Without a session the instance has no profile.
+    /// Starts a server on a port of its own. Without a session the instance has no profile.
     #[must_use]
     pub fn start(instance: Instance, authority: Arc<RegionAuthority>, session: Option<Session>) -> Self {
         Self::start_at(loopback(), instance, authority, session)
     }
 
-    /// Starts one at an address.
+    /// Starts a server at an address.
     #[must_use]
     pub fn start_at(address: SocketAddr, instance: Instance, authority: Arc<RegionAuthority>, session: Option<Session>) -> Self {
         let state = Arc::new(State {
@@ -66,22 +66,22 @@ impl MetadataServer {
         Self { server, state }
     }
 
-    /// The instance's user data.
+    /// Sets the instance's user data.
     pub fn set_user_data(&self, user_data: Option<&[u8]>) {
         *self.state.user_data.lock().unwrap() = user_data.map(<[u8]>::to_vec);
     }
 
-    /// Makes it another instance.
+    /// Changes the facts about the instance.
     pub fn change_instance(&self, change: impl FnOnce(&mut Instance)) {
         change(&mut self.state.instance.lock().unwrap());
     }
 
-    /// Gives the instance another profile, or takes it away.
+    /// Sets or removes the instance's profile.
     pub fn set_session(&self, session: Option<Session>) {
         *self.state.session.lock().unwrap() = session;
     }
 
-    /// By which its tokens end.
+    /// Returns the clock by which its tokens expire.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.state.clock
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// Made when it is asked for: nothing that this project has asks for it.
+    /// Signs with the weak authority, which is created at its first use, because no client of this project needs it.
     fn weak(&self, sign: impl FnOnce(&WeakAuthority) -> String) -> String {
         sign(self.weak.lock().unwrap().get_or_insert_default())
     }

@@ -44,7 +44,7 @@ impl Level {
         root
     }
 
-    /// From a day and eight hours before `now` to sixteen hours after it.
+    /// Returns a CA that is valid from 32 hours before `now` to sixteen hours after it.
     fn ca(common_name: &str, path_length: Option<u8>, key: &Arc<KeyPair>, now: u64) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(common_name);
@@ -80,19 +80,19 @@ impl NitroAuthority {
         }
     }
 
-    /// The root's certificate, valid from 2019 to 2049. Documents show the same root with another signature of its own.
+    /// Returns the root's certificate, valid from 2019 to 2049. Documents contain the same root with another signature of its own.
     #[must_use]
     pub fn root(&self) -> CertificateDer<'static> {
         self.root.clone()
     }
 
-    /// The root's certificate, for a gateway's directory of roots.
+    /// Returns the root's certificate, for a gateway's directory of roots.
     #[must_use]
     pub fn root_pem(&self) -> String {
         crate::pem(&self.root)
     }
 
-    /// The signer's certificate, as AWS's: three hours, no subjectAltName, no extended key usage. `now` in seconds since 1970.
+    /// Returns a signer's certificate like AWS's: three hours, no `subjectAltName`, no extended key usage. `now` is in seconds since 1970.
     #[must_use]
     pub fn leaf(&self, common_name: &str, now: u64) -> Level {
         let mut params = CertificateParams::default();
@@ -107,7 +107,8 @@ impl NitroAuthority {
         }
     }
 
-    /// A document with the chain of a real one and 24 PCRs, each filled with its number; made 2.5 s before `now` (seconds since 1970).
+    /// Returns a document with the chain of a real one and 24 PCRs, each filled with its number; made 2.5 s before `now` (seconds since
+    /// 1970).
     #[must_use]
     pub fn document(&self, instance: &str, region: &str, nonce: &[u8], user_data: &[u8], now: u64) -> NitroDocument {
         let module = format!("{instance}-tpm0000000000000000");
@@ -146,17 +147,17 @@ impl NitroAuthority {
     }
 }
 
-/// A document to be signed. Everything in it can be changed before.
+/// A document to be signed. Everything in it can be changed before that.
 pub struct NitroDocument {
-    /// From the root to the leaf. Each is issued by the one before, the root by itself.
+    /// Certificates from the root to the leaf. Each is issued by the one before, the root by itself.
     pub levels: Vec<Level>,
-    /// The field, if it is not the last of the levels.
+    /// Value of the field `certificate`, if it is not the last level.
     pub certificate: Option<Vec<u8>>,
-    /// The field, if it is not the other levels.
+    /// Value of the field `cabundle`, if it is not the other levels.
     pub cabundle: Option<Vec<Vec<u8>>>,
-    /// Fields beside certificate and cabundle.
+    /// Fields before `certificate` and `cabundle`.
     pub fields: Vec<(Value, Value)>,
-    /// Fields after certificate and cabundle.
+    /// Fields after `certificate` and `cabundle`.
     pub more_fields: Vec<(Value, Value)>,
     /// Set if the payload is a map of indefinite length, like AWS's.
     pub indefinite: bool,
@@ -170,7 +171,7 @@ pub struct NitroDocument {
     pub appended_to_payload: Vec<u8>,
     /// The signature, if it is not the right one.
     pub signature: Option<Vec<u8>>,
-    /// Signing key, if not that of the last level.
+    /// A wrong signature, instead of the right one.
     pub signing_key: Option<KeyPair>,
     /// Bytes after the document.
     pub appended: Vec<u8>,
@@ -198,7 +199,7 @@ impl NitroDocument {
         pcrs.extend(value.map(|value| (pcr.into(), Value::Bytes(value))));
     }
 
-    /// The chain, from the root to the leaf.
+    /// Returns the chain, from the root to the leaf.
     #[must_use]
     pub fn certificates(&self) -> Vec<CertificateDer<'static>> {
         let mut issued = vec![self.levels[0].params.self_signed(&*self.levels[0].key).unwrap().into()];
@@ -261,7 +262,7 @@ pub fn cbor(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// An ES384 signature over the Sig_structure of a COSE_Sign1.
+/// Returns an ES384 signature over the `Sig_structure` of a `COSE_Sign1`.
 #[must_use]
 pub fn sign(key: &KeyPair, protected: &[u8], payload: &[u8]) -> Vec<u8> {
     let bytes = |bytes: &[u8]| Value::Bytes(bytes.to_vec());

@@ -74,8 +74,8 @@ impl Session {
         })
     }
 
-    /// A request for the caller's identity to a region's STS, with the gateway's header (`server_id`: 64 hexadecimal digits), as the protocol
-    /// carries it: method, url, headers, body.
+    /// Returns a request for the caller's identity to a region's STS, with the gateway's header (`server_id`: 64 hexadecimal digits). It
+    /// has the form of the protocol: method, url, headers, body.
     #[must_use]
     pub fn presigned(&self, region: &str, server_id: &str, now: u64) -> Value {
         let host = sts_host(region);
@@ -96,7 +96,7 @@ impl Session {
         json!({"method": "POST", "url": format!("https://{host}/"), "headers": headers, "body": BODY})
     }
 
-    /// The header `authorization` of a POST of [`BODY`] with these headers, which are all signed.
+    /// Returns the header `authorization` of a POST of [`BODY`] with these headers, which are all signed.
     #[must_use]
     pub fn authorization(&self, headers: &[(String, String)], region: &str, date: &str) -> String {
         let signed = Signed {
@@ -117,7 +117,7 @@ impl Session {
     }
 }
 
-/// The host of a region's STS.
+/// Returns the host of a region's STS.
 #[must_use]
 pub fn sts_host(region: &str) -> String {
     let end = if region.starts_with("cn-") { ".cn" } else { "" };

@@ -23,7 +23,7 @@ pub struct Signed<'a> {
 }
 
 impl Signed<'_> {
-    /// Day, region, service: what the key is derived for.
+    /// Returns the scope of the derived key: day, region, service.
     #[must_use]
     pub fn scope(&self) -> String {
         format!("{}/{}/{}/aws4_request", self.day(), self.region, self.service)
@@ -49,7 +49,7 @@ impl Signed<'_> {
         format!("{}\n/\n\n{headers}\n{}\n{}", self.method, self.names(), sha256(self.body))
     }
 
-    /// The signature with this secret key, hexadecimal.
+    /// Returns the signature with this secret key, hexadecimal.
     #[must_use]
     pub fn signature(&self, secret_access_key: &str) -> String {
         let message = format!(

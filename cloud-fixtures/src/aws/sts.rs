@@ -1,4 +1,4 @@
-//! STS of one region: it verifies signatures itself, and answers whose they are.
+//! STS of one region: it verifies signatures itself, and returns the caller's identity.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -24,7 +24,7 @@ struct State {
 
 type Change = dyn Fn(&mut Value) + Send;
 
-/// A region's STS over TLS, by a CA of its own.
+/// A region's STS over TLS, with a CA of its own.
 pub struct Sts {
     server: Server,
     state: Arc<State>,
@@ -40,13 +40,13 @@ impl Deref for Sts {
 }
 
 impl Sts {
-    /// Starts one on a port of its own. It knows the credentials of these sessions.
+    /// Starts a server on a port of its own. It knows the credentials of these sessions.
     #[must_use]
     pub fn start(region: &str, sessions: Vec<Session>) -> Self {
         Self::start_at(loopback(), region, sessions)
     }
 
-    /// Starts one at an address.
+    /// Starts a server at an address.
     #[must_use]
     pub fn start_at(address: SocketAddr, region: &str, sessions: Vec<Session>) -> Self {
         let ca = Authority::new("Stand-in CA");
@@ -67,13 +67,13 @@ impl Sts {
         }
     }
 
-    /// The CA of its certificate.
+    /// Returns the CA of its certificate.
     #[must_use]
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// It knows this session, too.
+    /// Adds a session whose credentials it knows.
     pub fn add(&self, session: Session) {
         self.state.sessions.lock().unwrap().push(session);
     }

@@ -1,5 +1,5 @@
-//! The old forms of identity documents, which must not be accepted: RSA-1024 and DSA-1024. The keys are too weak for the library that
-//! everything else here signs with, so that the program `openssl` signs.
+//! The old forms of identity documents, which must not be accepted: RSA-1024 and DSA-1024. The keys are too weak for the library that signs
+//! the other documents, so the program `openssl` signs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,13 +43,13 @@ impl WeakAuthority {
         }
     }
 
-    /// The certificate with an RSA-1024 key.
+    /// Returns the certificate with an RSA-1024 key.
     #[must_use]
     pub const fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// The certificate with an RSA-1024 key, for a gateway's directory.
+    /// Returns the certificate with an RSA-1024 key, for a gateway's directory.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
         std::fs::read_to_string(self.path("rsa.pem")).unwrap()
@@ -70,7 +70,7 @@ impl WeakAuthority {
         String::from_utf8(in_lines(&message)).unwrap()
     }
 
-    /// A message in the form of `rsa2048`, but signed with RSA-1024.
+    /// Returns a message in the form of `rsa2048`, but signed with RSA-1024.
     #[must_use]
     pub fn message(&self, content: &[u8]) -> String {
         let message = Message::aws(content, &self.certificate);

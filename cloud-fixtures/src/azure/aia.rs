@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use super::attested_document::ISSUER_URL;
 use crate::server::{Answer, Request, Server, loopback};
 
-/// Gives one certificate at [`ISSUER_URL`].
+/// A server for one certificate at [`ISSUER_URL`].
 pub struct Aia {
     server: Server,
     certificate: Arc<Mutex<Vec<u8>>>,
@@ -24,13 +24,13 @@ impl Deref for Aia {
 }
 
 impl Aia {
-    /// Starts one on a port of its own.
+    /// Starts a server on a port of its own.
     #[must_use]
     pub fn start(certificate: &CertificateDer<'_>) -> Self {
         Self::start_at(loopback(), certificate)
     }
 
-    /// Starts one at an address.
+    /// Starts a server at an address.
     #[must_use]
     pub fn start_at(address: SocketAddr, certificate: &CertificateDer<'_>) -> Self {
         let certificate = Arc::new(Mutex::new(certificate.to_vec()));

@@ -25,7 +25,7 @@ pub fn metadata_params(names: &[&str]) -> CertificateParams {
     params
 }
 
-/// authorityInfoAccess with these URLs as caIssuers, and one for OCSP before them.
+/// Returns the extension `authorityInfoAccess` with these URLs as `caIssuers`, after one for OCSP.
 #[must_use]
 pub fn access(urls: &[&str]) -> CustomExtension {
     let entry = |method: u8, url: &str| {
@@ -46,10 +46,10 @@ pub struct Machine {
     pub vm_id: String,
     /// Name, such as `worker-7`.
     pub name: String,
-    /// Such as `eastus`. It is not in the document: the signer's certificate tells it.
+    /// Location, such as `eastus`. It is not in the document, but in the signer's certificate.
     pub location: String,
     pub resource_group: String,
-    /// SKU of the Marketplace image, or nothing.
+    /// SKU of the Marketplace image, or empty.
     pub sku: String,
 }
 
@@ -67,7 +67,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The document for a nonce, made at this time (seconds since 1970). Without a nonce Azure takes the time of expiry.
+    /// Returns the document for a nonce, made at this time (seconds since 1970). Without a nonce Azure uses the time of expiry.
     #[must_use]
     pub fn document(&self, nonce: Option<&str>, created: u64) -> Value {
         let expires = created + LIFETIME_SECONDS;
@@ -93,14 +93,14 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Generates keys and certificates. The signer's names are `<location>.metadata.azure.com` and `metadata.azure.com`; its issuer can be had
-    /// at [`ISSUER_URL`].
+    /// Generates keys and certificates. The signer's names are `<location>.metadata.azure.com` and `metadata.azure.com`; its issuer's
+    /// certificate is at [`ISSUER_URL`].
     #[must_use]
     pub fn new(location: &str) -> Self {
         Self::with(&[&format!("{location}.metadata.azure.com"), "metadata.azure.com"], &[ISSUER_URL])
     }
 
-    /// The same with other names and other URLs of the issuer.
+    /// Generates them with other names and other URLs of the issuer.
     #[must_use]
     pub fn with(names: &[&str], issuer_urls: &[&str]) -> Self {
         let [root_key, intermediate_key, signer] = std::array::from_fn(|_| Key::new(RsaKeySize::_2048));
@@ -121,7 +121,7 @@ impl Authority {
         &self.root
     }
 
-    /// The root's certificate, for a gateway's directory of roots.
+    /// Returns the root's certificate, for a gateway's directory of roots.
     #[must_use]
     pub fn root_pem(&self) -> String {
         pem(&self.root)
@@ -132,7 +132,7 @@ impl Authority {
         &self.intermediate
     }
 
-    /// The intermediate's certificate, for a gateway's directory of intermediates.
+    /// Returns the intermediate's certificate, for a gateway's directory of intermediates.
     #[must_use]
     pub fn intermediate_pem(&self) -> String {
         pem(&self.intermediate)
@@ -149,25 +149,25 @@ impl Authority {
         &self.signer
     }
 
-    /// Another certificate for the signer's key by the intermediate.
+    /// Issues another certificate for the signer's key, by the intermediate.
     #[must_use]
     pub fn issue(&self, params: &CertificateParams) -> CertificateDer<'static> {
         issued(params, &self.signer, &ca_params(INTERMEDIATE_NAME, 2), &self.intermediate_key)
     }
 
-    /// `signature` of IMDS's answer: a PKCS#7 message in Base64.
+    /// Returns the `signature` of IMDS's response: a PKCS#7 message in Base64.
     #[must_use]
     pub fn sign(&self, document: &Value) -> String {
         self.sign_text(&document.to_string())
     }
 
-    /// The same for any content.
+    /// Signs any content in the same way.
     #[must_use]
     pub fn sign_text(&self, content: &str) -> String {
         data_encoding::BASE64.encode(&self.message(content.as_bytes()).sign(&self.signer))
     }
 
-    /// The message before it is signed: everything in it can be changed.
+    /// Returns the message before it is signed; everything in it can be changed.
     #[must_use]
     pub fn message(&self, content: &[u8]) -> Message {
         Message::azure(content, &self.leaf)

@@ -11,7 +11,7 @@ use super::{Authority, Machine};
 use crate::clock::Clock;
 use crate::server::{Answer, Request, Server, loopback};
 
-/// Versions of the API that it knows, the newest first.
+/// Supported versions of the API, the newest first.
 const VERSIONS: [&str; 7] = [
     "2023-07-01",
     "2021-12-13",
@@ -22,8 +22,8 @@ const VERSIONS: [&str; 7] = [
     "2018-10-01",
 ];
 
-/// Most characters of a nonce, which are letters and digits: `nonce` of `Attested_GetDocument` in Microsoft's `imds.json`
-/// (Azure/azure-rest-api-specs, `specification/imds/data-plane/InstanceMetadataService/stable/2021-01-01`). SPIRE asks with 32 of them
+/// Maximum length of a nonce, which has letters and digits: `nonce` of `Attested_GetDocument` in Microsoft's `imds.json`
+/// (Azure/azure-rest-api-specs, `specification/imds/data-plane/InstanceMetadataService/stable/2021-01-01`). SPIRE uses 32 of them
 /// (spiffe/spire, `pkg/server/plugin/nodeattestor/azureimds/imds.go`).
 const NONCE_LIMIT_CHARACTERS: usize = 32;
 
@@ -31,12 +31,12 @@ struct State {
     machine: Mutex<Machine>,
     user_data: Mutex<Option<Vec<u8>>>,
     authority: Mutex<Arc<Authority>>,
-    /// The document that is given whatever the nonce is, once there was one.
+    /// The document that is returned repeatedly, with any nonce; set by the first request.
     repeated: Mutex<Option<Option<Value>>>,
     clock: Clock,
 }
 
-/// Speaks the protocol of IMDS to one machine.
+/// A metadata service for one machine, by IMDS's protocol.
 pub struct MetadataServer {
     server: Server,
     state: Arc<State>,
@@ -51,13 +51,13 @@ impl Deref for MetadataServer {
 }
 
 impl MetadataServer {
-    /// Starts one on a port of its own.
+    /// Starts a server on a port of its own.
     #[must_use]
     pub fn start(machine: Machine, authority: Arc<Authority>) -> Self {
         Self::start_at(loopback(), machine, authority)
     }
 
-    /// Starts one at an address.
+    /// Starts a server at an address.
     #[must_use]
     pub fn start_at(address: SocketAddr, machine: Machine, authority: Arc<Authority>) -> Self {
         let state = Arc::new(State {
@@ -74,12 +74,12 @@ impl MetadataServer {
         Self { server, state }
     }
 
-    /// The machine's user data. IMDS gives it in Base64.
+    /// Sets the machine's user data. IMDS returns it in Base64.
     pub fn set_user_data(&self, user_data: Option<&[u8]>) {
         *self.state.user_data.lock().unwrap() = user_data.map(<[u8]>::to_vec);
     }
 
-    /// Makes it another machine.
+    /// Changes the facts about the machine.
     pub fn change_machine(&self, change: impl FnOnce(&mut Machine)) {
         change(&mut self.state.machine.lock().unwrap());
     }
@@ -182,7 +182,7 @@ impl State {
     }
 }
 
-/// Objects are given as JSON; single values as text, if text was asked for.
+/// Returns a part of the instance: objects as JSON, single values as text, if the format is text.
 fn instance_part(instance: &Value, path: &str, format: Option<&str>) -> Answer {
     match (instance.pointer(&format!("/{path}")), format) {
         (None, _) => refused(404, json!({"error": "Not found"})),

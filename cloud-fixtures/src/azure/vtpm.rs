@@ -34,7 +34,7 @@ const OF_MICROSOFT: [u64; 10] = [1, 3, 6, 1, 4, 1, 311, 10, 3, 12];
 /// fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign.
 pub const AK_ATTRIBUTES: u32 = 0x0005_0472;
 
-/// A name with nothing but this common name.
+/// Returns a name with only this common name.
 #[must_use]
 pub fn common_name(text: &str) -> DistinguishedName {
     let mut name = DistinguishedName::new();
@@ -46,7 +46,7 @@ fn usages(all: &[&[u64]]) -> Vec<ExtendedKeyUsagePurpose> {
     all.iter().map(|oid| ExtendedKeyUsagePurpose::Other(oid.to_vec())).collect()
 }
 
-/// A CA of 2023 to 2048, with as many CAs below it.
+/// Returns parameters of a CA, valid 2023 to 2048, with so many CAs below it.
 #[must_use]
 pub fn ca_params(name: &str, below: Option<u8>) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -63,7 +63,7 @@ pub fn ca_params(name: &str, below: Option<u8>) -> CertificateParams {
     params
 }
 
-/// An intermediate CA: those say what they certify.
+/// Returns parameters of an intermediate CA, with the extended key usages that it certifies.
 #[must_use]
 pub fn intermediate_params(name: &str, below: u8) -> CertificateParams {
     let mut params = ca_params(name, Some(below));
@@ -71,7 +71,8 @@ pub fn intermediate_params(name: &str, below: u8) -> CertificateParams {
     params
 }
 
-/// The certificate of the AK of a vTPM with this name, such as `f859864a6a31.TrustedVM.Azure.windows.net`, of 2026 to 2036.
+/// Returns parameters of an AK's certificate, valid 2026 to 2036, of a vTPM with this name, such as
+/// `f859864a6a31.TrustedVM.Azure.windows.net`.
 #[must_use]
 pub fn ak_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -85,7 +86,7 @@ pub fn ak_params(name: &str) -> CertificateParams {
     params
 }
 
-/// authorityInfoAccess with these URLs as caIssuers, as regional CAs put it into certificates.
+/// Returns the extension `authorityInfoAccess` with these URLs as `caIssuers`, as in certificates by regional CAs.
 #[must_use]
 pub fn issuer_urls(urls: &[&str]) -> CustomExtension {
     let ca_issuers = der(OID, &[&[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x02]]);
@@ -96,7 +97,7 @@ pub fn issuer_urls(urls: &[&str]) -> CustomExtension {
     CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], der(SEQUENCE, &[&entries.concat()]))
 }
 
-/// A CA's key, which signs with this algorithm.
+/// Generates a CA's key, which signs with this algorithm.
 #[must_use]
 pub fn ca_key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
     KeyPair::generate_rsa_for(algorithm, RsaKeySize::_2048).unwrap()
@@ -104,12 +105,12 @@ pub fn ca_key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
 
 /// A root, and the intermediates below it, of which the last certifies AKs.
 pub struct VtpmCas {
-    /// From the root down.
+    /// The CAs from the root down.
     pub cas: Vec<(CertificateParams, KeyPair)>,
 }
 
 impl VtpmCas {
-    /// With one intermediate, as `CN=Global Virtual TPM CA - 03` is.
+    /// Creates CAs with one intermediate, like `CN=Global Virtual TPM CA - 03`.
     #[must_use]
     pub fn global() -> Self {
         let root = (
@@ -125,7 +126,7 @@ impl VtpmCas {
         }
     }
 
-    /// With two of them, as the CAs of Azure's regions are.
+    /// Creates CAs with two intermediates, like those of Azure's regions.
     #[must_use]
     pub fn regional() -> Self {
         let root = (
@@ -151,7 +152,7 @@ impl VtpmCas {
         params.self_signed(key).unwrap().into()
     }
 
-    /// The intermediates' certificates, from the root down.
+    /// Returns the intermediates' certificates, from the root down.
     #[must_use]
     pub fn intermediates(&self) -> Vec<CertificateDer<'static>> {
         let pairs = self.cas.windows(2);
@@ -162,14 +163,14 @@ impl VtpmCas {
         certified.collect()
     }
 
-    /// A certificate (DER) for an AK: its public key alone is enough.
+    /// Returns a certificate (DER) for an AK, of which the public key suffices.
     #[must_use]
     pub fn certify(&self, params: &CertificateParams, ak: &impl PublicKeyData) -> Vec<u8> {
         let (issuer, key) = self.cas.last().unwrap();
         params.signed_by(ak, &Issuer::from_params(issuer, key)).unwrap().der().to_vec()
     }
 
-    /// A certificate for the AK of a vTPM with this name, which a real TPM keeps: by its SubjectPublicKeyInfo (DER).
+    /// Returns a certificate for the AK of a vTPM with this name, given its SubjectPublicKeyInfo (DER). So the AK can be in a real TPM.
     #[must_use]
     pub fn certify_spki(&self, name: &str, spki: &[u8]) -> Vec<u8> {
         self.certify(&ak_params(name), &SubjectPublicKeyInfo::from_der(spki).unwrap())
@@ -184,14 +185,15 @@ pub fn nv_contents(certificate: &[u8]) -> Vec<u8> {
     contents
 }
 
-/// The hash of what the firmware extends into PCR 6 of a machine with this vmId: first that, then its architecture, then a separator.
+/// Returns the texts that the firmware measures into PCR 6 of a machine with this `vmId`: first the id, then its architecture, then a
+/// separator.
 #[must_use]
 pub fn measured(vm_id: &str) -> Vec<Vec<u8>> {
     let uuid = format!("UUID: {}", vm_id.to_ascii_uppercase());
     vec![uuid.into_bytes(), br#"{"MachineArchitecture": "X64"}"#.to_vec(), vec![0; 4]]
 }
 
-/// PCR 6, or any other that begins with zeros, after these were measured, in the sha256 bank.
+/// Returns PCR 6, or any other that begins with zeros, after these measurements, in the `sha256` bank.
 #[must_use]
 pub fn extended(measured: &[Vec<u8>]) -> Vec<u8> {
     measured.iter().fold(vec![0; 32], |value, text| sha256(&[&value, &sha256(&[text])]))
@@ -201,21 +203,21 @@ fn sha256(parts: &[&[u8]]) -> Vec<u8> {
     digest(&SHA256, &parts.concat()).as_ref().to_vec()
 }
 
-/// A vTPM in software, with the sha256 bank: everything can be changed.
+/// A vTPM in software, with the `sha256` bank; everything in it can be changed.
 pub struct Vtpm {
     pub ak: Key,
     /// Object attributes of the AK.
     pub attributes: u32,
     /// The hierarchy of which the AK is a primary object.
     pub hierarchy: u32,
-    /// What the PCRs hold.
+    /// Values of the PCRs.
     pub pcrs: BTreeMap<u8, Vec<u8>>,
     /// Number of its resets.
     pub resets: u32,
 }
 
 impl Vtpm {
-    /// The vTPM of a machine with this vmId.
+    /// Creates the vTPM of a machine with this `vmId`.
     #[must_use]
     pub fn new(vm_id: &str) -> Self {
         let mut pcrs: BTreeMap<u8, Vec<u8>> = (0..16).map(|pcr| (pcr, vec![pcr; 32])).collect();
@@ -229,7 +231,7 @@ impl Vtpm {
         }
     }
 
-    /// The AK's public area, TPMT_PUBLIC: RSA-2048, RSASSA with SHA-256, no policy.
+    /// Returns the AK's public area, `TPMT_PUBLIC`: RSA-2048, RSASSA with SHA-256, no policy.
     #[must_use]
     pub fn ak_public(&self) -> Vec<u8> {
         let parts: [&[u8]; 5] = [
@@ -242,7 +244,7 @@ impl Vtpm {
         parts.concat()
     }
 
-    /// TPMS_ATTEST of a quote of these PCRs.
+    /// Returns the `TPMS_ATTEST` of a quote of these PCRs.
     #[must_use]
     pub fn quoted(&self, extra_data: &[u8], pcrs: &[u8]) -> Vec<u8> {
         let name = [&[0x00, 0x0b], sha256(&[&self.ak_public()]).as_slice()].concat();
@@ -281,7 +283,7 @@ impl Vtpm {
     }
 }
 
-/// A TPM2B: its length, and the bytes.
+/// Returns a TPM2B structure: the length, and the bytes.
 fn sized(bytes: &[u8]) -> Vec<u8> {
     [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
 }

@@ -66,7 +66,7 @@ impl IdentityProvider {
         }
     }
 
-    /// The CA of its certificate.
+    /// Returns the CA of its certificate.
     #[must_use]
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem

@@ -59,13 +59,13 @@ impl Signer {
         json!({"kty": "RSA", "alg": "RS256", "use": "sig", "kid": kid, "n": BASE64URL_NOPAD.encode(&self.modulus()), "e": "AQAB"})
     }
 
-    /// A JWK set of this key alone.
+    /// Returns a JWK set of this key alone.
     #[must_use]
     pub fn jwks(&self) -> Value {
         json!({"keys": [self.jwk(&self.kid)]})
     }
 
-    /// The signature of a message.
+    /// Returns the signature of a message.
     #[must_use]
     pub fn signature(&self, encoding: &'static dyn RsaEncoding, message: &[u8]) -> Vec<u8> {
         let mut signature = vec![0; self.pair.public_modulus_len()];
@@ -73,26 +73,26 @@ impl Signer {
         signature
     }
 
-    /// A token, as Google signs them.
+    /// Returns a token, signed like Google's.
     #[must_use]
     pub fn sign(&self, claims: &Value) -> String {
         self.sign_with(&json!({"alg": "RS256", "kid": self.kid, "typ": "JWT"}), claims)
     }
 
-    /// A token with another header.
+    /// Returns a token with another header.
     #[must_use]
     pub fn sign_with(&self, header: &Value, claims: &Value) -> String {
         self.sign_bytes(header.to_string().as_bytes(), claims.to_string().as_bytes())
     }
 
-    /// A token of these bytes.
+    /// Returns a token of these bytes.
     #[must_use]
     pub fn sign_bytes(&self, header: &[u8], claims: &[u8]) -> String {
         compact(header, claims, |input| self.signature(&RSA_PKCS1_SHA256, input))
     }
 }
 
-/// The compact form of a JWT, with whatever signature.
+/// Returns the compact form of a JWT, with any signature.
 pub fn compact(header: &[u8], claims: &[u8], sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
     let input = format!("{}.{}", BASE64URL_NOPAD.encode(header), BASE64URL_NOPAD.encode(claims));
     let signature = sign(input.as_bytes());

@@ -36,7 +36,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// An example, made at this time (seconds since 1970).
+    /// Returns an example, made at this time (seconds since 1970).
     #[must_use]
     pub fn example(created: u64) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Instance {
         }
     }
 
-    /// The claims of an identity token for `format=full&licenses=TRUE`, issued at this time (seconds since 1970).
+    /// Returns the claims of an identity token for `format=full&licenses=TRUE`, issued at this time (seconds since 1970).
     #[must_use]
     pub fn claims(&self, audience: &str, issued: u64) -> Value {
         let mut claims = self.standard_claims(audience, issued);
@@ -71,7 +71,7 @@ impl Instance {
         claims
     }
 
-    /// The claims for `format=standard`, which is the default: they do not say which instance it is.
+    /// Returns the claims for `format=standard`, the default, which do not name the instance.
     #[must_use]
     pub fn standard_claims(&self, audience: &str, issued: u64) -> Value {
         json!({

@@ -34,31 +34,31 @@ impl Keys {
         })))
     }
 
-    /// The key that signs.
+    /// Returns the key that signs.
     #[must_use]
     pub fn current(&self) -> Arc<Signer> {
         self.0.lock().unwrap().signers.last().unwrap().clone()
     }
 
-    /// Another key signs from here on. It is published beside those before.
+    /// Makes another key sign. It is published together with the older ones.
     pub fn rotate(&self) -> Arc<Signer> {
         let signer = generate();
         self.0.lock().unwrap().signers.push(signer.clone());
         signer
     }
 
-    /// Only the key that signs is published from here on.
+    /// Stops publishing all keys but the one that signs.
     pub fn retire(&self) {
         let signers = &mut self.0.lock().unwrap().signers;
         signers.drain(..signers.len() - 1);
     }
 
-    /// A key is not published, whether or not it signs.
+    /// Stops publishing a key, whether or not it signs.
     pub fn hide(&self, kid: &str) {
         self.0.lock().unwrap().hidden.insert(kid.to_owned());
     }
 
-    /// A key is published again.
+    /// Publishes a key again.
     pub fn show(&self, kid: &str) {
         self.0.lock().unwrap().hidden.remove(kid);
     }

@@ -52,7 +52,7 @@ impl MetadataServer {
         Self { server, state }
     }
 
-    /// The instance's attribute `user-data`.
+    /// Sets the instance's attribute `user-data`.
     pub fn set_user_data(&self, user_data: Option<&[u8]>) {
         *self.state.user_data.lock().unwrap() = user_data.map(<[u8]>::to_vec);
     }

@@ -8,7 +8,7 @@ use rustls_pki_types::CertificateDer;
 use super::Instance;
 use crate::der::{der, flag, number, text};
 
-/// The fields of Google's extension, each as it is encoded.
+/// Returns the encoded fields of Google's extension.
 #[must_use]
 pub fn extension_fields(instance: &Instance) -> Vec<Vec<u8>> {
     let production = der(0x30, &[&der(0xa0, &[&number(0)]), &der(0xa1, &[&flag(true)])]);
@@ -28,13 +28,13 @@ pub fn extension(fields: &[Vec<u8>]) -> Vec<u8> {
     der(0x30, &fields.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
-/// The extension that names the instance.
+/// Returns the extension that names the instance.
 #[must_use]
 pub fn instance_extension(content: Vec<u8>) -> CustomExtension {
     CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 11129, 2, 1, 21], content)
 }
 
-/// A CA of 2020 to 2060.
+/// Returns parameters of a CA, valid 2020 to 2060.
 #[must_use]
 pub fn ca_params(common_name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -47,7 +47,7 @@ pub fn ca_params(common_name: &str) -> CertificateParams {
     params
 }
 
-/// The certificate of an EK with an EC key, as Google's younger CA makes them: no extended key usage.
+/// Returns parameters of an EK's certificate with an EC key, like those of Google's newer CA: no extended key usage.
 #[must_use]
 pub fn ek_params(instance: &Instance) -> CertificateParams {
     let mut params = CertificateParams::default();
@@ -64,7 +64,7 @@ pub fn ek_params(instance: &Instance) -> CertificateParams {
 pub struct Ca(pub KeyPair, pub CertificateParams);
 
 impl Ca {
-    /// `CN=Test EK/AK CA Root`.
+    /// Creates the CA `CN=Test EK/AK CA Root` with this key.
     #[must_use]
     pub fn new(key: KeyPair) -> Self {
         Self(key, ca_params("Test EK/AK CA Root"))
@@ -76,7 +76,7 @@ impl Ca {
         self.1.self_signed(&self.0).unwrap().into()
     }
 
-    /// A certificate (DER) for a key: an EK's public key alone is enough.
+    /// Returns a certificate (DER) for a key; of an EK the public key suffices.
     #[must_use]
     pub fn issue(&self, params: &CertificateParams, key: &impl rcgen::PublicKeyData) -> Vec<u8> {
         let issuer = Issuer::from_params(&self.1, &self.0);

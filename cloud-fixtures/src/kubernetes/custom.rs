@@ -1,9 +1,11 @@
 //! Kinds that a CustomResourceDefinition makes: they are there while it is, hold to its schema, and are printed by its columns.
 //!
-//! By `staging/src/k8s.io/apiextensions-apiserver` in `kubernetes/kubernetes`: what the schema does not name is dropped (`pkg/apiserver/schema/pruning`), what
-//! does not fit is refused (`pkg/apiserver/validation`; lists that are maps: `pkg/apiserver/schema/listtype`), and a table has the name and the columns that
-//! the definition names (`pkg/registry/customresource/tableconvertor/tableconvertor.go`). Ages are as `HumanDuration` in `apimachinery/pkg/util/duration` says
-//! them. It leaves out: other versions, defaults, rules in CEL, and every word of a schema that [`WORDS`] has not.
+//! It follows `staging/src/k8s.io/apiextensions-apiserver` in `kubernetes/kubernetes`. Fields that the schema does not name are dropped
+//! (`pkg/apiserver/schema/pruning`). Invalid values are refused (`pkg/apiserver/validation`; lists that are maps:
+//! `pkg/apiserver/schema/listtype`). A table has the name and the columns of the definition
+//! (`pkg/registry/customresource/tableconvertor/tableconvertor.go`). Ages are formatted like by `HumanDuration` in
+//! `apimachinery/pkg/util/duration`. It omits other versions, defaults, rules in CEL, and all keywords of a schema that are not in
+//! [`WORDS`].
 
 use regex::Regex;
 use serde_json::{Map, Value, json};
@@ -33,7 +35,7 @@ pub(super) const WORDS: [&str; 15] = [
     "x-kubernetes-list-map-keys",
 ];
 
-/// The version of its definition; none if this kind is made by one that is not there.
+/// Returns the version of its definition; `None` if the kind's definition does not exist.
 pub(super) fn version(objects: &Objects, kind: Kind) -> Option<Value> {
     let definition = objects.get(Kind::by_plural("customresourcedefinitions"), "", &kind.qualified())?;
     let versions = definition["spec"]["versions"].as_array()?;
@@ -41,7 +43,7 @@ pub(super) fn version(objects: &Objects, kind: Kind) -> Option<Value> {
     versions.iter().find(served).cloned()
 }
 
-/// Other names that it can be asked for by.
+/// Returns the short names of the kind.
 pub(super) fn short_names(objects: &Objects, kind: Kind) -> Value {
     let definition = objects.get(Kind::by_plural("customresourcedefinitions"), "", &kind.qualified());
     definition.map_or(Value::Null, |definition| definition["spec"]["names"]["shortNames"].clone())
@@ -55,7 +57,7 @@ pub(super) fn is_there(objects: &Objects, kind: Kind) -> bool {
 /// Largest request that etcd takes: its `--max-request-bytes`, <https://etcd.io/docs/v3.6/dev-guide/limit/>.
 const REQUEST_LIMIT_BYTES: usize = 1_572_864;
 
-/// Drops what the schema does not name, and refuses what does not fit, or is too large.
+/// Drops fields that the schema does not name, and refuses an object that is invalid or too large.
 pub(super) fn fit(objects: &Objects, kind: Kind, object: &mut Value) -> Result<(), Status> {
     let version = version(objects, kind).ok_or_else(Status::no_such_path)?;
     let schema = &version["schema"]["openAPIV3Schema"];

@@ -23,7 +23,7 @@ const MCO: &str = "machineconfiguration.openshift.io";
 const MACHINES: &str = "machine.openshift.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
-/// The group of kinds that are there only while a CustomResourceDefinition says what they are.
+/// The group of kinds that exist only while a CustomResourceDefinition defines them.
 const CUSTOM: &str = "attest-gateway.internal";
 
 const fn kind(
@@ -120,13 +120,13 @@ pub(super) const KINDS: [Kind; 32] = [
 pub(super) const SIGNERS: Kind = kind("certificates.k8s.io", "v1", "Signer", "signers", false, &[]);
 
 impl Kind {
-    /// All that there are.
+    /// Returns all supported kinds.
     #[must_use]
     pub const fn all() -> &'static [Self] {
         &KINDS
     }
 
-    /// As `kubectl` names it.
+    /// Returns the kind with this plural name, as `kubectl` uses it.
     #[must_use]
     pub fn by_plural(plural: &str) -> Self {
         *KINDS
@@ -145,7 +145,7 @@ impl Kind {
         KINDS.iter().find(is_it).copied()
     }
 
-    /// The kind, namespace and name of an object.
+    /// Returns the kind, namespace and name of an object.
     pub(super) fn of(object: &Value) -> (Self, String, String) {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, name) = (text("/apiVersion"), text("/kind"));
@@ -162,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// As errors name it.
+    /// Returns the name of the kind in errors.
     pub(super) fn qualified(&self) -> String {
         match self.group {
             "" => self.plural.to_owned(),

@@ -1,4 +1,4 @@
-//! A Kubernetes API, for what asks one: objects of the kinds that a gateway looks at, over TLS, for service accounts with tokens and rights.
+//! A Kubernetes API for tests: objects of the kinds that a gateway uses, over TLS, for service accounts with tokens and permissions.
 //!
 //! It follows the documentation of the API (<https://kubernetes.io/docs/reference/using-api/api-concepts/>): resource versions, lists in
 //! pages, watches, bookmarks, 410. Its messages are those of `staging/src/k8s.io/apiserver` and `apimachinery` in `kubernetes/kubernetes`
@@ -38,7 +38,7 @@ const ADMIN: &str = "test-admin";
 /// Fault of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disturbance {
-    /// It refuses connections, and has cut those that there were.
+    /// It refuses connections, and closes the existing ones.
     Down,
     /// It takes requests, and neither does nor answers them; well again, it has cut their connections.
     Silent,
@@ -55,7 +55,7 @@ pub enum Mishap {
     Done,
     /// It is not, and never will be.
     NotDone,
-    /// It is done once [`Kubernetes::let_through`] says so.
+    /// The write is done after [`Kubernetes::let_through`].
     Late,
 }
 
@@ -67,7 +67,7 @@ pub enum History {
     Lost,
 }
 
-/// What all connections have.
+/// State shared by all connections.
 struct Shared {
     objects: Mutex<Objects>,
     rights: Mutex<Rights>,
@@ -105,7 +105,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// On any port of the loopback interface.
+    /// Starts an API on any port of the loopback interface.
     #[must_use]
     pub fn start() -> Self {
         let authority = Authority::new("kube-apiserver");
@@ -146,19 +146,19 @@ impl Kubernetes {
         format!("https://{}", self.address())
     }
 
-    /// The CA of its certificate.
+    /// Returns the CA of its certificate.
     #[must_use]
     pub fn ca_pem(&self) -> String {
         self.authority.pem()
     }
 
-    /// The token of who may do everything.
+    /// Returns the administrator's token, which permits everything.
     #[must_use]
     pub const fn admin(&self) -> &'static str {
         ADMIN
     }
 
-    /// A new token of a service account. Those that it has stay good.
+    /// Returns a new token of a service account. Its existing tokens stay valid.
     #[must_use]
     pub fn token(&self, namespace: &str, name: &str) -> String {
         locked(&self.shared.rights).token_of(namespace, name)
@@ -169,12 +169,12 @@ impl Kubernetes {
         locked(&self.shared.rights).expire(token);
     }
 
-    /// This token is one of a service account from here on.
+    /// Makes this token one of a service account.
     pub fn admit(&self, token: &str, namespace: &str, name: &str) {
         locked(&self.shared.rights).admit_account(token, namespace, name);
     }
 
-    /// A file for `kubectl --kubeconfig`.
+    /// Returns a file for `kubectl --kubeconfig`.
     #[must_use]
     pub fn kubeconfig(&self, token: &str) -> String {
         let ca = data_encoding::BASE64.encode(self.ca_pem().as_bytes());
@@ -189,7 +189,7 @@ impl Kubernetes {
         config.to_string()
     }
 
-    /// Makes or replaces an object, past every check; so also one that no API would take. Roles and their bindings count from here on.
+    /// Writes an object without any check, also one that no API would accept. Roles and their bindings take effect at once.
     pub fn put(&self, object: Value) {
         let (kind, namespace, name) = Kind::of(&object);
         locked(&self.shared.objects).put(kind, &namespace, &name, object);
@@ -204,21 +204,21 @@ impl Kubernetes {
         self.changed();
     }
 
-    /// This kind is not known here, as in a release that is older than the kind: its paths are answered by 404, and the discovery does not name it
+    /// Removes a kind, like in a release that is older than the kind. Its paths return 404, and the discovery does not contain it
     /// (<https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>: since 1.30; `installAPIResources` in
     /// `pkg/controlplane/instance.go` of `kubernetes/kubernetes`).
     pub fn lack(&self, plural: &str) {
         locked(&self.shared.objects).lack(Kind::by_plural(plural));
     }
 
-    /// An object, if it is there.
+    /// Returns an object, if it exists.
     #[must_use]
     pub fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let kind = Kind::by_plural(plural);
         locked(&self.shared.objects).get(kind, namespace, name).cloned()
     }
 
-    /// All objects of a kind.
+    /// Returns all objects of a kind.
     #[must_use]
     pub fn all(&self, plural: &str) -> Vec<Value> {
         locked(&self.shared.objects).all(Kind::by_plural(plural))
@@ -230,7 +230,7 @@ impl Kubernetes {
         self.changed();
     }
 
-    /// This service account may do this everywhere: rules as a `ClusterRole` has them.
+    /// Grants this service account permissions everywhere, by the rules of a `ClusterRole`.
     pub fn grant(&self, namespace: &str, name: &str, rules: &Value) {
         let named = format!("{namespace}-{name}");
         let subject = json!({"kind": "ServiceAccount", "namespace": namespace, "name": name});
@@ -257,7 +257,7 @@ impl Kubernetes {
         user.is_ok_and(|user| authorize(&locked(&self.shared.objects), &user, wanted).is_ok())
     }
 
-    /// Every request so far, those included that were refused.
+    /// Returns every request so far, including refused ones.
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
         locked(&self.shared.asked).clone()
@@ -268,7 +268,7 @@ impl Kubernetes {
         locked(&self.shared.asked).clear();
     }
 
-    /// This is wrong from here on.
+    /// Switches on a disturbance.
     pub fn disturb(&self, disturbance: Disturbance) {
         if disturbance == Disturbance::Down {
             return self.listener.down();
@@ -283,7 +283,7 @@ impl Kubernetes {
         *locked(&self.shared.takes) = write;
     }
 
-    /// This becomes of the next writes, one after the other.
+    /// Sets the outcomes of the next writes, in order.
     pub fn befall(&self, mishaps: impl IntoIterator<Item = Mishap>) {
         locked(&self.shared.mishaps).extend(mishaps);
     }
@@ -299,7 +299,7 @@ impl Kubernetes {
         self.shared.let_through.send_modify(|times| *times += 1);
     }
 
-    /// Nothing is wrong from here on. It listens at the same port as before.
+    /// Switches off all disturbances. It listens at the same port as before.
     pub fn recover(&self) {
         *locked(&self.shared.wrong) = None;
         locked(&self.shared.mishaps).clear();
@@ -331,7 +331,7 @@ impl Kubernetes {
         *locked(&self.shared.bookmarks) = pause;
     }
 
-    /// Waits until this holds, which is looked at after each change of an object and each answer. `false`: it did not within the limit.
+    /// Waits until this holds; checks it after each change of an object and each response. Returns `false` after the limit.
     pub async fn comes_to(&self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         let (mut changed, mut answered) = (self.shared.changed.subscribe(), self.shared.answered.subscribe());
         let waited = async {

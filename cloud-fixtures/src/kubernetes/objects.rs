@@ -14,7 +14,7 @@ use super::rights::User;
 use super::selectors::Selector;
 use super::status::Status;
 
-/// Kind, namespace (empty for what is in none), name.
+/// Kind, namespace (empty for cluster-wide objects), name.
 pub(super) type Key = (Kind, String, String);
 
 /// A change of an object.
@@ -62,7 +62,7 @@ impl Objects {
         self.revision
     }
 
-    /// This kind is not known from here on.
+    /// Removes a kind from the API.
     pub(super) fn lack(&mut self, kind: Kind) {
         self.lacking.push(kind);
     }
@@ -97,7 +97,7 @@ impl Objects {
         self.write(key(kind, namespace, name), object);
     }
 
-    /// Past every check, and with its own resource version.
+    /// Writes an object without any check, with its own resource version.
     pub(super) fn put_as_it_is(&mut self, kind: Kind, namespace: &str, name: &str, object: Value) {
         self.live.insert(key(kind, namespace, name), Arc::new(object));
     }
@@ -107,7 +107,7 @@ impl Objects {
         self.end(&key(kind, namespace, name));
     }
 
-    /// This one writes next.
+    /// Sets the manager of the next write.
     pub(super) fn written_by(&mut self, manager: String) {
         self.manager = manager;
     }
@@ -148,7 +148,7 @@ impl Objects {
         Some(object)
     }
 
-    /// Makes an object; of a request for a certificate it says whose it is.
+    /// Creates an object; sets the user in a certificate signing request.
     pub(super) fn create(&mut self, kind: Kind, namespace: &str, mut object: Value, user: &User) -> Result<Arc<Value>, Status> {
         let metadata = &object["metadata"];
         if !metadata["resourceVersion"].is_null() && metadata["resourceVersion"] != "" {
@@ -334,7 +334,7 @@ impl Objects {
         Ok(old)
     }
 
-    /// A list, or the next part of one: of the state that the first part was of.
+    /// Returns a list, or the next page of one, from the state of its first page.
     pub(super) fn list(
         &self,
         kind: Kind,

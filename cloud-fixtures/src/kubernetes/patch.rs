@@ -23,7 +23,7 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// RFC 6902, without `move` and `copy`.
+/// Applies a JSON patch by RFC 6902, without `move` and `copy`.
 pub(super) fn steps(target: &mut Value, patch: &Value) -> Result<(), Status> {
     let wrong = || Status::bad_request("the JSON patch cannot be applied");
     for step in patch.as_array().ok_or_else(wrong)? {

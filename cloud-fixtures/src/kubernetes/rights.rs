@@ -8,7 +8,7 @@ use super::kinds::Kind;
 use super::objects::Objects;
 use super::status::Status;
 
-/// Whose a token is.
+/// The owner of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
@@ -30,13 +30,13 @@ pub(super) struct Wanted<'a> {
     pub(super) verb: &'a str,
     pub(super) kind: Kind,
     pub(super) subresource: Option<&'a str>,
-    /// Empty for all, and for what is in none.
+    /// Empty for all namespaces, and for cluster-wide objects.
     pub(super) namespace: &'a str,
-    /// Empty for more than one.
+    /// Empty for several objects.
     pub(super) name: &'a str,
 }
 
-/// The tokens there are.
+/// The valid tokens, with their users.
 #[derive(Default)]
 pub(super) struct Rights {
     users: HashMap<String, User>,

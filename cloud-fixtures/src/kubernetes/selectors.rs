@@ -1,12 +1,13 @@
-//! Which objects are meant.
+//! Label and field selectors.
 
 use serde_json::Value;
 
 use super::kinds::Kind;
 use super::status::Status;
 
-/// By which fields objects of a kind can be selected. Others than these of all kinds are named by the kind: of requests for certificates in
-/// `pkg/apis/certificates/v1/conversion.go` (kubernetes/kubernetes at 736e3b6), of events and of Secrets in `pkg/apis/core/v1/conversion.go`.
+/// Returns whether objects of a kind can be selected by a field. Some fields exist only for certificate signing requests
+/// (`pkg/apis/certificates/v1/conversion.go`, kubernetes/kubernetes at 736e3b6), and for events and Secrets
+/// (`pkg/apis/core/v1/conversion.go`).
 fn is_selectable(kind: Kind, field: &str) -> bool {
     match (kind.kind, field) {
         (_, "metadata.name") => true,
@@ -75,7 +76,7 @@ impl Selector {
     }
 }
 
-/// At commas, but not at those in brackets.
+/// Splits a text at commas, but not at those in brackets.
 fn split(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut inside = false;

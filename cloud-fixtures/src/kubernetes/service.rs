@@ -1,4 +1,4 @@
-//! From a request to an answer.
+//! Handling of requests to the API.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,21 +35,21 @@ pub struct Asked {
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
     pub verb: &'static str,
-    /// With its subresource, such as `machineconfigpools/status`.
+    /// Plural name with the subresource, such as `machineconfigpools/status`.
     pub resource: String,
     pub namespace: String,
     pub name: String,
-    /// As it was sent.
+    /// The query as it was sent.
     pub query: String,
     /// Size of its body, in bytes.
     pub bytes: usize,
-    /// Of the answer's beginning.
+    /// Status of the response.
     pub status: u16,
-    /// Bytes of the answer; 0 for a watch, which goes on.
+    /// Size of the response, in bytes; 0 for a watch, which has no end.
     pub answered_bytes: usize,
 }
 
-/// What a path names.
+/// The parts of a path.
 struct Place {
     kind: Kind,
     namespace: String,
@@ -62,7 +62,7 @@ pub(super) fn start(address: SocketAddr, tls: Arc<ServerConfig>, shared: Arc<Sha
     Listener::start(address, move |stream| connection(acceptor.clone(), stream, Arc::clone(&shared)))
 }
 
-/// Whatever the client does wrong ends the connection, and nothing else.
+/// Serves a connection. Errors of the client end the connection, and nothing else.
 async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared>) {
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(|request| {
@@ -72,7 +72,7 @@ async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared
     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
 }
 
-/// None if the connection is to be cut.
+/// Returns the response; `None` if the connection is to be cut.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Response<Body>> {
     let mut recovered = shared.recovered.subscribe();
     let wrong = *locked(&shared.wrong);
@@ -214,7 +214,7 @@ async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64
     }
 }
 
-/// A request that is held.
+/// A write that is done later.
 struct Late {
     user: User,
     verb: &'static str,
@@ -247,7 +247,8 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// The first media type counts. Of what is asked for with parameters, only `as=PartialObjectMetadata`, and its list, is known.
+    /// Parses the `Accept` header: the first media type counts. Of the parameters, only `as=PartialObjectMetadata`, `as=Table` and their
+    /// lists are supported.
     fn of(accept: &str) -> Self {
         let first = accept.split(',').next().unwrap_or_default();
         if first.contains("as=PartialObjectMetadata") {
@@ -388,7 +389,7 @@ fn admit_approval(objects: &Objects, user: &User, kind: Kind, name: &str) -> Res
     authorize(objects, user, wanted).map_err(|_| Status::forbidden(kind, name, &why))
 }
 
-/// `/api/v1/…` or `/apis/GROUP/VERSION/…`, and then `[namespaces/NAMESPACE/]PLURAL[/NAME[/PART]]`.
+/// Parses a path: `/api/v1/…` or `/apis/GROUP/VERSION/…`, and then `[namespaces/NAMESPACE/]PLURAL[/NAME[/PART]]`.
 fn place(path: &str) -> Option<Place> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match &*parts {
@@ -433,7 +434,7 @@ fn verb(method: &Method, place: &Place, watch: &str) -> Option<&'static str> {
     }
 }
 
-/// A parameter of the query; empty if it is not there.
+/// Returns a parameter of the query; empty if it is missing.
 pub(super) fn parameter(query: &str, name: &str) -> String {
     let mut parameters = url::form_urlencoded::parse(query.as_bytes());
     parameters

@@ -47,18 +47,20 @@ impl Status {
         Self::new(422, "Invalid", format!("{}.{} {name:?} is invalid: {why}", kind.kind, kind.group))
     }
 
-    /// A step `test` of a JSON patch whose value is another: `applyJSPatch` in `pkg/endpoints/handlers/patch.go` answers every patch that cannot be applied so.
+    /// Error of a JSON patch whose step `test` fails. `applyJSPatch` in `pkg/endpoints/handlers/patch.go` returns it for every patch that
+    /// cannot be applied.
     pub(super) fn test_failed(path: &str) -> Self {
         let message = format!("the server rejected our request due to an error in our request: testing value {path} failed: test failed");
         Self::new(422, "Invalid", message)
     }
 
-    /// A secret that says so of itself: `ValidateSecretUpdate` in `pkg/apis/core/validation/validation.go` of `kubernetes/kubernetes`.
+    /// Error of a change of an immutable Secret: `ValidateSecretUpdate` in `pkg/apis/core/validation/validation.go` of
+    /// `kubernetes/kubernetes`.
     pub(super) fn immutable(kind: Kind, name: &str) -> Self {
         Self::invalid(kind, name, "data: Forbidden: field is immutable when `immutable` is set")
     }
 
-    /// A secret of more than 1 MiB: `MaxSecretSize` and `ValidateSecret` there.
+    /// Error of a Secret of more than 1 MiB: `MaxSecretSize` and `ValidateSecret` in the same file.
     pub(super) fn too_long(kind: Kind, name: &str) -> Self {
         Self::invalid(kind, name, "data: Too long: may not be more than 1048576 bytes")
     }

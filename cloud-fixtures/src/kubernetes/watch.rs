@@ -28,7 +28,7 @@ pub(super) struct Watch {
     form: Form,
     bookmarks: bool,
     lasts: Duration,
-    /// Told up to here.
+    /// Revision up to which events were sent.
     revision: u64,
     /// Events to send before any others.
     first: Vec<Value>,
@@ -109,7 +109,7 @@ fn event(of: &str, object: &Value) -> Value {
     json!({"type": of, "object": object})
 }
 
-/// The answer, which goes on.
+/// Returns the response, which streams events.
 pub(super) fn stream(watch: Watch, shared: Arc<Shared>) -> Response<Body> {
     let changed = shared.changed.subscribe();
     let broken = changed.borrow().broken;
@@ -140,7 +140,7 @@ struct State {
 }
 
 impl State {
-    /// The next events; none when it is over.
+    /// Returns the next events; `None` after the end.
     async fn next(&mut self) -> Option<Vec<Value>> {
         let pause = *locked(&self.shared.bookmarks);
         let mut bookmark = Instant::now() + pause;

@@ -1,4 +1,4 @@
-//! A client for the stand-ins: no redirects, no proxies, and hosts that are where the test says.
+//! A client for the stand-ins: no redirects, no proxies, and hosts at addresses set by the test.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
@@ -25,7 +25,7 @@ impl Answered {
     }
 }
 
-/// A client that trusts this CA besides, and finds these hosts at the server.
+/// Creates a client that trusts this CA, if given, and resolves these hosts to the server.
 pub fn client(server: &Server, ca_pem: Option<&str>, hosts: &[&str]) -> reqwest::Client {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| rustls::crypto::aws_lc_rs::default_provider().install_default().unwrap());

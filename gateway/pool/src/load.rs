@@ -33,7 +33,7 @@ pub struct Folders {
 /// Returns the folders of all pools.
 ///
 /// # Errors
-/// [`PoolError`], if there are none.
+/// [`PoolError`], if it finds no pool.
 pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
     let io = |source| PoolError::Io {
         path: folder.to_owned(),

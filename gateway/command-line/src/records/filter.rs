@@ -192,7 +192,7 @@ impl Filter {
         self.since.is_some()
     }
 
-    /// Removes files that end before the filter's start time.
+    /// Drops files from the list that end before the filter's start time.
     pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
         let Some(since) = self.since else { return };
         let mut next = files.iter().skip(1);

@@ -1,19 +1,20 @@
 //! The one who commits: takes the works that have queued up, does them one on top of the other, and commits them as one transaction of etcd.
 //!
-//! Works do not wait for locks. They run on what was fetched; the commit says under which revisions that was found, and if one is another
-//! by now, nothing is written, and they run once more on what is there. So replicas conflict with one another, and the tasks of one process do not.
+//! Works are optimistic transactions: they run on fetched values, without locks, and the commit requires the revisions of those to be
+//! unchanged. After a conflict nothing is written, and the works run again on the current values. So replicas conflict with one another,
+//! and the tasks of one process do not.
 //!
-//! **A commit whose answer was lost.** Each commit that writes also puts a number under a key of this process, and wants that key unchanged
-//! since the one before. If an answer is lost, the same key is put once more under the same condition: if that is taken, the lost commit did not
-//! happen and never will, and the works run again; if not, the key says whether it was the lost commit that came before. Only if etcd cannot be asked until the
-//! works' time is over it stays unknown, and the error says so. Then callers must not take it for done; and those who have made something
-//! pending give it back, now or at the next start, which undoes what may have happened: a spend or a claim stands on its decision, and
-//! a decision that was answered by an error is not in the log as one that gave something. A challenge that was spent for
-//! nothing is lost, and the node asks for another. What an administrator's command has put, changed or removed it says it does not know, and
-//! doing it again does no harm. Nothing that comes after it is answered, not even what only reads, before it has happened or cannot happen any more.
+//! **A commit whose answer was lost.** Each commit that writes also puts a number under a key of this process. It requires that key to be
+//! unchanged since the previous commit. If an answer is lost, the same key is put again under the same condition. If that succeeds, the
+//! lost commit did not happen and never will, and the works run again. If not, the key says whether the lost commit came first. The outcome
+//! stays unknown only if etcd cannot be asked until the works' time is over; the error says so. Then callers must not count it as done.
+//! Those that have made something pending give it back, now or at the next start, which undoes what may have happened. A spend or a claim
+//! depends on its decision. A decision that was answered by an error is not in the log as a grant. A challenge that was spent for nothing
+//! is lost, and the node requests another. An administrator's command reports that the outcome of its change is unknown; doing it again
+//! does no harm. Until the commit has happened or can no longer happen, no later work is answered, not even a read.
 //!
-//! **An etcd whose quota is used up** says of a commit that there is no room, and may have made it all the same: the one by which it finds that
-//! out. Whatever it says so of has happened by then or never will, and the key says which.
+//! **An etcd whose quota is used up** answers a commit with an error. It may have made the commit all the same, if it detected the shortage
+//! by it. A commit with this answer has happened by then or never will, and the key says which.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -40,10 +41,10 @@ pub(super) struct Committer {
     apart: Apart<Work>,
 }
 
-/// What a commit came to.
+/// Outcome of a commit.
 enum Committed {
     Done,
-    /// Somebody was faster: this is there now.
+    /// A conflict with another process: these are the current values.
     Stale(Fetched),
     /// It did not happen, and may be tried again.
     Again,
@@ -56,7 +57,7 @@ impl Committer {
         Self { opened, own, apart }
     }
 
-    /// Until nobody can ask any more; what nobody waits for is done then.
+    /// Runs until no more jobs can come; then finishes the background work.
     pub(super) async fn run(mut self, jobs: mpsc::Receiver<Job>) {
         CommitLoop::run(&mut self, jobs).await;
         self.opened.leave_all().await;
@@ -138,7 +139,7 @@ impl Committer {
         Txn::new().when(when).and_then(then).or_else(self.opened.guard_gets(gets))
     }
 
-    /// What an answer to [`Committer::transaction`] says.
+    /// Evaluates an answer to [`Committer::transaction`].
     fn committed(&mut self, known: Reached, batch: &Batch, answer: &TxnResponse) -> Result<Committed, Trouble> {
         let answers = answer.op_responses();
         if answer.succeeded() {
@@ -259,7 +260,7 @@ impl CommitLoop for Committer {
     }
 }
 
-/// What stands under these keys.
+/// Fetches the values under these keys.
 async fn fetch(opened: &Opened, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, Trouble> {
     let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
     let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.of(key))).collect();

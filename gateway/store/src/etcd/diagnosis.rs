@@ -1,5 +1,5 @@
-//! Why a connection over TLS ends without a word: what the client of etcd tells of a server that takes no certificate is often only that the
-//! connection was closed, because the alert comes after the handshake.
+//! Diagnosis of TLS connections that end without a message. If a server rejects the certificate, the client of etcd often reports only a
+//! closed connection, because the alert comes after the handshake.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use url::Url;
 
 use crate::settings::EtcdSettings;
 
-/// How long a server may take to say what it does not like.
+/// Time limit for a server to report its objection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is wrong between this gateway and an endpoint, if it is TLS.
+/// Returns the problem between this gateway and an endpoint, if TLS is the cause.
 pub(super) async fn of_tls(settings: &EtcdSettings, endpoint: &str) -> Option<String> {
     if !settings.is_encrypted() {
         return None;

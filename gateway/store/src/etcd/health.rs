@@ -1,4 +1,4 @@
-//! What there is to say of an etcd cluster before a gateway stands on it.
+//! Health report of an etcd cluster, for administrators who set up a gateway on it.
 
 use etcd_client::{AlarmAction, AlarmType};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use crate::settings::EtcdSettings;
 
 /// The quota of the backend, unless etcd says another: `--quota-backend-bytes`.
 const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-/// The share of the quota from which on it is told, in percent.
+/// Share of the quota from which on there is a warning, in percent.
 const QUOTA_WARNING_PERCENT: u64 = 80;
 
 impl Etcd {

@@ -1,4 +1,4 @@
-//! Which store it is: looked at, begun, given another name.
+//! Identity of the store: reads it, creates it, renames it.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,12 @@ use crate::settings::EtcdSettings;
 
 /// The version of what stands below the prefix. No release raises it by itself: those that serve the same store would stop.
 pub(super) const VERSION: i64 = 1;
-/// The store's own time, which it begins anew under another name.
+/// Key of the store time, which is reset under another id.
 const TIME: &str = "time";
-/// Bytes of a store's identity, and of a process's: nobody guesses another's, and no two are the same.
+/// Bytes of the id of a store or a process: no id can be guessed, and no two are the same.
 const ID_BYTES: usize = 16;
-/// Stores that one says it is in place of: gateways that knew an earlier one, and were away meanwhile, have to be told about this one once more.
+/// Maximum number of replaced stores that a store names. For gateways that knew an earlier one, and were away meanwhile, the store has to
+/// be accepted again.
 const MOST_REPLACED: usize = 16;
 
 /// The store's own entry.
@@ -36,7 +37,7 @@ pub(super) struct Identity {
     /// Ids of the stores in whose place it is, the last one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<String>,
-    /// Where it has gone. Whoever has it open finds another text in place of the one that every request wants.
+    /// Place that the store was moved to. A process that has it open finds another text in place of the one that every request requires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     moved: Option<Moved>,
 }
@@ -50,24 +51,24 @@ pub(super) struct Found {
     pub mark: StoreMark,
     pub moved: Option<Moved>,
     pub replaced: Vec<String>,
-    /// How often each gateway has written.
+    /// Number of commits by each gateway.
     wrote: BTreeMap<String, i64>,
     /// The host of the gateway that has found it to be one from before.
     pub set_back_by: Option<String>,
 }
 
 impl Found {
-    /// How often this gateway has written.
+    /// Returns the number of commits by this gateway.
     pub(super) fn wrote(&self, replica: &str) -> i64 {
         self.wrote.get(replica).copied().unwrap_or(0)
     }
 
-    /// How often the mark was put.
+    /// Returns how often the mark was put.
     pub(super) fn puts(&self) -> i64 {
         i64::try_from(self.mark.mark.saturating_sub(self.began)).unwrap_or(i64::MAX)
     }
 
-    /// What says who it is, once it has gone there; or that it is what it was.
+    /// Returns the store's identity entry with that new place, or the original entry.
     pub(super) fn identity_moved(&self, moved: Option<&Moved>) -> String {
         let identity = Identity {
             v: 1,
@@ -80,7 +81,7 @@ impl Found {
     }
 }
 
-/// Where a store has gone, by what says who it is.
+/// Returns the new place of a store, if its identity entry has one.
 pub(super) fn moved(identity: &str) -> Option<Moved> {
     serde_json::from_str::<Identity>(identity).ok()?.moved
 }
@@ -91,12 +92,12 @@ pub(super) fn new_id() -> Result<String, StoreError> {
     Ok(HEXLOWER.encode(&id))
 }
 
-/// What is below the prefix. Nothing is written.
+/// Reads the identity of the store below the prefix. Writes nothing.
 pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<Found>, StoreError> {
     Ok(look_at(settings, members, until).await?.0)
 }
 
-/// As [`look`], and the revision at which that was so.
+/// Like [`look`], and also returns the revision of that state.
 pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(Option<Found>, i64), StoreError> {
     let keys = Keys::below(&settings.prefix);
     let (from, end) = keys.all();
@@ -196,8 +197,8 @@ pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Ins
     replace(settings, members, None, &Identity::new(new_id()?, 0, Vec::new()), until).await
 }
 
-/// Makes it another store with the same content, in the place of the one that was `known`, which has come at least as far as `mark`; or begins
-/// one. Its time begins anew.
+/// Makes it another store with the same content, which replaces the `known` one and has at least `mark` as its mark; or creates a store.
+/// Resets the store time.
 pub(super) async fn rename(
     settings: &EtcdSettings,
     members: &Members,
@@ -232,7 +233,7 @@ impl Identity {
     }
 }
 
-/// What makes a store of what is below the prefix.
+/// Returns the writes that make a store of what is below the prefix.
 pub(super) fn writes(keys: &Keys, identity: &Identity) -> [TxnOp; 3] {
     [
         TxnOp::put(keys.schema(), VERSION.to_string(), None),
@@ -280,7 +281,7 @@ async fn replace(
     asked.await.map(drop).map_err(|failure| members.explain(&failure, false))
 }
 
-/// What is said of a store that a newer release has given its version.
+/// Returns the error for a store whose version a newer release has raised.
 pub(super) fn newer(members: &Members, found: i64) -> StoreError {
     StoreError::Schema {
         path: members.place.clone().into(),

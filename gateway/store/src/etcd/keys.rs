@@ -1,16 +1,16 @@
-//! Where things stand in etcd.
+//! Layout of a store's keys in etcd.
 //!
 //! ```text
 //! <prefix>/schema           the version of what is below
-//! <prefix>/taking           in place of schema and store, while what another store holds arrives
-//! <prefix>/store            who the store is, and with which mark it began
-//! <prefix>/mark             put by each commit that writes: how often that was is its mark
-//! <prefix>/wrote/<replica>  put by each commit of one gateway that writes, which no other raises: how often that was
-//! <prefix>/set-back/<id>    that a gateway has found this store to be one from before: nobody uses it
-//! <prefix>/committer/<id>   the last commit of one process, by which it finds out about one whose answer was lost; goes with its lease
-//! <prefix>/leader/<work>    who does what only one does at a time; goes with its lease
-//! <prefix>/replica/<id>     that this gateway serves, and from where; goes with its lease
-//! <prefix>/kv/<key>         what the store holds: this moves with it, nothing else
+//! <prefix>/taking           in place of schema and store, while an import runs
+//! <prefix>/store            the store's identity, and the mark that it began with
+//! <prefix>/mark             put by each commit that writes: the number of puts gives the mark
+//! <prefix>/wrote/<replica>  put by each commit of one gateway that writes: counts its commits
+//! <prefix>/set-back/<id>    put when a gateway finds that this store was rolled back: no gateway uses it
+//! <prefix>/committer/<id>   the last commit of one process, which gives the outcome of one whose answer was lost; goes with its lease
+//! <prefix>/leader/<work>    the leader of a work; goes with its lease
+//! <prefix>/replica/<id>     a gateway that serves, and from where; goes with its lease
+//! <prefix>/kv/<key>         the store's content: only this is exported and moved
 //! ```
 
 use super::super::keys::SERVING;
@@ -43,12 +43,12 @@ impl Keys {
         format!("{}/mark", self.0)
     }
 
-    /// One gateway's, or the beginning of all of them.
+    /// Returns the key of one gateway, or the prefix of all of them.
     pub(super) fn wrote(&self, replica: &str) -> String {
         format!("{}/wrote/{replica}", self.0)
     }
 
-    /// One store's, or the beginning of all that were here.
+    /// Returns the key of one store, or the prefix of all that were here.
     pub(super) fn set_back(&self, store: &str) -> String {
         format!("{}/set-back/{store}", self.0)
     }
@@ -61,7 +61,7 @@ impl Keys {
         format!("{}/{SERVING}{id}", self.0)
     }
 
-    /// Where a transaction's key stands.
+    /// Returns the etcd key for a transaction's key.
     pub(super) fn of(&self, key: &str) -> String {
         if key.starts_with(LEADER) || key.starts_with(SERVING) {
             format!("{}/{key}", self.0)

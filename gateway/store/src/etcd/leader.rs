@@ -1,4 +1,4 @@
-//! Who does what only one of several gateways may do at a time.
+//! Leader election among the gateways of one store on etcd.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use super::{Etcd, identity};
 const LEAST_LEASE: Duration = Duration::from_secs(2);
 
 impl Etcd {
-    /// Leads a work, if nobody does: for as long as etcd hears of this process every `lease`.
+    /// Leads a work, if no process does, for as long as etcd gets a keep-alive from this process every `lease`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -60,7 +60,7 @@ impl Opened {
         locked(&self.leases).retain(|of| *of != lease);
     }
 
-    /// Gives back those that are left when the store is closed: nobody waits for what has just begun to do so.
+    /// Gives back the remaining leases when the store is closed: no task waits for a revocation that has just begun.
     pub(super) async fn leave_all(&self) {
         let left = locked(&self.leases).clone();
         for lease in left {

@@ -14,14 +14,14 @@ use super::super::StoreError;
 use super::member::{Member, User};
 use crate::settings::EtcdSettings;
 
-/// Pause before all members are asked once more.
+/// Pause before all members are asked again.
 const ROUND_PAUSE: Duration = Duration::from_millis(100);
-/// How often an idle connection is tried: not more often than etcd allows (`--grpc-keepalive-min-time`, 5 s).
+/// Interval of probes on an idle connection: not more often than etcd allows (`--grpc-keepalive-min-time`, 5 s).
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// The least time that a member gets for an answer.
 const LEAST_ATTEMPT: Duration = Duration::from_millis(200);
 
-/// What is wrong, and whether it is wrong wherever it is asked.
+/// Failure of a request, and whether it would be the same at each member.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub endpoint: String,
@@ -31,7 +31,7 @@ pub(super) struct Failure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureKind {
-    /// Whether it was done is not known: there was no answer, or one that says so.
+    /// The outcome is unknown: there was no answer, or it says so.
     Unanswered,
     /// The quota is used up. Whether it was done is not known: also what is found to be too much is done.
     NoSpace,
@@ -39,7 +39,7 @@ pub(super) enum FailureKind {
     TooLarge,
     /// It was not done: a lease that it names is over.
     NoLease,
-    /// What was there at that revision is not kept any longer.
+    /// The values at that revision were compacted.
     Compacted,
     /// It was not done, and will not be.
     Refused,
@@ -49,16 +49,16 @@ pub(super) enum FailureKind {
 #[derive(Debug)]
 pub(super) struct Members {
     members: Vec<Member>,
-    /// Who has answered last.
+    /// Index of the member that has answered last.
     preferred: AtomicUsize,
-    /// How long one is waited for, if there are others.
+    /// Time limit for one member, if there are others.
     attempt: Duration,
     /// For errors: the endpoints and the prefix.
     pub place: String,
 }
 
 impl Members {
-    /// Reads certificates and keys; connects to nobody.
+    /// Reads certificates and keys; makes no connection.
     pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let count = u32::try_from(settings.endpoints.len().max(1)).unwrap_or(u32::MAX);
         let attempt = (settings.timeout / count).max(LEAST_ATTEMPT);

@@ -50,7 +50,7 @@ use super::threads::{Threads, under_lock};
 use super::{Accepted, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
 use crate::settings::EtcdSettings;
 
-/// How much of an answer is taken: a page of a store.
+/// Maximum size of an answer that is accepted: a page of a store.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// Below the keys that one commit takes, for what a work reads besides.
 const MOST_WRITES: usize = MOST_KEYS - 20;
@@ -74,10 +74,10 @@ impl std::fmt::Debug for Etcd {
 }
 
 impl Etcd {
-    /// Opens the store, and begins it if there is none and there never was one. What is known of it lies in the folder of `beside`.
+    /// Opens the store, and creates it if none exists or ever existed. The folder of `beside` holds what is known of the store.
     ///
     /// # Errors
-    /// [`StoreError`] if etcd does not answer in time, or if what is there is no store or not the one that is known ([`Known`]).
+    /// [`StoreError`] if etcd does not answer in time, or if what it has is not a store, or not the known one ([`Known`]).
     pub fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         let threads = Threads::start("etcd", &settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
@@ -98,7 +98,7 @@ impl Etcd {
         })
     }
 
-    /// Whether there is a store that could be opened; nothing is written. `false` if there is none yet, and never was one.
+    /// Returns whether there is a store that could be opened; writes nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
     /// As [`Etcd::open`].

@@ -1,4 +1,4 @@
-//! A store on etcd that is read as it is at one revision, whoever writes to it meanwhile.
+//! Snapshot of a store on etcd at one revision, unaffected by other writers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use super::requests::pair;
 use super::{MOST_ANSWER_BYTES, identity};
 use crate::settings::EtcdSettings;
 
-/// What a store on etcd holds at one moment.
+/// Snapshot of the content of a store on etcd.
 pub(crate) struct Moment {
     below: Arc<Below>,
     found: Found,
     revision: i64,
 }
 
-/// How what is below a prefix is read, by who is not async.
+/// Access to the keys below a prefix, for synchronous callers.
 pub(super) struct Below {
     pub threads: Threads,
     pub settings: EtcdSettings,
@@ -62,7 +62,7 @@ impl Below {
         })
     }
 
-    /// Of what the store holds, everything.
+    /// Returns the operation that deletes all content of the store.
     pub(super) fn delete_all(&self) -> TxnOp {
         let (from, until) = (self.keys.of(""), self.keys.of("\u{10ffff}"));
         TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)))
@@ -114,7 +114,7 @@ impl Moment {
         Ok(Self { below, found, revision })
     }
 
-    /// Puts this in the place of what says who it is, if all is as it was, and nobody serves on it.
+    /// Replaces the identity entry, if the store is unchanged and no gateway serves on it.
     fn replace_identity(&self, identity: &str) -> Result<bool, StoreError> {
         let keys = &self.below.keys;
         let (replicas, until) = (keys.replica(""), keys.replica("\u{10ffff}"));
@@ -198,7 +198,7 @@ pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreErr
     })
 }
 
-/// The store that is there, whoever knows it.
+/// Returns the store that is there, regardless of the known one.
 pub(crate) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
     match Arc::new(Below::of(settings)?).look() {
         Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),

@@ -16,44 +16,44 @@ use super::members::{Failure, FailureKind, Members};
 use super::replica_key::ReplicaKey;
 use super::requests::{comes_short, get, seen, version};
 
-/// How many answers say why a request was not taken.
+/// Number of gets that tell why a request was refused.
 pub(super) const GUARD_GETS: usize = 5;
 
-/// Which store a process has opened.
+/// The store that a process has opened.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub members: Members,
     pub keys: Keys,
-    /// What says who it is, as it stands there.
+    /// The store's identity entry, as it is in etcd.
     pub identity: String,
     /// The mark that it began with, before its first commit.
     pub began: u64,
-    /// Where this gateway counts its commits.
+    /// Key of this gateway's commit counter.
     pub wrote: String,
-    /// Where others say that it is a store from before.
+    /// Key under which gateways report that the store was rolled back.
     pub set_back: String,
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
     /// By which this process leads.
     pub leases: Mutex<Vec<i64>>,
-    /// Of a process that serves.
+    /// Key of the replica, if this process serves.
     pub replica_key: OnceLock<Arc<ReplicaKey>>,
 }
 
-/// How far the store has come, as far as was known when a request was made of it. Others of this process may know of more by the time that the
-/// answer is here, which is of the moment at which etcd looked.
+/// Progress of the store, as far as was known when a request was made. The answer is of the moment at which etcd looked; by its arrival,
+/// other tasks of this process may know of more.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reached {
     puts: i64,
-    /// Of all those that write, by this gateway.
+    /// Number of all commits that write, by this gateway.
     wrote: i64,
 }
 
-/// Why nothing was written, or why that is not known.
+/// Reason why nothing was written, or why that is unknown.
 #[derive(Debug)]
 pub(super) enum Trouble {
     Member(Failure),
-    /// Whether it was done is not known.
+    /// The outcome of the request is unknown.
     Doubt(Failure),
     /// It is not the store that was opened, or others have found it to be one from before.
     Replaced,
@@ -72,7 +72,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Whether etcd's quota is used up.
+    /// Returns whether etcd's quota is used up.
     pub(super) fn is_want_of_room(&self) -> bool {
         matches!(self, Self::Member(failure) | Self::Doubt(failure) if failure.kind == FailureKind::NoSpace)
     }
@@ -107,7 +107,7 @@ impl Opened {
         }
     }
 
-    /// How far the store has come, as far as is known now.
+    /// Returns the progress of the store, as far as is known.
     pub(super) fn reached(&self) -> Reached {
         let standing = locked(&self.standing);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -126,8 +126,8 @@ impl Opened {
         }
     }
 
-    /// What every request wants: that it is the store that was opened, has come as far as is known, whoever has written since, and is written as this
-    /// release writes it.
+    /// Returns the conditions of every request: the store is the opened one, in this release's version. It has come as far as is known,
+    /// even if others have written since.
     pub(super) fn guard(&self, known: Reached) -> Vec<Compare> {
         vec![
             self.is_the_store(),
@@ -145,7 +145,7 @@ impl Opened {
         Compare::value(self.keys.identity(), CompareOp::Equal, self.identity.as_str())
     }
 
-    /// What says why a request was not taken: so many gets, these others, and one more if this process serves.
+    /// Returns the gets that tell why a request was refused: `GUARD_GETS`, these others, and another if this process serves.
     pub(super) fn guard_gets(&self, others: impl IntoIterator<Item = TxnOp>) -> Vec<TxnOp> {
         let present = self.replica_key.get().map(|key| key.get());
         let keys: [&str; GUARD_GETS] = [
@@ -159,7 +159,7 @@ impl Opened {
         first.into_iter().chain(others).chain(present).collect()
     }
 
-    /// Whether it was for another reason than what [`Opened::guard`] wants, by the answers to [`Opened::guard_gets`] with so many others.
+    /// Returns an error if [`Opened::guard`] refused the request, by the answers to [`Opened::guard_gets`] with that number of others.
     pub(super) fn check(&self, known: Reached, answers: &[TxnOpResponse], others: usize) -> Result<(), Trouble> {
         let [identity, mark, wrote, set_back, schema, rest @ ..] = answers else {
             return Err(Trouble::Replaced);
@@ -239,7 +239,7 @@ impl Says for Opened {
     }
 }
 
-/// Why this says another store than the one that was opened.
+/// Returns the trouble for an identity other than that of the opened store.
 pub(super) fn gone(identity: Option<&str>) -> Trouble {
     identity.and_then(identity::moved).map_or(Trouble::Replaced, Trouble::Moved)
 }

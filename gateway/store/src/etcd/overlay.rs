@@ -1,4 +1,4 @@
-//! What works read and write before it is committed: one on top of the other, all on top of what was fetched.
+//! Reads and writes of works before they are committed: each work sees the writes of those before it, on top of the fetched values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use super::super::remote::plan::Ran;
 /// Keys of which one commit says what must stand there, and those that it writes, at most each. etcd takes 128 (`--max-txn-ops`), and the
 /// engine's own need some.
 pub(super) const MOST_KEYS: usize = 120;
-/// What one commit writes at most, unless it is one work's: etcd takes 1.5 MiB (`--max-request-bytes`).
+/// Maximum bytes that one commit writes, unless a single work needs more: etcd takes 1.5 MiB (`--max-request-bytes`).
 pub(super) const BATCH_BYTES: usize = 1024 * 1024;
 
-/// What stands under a key, and since which revision: 0 if nothing does.
+/// Value under a key, and its revision; 0 without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub value: Option<String>,
     pub mod_revision: i64,
 }
 
-/// What was fetched, by key.
+/// Fetched values, by their keys.
 pub(super) type Fetched = BTreeMap<String, Seen>;
 
 /// What a commit does.
@@ -27,7 +27,7 @@ pub(super) type Fetched = BTreeMap<String, Seen>;
 pub(super) struct Batch {
     /// Keys whose value decided something: they must not have changed.
     pub reads: BTreeSet<String>,
-    /// What is put, or removed.
+    /// Values to put; `None` removes the key.
     pub writes: BTreeMap<String, Option<String>>,
     pub removed: Vec<KeyRange>,
     bytes: usize,
@@ -109,7 +109,7 @@ fn holds(range: &KeyRange, key: &str) -> bool {
     range.from.as_str() <= key && key < range.until.as_str()
 }
 
-/// One work's transaction.
+/// Transaction of one work, on top of its batch.
 struct Overlay<'a> {
     fetched: &'a Fetched,
     batch: &'a Batch,
@@ -179,7 +179,7 @@ mod tests {
     use super::super::super::{EntryKind, keys, transaction};
     use super::*;
 
-    /// Else whoever uses a token without pause keeps others from taking it away: each use changes what the removal has read.
+    /// Otherwise continuous use of a token would prevent its removal: each use changes what the removal has read.
     #[test]
     fn attack_44_a_token_is_taken_away_whatever_uses_are_made_of_it() {
         let mut removal: Work = Box::new(|keys| transaction::remove(keys, EntryKind::Token, "t").map(drop));

@@ -11,7 +11,7 @@ use super::opened::Opened;
 use super::overlay::Seen;
 use super::requests::{get, revision, seen, version};
 
-/// How long the key of a process that was killed stays. While it runs it gets a new lease when this is over.
+/// Lifetime of the key of a process that was killed. A process that runs takes a new lease when this is over.
 const LEASE_SECONDS: i64 = 86_400;
 /// The pause before etcd is asked again what became of a commit.
 const FENCE_PAUSE: Duration = Duration::from_millis(32);
@@ -28,13 +28,13 @@ pub(super) struct Own {
     doubt: Option<u64>,
 }
 
-/// What became of a commit that was in doubt.
+/// Outcome of a commit that was in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Happened,
     /// And it cannot happen any more.
     Never,
-    /// Nothing says so any longer; it cannot happen any more.
+    /// The outcome cannot be determined; the commit can no longer happen.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ impl Own {
         Ok(())
     }
 
-    /// What a commit wants: that none came since the last one that is known.
+    /// Returns the condition of a commit: no other came since the last one that is known.
     pub(super) fn unchanged(&self) -> Compare {
         Compare::mod_revision(self.key.as_str(), CompareOp::Equal, self.mod_revision)
     }
@@ -101,7 +101,7 @@ impl Own {
         self.doubt.is_some()
     }
 
-    /// Finds out what became of the commit that is in doubt, if one is: puts the same key once more under the same condition, until etcd answers.
+    /// Determines the outcome of a commit that is in doubt: puts the same key again under the same condition, until etcd answers.
     pub(super) async fn settle(&mut self, until: Instant) -> Result<Fate, Failure> {
         loop {
             let Some(sent) = self.doubt else { return Ok(Fate::Never) };

@@ -17,7 +17,7 @@ pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) 
     plan::plan(waiting, most, MOST_KEYS, Batch::default(), |batch, work| batch.run(fetched, work))
 }
 
-/// One that fits into no commit.
+/// Refuses the first work, which fits into no commit.
 pub(super) fn refuse_first(waiting: &mut VecDeque<Job>, opened: &Opened) {
     let error = StoreError::Engine {
         engine: "etcd",

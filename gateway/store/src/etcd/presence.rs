@@ -1,7 +1,8 @@
-//! That a gateway serves: a key under a lease, for each by its id.
+//! Presence of a serving gateway: a key under a lease, by the replica's id.
 //!
-//! Every request of a gateway that serves wants its key to be there as it has put it. Whoever stood still for longer than its lease is refused
-//! by etcd, whatever it believes, until it has a lease again. One that was killed here begins again at once; anywhere else the lease's end is waited for.
+//! Every request of a serving gateway requires its key to be as the gateway has put it. If a gateway was paused for longer than its lease,
+//! etcd refuses its requests until it has a lease again. A gateway that was killed on this host starts again at once; anywhere else it
+//! waits for the lease's end.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ pub(super) struct Presence {
     replica: String,
 }
 
-/// What came of putting the key.
+/// Result of an attempt to put the key.
 enum Taken {
     Own,
     /// Another's value, and its lease.

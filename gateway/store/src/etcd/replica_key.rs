@@ -12,7 +12,7 @@ use super::requests::get;
 pub(super) struct ReplicaKey {
     pub name: String,
     pub value: String,
-    /// 0: there is none.
+    /// Id of the lease, or 0.
     pub lease: AtomicI64,
     pub over: AtomicBool,
     /// A request was refused because the key is not there.
@@ -39,7 +39,7 @@ impl ReplicaKey {
         get(&self.name)
     }
 
-    /// Whether this is what stands there; it is put again if not.
+    /// Returns whether this is the key's current value; if not, has it put again.
     pub(super) fn is_own(&self, found: Option<&str>) -> bool {
         let own = found == Some(self.value.as_str());
         if !own {

@@ -16,7 +16,7 @@ pub(super) fn get(key: &str) -> TxnOp {
     TxnOp::get(key, Some(GetOptions::new()))
 }
 
-/// A key of the store, and its value. What is no text nobody has written who writes a store.
+/// Returns a key of the store, and its value. Text that is not UTF-8 was not written by a gateway, and is an error.
 pub(super) fn pair(keys: &Keys, found: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
     let Ok(key) = std::str::from_utf8(found.key()) else {
         return Err(StoreError::Key {
@@ -36,7 +36,7 @@ pub(super) fn pair(keys: &Keys, found: &etcd_client::KeyValue) -> Result<KeyValu
     }
 }
 
-/// What an answer to a get of one key says.
+/// Returns the value and the revision in an answer to a get of one key.
 pub(super) fn seen(answer: &TxnOpResponse) -> Seen {
     let found = match answer {
         TxnOpResponse::Get(found) => found.kvs().first(),

@@ -1,8 +1,8 @@
 //! A store on etcd that takes what another holds.
 //!
-//! etcd takes some hundred keys in one transaction, so it comes page by page. Until all of it is there the prefix has a key `taking` in place of
-//! `schema` and `store`: whoever opens it says that it is not whole, and whoever takes something anew begins by removing what is there. Each
-//! page wants that key as its process has put it, so that of two that take one goes on.
+//! etcd takes some hundred keys in one transaction, so an import runs page by page. Until it is complete, the prefix has a key `taking` in
+//! place of `schema` and `store`. A process that opens such a store reports it as incomplete, and a new import begins by removing what is
+//! there. Each page requires that key to be as its process has put it, so that only one of two concurrent imports continues.
 
 #[cfg(test)]
 mod tests;
@@ -23,15 +23,15 @@ use super::overlay::{BATCH_BYTES, MOST_KEYS};
 use super::requests::{get, seen};
 use crate::settings::EtcdSettings;
 
-/// What is below a prefix, and is no store yet.
+/// An import below a prefix, which is not a store yet.
 pub(crate) struct Taking {
     below: Arc<Below>,
-    /// The store's file, if it were embedded: beside it is what is known of the store.
+    /// The store's file, if it were embedded: files next to it tell what is known of the store.
     beside: PathBuf,
     known: Known,
-    /// What this process has put under `taking`.
+    /// The value that this process has put under `taking`.
     session: String,
-    /// What has not been sent yet.
+    /// Pairs that were not sent yet.
     waiting: Vec<KeyValue>,
     bytes: usize,
 }
@@ -72,7 +72,7 @@ impl Taking {
         Ok(taking)
     }
 
-    /// Keeps what was under way from coming to its end, whoever did it: what has arrived goes.
+    /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &EtcdSettings) -> Result<(), StoreError> {
         let below = Arc::new(Below::of(settings)?);
         let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
@@ -125,7 +125,7 @@ impl Taking {
     }
 }
 
-/// Whose process takes something, by the first answer.
+/// Returns the session of the process that imports, by the first answer.
 fn taken_by(looked: &TxnResponse) -> Option<String> {
     seen(looked.op_responses().first()?).value
 }

@@ -39,7 +39,7 @@ impl Told for Found {
     }
 }
 
-/// What etcd says of a store that was found and that lacks something of what is known, if it does.
+/// Returns the condition by which etcd confirms that the store lacks something known, if it does.
 fn what_it_lacks(known: &Known, keys: &Keys, found: &Found) -> Option<Compare> {
     Some(match lack(known, found)? {
         Lack::Mark(furthest) => comes_short(keys.mark(), furthest.saturating_sub(found.began)),

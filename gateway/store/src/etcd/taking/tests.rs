@@ -1,4 +1,4 @@
-//! Of those that take what another store holds one comes to its end, and nobody removes what that has become.
+//! Tests that one of several imports completes, and that no process removes the resulting store.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -120,7 +120,7 @@ fn what_is_removed_is_gone_also_when_the_answer_was_lost() {
     is_replaced(Taking::remove(&below(&etcd), &taking.session));
 }
 
-/// What has arrived goes to etcd in requests as large as it takes, and no larger.
+/// Imported keys go to etcd in requests as large as it takes, and no larger.
 #[test]
 fn pages_are_as_large_as_they_may_be() {
     let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());

@@ -16,13 +16,13 @@ const TOO_MANY_REQUESTS: u16 = 429;
 /// text, and no `source`, which would be printed again.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// This is no pod, or one without a service account.
+    /// The process does not run in a pod, or the pod has no service account.
     #[error("no service account of a pod: {}; outside of a pod, cluster.api names a kubeconfig", with_causes(.0))]
     InCluster(InClusterError),
     /// The kubeconfig cannot be used.
     #[error("{path}: {}", with_causes(.error))]
     Kubeconfig { path: PathBuf, error: KubeconfigError },
-    /// It says that anybody may be the API.
+    /// The kubeconfig accepts any server as the API: it sets `insecure-skip-tls-verify`.
     #[error("{path}: insecure-skip-tls-verify: whoever answers would be believed; name the CA")]
     Insecure { path: PathBuf },
     /// It is not asked over TLS.
@@ -51,7 +51,7 @@ pub enum Cause {
     Unauthorized,
     /// Another refusal, of this HTTP status.
     Refused(u16),
-    /// A failure that is no answer of the API, by its text.
+    /// A failure other than an answer of the API, as text.
     Other(String),
 }
 
@@ -98,19 +98,19 @@ impl ClusterError {
         }
     }
 
-    /// Whether there is no such object, or no such kind of object.
+    /// Returns whether the API answered that the object, or its kind, does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.is_status(NOT_FOUND)
     }
 
-    /// Whether it is an answer of this HTTP status.
+    /// Returns whether the API answered with this HTTP status.
     #[must_use]
     pub fn is_status(&self, code: u16) -> bool {
         matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == code)
     }
 
-    /// Whether the API has answered, whatever it has said.
+    /// Returns whether the API has answered at all, with any status.
     #[must_use]
     pub const fn is_answer(&self) -> bool {
         matches!(

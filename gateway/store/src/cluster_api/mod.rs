@@ -1,4 +1,4 @@
-//! How the cluster's API is reached: by whoever is told by it, and by a store that is there.
+//! Access to the cluster's API, for watches and for a store that is kept there.
 
 mod error;
 
@@ -11,10 +11,11 @@ use kube::{Client, Config};
 
 use crate::settings::{ClusterAccess, ClusterApi};
 
-/// How long a connection may take: an API that is there takes milliseconds.
+/// Time limit for a connection: an API that is reachable takes milliseconds.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Who is asked, by its URL, and by what. Service account tokens, and the CA beside one, are read again as they change.
+/// Returns the API's URL, and the configuration of its client. Service account tokens, and the CA next to one, are read again as they
+/// change.
 ///
 /// # Errors
 /// [`ClusterError`].

@@ -1,4 +1,4 @@
-//! What is asked of the cluster's API: one object that changes, by what it was, and leaves, which do not.
+//! Requests to the cluster's API: one object, which is changed on condition of its previous state, and leaves, which do not change.
 
 use std::time::Duration;
 
@@ -19,41 +19,41 @@ use super::head::{Head, Unread, VERSION, pack, unpack};
 use super::view::Pairs;
 use crate::settings::KubernetesSettings;
 
-/// Which state the object has: what a change of it wants.
+/// Annotation with the state of the object, which a change of it requires.
 const COMMIT: &str = "attest-gateway/commit";
-/// Of what a leaf is one.
+/// Label of a leaf, with the store that it belongs to.
 const LEAF_OF: &str = "attest-gateway/leaf-of";
 /// Under it stands what an object holds.
 const DATA: &str = "data";
-/// The type of these secrets, so that whoever lists some can tell.
+/// Type of these secrets, by which a list shows their purpose.
 const TYPE: &str = "attest-gateway/store";
 /// Between two attempts of what does no harm twice.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// How much a head may have, packed: an API takes no secret of more than 1 MiB (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`).
+/// Maximum bytes of a packed head: an API takes no secret of more than 1 MiB (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`).
 pub(super) const MOST_HEAD_BYTES: usize = 960 * 1024;
-/// How much of an API's words is passed on: more than its longest refusals have.
+/// Characters of an API's message that are passed on: more than its longest refusals have.
 const MOST_SAID_CHARS: usize = 500;
 /// Leaves that are listed at once.
 const PAGE: u32 = 500;
 
-/// Why there is no answer, or another one than was asked for.
+/// Reason for a missing or unexpected answer.
 #[derive(Debug, Clone)]
 pub(super) enum Failure {
-    /// Whether it was done is not known, if it was to do something.
+    /// The outcome is unknown, if the request was a change.
     Unanswered(String),
     /// The API's certificate is not accepted: nothing was sent.
     Untrusted(String),
     /// It was not done.
     Refused { code: u16, message: String },
-    /// What is there is of a newer release.
+    /// A newer release has written the content.
     Newer(i64),
-    /// What is there, nobody has written who writes a store.
+    /// The content was not written by a gateway.
     Foreign(String),
     /// A leaf is not what it was.
     Damaged(String),
 }
 
-/// What came of a change of the head.
+/// Outcome of a change of the head.
 #[derive(Debug)]
 pub(super) enum Swapped {
     Done,
@@ -61,14 +61,14 @@ pub(super) enum Swapped {
     Refused(String),
 }
 
-/// Where a store is, and who asks for it.
+/// Location of a store, and the client for it.
 #[derive(Clone)]
 pub(super) struct Place {
     client: Client,
     secrets: Api<Secret>,
     namespace: String,
     pub name: String,
-    /// For messages.
+    /// Location for messages: secret and namespace.
     pub place: String,
 }
 
@@ -97,7 +97,7 @@ fn failure(error: &Error) -> Failure {
     }
 }
 
-/// What is said of an answer that is no `Status` is all of it, whoever stands before the API.
+/// Returns the beginning of a message. An answer other than a `Status`, from any proxy in front of the API, is a message as a whole.
 fn beginning(text: &str) -> String {
     match text.char_indices().nth(MOST_SAID_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
@@ -126,7 +126,7 @@ impl Place {
         })
     }
 
-    /// Asks until it is answered, or there is no time left: for what does no harm twice.
+    /// Repeats an idempotent request until it is answered, or the time is over.
     async fn ask<T, F>(&self, until: Instant, mut request: impl FnMut() -> F) -> Result<T, Failure>
     where
         F: Future<Output = kube::Result<T>>,
@@ -146,13 +146,14 @@ impl Place {
         }
     }
 
-    /// Which state it has now, if it is there. An API answers a read that names no resource version by what its own store's quorum has.
+    /// Returns the current state of the object, if it exists. An API answers a read without a resource version from the quorum of its own
+    /// store.
     pub(super) async fn commit(&self, until: Instant) -> Result<Option<String>, Failure> {
         let found = self.ask(until, || self.secrets.get_metadata_opt(&self.name)).await?;
         Ok(found.map(|found| said(&found.metadata, COMMIT)))
     }
 
-    /// What it is now, if it is there.
+    /// Returns the current head, if it exists.
     pub(super) async fn head(&self, until: Instant) -> Result<Option<Head>, Failure> {
         let Some(found) = self.ask(until, || self.secrets.get_opt(&self.name)).await? else {
             return Ok(None);
@@ -204,7 +205,7 @@ impl Place {
         }
     }
 
-    /// Makes a leaf of this name, which nobody else takes, and gives its digest.
+    /// Creates a leaf under a name that no other process takes, and returns its digest.
     pub(super) async fn create_leaf(&self, name: &str, pairs: &Pairs, until: Instant) -> Result<String, Failure> {
         let data = pack(pairs).map_err(|error| Failure::Foreign(error.to_string()))?;
         let sha256 = hex(&data);
@@ -219,7 +220,7 @@ impl Place {
         }
     }
 
-    /// What a leaf holds; none if it is not there.
+    /// Returns the content of a leaf; `None` if it does not exist.
     pub(super) async fn leaf(&self, name: &str, sha256: &str, until: Instant) -> Result<Option<Pairs>, Failure> {
         let Some(found) = self.ask(until, || self.secrets.get_opt(name)).await? else {
             return Ok(None);

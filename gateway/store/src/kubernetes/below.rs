@@ -1,4 +1,4 @@
-//! How a store on objects is asked by who is not async, and by who has not opened it.
+//! Access to a store on objects for synchronous callers, and for callers that have not opened it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use super::presence::serving;
 use super::view::{Missing, View};
 use crate::settings::KubernetesSettings;
 
-/// How much longer a whole store may take than one request.
+/// Multiple of a request's time limit that access to a whole store may take.
 pub(super) const WHOLE: u32 = 12;
 
-/// How it is asked, by who is not async.
+/// Synchronous access to a store on objects.
 pub(super) struct Below {
     threads: Threads,
     pub place: Place,
@@ -102,7 +102,8 @@ impl Below {
         Ok(gone)
     }
 
-    /// Who serves, by the host of each; and the state by which nobody does. Who is not heard of while a lease lasts is put out.
+    /// Returns the hosts of the gateways that serve, or the state in which no gateway serves. Removes gateways that were not heard of for
+    /// the length of a lease.
     pub(super) async fn served_by(&self) -> Result<Result<Option<Head>, Vec<String>>, StoreError> {
         let begun = Instant::now();
         let mut first: Option<BTreeMap<String, u64>> = None;
@@ -132,7 +133,7 @@ impl Below {
         }
     }
 
-    /// Puts one state in the place of another, by then. Whether it did, whoever asks has to look.
+    /// Replaces one state by another, before that time. The caller has to look whether it did.
     pub(super) async fn swap(&self, from: &Head, to: &Head, until: Instant) -> Result<(), StoreError> {
         let swapped = self.place.swap(&from.commit, to, &to.encode()?, self.until()).await;
         match swapped {

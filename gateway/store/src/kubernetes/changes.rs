@@ -1,4 +1,4 @@
-//! What is otherwise than in what lies below: keys that are put or removed, and ranges that are.
+//! Changes on top of the leaves: keys that are put or removed, and ranges that are removed.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::super::engine::KeyRange;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Changes {
-    /// What stands under a key, or nothing.
+    /// New value of each key; `None` if it was removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub writes: BTreeMap<String, Option<String>>,
     /// From a key, until another: the oldest first.
@@ -18,7 +18,7 @@ pub(super) struct Changes {
     pub removed: Vec<(String, String)>,
 }
 
-/// What changes say of a key.
+/// Effect of the changes on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said<'a> {
     Value(&'a str),
@@ -41,7 +41,7 @@ impl Changes {
         }
     }
 
-    /// Whether a range that holds the key was removed.
+    /// Returns whether a range with the key was removed.
     pub(super) fn removes(&self, key: &str) -> bool {
         self.removed.iter().any(|range| holds(range, key))
     }
@@ -60,7 +60,7 @@ impl Changes {
         self.writes.extend(later.writes);
     }
 
-    /// How much there is of it.
+    /// Returns the size of the changes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let written = self
             .writes
@@ -70,7 +70,7 @@ impl Changes {
         written.chain(removed).sum()
     }
 
-    /// What is left of these once `folded`, which they began with, is in what lies below.
+    /// Returns the changes that remain once `folded`, with which they began, is in the leaves.
     pub(super) fn without(&self, folded: &Self) -> Self {
         // Nobody takes a range out but who folds, and of those there is one at a time.
         let removed: Vec<_> = self.removed.iter().skip(folded.removed.len()).cloned().collect();

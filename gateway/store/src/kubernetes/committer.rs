@@ -31,11 +31,11 @@ use super::plan::{Asked, Job, MOST_CONFLICTS, pause, plan};
 use super::swap::{Fate, HeadWriter};
 use super::view::MOST_WORK_BYTES;
 
-/// What is not in leaves is put there from so much on. Each commit writes all of it once more.
+/// Bytes of changes from which on they are put into leaves. Each commit writes all changes again.
 const FOLD_BYTES: usize = 48 * 1024;
 /// No more than that is written before it is put into leaves: so much that a commit, with what it writes, fits into an object.
 const MOST_CHANGES_BYTES: usize = 384 * 1024;
-/// How long after a fold that has failed it is tried again, or after one that makes room.
+/// Pause before the next fold, after one that has failed or that makes room.
 const FOLD_AGAIN: Duration = Duration::from_secs(2);
 /// Time after a conflict in which this process lets others commit first.
 const CONTENTION: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Committer {
         }
     }
 
-    /// Until nobody can ask any more; what nobody waits for is done then.
+    /// Runs until no more jobs can come; then finishes the background work.
     pub(super) async fn run(mut self, jobs: mpsc::Receiver<Job>) {
         CommitLoop::run(&mut self, jobs).await;
         self.writer.leave().await;

@@ -1,7 +1,8 @@
 //! The store's one object that changes: which store it is, what was written lately, and where the rest lies.
 //!
-//! Everything that a store says, it says by this: leaves, which hold what was written before, are never changed, and count only as long as they are named here. So
-//! whoever replaces this object, as it was when they read it, has done all that they did at one moment; and whoever reads it has all of one moment.
+//! The head determines everything that a store says. Leaves hold what was written earlier; they never change, and count only as long as the
+//! head names them. So a process that replaces the head as it was when read commits all its changes at one moment. A process that reads it
+//! has a snapshot.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,33 +19,34 @@ pub(super) const VERSION: i64 = 1;
 const MOST_SESSIONS: usize = 64;
 /// Gateways of which it is known how often they have written: each that begins with an empty state is another.
 const MOST_REPLICAS: usize = 256;
-/// Stores that one says it is in place of: gateways that knew an earlier one, and were away meanwhile, have to be told about this one once more.
+/// Maximum number of replaced stores that a store names. For gateways that knew an earlier one, and were away meanwhile, the store has to
+/// be accepted again.
 const MOST_REPLACED: usize = 16;
-/// A process that has changed it in so many turns is taken for one that is about to do so again.
+/// A process that has changed the head within this number of turns counts as about to change it again.
 const RECENT_TURNS: u64 = 16;
 /// No store counts so far: a million commits a second for a hundred thousand years.
 const MOST_COUNT: u64 = 1 << 62;
-/// The store's own time, which it begins anew under another name.
+/// Key of the store time, which is reset under another id.
 const TIME: &str = super::super::keys::TIME;
 /// The largest of what is read, unpacked: far more than what fits into an object is of what this writes.
 const MOST_UNPACKED_BYTES: u64 = 32 * 1024 * 1024;
-/// How hard it is packed: as zstd's own default.
+/// Compression level: zstd's own default.
 const LEVEL: i32 = 3;
 
-/// How far one process has come.
+/// Progress of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Session {
     /// Of its last change.
     pub number: u64,
-    /// Which of all changes that was.
+    /// Number of that change among all changes of the head.
     pub turn: u64,
-    /// What only one holds at a time, and by what value: who serves, and who leads.
+    /// Keys that only one process holds at a time, with their values: for serving, and for leading.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub holds: BTreeMap<String, String>,
 }
 
-/// How often one gateway has written.
+/// Number of commits by one gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Commits {
@@ -58,11 +60,11 @@ pub(super) struct Commits {
 pub(super) struct Leaf {
     pub from: String,
     pub name: String,
-    /// Of what the object holds, hexadecimal.
+    /// Digest of the object's data, in hexadecimal.
     pub sha256: String,
 }
 
-/// Who puts changes into leaves; what they have made counts only while this stands.
+/// A running compaction: the leaves that it has made count only while this entry remains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Folding {
@@ -75,13 +77,13 @@ pub(super) struct Folding {
 #[serde(deny_unknown_fields)]
 pub(super) struct Head {
     pub v: i64,
-    /// Of this state, random: of no two, also where an old state of the API's own store has come back and its numbers are given once more.
+    /// Random id of this state. It is unique even if an old state of the API's own store has come back, and gives its numbers again.
     pub commit: String,
     /// Which store it is.
     pub id: String,
-    /// How many transactions have written.
+    /// Number of transactions that have written.
     pub mark: u64,
-    /// How often this object was changed.
+    /// Number of changes of this object.
     pub turn: u64,
     /// Ids of the stores in whose place it is, the last one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -91,12 +93,12 @@ pub(super) struct Head {
     /// The host of the gateway that has found it to be one from before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_back: Option<String>,
-    /// The process that takes something here: it is no store yet.
+    /// Session of the process that imports: until it finishes, there is only an incomplete store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taking: Option<String>,
     #[serde(default)]
     pub wrote: BTreeMap<String, Commits>,
-    /// Whether a gateway was left out of `wrote`.
+    /// Set if a gateway was left out of `wrote`.
     #[serde(default)]
     pub left_out: bool,
     #[serde(default)]
@@ -112,7 +114,7 @@ pub(super) struct Head {
     pub changes: Changes,
 }
 
-/// Why what is there is no head.
+/// Reason why the content cannot be read as a head.
 #[derive(Debug)]
 pub(super) enum Unread {
     Newer(i64),
@@ -120,7 +122,7 @@ pub(super) enum Unread {
 }
 
 impl Head {
-    /// An empty one.
+    /// Returns the head of an empty store.
     pub(super) fn new(id: String) -> Result<Self, StoreError> {
         Ok(Self {
             v: VERSION,
@@ -146,7 +148,7 @@ impl Head {
         pack(self)
     }
 
-    /// As it lies in the object that says it is this commit.
+    /// Decodes the head from an object that has this commit as its annotation.
     pub(super) fn decode(bytes: &[u8], commit: &str) -> Result<Self, Unread> {
         #[derive(Deserialize)]
         struct Version {
@@ -234,7 +236,7 @@ impl Head {
         others.map(move |other| own - other.turn)
     }
 
-    /// Who holds something, and by what value.
+    /// Returns the session that holds a key, and the key's value.
     pub(super) fn holder(&self, key: &str) -> Option<(&str, &str)> {
         let mut sessions = self.sessions.iter();
         sessions.find_map(|(id, session)| Some((id.as_str(), session.holds.get(key)?.as_str())))
@@ -253,13 +255,13 @@ impl Head {
         self.changes.writes.insert(TIME.to_owned(), None);
     }
 
-    /// Which leaf holds a key, by its place.
+    /// Returns the index of the leaf with a key.
     pub(super) fn leaf_of(&self, key: &str) -> Option<usize> {
         self.leaves.partition_point(|leaf| leaf.from.as_str() <= key).checked_sub(1)
     }
 }
 
-/// As JSON, packed.
+/// Packs a value, as JSON.
 pub(super) fn pack(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
     let text = serde_json::to_vec(value).map_err(|source| StoreError::Document {
         key: "head".to_owned(),
@@ -294,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever counted on from there would end.
+    /// Otherwise counting on from there would overflow.
     #[test]
     fn a_head_that_has_come_further_than_any_store_is_none() {
         let head = Head::new("id".to_owned()).unwrap();

@@ -1,9 +1,9 @@
-//! Who is heard of: this process changes the head now and then if it holds something, and sees whether others do.
+//! Heartbeats: a process that holds something changes the head now and then, and observes whether others do.
 //!
-//! An API has no leases that end by themselves. So the state has, with what each process holds, the number of its last change, and who holds something changes it
-//! at least every few seconds. Whoever has seen the same number for as long as a lease lasts, by a clock that only goes forward, takes it that this process is gone, and puts it
-//! out. It may only stand still: then it finds its next change refused, because the state is another one, and that it holds nothing any more.
-//! No clock is compared with another.
+//! An API has no leases that end by themselves. So the state has the number of each holder's last change, and a holder makes a change at
+//! least every few seconds. If a process sees the same number for the length of a lease, it concludes that the other one is gone, and
+//! removes it. It measures that by a monotonic clock. The other one may only have been paused: then its next change is refused, because the
+//! state is another one. So it learns that it holds nothing. No clock is compared with another.
 
 use tokio::time::{Instant, sleep};
 
@@ -14,7 +14,7 @@ use super::plan::Context;
 use super::swap::HeadWriter;
 
 impl HeadWriter {
-    /// Whether this process serves, and its key is not there.
+    /// Returns whether this process serves, but its key is missing.
     pub(super) fn is_absent(&self) -> bool {
         let serving = self.opened.serving.get();
         serving.is_some_and(|(key, value)| self.view.head.holder(key) != Some((&self.opened.session, value)))
@@ -88,7 +88,7 @@ impl HeadWriter {
         }
     }
 
-    /// Whether somebody holds something who is not heard of any more.
+    /// Returns whether another process holds something, but has stopped its heartbeats.
     fn knows_of_dead(&self) -> bool {
         let mut sessions = self.view.head.sessions.iter();
         sessions.any(|(id, session)| !session.holds.is_empty() && self.is_dead(id, session.number))
@@ -119,7 +119,7 @@ impl HeadWriter {
     }
 }
 
-/// Whoever is not heard of any more holds nothing.
+/// Removes the holds of processes that have stopped their heartbeats.
 pub(super) fn expire(head: &mut Head, context: &Context<'_>) {
     let dead: Vec<String> = head
         .sessions

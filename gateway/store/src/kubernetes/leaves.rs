@@ -1,11 +1,11 @@
-//! Where what was written before lies: objects that are made once, and never changed.
+//! Leaves: objects with what was written earlier, which are made once and never changed.
 //!
-//! What was written lately is put into new leaves, beside those that hold its keys now, and one change of the head then names the new ones in the place of those. Others
-//! commit meanwhile. Before the first leaf is made the head says who does this, by a random name which the leaves' own names begin with; the change that names
-//! them wants that still to stand, and ends it.
+//! A compaction puts recent changes into new leaves, next to those that have their keys so far. One change of the head then replaces the
+//! names of the old ones by the new ones. Others commit meanwhile. Before the first leaf is made, the head names the compaction by a random
+//! id, with which its leaves' names begin. The change that names the leaves requires that entry to be there still, and removes it.
 //!
-//! So whatever leaf is there, named by no head that came after it, and not of the name that the head has, will never be named: it is left from a process
-//! that was killed, or was too late, and anybody may remove it.
+//! So a leaf that no later head names, and whose name does not begin with the id in the head, will never be named. A process that was
+//! killed, or was too late, has left it, and any process may remove it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -23,11 +23,11 @@ use super::plan::Context;
 use super::swap::HeadWriter;
 use super::view::{Missing, Pairs};
 
-/// How much one leaf holds, unpacked, unless it is one key's: to change one key all of it is written.
+/// Maximum unpacked bytes of a leaf, unless a single key has more: to change one key, the whole leaf is written.
 pub(super) const LEAF_BYTES: usize = 64 * 1024;
-/// How many requests about leaves are under way at once: an API gives each client a share of its places.
+/// Maximum of concurrent requests about leaves: an API gives each client a share of its places.
 const AT_ONCE: usize = 8;
-/// How often leaves that nobody names are looked for: after so many folds.
+/// Number of compactions between two searches for leaves that are not named.
 const SWEEP_EVERY: u32 = 64;
 
 impl HeadWriter {
@@ -128,7 +128,7 @@ impl HeadWriter {
         Ok(true)
     }
 
-    /// Removes leaves that nobody names, whoever has left them.
+    /// Removes leaves that are not named, whichever process has left them.
     async fn sweep(&mut self, until: Instant) -> Result<(), Trouble> {
         // What is named from here on and was there before is named by what stands now, or by who folds now: see the module.
         let there = self.opened.place.leaves(until).await?;
@@ -171,9 +171,9 @@ async fn remove(place: &Place, names: Vec<String>, until: Instant) {
 
 /// Leaves that lie side by side, and of which something has changed.
 struct Run {
-    /// Where the first of them begins.
+    /// Key at which the first of them begins.
     from: String,
-    /// Where the one behind them begins, if there is one.
+    /// Key at which the one behind them begins, if there is one.
     until: Option<String>,
     old: Vec<Leaf>,
 }
@@ -191,7 +191,7 @@ impl Run {
     }
 }
 
-/// What has changed, by what lies there.
+/// Returns the runs of leaves that the changes affect.
 fn runs(head: &Head) -> Vec<Run> {
     let Head { leaves, changes, .. } = head;
     if leaves.is_empty() {
@@ -267,7 +267,7 @@ fn separator(last: &str, key: &str) -> String {
     beginnings.find(|beginning| *beginning > last).unwrap_or(key).to_owned()
 }
 
-/// What these leaves hold; none, if one is not there.
+/// Fetches the content of these leaves; `None` for a leaf that does not exist.
 pub(super) async fn fetch(place: &Place, leaves: Vec<Leaf>, until: Instant) -> Result<BTreeMap<String, Option<Pairs>>, Failure> {
     let asked = stream::iter(leaves).map(|leaf| async move {
         let pairs = place.leaf(&leaf.name, &leaf.sha256, until).await?;

@@ -1,7 +1,7 @@
 //! The store on objects of the cluster's API: for several gateways, and no second etcd.
 //!
-//! One object, the head, is the store: whatever it says stands, and nothing else does. All reads ask which state stands; a process that cannot reach the API answers
-//! errors and decides nothing.
+//! The store is a single object, the head: only its content counts. All reads ask for the current state. A process that cannot reach the
+//! API answers errors, and decides nothing.
 
 mod api;
 mod below;
@@ -45,25 +45,27 @@ use super::threads::{Threads, under_lock};
 use super::{Accepted, Health, Lead, Replacement, StoreError, StoreMark};
 use crate::settings::KubernetesSettings;
 
-/// Most challenges that are remembered when others come. Their ids are random: what 48 KiB of commits have written, some 200 challenges, is all over the leaves that
-/// have them, and to put it away each of these is written anew. So what it costs to remember one more grows with how many there are, up to a leaf for each; the benchmark `stores` says
-/// how: here 4.6 KiB, where a tenth of these are 1.1 KiB. Thirty boots a second make this many in a quarter of an hour; a node comes with its challenge after seconds.
+/// Most challenges that are remembered when more come. Their ids are random: 48 KiB of commits, some 200 challenges, are spread over all
+/// leaves with challenges, and compaction rewrites each of these. So the cost of remembering another one grows with their number, up to a
+/// leaf for each. The benchmark `stores` measures it: here 4.6 KiB, with a tenth of these 1.1 KiB. Thirty boots a second make this many in
+/// a quarter of an hour; a node comes with its challenge after seconds.
 const CHALLENGES_LIMIT_ROWS: u64 = 30_000;
-/// Beyond so many leaves no more challenges are taken: they are forgotten only now and then, and whoever spends all that three gateways give in the meantime would have each head name more
-/// than ten thousand. This many are some 100 MB, more than a hundred thousand machines and their tickets have, and 150 KiB of each head.
+/// Number of leaves beyond which no more challenges are taken. Challenges are forgotten only now and then. Clients that spend all that
+/// three gateways give meanwhile would have each head name more than ten thousand leaves. This many are some 100 MB, more than a hundred
+/// thousand machines and their tickets have, and 150 KiB of each head.
 const LEAVES_LIMIT: usize = 2_000;
 /// Keys that one transaction writes or removes: they fit into a commit, and others wait no longer for it than for another.
 const MOST_WRITES: usize = 200;
-/// What this engine bears, and how long it waits for others. Gateways of one store have the same; tests have less.
+/// Limits of this engine, and its waiting time for other processes. Gateways of one store have the same; tests have less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long one who is not heard of holds what it holds.
+    /// Time for which a process that is not heard of keeps what it holds.
     pub lease: Duration,
     /// Most challenges that are remembered.
     pub challenges: u64,
     /// Leaves beyond which no more challenges are taken.
     pub leaves: usize,
-    /// How much of leaves is kept in memory from one commit to the next, unpacked.
+    /// Unpacked bytes of leaves that are kept in memory from one commit to the next.
     pub cache_bytes: usize,
 }
 
@@ -99,15 +101,15 @@ impl std::fmt::Debug for Kubernetes {
 }
 
 impl Kubernetes {
-    /// Opens the store, and begins it if there is none and there never was one. What is known of it lies in the folder of `beside`.
+    /// Opens the store, and creates it if none exists or ever existed. The folder of `beside` holds what is known of the store.
     ///
     /// # Errors
-    /// [`StoreError`] if the API does not answer in time, or if what is there is no store or not the one that is known ([`Known`]).
+    /// [`StoreError`] if the API does not answer in time, or if what it has is not a store, or not the known one ([`Known`]).
     pub fn open(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
         Self::open_within(settings, beside, Limits::default())
     }
 
-    /// As [`Kubernetes::open`], with other limits.
+    /// Like [`Kubernetes::open`], with other limits.
     ///
     /// # Errors
     /// As [`Kubernetes::open`].
@@ -131,7 +133,7 @@ impl Kubernetes {
         })
     }
 
-    /// Whether there is a store that could be opened; nothing is written. `false` if there is none yet, and never was one.
+    /// Returns whether there is a store that could be opened; writes nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
     /// As [`Kubernetes::open`].
@@ -146,7 +148,7 @@ impl Kubernetes {
         })
     }
 
-    /// What there is to say of it beside that.
+    /// Returns the health report of the store.
     ///
     /// # Errors
     /// As [`Kubernetes::look`].

@@ -1,4 +1,4 @@
-//! A store on objects of an API that is read as it is at one moment, whoever writes to it meanwhile.
+//! Snapshot of a store on objects of an API, unaffected by other writers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::head::Head;
 use super::view::View;
 use crate::settings::KubernetesSettings;
 
-/// What a store holds at one moment.
+/// Snapshot of the content of a store.
 pub(crate) struct Moment {
     below: Arc<Below>,
     view: View,
@@ -39,7 +39,7 @@ impl Moment {
         Ok(Self { below, view })
     }
 
-    /// Has the store say that it has gone there, or that it has not, if all is as it was, and nobody serves on it.
+    /// Records the new place of the store, or that it was not moved, if it is unchanged and no gateway serves on it.
     fn say(&self, moved: Option<Moved>) -> Result<Result<(), Vec<String>>, StoreError> {
         let was = Arc::clone(&self.view.head);
         self.below.wait(|below| async move {
@@ -115,7 +115,7 @@ pub(crate) fn served_by(settings: &KubernetesSettings) -> Result<Vec<String>, St
     Ok(served.err().unwrap_or_default())
 }
 
-/// The store that is there, whoever knows it.
+/// Returns the store that is there, regardless of the known one.
 pub(crate) fn there(settings: &KubernetesSettings) -> Result<Option<StoreMark>, StoreError> {
     match Below::of(settings)?.wait(|below| async move { below.look().await }) {
         Ok(found) => Ok(found.filter(|head| head.moved.is_none()).map(|head| head.mark())),

@@ -17,7 +17,7 @@ use super::Limits;
 use super::api::{Failure, Place};
 use super::head::Head;
 
-/// Which store a process has opened.
+/// The store that a process has opened.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub place: Place,
@@ -30,15 +30,15 @@ pub(super) struct Opened {
     pub confirmed: Mutex<Option<Instant>>,
     pub timeout: Duration,
     pub limits: Limits,
-    /// How many leaves it has.
+    /// Number of leaves of the store.
     pub leaves: AtomicUsize,
-    /// What a process that serves holds, and by what value.
+    /// Key and value that a serving process holds.
     pub serving: OnceLock<(String, String)>,
     /// What this process leads.
     pub leads: Mutex<Vec<Leads>>,
 }
 
-/// What this process leads, until it is told otherwise.
+/// Leadership of a work, until this process learns that it was lost.
 #[derive(Debug)]
 pub(super) struct Leads {
     pub key: String,
@@ -53,11 +53,11 @@ impl Leads {
     }
 }
 
-/// Why nothing was written, or why that is not known.
+/// Reason why nothing was written, or why that is unknown.
 #[derive(Debug)]
 pub(super) enum Trouble {
     Api(Failure),
-    /// Whether it was done is not known.
+    /// The outcome of the request is unknown.
     Doubt(Failure),
     /// It is not the store that was opened, or it is as it was before.
     Replaced,
@@ -73,7 +73,7 @@ pub(super) enum Trouble {
     Kept(String),
     /// It has more leaves than it should, and takes no more of what strangers make.
     Crowded,
-    /// There is no room in the object.
+    /// The object has no room left.
     Full,
     Store(StoreError),
 }
@@ -146,7 +146,7 @@ impl Opened {
         }
     }
 
-    /// Whether this is the store that was opened, and has come as far as is known.
+    /// Checks that this is the opened store, and has come as far as is known.
     pub(super) fn check(&self, head: &Head) -> Result<(), Trouble> {
         if let Some(moved) = &head.moved {
             return Err(Trouble::Moved(moved.clone()));
@@ -157,7 +157,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Whether it is the store that was opened, as it was before.
+    /// Returns whether it is the opened store in an earlier state.
     pub(super) fn is_behind(&self, head: &Head) -> bool {
         let standing = locked(&self.standing);
         let commits = standing.wrote.as_ref().map_or(0, |wrote| wrote.commits);

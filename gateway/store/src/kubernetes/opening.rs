@@ -1,4 +1,4 @@
-//! Which store is there: it is looked at, begun, told that it was set back, and named anew.
+//! Opening of a store: reads it, creates it, records that it was rolled back, and renames it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
@@ -17,7 +17,7 @@ use super::head::Head;
 use super::opened::Opened;
 use crate::settings::KubernetesSettings;
 
-/// What is there, if it is a store. Nothing is written.
+/// Returns the head, if there is a store. Writes nothing.
 pub(super) async fn look(place: &Place, until: Instant) -> Result<Option<Head>, StoreError> {
     let head = place.head(until).await.map_err(|failure| place.error(&failure, false))?;
     match head {

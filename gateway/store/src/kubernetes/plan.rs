@@ -1,4 +1,4 @@
-//! What is asked of the one who commits, and what a commit is made of.
+//! Requests to the committer, and the parts of a commit.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::view::{Batch, Look, View};
 /// After so many conflicts in a row the pauses do not grow any more.
 pub(super) const MOST_CONFLICTS: u32 = 6;
 
-/// Of who changes the head: its session, and whether one that has this number is not heard of any more.
+/// Session of the process that changes the head, and a check whether one with this number has stopped its heartbeats.
 pub(super) struct Context<'a> {
     pub session: &'a str,
     pub is_dead: &'a dyn Fn(&str, u64) -> bool,
@@ -31,10 +31,10 @@ pub(super) enum Asked {
     Change(Change),
 }
 
-/// What is asked, and who waits for it.
+/// A request to the committer, and the channel for its answer.
 pub(super) type Job = queue::Job<Asked>;
 
-/// Returns how many of the first works were looked at, and what comes of that. A change of what is held is no work: it ends them.
+/// Returns how many of the first works were looked at, and the plan for them. A change of what is held is not a work, and ends them.
 pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan<Batch>) {
     plan::plan(waiting, BATCH_LIMIT, usize::MAX, Batch::default(), |batch, asked| match asked {
         Asked::Change(_) => Ran::Full,

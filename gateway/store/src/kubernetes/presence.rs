@@ -1,4 +1,4 @@
-//! What only one holds at a time: to serve as one of several gateways, and to lead a work.
+//! Keys that only one process holds at a time: to serve as one of several gateways, and to lead a work.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -28,10 +28,11 @@ pub(super) fn serving(head: &super::head::Head) -> Vec<(String, u64, String)> {
     sessions.collect()
 }
 
-/// What stands in the way: another process, how far it has come, and where it is.
+/// Current holder of a key: its session, the number of its last change, and its host.
 type InTheWay = Option<(String, u64, String)>;
 
-/// Holds this, if nobody does; or in the place of what is known to be left behind, by its value, and whether that is this process's own.
+/// Returns a change that takes the key if no process holds it. It also replaces a leftover holder; `is_left` decides that by the value, and
+/// by whether it is this process's own.
 fn hold(key: String, value: String, is_left: impl Fn(&str, bool) -> bool + Send + 'static) -> (Change, Arc<Mutex<InTheWay>>) {
     let way = Arc::new(Mutex::new(None));
     let found = Arc::clone(&way);
@@ -96,7 +97,7 @@ impl Kubernetes {
         }
     }
 
-    /// Leads a work, if nobody does.
+    /// Leads a work, if no process leads it.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,4 +1,4 @@
-//! One state in the place of another, and what became of that.
+//! Replacement of one state by another, and its outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use super::opening::tell_set_back;
 use super::plan::{Context, MOST_CONFLICTS, pause};
 use super::view::View;
 
-/// So often a state that stands may refuse to be changed: others may change what is no part of it, and a conflict with each of them is refused, too.
+/// Number of times that an unchanged state may refuse its change. Others may change parts of the object outside of it, and each conflict
+/// with them is refused, too.
 const MOST_REFUSALS: u32 = 8;
 
 /// A commit on this state, with this number, that may have happened, or may do so still.
@@ -23,13 +24,13 @@ pub(super) struct Doubt {
     number: u64,
 }
 
-/// What became of a commit.
+/// Outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Happened,
     /// And it cannot happen any more.
     Never,
-    /// Nothing says so any longer; it cannot happen any more.
+    /// The outcome cannot be determined; the commit can no longer happen.
     Unknown,
 }
 
@@ -137,7 +138,7 @@ impl HeadWriter {
         }
     }
 
-    /// Finds out what became of the commit that was just sent; if nothing says so, that is an error, and nothing is done once more.
+    /// Determines the outcome of the commit that was just sent. If that is impossible, it is an error, and nothing is repeated.
     async fn settled(&mut self, until: Instant, why: String) -> Result<Fate, Trouble> {
         match self.settle(until).await {
             Ok(Fate::Unknown) => Err(Trouble::Doubt(Failure::Unanswered(why))),
@@ -188,7 +189,7 @@ impl HeadWriter {
         }
     }
 
-    /// Whether what is known still stands; if not, what stands is known now.
+    /// Returns whether the known state is still the current one; if not, fetches that.
     pub(super) async fn confirm(&mut self, until: Instant) -> Result<bool, Trouble> {
         let commit = self.opened.place.commit(until).await?.ok_or(Trouble::Replaced)?;
         if commit == self.view.head.commit {
@@ -231,7 +232,7 @@ impl HeadWriter {
     }
 }
 
-/// What became of a commit with this number on `base`, where another state stands now.
+/// Returns the outcome of a commit with this number on `base`, by the head that is there instead.
 fn fate(head: &Head, base: &Head, session: &str, number: u64) -> Fate {
     match head.sessions.get(session) {
         Some(own) if own.number == number => Fate::Happened,

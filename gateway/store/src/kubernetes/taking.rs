@@ -1,7 +1,8 @@
 //! A store on objects that takes what another holds.
 //!
-//! What is taken comes leaf by leaf. Until all of it is there the head says who takes it: whoever opens it says that it is not whole, and whoever takes
-//! something anew puts himself in that place. It becomes a store by one change, which wants that its own process stands there still.
+//! An import arrives leaf by leaf. Until it is complete, the head names the process that imports. A process that opens such a store reports
+//! it as incomplete, and a new import replaces that name by its own. One change makes it a store; it requires that its own process is still
+//! named.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,19 +22,19 @@ use super::opening::begin;
 use super::view::{Pairs, View};
 use crate::settings::KubernetesSettings;
 
-/// What is there, and is no store yet.
+/// An import, which is not a store yet.
 pub(crate) struct Taking {
     below: Arc<Below>,
-    /// The store's file, if it were embedded: beside it is what is known of the store.
+    /// The store's file, if it were embedded: files next to it tell what is known of the store.
     beside: PathBuf,
     known: Known,
-    /// What this process has put there.
+    /// The session that this process has put there.
     session: String,
-    /// What has not been sent yet.
+    /// Pairs that were not sent yet.
     waiting: Pairs,
     bytes: usize,
     last: Option<String>,
-    /// What was sent, as it is read again.
+    /// Pairs that were sent, as they are read again.
     view: View,
 }
 
@@ -61,7 +62,7 @@ impl Taking {
         })
     }
 
-    /// Keeps what was under way from coming to its end, whoever did it: what has arrived goes.
+    /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &KubernetesSettings) -> Result<(), StoreError> {
         Below::of(settings)?.wait(|below| async move { below.abandon().await })
     }

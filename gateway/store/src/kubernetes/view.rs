@@ -1,4 +1,4 @@
-//! What is known of a store at one moment, and what works read and write on top of it before that is committed.
+//! A state of a store, and the reads and writes of works on top of it before they are committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use super::head::Head;
 
 /// What a leaf holds.
 pub(super) type Pairs = BTreeMap<String, String>;
-/// What one commit writes at most, unless it is one work's.
+/// Maximum bytes that one commit writes, unless a single work needs more.
 const BATCH_BYTES: usize = 96 * 1024;
-/// What one work writes at most: with what else is not in leaves it fits into one object.
+/// Maximum bytes that one work writes: together with all other changes that are not in leaves, they fit into one object.
 pub(super) const MOST_WORK_BYTES: usize = 256 * 1024;
 
 /// A state, and those of its leaves that were fetched.
@@ -26,7 +26,7 @@ pub(super) struct View {
 /// Leaves that have to be fetched first, by name.
 pub(super) type Missing = BTreeSet<String>;
 
-/// What reads a view, and says what it misses.
+/// A read of a view, which returns the leaves that it misses.
 pub(super) type Look = Box<dyn FnMut(&View) -> Result<(), Missing> + Send>;
 
 impl View {
@@ -37,7 +37,7 @@ impl View {
         }
     }
 
-    /// What stands under a key.
+    /// Returns the value under a key, or the leaf to fetch.
     fn get(&self, key: &str) -> Result<Option<&str>, String> {
         if let Some((_, value)) = self.head.holder(key) {
             return Ok(Some(value));
@@ -177,7 +177,7 @@ impl Batch {
     }
 }
 
-/// One work's transaction.
+/// Transaction of one work, on top of its batch.
 struct Overlay<'a> {
     view: &'a View,
     batch: &'a Batch,

@@ -25,15 +25,15 @@ pub struct Replacement {
 /// A store that was not the one that is known, and is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// Which one, in place of which.
+    /// The accepted store, and the store that it replaces.
     pub replacement: Replacement,
-    /// What it is from now on.
+    /// Id and mark of the store after acceptance.
     pub now: StoreMark,
 }
 
-/// Takes the store that is there for the right one, or begins an empty one. What the one that was known had revoked and spent since is
-/// lost, so `first` has to make worthless whatever was not to be used twice, and to record it. It becomes another store: the one that was known is not taken
-/// for it later.
+/// Accepts the current store, or initializes an empty one. Everything that the known store has revoked and spent since is lost. So `first`
+/// has to invalidate whatever must not be used twice, and to record the replacement. The store gets another id, so that the known one is
+/// not mistaken for it later.
 ///
 /// # Errors
 /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.

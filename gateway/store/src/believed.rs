@@ -1,17 +1,18 @@
 //! The time that the store believes, and what may be forgotten by it.
 //!
-//! What was spent must stay spent until it has expired, whatever the clock says. A clock that is days ahead for one start would have it
-//! forgotten, and set right again the clock would make it good. So the store has a time of its own: it follows the clock only as fast as the
-//! gateway runs, or some times that after a pause, and never goes back. And what might have been forgotten is not taken for unused.
+//! A use must stay recorded until the credential has expired, whatever the clock says. Otherwise a clock that is days ahead for one start
+//! would forget it, and the corrected clock would make the credential valid again. So the store has its own time, which never goes back. It
+//! follows the clock only as fast as the gateway runs, or `CATCH_UP` times as fast after a pause. A credential whose use may have been
+//! forgotten does not count as unused.
 
 use super::documents::{TimeDocument, read, write};
 use super::engine::{Engine, KeyRange, Transaction, Unfinished, fetch, run};
 use super::{EntryKind, REMEMBERED, Spendable, StoreError, Tick, keys, uses};
 
-/// How many seconds the store's time follows the clock in one second: after a weekend's pause it has caught up within a working day, and a
-/// clock that was wrong for an hour has moved it by less than what it lags behind on purpose.
+/// Seconds by which the store time follows the clock in one second. After a weekend's pause it catches up within a working day. A clock
+/// that was wrong for an hour moves it by less than its deliberate lag.
 const CATCH_UP: u64 = 10;
-/// How long it is remembered after it could last be used: how far the clock may be set back without anything having to be refused.
+/// Seconds for which uses are remembered after the last possible use: the clock may be set back that far without refusals.
 const REMEMBERED_SECONDS: u64 = 24 * 3600;
 /// Most keys that go with one thing that is forgotten: its uses, when it expired, who made them.
 const KEYS_OF_A_THING: usize = 3;
@@ -43,7 +44,7 @@ fn time(transaction: &mut dyn Transaction) -> Result<TimeDocument, Unfinished> {
     Ok(read(transaction, keys::TIME)?.unwrap_or_default())
 }
 
-/// When the first of what is remembered expires.
+/// Returns the earliest expiry of all remembered things.
 async fn oldest(engine: &impl Engine) -> Result<Option<u64>, StoreError> {
     let mut oldest = None;
     for kind in REMEMBERED {
@@ -93,7 +94,7 @@ async fn forget_oldest(engine: &impl Engine, kind: EntryKind, range: KeyRange, m
     Ok(number)
 }
 
-/// What of a range expires first, and when.
+/// Returns the first `most` expiries of a range, each with its time and id.
 async fn expired(engine: &impl Engine, range: KeyRange, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
     let page = engine.page(range, most).await?;
     let read = |key: &str| keys::remembered(key).ok_or_else(|| StoreError::Key { key: key.to_owned() });
@@ -116,7 +117,7 @@ pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spenda
     }))
 }
 
-/// A store that becomes another one begins anew: it knows nothing of what was forgotten in its place.
+/// Resets the store time of a store that becomes another one: it does not know what its predecessor has forgotten.
 pub(super) fn begin_anew(transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
     transaction.delete(keys::TIME)
 }

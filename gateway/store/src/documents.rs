@@ -1,4 +1,4 @@
-//! What stands under the keys: JSON, each with the version that it is written in. What this release does not know is not taken for something else.
+//! JSON documents under the store's keys, each with the version of its format. Content that this release does not know is an error.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl From<Version> for u64 {
     }
 }
 
-/// An entry.
+/// Document under `entry/KIND/ID`: an entry's value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EntryDocument {
@@ -50,35 +50,35 @@ pub(super) struct UseDocument {
     pub used: Used,
 }
 
-/// How often a thing was used.
+/// Uses of one thing, with their expiry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Used {
     /// The highest number that a use of it ever had.
     pub highest: u32,
-    /// Seconds since 1970.
+    /// Time until which the uses are remembered, in seconds since 1970.
     pub remember_until: u64,
     /// Numbers that were given back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub freed: BTreeSet<u32>,
-    /// When it was used first, if it had expired by then.
+    /// Time of the first use, if the thing had expired by then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_since: Option<u64>,
-    /// Whether it is remembered of somebody to have made a use.
+    /// Set if the holder of a use is remembered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holders: bool,
 }
 
-/// Who has made a use.
+/// Document of a holder: its use of a thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HolderDocument {
     pub v: Version,
-    /// Of the use.
+    /// Number of the use.
     pub number: u32,
     /// When, seconds since 1970.
     pub at: u64,
-    /// How often it was made again.
+    /// Number of times that the holder has repeated the use.
     pub repeats: u32,
 }
 
@@ -92,9 +92,9 @@ pub(super) struct PendingDocument {
     /// The gateway that has decided, where several share the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
-    /// What the attestation log gets of it, if the gateway ends before it has written its own.
+    /// Record for the attestation log, if the gateway ends before it has written its own.
     pub record: String,
-    /// Whether another gateway's log may have it.
+    /// Set if another gateway's log may have the record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
     /// The use that it has made, until that is given back.
@@ -112,15 +112,15 @@ pub(super) struct UseOfDecision {
     /// The key of its holder, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// Whether the holder had made it before.
+    /// Set if the holder had made the use earlier.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
-    /// Whether it is never given back: its answer may have been sent.
+    /// Set if the use is never given back: its answer may have been sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept: bool,
 }
 
-/// What a store says of the time.
+/// Document of the store time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TimeDocument {
@@ -128,11 +128,11 @@ pub(super) struct TimeDocument {
     /// The store's own time, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub believed: Option<u64>,
-    /// What expired no later than that may have been forgotten.
+    /// Latest expiry, in seconds since 1970, of uses that may have been forgotten.
     pub forgotten_until: u64,
 }
 
-/// That something is remembered until then: the key says all of it.
+/// Document that marks a thing as remembered until a time: all data is in its key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExpiryDocument {

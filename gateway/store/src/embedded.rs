@@ -1,9 +1,9 @@
 //! The embedded engine: keys and values in one SQLite file.
 //!
-//! SQLite and not a single-process store, because the administrator's commands (`ek add`, `token create`, `node forget`) must
-//! work on the same file while the gateway serves. One thread writes, and commits whatever has queued up meanwhile in one transaction;
-//! it syncs SQLite's log of transactions itself ([`WriteAhead`]) before it answers, but for decisions: those are durable when they are
-//! recorded, so that a boot storm costs one fsync for many nodes. What only reads does so beside it ([`Readers`]).
+//! SQLite, not a single-process store: the administrator's commands (`ek add`, `token create`, `node forget`) must work on the same file
+//! while the gateway serves. One thread writes, and commits all queued work in one transaction. It syncs the write-ahead log itself
+//! ([`WriteAhead`]) before it answers. Decisions are the exception: they are durable when they are recorded, so that a boot storm costs one
+//! fsync for many nodes. Reads run in parallel ([`Readers`]).
 
 mod file;
 mod readers;
@@ -36,17 +36,18 @@ use super::{StoreError, StoreMark, schema};
 const BATCH_LIMIT: usize = 256;
 /// Keys that one piece of work writes at most: decisions wait for it. Some milliseconds, or a tenth of a second from a slow disk.
 const WRITES_LIMIT: usize = 3000;
-/// Pages in SQLite's log of transactions at which it moves them into its file, and begins the log anew: 33 MB. Each time is three fsyncs, and each try
-/// that a reader keeps from its end is one.
+/// Pages in the write-ahead log at which SQLite moves them into its file, and restarts the log: 33 MB. Each checkpoint costs three fsyncs;
+/// each attempt that a reader blocks costs one.
 const CHECKPOINT_PAGES: u32 = 16_000;
-/// How long nobody has to ask for anything before that is done by itself which is to be done later: less than a second, at which the outbox is looked at.
+/// Idle time after which background work runs in a transaction of its own. It is below one second, the interval at which the outbox is
+/// read.
 const LATER_AFTER: Duration = Duration::from_millis(400);
 /// Requests that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
 
-/// What is done in a transaction with others.
+/// Work that shares a transaction with other jobs.
 struct Job {
-    /// Whether it is answered only when it is durable.
+    /// Set if the job is answered only when it is durable.
     durable: bool,
     work: JobWork,
 }
@@ -55,7 +56,7 @@ type JobWork = Box<dyn FnOnce(Result<&Connection, StoreError>) -> JobReply + Sen
 /// Given once the job's transaction is committed, or has failed.
 type JobReply = Box<dyn FnOnce(Result<(), &rusqlite::Error>) + Send>;
 
-/// One SQLite file and the thread that writes it. Clones are the same store.
+/// A SQLite file and the thread that writes it. Clones are the same store.
 #[derive(Clone)]
 pub struct Embedded {
     open: Arc<Open>,
@@ -71,7 +72,7 @@ struct Open {
     file: PathBuf,
 }
 
-/// What is done with whatever is written next, and nobody waits for.
+/// Background work for the next transaction.
 type Later = Arc<Mutex<Vec<Work>>>;
 
 impl std::fmt::Debug for Embedded {
@@ -81,10 +82,10 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// Opens the store, and makes it if there is none and there never was one.
+    /// Opens the store, and creates it if none exists or ever existed.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be made, opened or written, is no store, or is not the one that is known ([`Known`]).
+    /// [`StoreError`] if the file cannot be created, opened or written, is not a store, or is not the known one ([`Known`]).
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
         let known = Known::beside(file)?;
@@ -139,13 +140,13 @@ impl Embedded {
         })
     }
 
-    /// What SQLite has beside a store's file, now or at times.
+    /// Returns the paths of SQLite's files next to a store's file, some of which exist only at times.
     #[must_use]
     pub fn beside(file: &Path) -> [PathBuf; 3] {
         ["db-wal", "db-shm", "db-journal"].map(|extension| file.with_extension(extension))
     }
 
-    /// Whether there is a store that could be opened; nothing is made. `false` if there is none yet, and never was one.
+    /// Returns whether there is a store that could be opened; creates nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
     /// As [`Embedded::open`].
@@ -169,7 +170,7 @@ impl Embedded {
         self.ask(true, work).await
     }
 
-    /// As [`Embedded::on_connection`]; whether it is durable then is the caller's to say.
+    /// Like [`Embedded::on_connection`], but the caller decides whether to wait until it is durable.
     async fn ask<T: Send + 'static>(
         &self,
         durable: bool,
@@ -237,7 +238,7 @@ impl Writer {
         }
     }
 
-    /// One transaction.
+    /// Runs background work and these jobs in one transaction.
     fn work(&self, batch: Vec<Job>) {
         let begun = self.begin();
         if let Err(error) = begun {
@@ -320,7 +321,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The error once more, for everybody who waits for the same transaction.
+    /// Copies the error for each job that waits for the same transaction.
     fn again(error: &StoreError) -> StoreError {
         match error {
             StoreError::Replaced(path) => StoreError::Replaced(path.clone()),

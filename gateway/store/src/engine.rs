@@ -1,7 +1,7 @@
-//! What an engine has to do to carry a store: keep values under keys, and change some of them at once.
+//! Interface of an engine that keeps a store: values under keys, and transactions over several of them.
 //!
-//! What a spend is, or a claim, is said once, above this ([`super::Store`]), in terms of one [`Transaction`]. An engine knows nothing of it, so
-//! that a store may move from one engine to another as it is: key by key.
+//! Spends and claims are defined once, above this ([`super::Store`]), in terms of one [`Transaction`]. An engine knows nothing of them, so
+//! that a store can move from one engine to another as it is: key by key.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Lead, StoreError, StoreMark};
 
-/// Most challenges that are remembered when others come, whatever time it is: whoever asks for all that there are makes 800 rows a second, and
-/// a day of them would be 20 gigabytes. This many are 270 MB, and more of those than come while the longest-lived challenge can be answered. A ticket costs an attestation.
+/// Most challenges that are remembered when more come, whatever the store time. Clients that request as many as they can get make 800 rows
+/// a second, 20 gigabytes a day. This limit is 270 MB, and more challenges than come while the longest-lived one can be answered. A ticket
+/// costs an attestation.
 pub const CHALLENGES_LIMIT_ROWS: u64 = 900_000;
 
 /// A value and the key that it stands under. Keys are ordered as bytes; values are JSON.
@@ -30,7 +31,7 @@ pub struct KeyRange {
     pub until: String,
 }
 
-/// Why a transaction's work came to no end.
+/// Reason why a transaction's work did not complete.
 #[derive(Debug)]
 pub enum Unfinished {
     /// The engine knows why: it has failed, or has to fetch something and begins again.
@@ -45,10 +46,9 @@ impl From<StoreError> for Unfinished {
     }
 }
 
-/// What a transaction can do. What it reads stood there at one moment, with what it has written itself; what it writes is written at that
-/// moment, all of it, or not at all.
+/// Operations of a transaction. Its reads see one snapshot and its own writes. Its writes take effect at that same moment, all or none.
 pub trait Transaction {
-    /// What stands under a key.
+    /// Returns the value under a key.
     ///
     /// # Errors
     /// [`Unfinished::Engine`]: to be passed on at once.
@@ -73,8 +73,8 @@ pub trait Transaction {
     fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished>;
 }
 
-/// The work of one transaction. It may be run more than once, and only what the last run has found and written counts: so it reads and writes
-/// nothing but its transaction, and begins anew each time.
+/// Work of one transaction. It may run more than once, and only the last run counts. So it reads and writes nothing but its transaction,
+/// and each run starts from scratch.
 pub type Work = Box<dyn FnMut(&mut dyn Transaction) -> Result<(), Unfinished> + Send>;
 
 /// Keeps values under keys: durable, and the same for everybody who uses it.
@@ -87,8 +87,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`]: that of [`Unfinished::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
     async fn transact(&self, work: Work) -> Result<(), StoreError>;
 
-    /// As [`Engine::transact`], for a decision: what it wrote would survive the end of the process, and a crash of the machine only once
-    /// [`Engine::sync`] has ended. Until then nobody may be told what was decided.
+    /// Like [`Engine::transact`], for a decision. Its writes survive the end of the process, but a crash of the machine only after
+    /// [`Engine::sync`]. Until then no client may get the answer.
     ///
     /// # Errors
     /// As [`Engine::transact`].
@@ -99,12 +99,12 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Makes durable what [`Engine::transact_for_record`] wrote before. It waits for a disk: for a thread of one's own.
     ///
     /// # Errors
-    /// [`StoreError`]: nobody may be told anything.
+    /// [`StoreError`]: no client may get an answer.
     fn sync(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// As [`Engine::transact`], for work that only reads. What is to be done later may not be done yet: it is for what does not depend on that.
+    /// Like [`Engine::transact`], for work that only reads. Background work may not be done yet: callers must not depend on it.
     ///
     /// # Errors
     /// As [`Engine::transact`].
@@ -112,8 +112,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         self.transact(work).await
     }
 
-    /// Has the work done soon, with what others ask for or by itself; nobody waits for it. After a crash it may be undone, and
-    /// it may be done more than once, if it is not known whether a commit has happened: so it is one that finds done what it would do.
+    /// Runs background work soon, with other work or alone. A crash may undo it. It may also run more than once, if the outcome of a commit
+    /// is unknown: so it has to be idempotent.
     fn later(&self, work: Work);
 
     /// The first values of a range, by key, so many at most. Read at one moment; pages that are read one after the other are not.
@@ -122,13 +122,14 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`].
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// How many keys of a range there are.
+    /// Returns the number of keys in a range.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn count(&self, range: KeyRange) -> Result<u64, StoreError>;
 
-    /// Which of several gateways uses it: what decisions of one stand on is not another's to settle or to give back. `None` if there is one alone.
+    /// Returns which replica uses the engine; `None` if there is only one gateway. A replica must not settle or give back what another's
+    /// decisions depend on.
     fn replica(&self) -> Option<&str> {
         None
     }
@@ -141,7 +142,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Leads a work, if nobody does: as [`super::Store::lead`].
+    /// Starts to lead a work, if no gateway leads it: like [`super::Store::lead`].
     ///
     /// # Errors
     /// [`StoreError`].
@@ -149,24 +150,25 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         Ok(Some(Lead::alone()))
     }
 
-    /// How many keys one transaction may write or remove at most; the work of [`super::Store`] stays below.
+    /// Returns the maximum number of keys that one transaction may write or remove; the work of [`super::Store`] stays below.
     fn most_writes(&self) -> usize;
 
-    /// How many challenges it can remember when others come, whatever time it is: beyond that the oldest are forgotten, and what expires no later than they did is
-    /// refused, used or not.
+    /// Returns the maximum number of challenges that are remembered, whatever the store time. Beyond it the oldest are forgotten. A
+    /// challenge that expires no later than a forgotten one is refused, used or not.
     fn most_challenges(&self) -> u64 {
         CHALLENGES_LIMIT_ROWS
     }
 
-    /// Whether it takes one more challenge to remember, as far as is known here. Strangers make challenges, and what they make must not be in the way of all else.
+    /// Checks whether there is room for another challenge, as far as is known locally. Unauthenticated clients make challenges, which must
+    /// not block other work.
     ///
     /// # Errors
-    /// [`StoreError`]: whoever comes with it has to come again.
+    /// [`StoreError`]: the client has to retry.
     fn has_room(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Which store this is and how far it has come, as far as is known here: each transaction that writes raises the mark.
+    /// Returns the id and the mark of the store, as far as is known locally. Each transaction that writes raises the mark.
     fn standing(&self) -> Option<StoreMark>;
 
     /// Returns the mark of [`Engine::standing`], if this process has learnt it within the last seconds for another reason. It sends no
@@ -196,7 +198,7 @@ pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<I
     all
 }
 
-/// How durable a transaction is when it ends.
+/// Durability of a transaction when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// It survives a crash of the machine: [`Engine::transact`].
@@ -224,7 +226,7 @@ pub(super) async fn run<T: Send + 'static>(
     run_in(Mode::Durable, engine, work).await
 }
 
-/// As [`run`], in a transaction of this mode.
+/// Like [`run`], in a transaction of this mode.
 pub(super) async fn run_in<T: Send + 'static>(
     mode: Mode,
     engine: &impl Engine,

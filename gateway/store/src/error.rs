@@ -1,4 +1,4 @@
-//! Why the store cannot answer.
+//! Errors of the store.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ pub enum StoreError {
     /// The engine that keeps it failed.
     #[error("the store failed: {problem} ({engine}, {place}): {advice}")]
     Engine {
-        /// Its name.
+        /// Name of the engine, such as `etcd`.
         engine: &'static str,
         /// Its file or its endpoints.
         place: String,
-        /// What it says.
+        /// The failure, as the engine reports it.
         problem: String,
         /// What can be done.
         advice: String,
@@ -38,19 +38,19 @@ pub enum StoreError {
     #[error("{path} has schema version {found}, this release knows {known} at most: run the release that wrote it, or a newer one")]
     Schema {
         path: PathBuf,
-        /// Its version.
+        /// Schema version of the file.
         found: i64,
         /// The newest one that is known here.
         known: i64,
     },
-    /// The tables are nobody's.
+    /// The tables are not those of a store.
     #[error("{path} is not a store of this release: {missing}")]
     Foreign {
         path: PathBuf,
-        /// What is missing.
+        /// SQLite's error, which names the missing part.
         missing: String,
     },
-    /// There is no store, and there was one.
+    /// The store is missing, although there was one.
     #[error(
         "{path} is not there, or is empty, but {known}: without it revoked nodes are trusted and spent tickets are good again. \
          Bring it back; if it is lost: `attest-gateway store accept`"
@@ -60,7 +60,7 @@ pub enum StoreError {
         /// Who knows of it.
         known: String,
     },
-    /// What was to be copied there is not all there.
+    /// A copy of a store is incomplete.
     #[error(
         "{0} is not whole: a copy into it (store import, store copy) came to no end. Do it again; or remove what is there, if it is not wanted: \
          etcdctl del --prefix, or kubectl delete secret"
@@ -75,17 +75,17 @@ pub enum StoreError {
         path: PathBuf,
         found: String,
         known: Box<StoreMark>,
-        /// Who knows.
+        /// File that names the known store.
         by: String,
     },
-    /// What it held was taken to another place.
+    /// The store's content was moved to another place.
     #[error(
         "{path} was moved to {to} (store copy), and nobody goes on with it here: use the settings of that one. If the copy came to no end: do it \
          again, or take it back (store copy --undo). If what was moved is lost there: `attest-gateway store accept`"
     )]
     Moved {
         path: PathBuf,
-        /// Where it is.
+        /// Place that the content was moved to.
         to: String,
     },
     /// The store is one from before.
@@ -95,7 +95,7 @@ pub enum StoreError {
     )]
     Older {
         path: PathBuf,
-        /// Its mark.
+        /// Mark of the store that was found.
         found: u64,
         /// The mark it had.
         known: u64,
@@ -107,7 +107,7 @@ pub enum StoreError {
     )]
     SetBack {
         path: PathBuf,
-        /// Who says so, and by what.
+        /// Source of this finding, and its evidence.
         why: String,
     },
     /// It is the right one.
@@ -123,10 +123,10 @@ pub enum StoreError {
         /// What the engine says.
         problem: String,
     },
-    /// What says how far the store has come cannot be read.
+    /// The file with the store's mark cannot be read.
     #[error("{path} cannot be read: {source}; if it is lost: `attest-gateway store accept`")]
     Mark { path: PathBuf, source: serde_json::Error },
-    /// Whether it was used is not known any longer.
+    /// The use of a thing may have been forgotten.
     #[error(
         "a {kind} that expires at {expires} may have been used: what expired until {until} is forgotten (seconds since 1970). \
          The clock was set back: set it right, if it is not; what expires later than that is taken"
@@ -137,7 +137,7 @@ pub enum StoreError {
         /// Up to when uses are forgotten.
         until: u64,
     },
-    /// What this release did not write.
+    /// A document that this release cannot read.
     #[error("what the store has under {key} cannot be read: {source}. If a newer release has written it: run that one")]
     Document { key: String, source: serde_json::Error },
     /// A key that no release writes.
@@ -159,11 +159,11 @@ pub enum StoreError {
     )]
     Copied {
         replica: String,
-        /// Where the other one is.
+        /// Host of the other gateway.
         host: String,
         place: String,
     },
-    /// Only one does it at a time, and it is another one by now, or nobody.
+    /// The leadership of a work was lost: another gateway leads it, or none does.
     #[error("another gateway may have begun {work} meanwhile: this one has left it")]
     Led {
         /// What only one does.

@@ -1,4 +1,4 @@
-//! What keeps one who led from writing after another leads.
+//! Fence that keeps a former leader from writing after another leads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use super::StoreError;
 use super::engine::{Engine, Transaction, Unfinished, Work};
 use super::through::Through;
 
-/// Refuses works unless somebody leads still. It is looked at in the transaction itself: a process that was stopped for longer than its
+/// Refuses works unless the leader leads still. The check is part of the transaction itself: a process that was stopped for longer than its
 /// lease, and goes on, finds its work refused.
 #[derive(Debug, Clone)]
 pub struct Fence(Option<Key>);
@@ -19,19 +19,19 @@ struct Key {
     work: String,
     key: String,
     value: String,
-    /// Whether a work was refused.
+    /// Set once a work was refused.
     refused: Arc<AtomicBool>,
 }
 
 impl Fence {
-    /// Nobody else can lead: the store is one process's.
+    /// Returns a fence that refuses nothing: only one process uses the store.
     #[must_use]
     pub const fn alone() -> Self {
         Self(None)
     }
 
     #[cfg(any(feature = "kubernetes", feature = "etcd"))]
-    /// Whoever leads has put this value under this key.
+    /// Returns a fence for a leader that has put this value under this key.
     pub(super) fn held(work: &str, key: &str, value: &str) -> Self {
         Self(Some(Key {
             work: work.to_owned(),
@@ -41,14 +41,14 @@ impl Fence {
         }))
     }
 
-    /// Whether it has refused a work: from then on it refuses each.
+    /// Returns whether it has refused a work: from then on it refuses each.
     #[cfg(any(feature = "etcd", feature = "kubernetes"))]
     pub(super) fn has_refused(&self) -> bool {
         self.0.as_ref().is_some_and(|key| key.refused.load(Ordering::Relaxed))
     }
 
     /// # Errors
-    /// [`StoreError::Led`] if another leads, or nobody.
+    /// [`StoreError::Led`] if another gateway leads, or none does.
     pub fn check(&self, transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
         let Some(Key { work, key, value, refused }) = &self.0 else {
             return Ok(());

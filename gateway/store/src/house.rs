@@ -34,12 +34,12 @@ const PAGE: usize = 1000;
 /// A store that was written down, or read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
-    /// Which one, and how far it had come.
+    /// Id and mark of the exported store.
     pub store: StoreMark,
     pub contents: Contents,
 }
 
-/// What is read of a store, one key after the other.
+/// Digest of a store's content, one key after the other.
 struct Digest {
     context: Context,
     count: u64,
@@ -132,7 +132,7 @@ pub fn import<E: From<HouseError>>(
     take(&mut *target, &whole, &id, first)
 }
 
-/// Where the store of these settings is: the same text for whoever asks, from wherever.
+/// Returns the place of the store of these settings, as a text that does not depend on the caller's folder.
 #[must_use]
 pub fn place(settings: &StoreSettings) -> String {
     match &settings.engine {
@@ -150,7 +150,7 @@ pub fn place(settings: &StoreSettings) -> String {
     }
 }
 
-/// Makes sure that nobody serves on this store, by the leases of those who do. Of an embedded one that is the attestation log's lock.
+/// Checks that no gateway serves on this store, by their leases. For an embedded one the lock on the attestation log does so.
 ///
 /// # Errors
 /// [`HouseError::Served`], and [`HouseError::Store`].
@@ -228,7 +228,7 @@ fn target(settings: &StoreSettings) -> Result<Box<dyn Target>, HouseError> {
     })
 }
 
-/// The store that is there, whoever knows it; none if what is there is none, or has gone elsewhere.
+/// Returns the store that is there, regardless of the known one; `None` if a store is missing there, or was moved.
 fn there(settings: &StoreSettings) -> Result<Option<StoreMark>, HouseError> {
     Ok(match &settings.engine {
         EngineSettings::Embedded => embedded::there(&settings.file)?,
@@ -243,7 +243,7 @@ fn there(settings: &StoreSettings) -> Result<Option<StoreMark>, HouseError> {
     })
 }
 
-/// Keeps what was being taken there from coming to its end, whoever does it, and wherever that stands still.
+/// Aborts an import there, of any process, even one that is paused.
 fn abandon(settings: &StoreSettings) -> Result<(), HouseError> {
     match &settings.engine {
         // Whoever takes something holds the file's lock, and has written nothing until the end.

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! entry/KIND/ID            an entry
-//! use/KIND/ID              how often something was used
-//! holder/KIND/ID/HOLDER    who has made a use
+//! use/KIND/ID              uses of a thing
+//! holder/KIND/ID/HOLDER    use that a holder has made
 //! pending/DECISION         a decision that is not recorded, and the use that it has made
-//! expiry/KIND/SECONDS/ID   what is remembered until then
-//! outbox/NUMBER-RANDOM     what was changed and is not recorded
-//! told                     how many changes were told of
-//! time                     the store's own time, and up to when it has forgotten
+//! expiry/KIND/SECONDS/ID   marks a thing as remembered until then
+//! outbox/NUMBER-RANDOM     change that is not recorded
+//! told                     number of all outbox entries so far
+//! time                     the store time, and the time up to which it has forgotten
 //! ```
 
 use std::borrow::Cow;
@@ -17,13 +17,13 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 
 use super::engine::KeyRange;
 
-/// How many changes were told of.
+/// Key of the number of changes that went through the outbox.
 pub(super) const TOLD: &str = "told";
 /// The store's own time.
 pub(super) const TIME: &str = "time";
-/// Below it stands, while it serves, each of several gateways, by its id. Its engine keeps it there; it is no part of what the store holds.
+/// Prefix of the keys of serving gateways, by their ids. The engine keeps them; they are not part of the store's content.
 pub(super) const SERVING: &str = "replica/";
-/// What would end a part of a key, or could not be shown.
+/// Characters that would end a part of a key, or cannot be shown.
 const RESERVED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 
 pub(super) fn entry(kind: &str, id: &str) -> String {
@@ -34,7 +34,7 @@ pub(super) fn entries(kind: &str) -> KeyRange {
     below(&format!("entry/{kind}"))
 }
 
-/// Whose entry stands under a key. `None` if that is no entry's.
+/// Returns the kind and the id of an entry's key. `None` if it is another key.
 pub(super) fn kind_and_id(key: &str) -> Option<(String, String)> {
     let (kind, id) = key.strip_prefix("entry/")?.split_once('/')?;
     Some((kind.to_owned(), whole(id)?))
@@ -80,7 +80,7 @@ pub(super) fn expiries(kind: &str) -> KeyRange {
     below(&format!("expiry/{kind}"))
 }
 
-/// What is remembered until before then.
+/// Returns the range of expiries before that time.
 pub(super) fn expiries_before(kind: &str, until: u64) -> KeyRange {
     KeyRange {
         until: expiry_at(kind, until),
@@ -88,12 +88,12 @@ pub(super) fn expiries_before(kind: &str, until: u64) -> KeyRange {
     }
 }
 
-/// As wide as the latest time is, so that the order of keys is that of times.
+/// Pads the time to the width of the latest one, so that the order of keys is that of times.
 fn expiry_at(kind: &str, remember_until: u64) -> String {
     format!("expiry/{kind}/{remember_until:020}")
 }
 
-/// Until when something is remembered, and its id. `None` if it is no key of this kind.
+/// Returns the expiry time in a key, and the id. `None` if it is not an expiry key.
 pub(super) fn remembered(key: &str) -> Option<(u64, String)> {
     let mut parts = key.strip_prefix("expiry/")?.splitn(3, '/').skip(1);
     let seconds = parts.next()?.parse().ok()?;
@@ -121,7 +121,7 @@ fn below(folder: &str) -> KeyRange {
     }
 }
 
-/// What is left of a range after this key.
+/// Returns what is left of a range after this key.
 pub(super) fn after(key: &str, range: &KeyRange) -> KeyRange {
     KeyRange {
         from: format!("{key}\0"),

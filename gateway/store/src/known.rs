@@ -1,8 +1,8 @@
-//! What is known of the store outside of it, so that another one, or an older one, in its place is noticed.
+//! Records of the store's identity and mark outside of it, so that another one, or an older one, in its place is detected.
 //!
-//! Whoever is revoked and what is spent stands in the store and nowhere else: a store that was lost, emptied or restored from before
-//! would trust them again without a word. So the attestation log says in each line how far the store had come, and `store.mark` beside
-//! the store says it too, for when the log has begun anew.
+//! Only the store has what is revoked and spent. A store that was lost, emptied or restored from a backup would silently trust them again.
+//! So each line of the attestation log has the store's mark. `store.mark` next to the store has it too, for the case that the log was
+//! started again.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -16,33 +16,33 @@ use super::Wrote;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
 
-/// Beside the store: its identity and the mark that it had when that was last written down.
+/// Name of the file next to the store with its id, and the mark when that was last written.
 const MARK_FILE: &str = "store.mark";
 /// Also beside the store. That one of them is there says that there was a store, even if they say nothing of it.
 const SEAL_KEY: &str = "seal.key";
 const ATTESTATION_LOG: &str = "attestation.jsonl";
-/// How much of the log's end is read: more than its longest lines have.
+/// Bytes that are read from the log's end: more than its longest lines have.
 const LOG_TAIL_BYTES: u64 = 4 * 1024 * 1024;
-/// How many of its last lines are looked at: those that were written together are in no order.
+/// Number of the log's last lines that are read: those that were written together are in no order.
 const LOG_TAIL_LINES: usize = 256;
 
-/// Where it is said beside a store which one that is, and how far it has come.
+/// Returns the path of the file that records a store's id and mark.
 #[must_use]
 pub fn mark_file(store: &Path) -> PathBuf {
     files::folder(store).join(MARK_FILE)
 }
 
-/// What a store's file holds.
+/// Content of a store's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoreFile {
-    /// There is none, or an empty one.
+    /// The file is missing or empty.
     Nothing,
     Store(StoreMark),
-    /// What it was, and where it has gone.
+    /// Its former id and mark, and the place that it was moved to.
     Moved(StoreMark, Moved),
 }
 
-/// What is known of the store that should be there.
+/// Records of the store that should be there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     pub file: Option<StoreMark>,
@@ -55,7 +55,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// What the files beside a store say of it.
+    /// Reads the records next to a store.
     ///
     /// # Errors
     /// [`StoreError::Io`], and [`StoreError::Mark`] if `store.mark` holds something else.
@@ -67,7 +67,7 @@ impl Known {
         })
     }
 
-    /// As [`Known::beside`], whatever `store.mark` says.
+    /// Like [`Known::beside`], but ignores `store.mark`.
     pub(super) fn but_for_file(store: &Path) -> Result<Self, StoreError> {
         let folder = files::folder(store);
         let log = folder.join(ATTESTATION_LOG);
@@ -80,7 +80,7 @@ impl Known {
         })
     }
 
-    /// Whether what is there, in this place, is what is known.
+    /// Checks that the store that was found in this place is the known one.
     ///
     /// # Errors
     /// [`StoreError::Lost`], [`StoreError::Other`] and [`StoreError::Older`].
@@ -128,15 +128,16 @@ impl Known {
         }
     }
 
-    /// How often gateways of this state have written to a store, as far as is known. Nobody else raises what the store says of that.
+    /// Returns the numbers of commits that gateways with this state have made to a store, as far as is known. No other gateway raises these
+    /// counters.
     #[cfg(any(feature = "kubernetes", feature = "etcd"))]
     pub(super) fn wrote(&self, id: &str) -> impl Iterator<Item = &Wrote> {
         let known = self.file.iter().chain(&self.log).filter(move |known| known.id == id);
         known.filter_map(|known| known.wrote.as_ref())
     }
 
-    /// As [`Known::check`], for whoever takes what is there to another place. One that has gone there already is what it was; or what it is there, for
-    /// whoever has written that down by then.
+    /// Like [`Known::check`], to move the store to another place. A store that was moved already is checked by its former id; it also
+    /// passes if its new id is the known one.
     pub(super) fn check_to_move(&self, place: &Path, found: &StoreFile) -> Result<(), StoreError> {
         match found {
             StoreFile::Moved(_, moved) if self.expected().is_some_and(|known| known.id == moved.id) => Ok(()),
@@ -164,7 +165,7 @@ impl Known {
         known.map(|known| known.mark).max()
     }
 
-    /// Who knows of the store that is expected.
+    /// Returns the file that names the expected store.
     fn source(&self) -> String {
         let name = if self.file.is_some() { MARK_FILE } else { ATTESTATION_LOG };
         self.folder.join(name).display().to_string()
@@ -219,13 +220,13 @@ pub(super) fn write_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreErro
     }
 }
 
-/// What a line of the log says of the store.
+/// The store's mark in a line of the log.
 #[derive(Deserialize)]
 struct Line {
     store: Option<StoreMark>,
 }
 
-/// How far the store had come by the log's last lines. A line that cannot be read says nothing: it is the auditor's.
+/// Returns the store's mark by the log's last lines. Skips a line that cannot be read: the auditor reports it.
 fn last_of_log(path: &Path) -> std::io::Result<Option<StoreMark>> {
     let mut file = match files::open(path) {
         Ok(file) => file,

@@ -1,11 +1,11 @@
-//! Who does what only one of several gateways may do at a time.
+//! Leader election: works that only one of several gateways may do at a time.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::{Store, StoreError, Witness};
 
-/// To be the one who does a work, for as long as this is kept. Whoever drops it lets others do it.
+/// Leadership of a work, for as long as this is kept. After it is dropped, other gateways may lead.
 #[derive(Debug)]
 pub struct Lead(Option<Led>);
 
@@ -15,14 +15,14 @@ struct Led {
     held: Box<dyn Held>,
 }
 
-/// What keeps others from doing it.
+/// Hold on a work, which keeps other gateways from doing it.
 pub trait Held: Send + Sync + Debug {
-    /// Whether it is known here that another may do it by now. It is no proof that none does before.
+    /// Returns whether another gateway may lead, as far as is known locally. `false` proves nothing.
     fn is_lost(&self) -> bool;
 }
 
 impl Lead {
-    /// Nobody else could do it: the store is one gateway's.
+    /// Returns the leadership of a store that only one gateway uses.
     #[must_use]
     pub const fn alone() -> Self {
         Self(None)
@@ -34,7 +34,7 @@ impl Lead {
         Self(Some(Led { store, held }))
     }
 
-    /// What is changed in this turn is told of.
+    /// Has the changes of this leader recorded, by way of the outbox.
     pub(super) fn witnessed(self, witness: &Arc<dyn Witness>) -> Self {
         Self(self.0.map(|Led { store, held }| Led {
             store: store.witnessed(Arc::clone(witness)),
@@ -53,7 +53,7 @@ pub struct Turn {
     work: &'static str,
     store: Arc<dyn Store>,
     lead: Option<Lead>,
-    /// Which of its turns this is.
+    /// Number of the current turn.
     count: u64,
 }
 
@@ -69,12 +69,12 @@ impl Turn {
     /// another may have begun is refused with [`StoreError::Led`], also if this process stood still meanwhile.
     ///
     /// # Errors
-    /// [`StoreError`]: nobody knows.
+    /// [`StoreError`]: the leader cannot be determined.
     pub async fn take(&mut self) -> Result<Option<&dyn Store>, StoreError> {
         Ok(self.shared().await?.map(|store| &**store))
     }
 
-    /// Which of its turns it had last, by their number: between two of them another may have had its own.
+    /// Returns the number of its last turn: between two turns another gateway may have had its own.
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
@@ -84,10 +84,10 @@ impl Turn {
         self.lead = None;
     }
 
-    /// As [`Turn::take`].
+    /// Like [`Turn::take`], but returns the shared pointer.
     ///
     /// # Errors
-    /// [`StoreError`]: nobody knows.
+    /// [`StoreError`]: the leader cannot be determined.
     pub async fn shared(&mut self) -> Result<Option<&Arc<dyn Store>>, StoreError> {
         if self.lead.as_ref().is_none_or(Lead::is_lost) {
             // What is left of the one that was lost would stand in the way.

@@ -1,7 +1,7 @@
-//! What must be known again after a crash, and by every replica: what was spent, who was enrolled, which tokens and EKs are accepted.
+//! State that must survive a crash, and that every replica must know: what was spent, who was enrolled, which tokens and EKs are accepted.
 //!
-//! The trait is what the gateway asks for. What is said of it here is done once, over keys and values that an [`engine`] keeps. Which
-//! engine that is, [`AnyStore`] knows, which opens what the settings name.
+//! The trait [`Store`] is the gateway's interface. It is implemented once, over keys and values that an [`engine`] keeps. [`AnyStore`]
+//! opens the engine that the settings name.
 
 #![deny(unreachable_pub)]
 
@@ -87,7 +87,7 @@ pub enum EntryKind {
     Ek,
     /// Node names, and the identity each belongs to.
     Name,
-    /// Identities, and the name each goes by: the other direction.
+    /// Identities, and the node name of each: the opposite direction.
     NameOf,
     /// The clock of each TPM that has attested, when it did so last, by identity.
     Clock,
@@ -95,7 +95,7 @@ pub enum EntryKind {
     Pointer,
     /// Instances of clouds, and to whom each belongs.
     Instance,
-    /// Who gets nothing any more, by name or identity.
+    /// Nodes that are revoked, by name or identity.
     Revoked,
     /// Kubelets that have shown their certificate, by name.
     Kubelet,
@@ -107,7 +107,7 @@ pub enum EntryKind {
     Checkpoint,
     /// The keys of the seal, where replicas share them.
     SealKey,
-    /// What machines have shown that no reference value has, which of them wait, and what an administrator has said.
+    /// Values measured by machines that no reference value has, the machines that wait for them, and administrators' answers.
     NewValue,
 }
 
@@ -137,52 +137,52 @@ impl EntryKind {
     }
 }
 
-/// What is forgotten by time. What is not here goes with what it belongs to: a token's uses.
+/// Kinds that are forgotten after a time. Uses of other kinds go with the thing they belong to, such as a token.
 const REMEMBERED: [EntryKind; 2] = [EntryKind::Challenge, EntryKind::Ticket];
 
-/// One thing of limited use.
+/// A thing of limited use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spendable {
     pub kind: EntryKind,
     pub id: String,
-    /// How often it may be used.
+    /// Maximum number of its uses.
     pub limit: u32,
     /// Until when its use must be remembered, seconds since 1970: not before the thing itself has expired.
     pub remember_until: u64,
 }
 
-/// How time goes on for whoever holds the store.
+/// A step of time, for the gateway that tends the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// What the clock says, seconds since 1970. It may jump.
+    /// The clock's time, in seconds since 1970. It may jump.
     pub now: u64,
-    /// How long the gateway has run since it said so last; zero at the start.
+    /// Running time of the gateway since its last tick; zero at the start.
     pub passed: Duration,
 }
 
 /// By whom, or when, something is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occasion {
-    /// Whoever it is, and in time: one use more.
+    /// By any client, in time: another use.
     Any,
-    /// Somebody who can be told from others: one use more, or the one that was made a short while ago, again.
+    /// By a client that can be told from others: another use, or the one that it made a short while ago, again.
     By(Holder),
     /// It has expired: only what was not used before is used, and after that for a while.
     Late(Late),
 }
 
-/// Who uses something, and what of it counts as the same use.
+/// Client that uses something, and the rule for what counts as the same use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Who it is; the same text is the same one. No secret.
+    /// Identity of the client: the same text is the same client. Not secret.
     pub id: String,
-    /// How long after a use it can be made again, seconds.
+    /// Seconds after a use in which it can be repeated.
     pub seconds: u64,
-    /// How often it can be made again.
+    /// Maximum number of its repetitions.
     pub repeats: u32,
 }
 
-/// How something is used that has expired.
+/// Rule for the use of something that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late {
     /// Until when it can be used first, seconds since 1970.
@@ -191,7 +191,7 @@ pub struct Late {
     pub seconds: u64,
 }
 
-/// What a use comes to.
+/// Result of a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spend {
     /// This was a use within the limit.
@@ -214,7 +214,7 @@ pub struct DecisionRecord {
     pub decision: String,
     /// Time of the decision, in seconds since 1970.
     pub at: u64,
-    /// What the log gets of it, JSON, if the gateway ends before it has written its own record.
+    /// Record for the log, JSON, if the gateway ends before it has written its own.
     pub record: String,
 }
 
@@ -222,9 +222,9 @@ pub struct DecisionRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
     pub decided: DecisionRecord,
-    /// Whether a use that it has made counts.
+    /// Set if a use that it has made counts.
     pub has_use: bool,
-    /// Whether it was another gateway's, whose log may have it.
+    /// Set if it was another gateway's decision, whose log may have it.
     pub adopted: bool,
 }
 
@@ -232,7 +232,7 @@ pub struct Pending {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub id: String,
-    /// Its value, JSON.
+    /// Value of the entry, as JSON.
     pub value: String,
 }
 
@@ -258,7 +258,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError`]: it is given back later then.
     async fn give_back(&self, decision: &str) -> Result<bool, StoreError>;
 
-    /// As [`Store::give_back`], some time later. For a decision of which it is not known whether it was written.
+    /// Like [`Store::give_back`], as background work. For a decision that may have been written, or not.
     fn give_back_later(&self, decision: &str);
 
     /// The decisions of this gateway that the log does not have yet, the oldest first.
@@ -273,13 +273,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError`].
     async fn remove(&self, kind: EntryKind, id: &str) -> Result<bool, StoreError>;
 
-    /// Whether the store has room for one more challenge, as far as is known here.
+    /// Checks whether the store has room for another challenge, as far as is known locally.
     ///
     /// # Errors
-    /// [`StoreError`]: whoever comes with it has to come again.
+    /// [`StoreError`]: the client has to retry.
     fn has_room(&self) -> Result<(), StoreError>;
 
-    /// Returns an entry.
+    /// Returns the entry with that id.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -288,7 +288,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         self.read(move |transaction| transaction.get(kind, &id)).await
     }
 
-    /// Writes an entry if there is none with that id; returns the one that is there otherwise.
+    /// Writes an entry if that id has none; otherwise returns the existing one.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -343,7 +343,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         .await
     }
 
-    /// Uses a thing once more, for no decision. It is durable before a decision is recorded that comes after it.
+    /// Uses a thing, without a decision. The use is durable before any later decision is recorded.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -373,7 +373,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Puts something into the outbox that changes nothing in the store.
     async fn tell(&self, told: String) -> Result<(), StoreError>;
 
-    /// What waits in the outbox, the oldest first: after that one, so many at most.
+    /// Returns the oldest outbox entries, at most `most`: after that one, if it is given.
     async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError>;
 
     /// Takes out of the outbox what is recorded, durably.
@@ -382,10 +382,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Makes durable what decisions have used up, claimed, noted and given back before: the one who records them does so first. It waits for a disk.
     ///
     /// # Errors
-    /// [`StoreError`]: nobody may be told what was decided.
+    /// [`StoreError`]: no client may learn what was decided.
     fn sync(&self) -> Result<(), StoreError>;
 
-    /// Which store this is and how far it has come, as far as is known here. `None` if it cannot say.
+    /// Returns the store's id and mark, as far as is known locally. `None` if it cannot tell.
     fn standing(&self) -> Option<StoreMark> {
         None
     }
@@ -401,7 +401,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// The file beside which that is written down. `None` if there is no place for it.
+    /// Returns the file next to which the mark is written. `None` if it has no place.
     fn beside(&self) -> Option<&Path> {
         None
     }
@@ -412,7 +412,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Which of several gateways this is. `None`: there is one alone.
+    /// Returns which of several gateways this is; `None` if it is the only one.
     fn serves_as(&self) -> Option<&str> {
         None
     }
@@ -422,8 +422,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Some(Lead::alone()))
     }
 
-    /// The store's own time, in seconds since 1970, which begins if there is none yet. It does not go on by this: that is
-    /// [`Store::forget_expired`]'s.
+    /// Returns the store time, in seconds since 1970, and starts it if that was not done yet. Only [`Store::forget_expired`] advances it.
     async fn time(&self, now: u64) -> Result<u64, StoreError>;
 
     /// For the one who tends the store. Lets the store's own time follow the clock, step by step, and forgets challenges and tickets that expired a day before it, and

@@ -1,8 +1,8 @@
-//! Which store it is, and how far it has come.
+//! Id of the store, and its mark.
 
 use serde::{Deserialize, Serialize};
 
-/// Which store it is, and how far it has come: each transaction that writes raises the mark by one.
+/// Id of the store, and its mark: each transaction that writes raises it by one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreMark {
@@ -10,12 +10,13 @@ pub struct StoreMark {
     pub id: String,
     /// The number of transactions that have written.
     pub mark: u64,
-    /// How many of them were this gateway's, where others write, too.
+    /// Number of those that were this gateway's, if others write, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrote: Option<Wrote>,
 }
 
-/// What one of several gateways has written. When a store is set back, others may raise its mark again without knowing; they do not raise this.
+/// Commits of one of several gateways. After a rollback of the store, others may raise its mark again without knowing; they do not raise
+/// this.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wrote {
@@ -26,7 +27,7 @@ pub struct Wrote {
 }
 
 impl StoreMark {
-    /// Whether whoever knows this knows all that `other` says of the same store.
+    /// Returns whether this mark includes all that `other` says of the same store.
     pub(super) fn says_as_much_as(&self, other: &Self) -> bool {
         let wrote = |wrote: &Wrote| {
             self.wrote

@@ -18,7 +18,7 @@ pub enum HouseError {
     /// The file cannot be written or read.
     #[error("the file cannot be written or read: {0}")]
     Io(#[from] io::Error),
-    /// It is no whole, unaltered file of a store.
+    /// It is not a complete, unaltered file of a store.
     #[error("line {line} {problem}: nothing was taken from the file")]
     File { line: u64, problem: String },
     /// There is something in the store.
@@ -35,18 +35,18 @@ pub enum HouseError {
     /// There is nothing to take back.
     #[error("{0} was not moved: there is nothing to take back")]
     NotMoved(String),
-    /// What was moved is in use there, or could be.
+    /// The moved content is in use there, or could be.
     #[error(
         "{to} holds all that was moved there, as store {store}: it is not taken back, as it may have gone on. Use the settings of that one; to \
          come back from there: copy it back, into an empty store"
     )]
     Whole { to: String, store: StoreMark },
-    /// What arrived is not what was read.
+    /// The content that arrived is not the content that was read.
     #[error("{} keys with digest {} were read, and {} with {} have arrived: nothing was taken", .read.count, .read.sha256, .arrived.count, .arrived.sha256)]
     Differs { read: Contents, arrived: Contents },
 }
 
-/// What a store holds, in short.
+/// Summary of a store's content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contents {
@@ -56,35 +56,36 @@ pub struct Contents {
     pub sha256: String,
 }
 
-/// A store as it is at one moment, whoever writes to it meanwhile.
+/// Snapshot of a store, unaffected by other writers.
 pub(super) trait Source {
-    /// Which one, and how far it had come at that moment.
+    /// Returns the store's id, and its mark at that moment.
     fn store(&self) -> StoreMark;
 
     /// The first of a range, so many at most.
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// Which one it is now, and how far it has come; what is read from here on may be of another moment.
+    /// Returns the store's current id and mark; later reads may be of another moment.
     fn store_now(&mut self) -> Result<StoreMark, StoreError>;
 
-    /// Where it has gone, if it was moved.
+    /// Returns the new place of the store, if it was moved.
     fn moved(&self) -> Option<&Moved>;
 
-    /// Has it say that it has gone there, if it is as it was at that moment, and nobody serves on it: whoever has it open writes and reads nothing more.
+    /// Records the new place, if the store is unchanged since that moment and no gateway serves on it. From then on a process that has it
+    /// open writes and reads nothing more.
     fn move_to(&mut self, to: &Moved) -> Result<(), HouseError>;
 
     /// Has it be again what it was before it was moved.
     fn take_back(&mut self) -> Result<(), HouseError>;
 }
 
-/// An empty store that takes what another holds. It is none before that is finished, and what it has taken by then is nobody's.
+/// An empty store that receives another's content. Until that is finished it is not a store, and no process uses what has arrived.
 pub(super) trait Target {
-    /// What is known of the store in whose place it comes.
+    /// Returns what is known of the store that it replaces.
     fn known(&self) -> &Known;
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError>;
 
-    /// What has arrived, from the first key on.
+    /// Returns a page of what has arrived, from the first key on.
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
     /// Makes a store of it, another one than that which it was taken from, by this name.

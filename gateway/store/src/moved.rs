@@ -1,4 +1,4 @@
-//! A store whose content was taken to another place: it says so, and nobody goes on with it.
+//! A store whose content was moved to another place: it says so, and no gateway goes on with it.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use super::StoreError;
 pub(super) struct Moved {
     /// Id of the store that it is there.
     pub id: String,
-    /// Its place there.
+    /// Its place there, in the form of `house::place`.
     pub to: String,
 }
 
 impl Moved {
-    /// What whoever comes to the old place is told.
+    /// Returns the error for a process that comes to the old place.
     pub(super) fn error(&self, place: &Path) -> StoreError {
         StoreError::Moved {
             path: place.to_owned(),

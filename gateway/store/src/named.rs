@@ -22,10 +22,10 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
-    /// Opens the store, and makes it if there is none and there never was one.
+    /// Opens the store, and creates it if none exists or ever existed.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be reached, opened or written, is no store, or is not the one that is known ([`super::Known`]).
+    /// [`StoreError`] if it cannot be reached, opened or written, is not a store, or is not the known one ([`super::Known`]).
     pub fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
         match &settings.engine {
             EngineSettings::Embedded => Embedded::open(&settings.file).map(Self::Embedded),
@@ -40,7 +40,7 @@ impl AnyStore {
         }
     }
 
-    /// Whether there is a store that could be opened; nothing is made. `false` if there is none yet, and never was one.
+    /// Returns whether there is a store that could be opened; creates nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
     /// As [`AnyStore::open`].
@@ -58,7 +58,7 @@ impl AnyStore {
         }
     }
 
-    /// What there is to say of the engine beside that.
+    /// Returns the health report of the engine.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,5 +1,5 @@
-//! What was changed and is not recorded yet. It is told in the transaction that makes the change, so that neither is there without
-//! the other; it stays until a gateway has recorded it in its attestation log.
+//! Outbox: changes that are not recorded yet. An entry is written in the transaction of the change, so that neither exists without the
+//! other. It stays until a gateway has recorded it in its attestation log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::through::Through;
 use super::witness::{Change, Witness};
 use super::{Entry, Lead, StoreError, keys, schema};
 
-/// Keys that telling of a change reads and writes beside it.
+/// Additional keys that an outbox entry reads and writes.
 const OWN_WRITES: usize = 2;
 
-/// How many were ever told of: their order.
+/// Number of all outbox entries so far, which gives their order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Told {
@@ -24,7 +24,7 @@ struct Told {
     number: u64,
 }
 
-/// A store in the hands of somebody whose changes are told of.
+/// A store whose changes are written to the outbox, as the witness describes them.
 #[derive(Debug)]
 pub struct Witnessed {
     engine: Arc<dyn Engine>,
@@ -144,7 +144,7 @@ pub(super) async fn tell(engine: &impl Engine, told: String) -> Result<(), Store
     run(engine, move |transaction| put(transaction, &random, &told)).await
 }
 
-/// What is told of and not recorded, in that order, after one of them; so many at most.
+/// Returns the outbox entries after one of them, in their order; at most `most`.
 pub(super) async fn page(engine: &impl Engine, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
     let range = match after {
         Some(id) => keys::after(&keys::outbox(id), &keys::outboxes()),
@@ -158,7 +158,7 @@ pub(super) async fn page(engine: &impl Engine, after: Option<&str>, most: usize)
     .collect()
 }
 
-/// These are recorded.
+/// Removes recorded entries from the outbox.
 pub(super) async fn remove(engine: &impl Engine, ids: Vec<String>) -> Result<(), StoreError> {
     // As many as a transaction takes.
     for batch in ids.chunks(engine.most_writes().max(1)) {

@@ -1,4 +1,4 @@
-//! One entry of a store's file, for who only looks.
+//! Read of one entry of a store's file, for callers that only look.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::sqlite::Explain;
 use super::{Embedded, Entry, EntryKind, StoreError, StoreMark, keys, schema};
 
 impl Embedded {
-    /// An entry of the store in this file, and which store that is; nothing is made. `None` if there is none.
+    /// Returns an entry of the store in this file, and the store's mark; creates nothing. `None` without a store or an entry.
     ///
     /// # Errors
     /// As [`Embedded::look`].

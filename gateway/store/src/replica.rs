@@ -1,4 +1,4 @@
-//! Which of several gateways this is: what its decisions stand on is for it alone to settle, by its own attestation log.
+//! Identity of one of several gateways: only this one settles what its decisions depend on, by its own attestation log.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -15,16 +15,16 @@ use super::{StoreError, StoreMark, believed, keys, uses};
 pub(super) const VERSION: i64 = 4;
 /// Values that are read at once.
 const PAGE: usize = 1000;
-/// Bytes of a store's identity: nobody guesses another's, and no two are the same.
+/// Bytes of a store's id: it cannot be guessed, and no two are the same.
 const ID_BYTES: usize = 16;
 
 const PAIRS: &str = "CREATE TABLE pairs (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
 const STORE: &str = "CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
-/// Where the store has gone, and what it was called; it has another name then.
+/// New place of a store that was moved, and its former id; it has another id then.
 const MOVED: &str =
     "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
 
-/// What a file holds, before anything is written to it.
+/// Returns the content of a file, before anything is written to it.
 pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
     let foreign = |missing: String| StoreError::Foreign {
         path: file.to_owned(),
@@ -77,7 +77,7 @@ pub(super) fn new_id() -> Result<String, StoreError> {
     Ok(HEXLOWER.encode(&id))
 }
 
-/// Whether this could be one of [`new_id`]'s.
+/// Returns whether this could be an id from [`new_id`].
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 pub(super) fn is_id(text: &str) -> bool {
     HEXLOWER.decode(text.as_bytes()).is_ok_and(|id| id.len() == ID_BYTES)
@@ -96,7 +96,7 @@ fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     connection.pragma_update(None, "user_version", VERSION).of(connection)
 }
 
-/// Who the store is and how far it has come.
+/// Returns the store's id and mark.
 pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
     mark_of(connection, "SELECT id, mark FROM store WHERE one = 1")
 }
@@ -117,7 +117,7 @@ fn mark_of(connection: &Connection, sql: &str) -> Result<StoreMark, rusqlite::Er
     })
 }
 
-/// What it was called, and where it has gone, if it was moved.
+/// Returns the former id and the new place of a store that was moved.
 pub(super) fn moved(connection: &Connection) -> Result<Option<(String, Moved)>, rusqlite::Error> {
     let is_there: bool = connection
         .prepare_cached("SELECT count(*) > 0 FROM sqlite_master WHERE name = 'moved'")?
@@ -160,8 +160,8 @@ pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<Store
     renamed.and_then(|_| standing(connection)).of(connection)
 }
 
-/// What was found is taken in the place of the store that is known. Unless it is that one, as it was before, the uses that its decisions have made stay
-/// used: another gateway's log says what came of them.
+/// Adopts the pending decisions of a store that replaces the known one. Their uses stay used: another gateway's log has the outcome. Does
+/// nothing if it is the known store in an earlier state.
 pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>, found: Option<&StoreMark>) -> Result<(), StoreError> {
     let id = |mark: Option<&StoreMark>| mark.map(|mark| mark.id.clone());
     if found.is_some() && id(found) == id(known) {
@@ -180,7 +180,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
     }
 }
 
-/// Makes it another store, which has come at least as far as `mark`, and whose time begins anew.
+/// Makes it another store, with at least `mark` as its mark, and resets the store time.
 pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let mut part = Part::new(connection);
     let anew = believed::begin_anew(&mut part);

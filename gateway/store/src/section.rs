@@ -54,7 +54,7 @@ impl Default for StoreSection {
     }
 }
 
-/// Whether a program has the seal.
+/// Access of a program to the seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// It opens and makes seals: of a shared store it needs the key file.
@@ -81,7 +81,7 @@ impl StoreSection {
     }
 }
 
-/// What is said of etcd while another engine is chosen was meant otherwise.
+/// Refuses settings of etcd while another engine is chosen: they are a mistake.
 fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
     let said = [
         ("store.endpoints", !section.endpoints.is_empty()),
@@ -97,7 +97,7 @@ fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
     }
 }
 
-/// What gateways with one store have to share.
+/// Checks the settings that gateways with one store have to share.
 fn shares_a_key(section: &StoreSection, seal: Seal) -> Result<(), Fault> {
     if seal == Seal::Held && section.key_file.is_none() {
         let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
@@ -189,7 +189,7 @@ fn etcd(section: StoreSection, folder: &Path, seal: Seal) -> Result<EngineSettin
     }))
 }
 
-/// Whether the endpoints speak TLS: all of them, or none.
+/// Returns whether the endpoints speak TLS; refuses a mixture.
 fn scheme(endpoints: &[String]) -> Result<bool, Fault> {
     const ALLOWED: &str = "the members of the etcd cluster: \"https://HOST:PORT\" for each, or \"http://HOST:PORT\" for each";
     if endpoints.is_empty() {

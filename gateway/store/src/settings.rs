@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
     pub engine: EngineSettings,
-    /// The file of the embedded store. What is known of a store lies beside it, whatever engine keeps that.
+    /// File of the embedded store. With any engine, files next to it tell what is known of the store.
     pub file: PathBuf,
 }
 

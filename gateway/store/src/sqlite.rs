@@ -93,7 +93,7 @@ impl Transaction for Part<'_> {
     }
 }
 
-/// What stands under a key.
+/// Returns the value under a key.
 pub(super) fn get(connection: &Connection, key: &str) -> Result<Option<String>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT value FROM pairs WHERE key = ?1")

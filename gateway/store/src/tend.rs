@@ -1,4 +1,4 @@
-//! What is done for the store now and then, by one of the gateways that have it open.
+//! Periodic maintenance of the store, by one of the gateways that have it open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ impl Tending {
         }
     }
 
-    /// Lets the store's time go on, and forgets what has expired by it, if it is this gateway's turn. `now` is what the clock says, seconds since
-    /// 1970, and `running` how long this process has run: what goes by between two gateways' turns does not count.
+    /// Advances the store time, and forgets what has expired by it, if it is this gateway's turn. `now` is the clock's time, in seconds
+    /// since 1970, and `running` the running time of this process. Time between two gateways' turns does not count.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -76,9 +76,9 @@ mod tests {
 
     #[derive(Debug, Default)]
     struct Leads {
-        /// Which of this gateway's turns it is, or the next one will be.
+        /// Number of this gateway's current or next turn.
         turn: u64,
-        /// Whether it is another gateway's turn.
+        /// Set if it is another gateway's turn.
         other: bool,
         /// After how many works an answer is lost.
         loses: Option<u64>,

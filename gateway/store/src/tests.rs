@@ -9,7 +9,7 @@ use super::sqlite::Explain;
 use super::*;
 
 impl Embedded {
-    /// As some work of the store, by hand.
+    /// Runs SQL in a transaction of the store.
     pub(super) async fn sql<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
@@ -18,7 +18,7 @@ impl Embedded {
     }
 }
 
-/// What is used of this kind, so many times, and expires in the seconds from then on.
+/// Inserts uses of that number of challenges; `seconds` gives each one's expiry.
 fn fill(connection: &Connection, challenges: u64, seconds: impl Fn(u64) -> u64) -> Result<usize, rusqlite::Error> {
     let mut put = connection.prepare("INSERT INTO pairs (key, value) VALUES (?1, ?2)")?;
     for number in 1..=challenges {
@@ -182,7 +182,7 @@ pub(super) fn file(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("gateway.db")
 }
 
-/// What a backup has: the database after its last user has closed it.
+/// Returns a backup: the database after its last user has closed it.
 fn copy(from: &tempfile::TempDir) -> Vec<u8> {
     fs::read(file(from)).unwrap()
 }

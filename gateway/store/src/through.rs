@@ -7,38 +7,34 @@ use async_trait::async_trait;
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::{Lead, StoreError, StoreMark};
 
-/// Stands in front of an engine, and is one by that. What is said here may be said otherwise; all else is the other one's.
+/// An engine in front of another one. It can override the methods here; all others are those of the other engine.
 #[async_trait]
 pub trait Through: Send + Sync + std::fmt::Debug {
     /// The one behind it.
     fn engine(&self) -> &dyn Engine;
 
-    /// As [`Engine::transact`].
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         self.engine().transact(work).await
     }
 
-    /// As [`Engine::transact_for_record`]. Whoever says something else of transactions says it of these, too.
+    /// Like [`Engine::transact_for_record`]. An override of [`Through::transact`] applies here, too.
     async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
         self.transact(work).await
     }
 
-    /// As [`Engine::read`], likewise.
+    /// Like [`Engine::read`]. An override of [`Through::transact`] applies here, too.
     async fn read(&self, work: Work) -> Result<(), StoreError> {
         self.transact(work).await
     }
 
-    /// As [`Engine::later`].
     fn later(&self, work: Work) {
         self.engine().later(work);
     }
 
-    /// As [`Engine::lead`].
     async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
         self.engine().lead(work).await
     }
 
-    /// As [`Engine::most_writes`].
     fn most_writes(&self) -> usize {
         self.engine().most_writes()
     }

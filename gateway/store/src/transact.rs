@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{EntryTransaction, EntryWork, Mode, Occasion, Spend, Spendable, Store, StoreError};
 
-/// What came of the last run of a work.
+/// Result of the last run of a work.
 type Place<T, E> = Arc<Mutex<Option<Result<T, E>>>>;
 
 /// Transactions of a store. The work may be run more than once, and only the last run counts. If it returns an error, nothing is written.
@@ -49,7 +49,7 @@ pub trait Transact: Store {
         }
     }
 
-    /// Uses a thing once more, in a transaction of this mode.
+    /// Uses a thing, in a transaction of this mode.
     ///
     /// # Errors
     /// [`StoreError`].

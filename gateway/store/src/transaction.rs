@@ -1,18 +1,18 @@
-//! One transaction of a store, in terms of entries, uses and decisions.
+//! A transaction of a store, in terms of entries, uses and decisions.
 
 use super::documents::{EntryDocument, PendingDocument, UseOfDecision, Version, read, write};
 use super::engine::{self, Transaction, Unfinished};
 use super::{DecisionRecord, Entry, EntryKind, Occasion, Spend, Spendable, StoreError, believed, keys, uses};
 
-/// What a transaction reads stood there at one moment, with what it has written itself; what it writes is written at that moment, all of it or
-/// nothing. Whoever gets an error passes it on.
+/// A transaction whose reads see one snapshot and its own writes. Its writes take effect at that same moment, all or none. Callers have to
+/// pass on its errors.
 pub struct EntryTransaction<'t> {
     keys: &'t mut dyn Transaction,
     /// The gateway that decides, where several share the store.
     replica: Option<&'t str>,
     /// The use that was made.
     made: Option<UseOfDecision>,
-    /// Whether the engine has to fetch something and begin again.
+    /// Set if the engine has to fetch something and begin again.
     interrupted: bool,
 }
 
@@ -32,7 +32,7 @@ impl<'t> EntryTransaction<'t> {
         }
     }
 
-    /// Whether the engine has to begin again, whatever came of this run.
+    /// Returns whether the engine has to begin again, whatever this run returned.
     pub(super) const fn is_interrupted(&self) -> bool {
         self.interrupted
     }
@@ -57,7 +57,7 @@ impl<'t> EntryTransaction<'t> {
         self.reach(done)
     }
 
-    /// Returns an entry.
+    /// Returns the entry with that id.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -86,7 +86,7 @@ impl<'t> EntryTransaction<'t> {
         self.reach(done)
     }
 
-    /// Uses a thing once more, on this occasion, at this time in seconds since 1970. A decision makes one use at most.
+    /// Uses a thing, on this occasion, at this time in seconds since 1970. A decision makes one use at most.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -151,8 +151,8 @@ impl<'t> EntryTransaction<'t> {
     }
 }
 
-/// Removes an entry; returns whether there was one. The uses of a token are not read: whoever uses it without pause would hold up for as long as that lasts who
-/// takes it away.
+/// Removes an entry; returns whether it existed. Does not read the uses of a token: otherwise continuous use would delay its removal for as
+/// long as it lasts.
 pub(super) fn remove(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, Unfinished> {
     let key = keys::entry(kind.as_str(), id);
     let was_there = read::<EntryDocument>(transaction, &key)?.is_some();

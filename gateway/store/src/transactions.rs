@@ -1,4 +1,4 @@
-//! What a store does, over any engine.
+//! Operations of a store, over any engine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{
     outbox, uses,
 };
 
-/// How long another gateway may be away before its decisions are recorded here: longer than a machine is repaired.
+/// Seconds that another gateway may be away before its decisions are recorded here: longer than the repair of a machine takes.
 const PENDING_LIMIT_SECONDS: u64 = 7 * 86_400;
 /// Values that are read at once: some hundred kilobytes.
 const PAGE: usize = 500;

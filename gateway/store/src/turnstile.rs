@@ -1,8 +1,8 @@
-//! Whose transaction begins next, of the processes that write one file.
+//! Order of the transactions of processes that write one file.
 //!
-//! SQLite lets whoever asks first after a commit go on, and whoever waits asks again after a while. A gateway in a storm begins its next
-//! transaction within microseconds, so that a command that revokes a node might wait for the storm's end. Here whoever begins waits in turn:
-//! it holds the turnstile until its transaction has begun, and who has just ended one has to come through it again.
+//! After a commit, SQLite lets the first process that asks go on, and a waiting process asks again after a while. A gateway in a storm
+//! begins its next transaction within microseconds, so that a command that revokes a node might wait for the storm's end. Here processes
+//! wait in turn. Each holds the turnstile until its transaction has begun, and passes it again for its next one.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -13,12 +13,12 @@ use attest_system::files;
 
 use super::StoreError;
 
-/// How long somebody is waited for who holds it. A transaction ends in less; whoever holds it for longer stands still, and is passed.
+/// Time limit for waiting for the holder. A transaction ends in less; a process that holds it for longer is stalled, and is passed.
 const LIMIT: Duration = Duration::from_millis(500);
-/// Between two looks.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The lock of the folder that the store is in: every file beside it would be one more that is copied, lost and wondered about.
+/// The lock of the folder that the store is in: an extra file would be another one to copy, lose and wonder about.
 pub(super) struct Turnstile(File);
 
 impl Turnstile {
@@ -47,7 +47,7 @@ impl Turnstile {
     }
 }
 
-/// Waits for a lock of SQLite's: whether it shall ask again, after so many times. It asks often, as whoever comes next waits behind it.
+/// Waits for a lock of SQLite's; returns whether to ask again after that many times. It asks often, as the next process waits behind it.
 pub(super) fn wait(times: i32) -> bool {
     const LIMIT: i32 = 5000;
     thread::sleep(PAUSE);

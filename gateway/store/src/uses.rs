@@ -1,11 +1,11 @@
-//! Uses: how often a thing was spent, and by whom. Each function is a part of somebody's transaction.
+//! Uses: how often a thing was spent, and by which holder. Each function is a part of the caller's transaction.
 
 use super::documents::{ExpiryDocument, HolderDocument, PendingDocument, UseDocument, UseOfDecision, Used, Version, read, write};
 use super::engine::{Transaction, Unfinished};
 use super::{EntryKind, Holder, Late, Occasion, REMEMBERED, Spend, Spendable, keys};
 
 impl Used {
-    /// How often the thing was used, without what was given back.
+    /// Returns the number of uses, without those that were given back.
     fn uses(&self) -> u32 {
         self.highest.saturating_sub(u32::try_from(self.freed.len()).unwrap_or(u32::MAX))
     }
@@ -20,8 +20,8 @@ impl Used {
         }
     }
 
-    /// Whether the thing, which has expired, cannot be used at this time. It can if it was not used before and the time for that is not over, or if
-    /// its first use was late, too, and is not long ago.
+    /// Returns whether the thing, which has expired, cannot be used at this time. An unused thing can be used until the limit for its first
+    /// use. One that was first used after its expiry can be used again for a while.
     fn is_too_late(&self, late: Late, at: u64) -> bool {
         if self.uses() == 0 {
             return at > late.first_until;
@@ -82,7 +82,7 @@ pub(super) fn of_decision(thing: &Spendable, occasion: &Occasion, found: Spend) 
     })
 }
 
-/// Uses a thing once more, on this occasion, at this time in seconds since 1970.
+/// Uses a thing, on this occasion, at this time in seconds since 1970.
 pub(super) fn spend(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, Unfinished> {
     let found = look(transaction, thing, occasion, at)?;
     match (found, occasion) {
@@ -191,7 +191,7 @@ pub(super) fn forget(transaction: &mut dyn Transaction, kind: EntryKind, id: &st
     transaction.delete(&keys::uses(kind.as_str(), id))
 }
 
-/// As [`forget`], if the uses are remembered until then and no longer.
+/// Like [`forget`], if the uses are remembered until that time and no longer.
 pub(super) fn forget_expired(transaction: &mut dyn Transaction, kind: EntryKind, remember_until: u64, id: &str) -> Result<(), Unfinished> {
     let until = used(transaction, kind, id)?.map(|used| used.remember_until);
     if until == Some(remember_until) {

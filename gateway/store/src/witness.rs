@@ -10,13 +10,14 @@ pub struct Change {
     pub id: String,
     /// Its value; `None` if there was none.
     pub before: Option<String>,
-    /// Likewise, from now on.
+    /// Its new value; `None` if it was removed.
     pub after: Option<String>,
 }
 
 /// Says what is to be told of changes: who makes them, and why.
 pub trait Witness: Send + Sync + std::fmt::Debug {
-    /// What is told, JSON; `None` if nothing is. It may be asked more than once of the same changes, and only the last answer counts.
+    /// Returns the outbox entry for these changes, JSON; `None` to record nothing. It may be called more than once for the same changes,
+    /// and only the last answer counts.
     ///
     /// # Errors
     /// [`StoreError`]: then nothing is changed.

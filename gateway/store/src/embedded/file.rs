@@ -14,15 +14,15 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::super::sqlite::Explain;
 use super::super::{StoreError, StoreMark, schema, turnstile};
 
-/// How long files that were left behind are looked through. All the challenges that are
-/// remembered, 270 MB, take a second at most; a start has 90 s, and looks twice.
+/// Time limit for checking files that were left behind. All the challenges that are remembered, 270 MB, take a second at most; a start has
+/// 90 s, and checks twice.
 const LOOK_THROUGH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Size of a page of a new file. SQLite writes whole pages, and a transaction changes some hundred bytes in each of several: smaller pages would make the file
 /// larger, and reading slower.
 pub(super) const PAGE_BYTES: u32 = 2048;
 
-/// What is wrong with the store in this file.
+/// Returns a function that makes [`StoreError::Io`] errors for this file.
 pub(super) fn io(file: &Path) -> impl Fn(std::io::Error) -> StoreError {
     |source| StoreError::Io {
         path: file.to_owned(),
@@ -41,7 +41,7 @@ pub(crate) fn make_file(file: &Path) -> Result<(), StoreError> {
     File::open(files::folder(file)).and_then(|folder| folder.sync_all()).map_err(io)
 }
 
-/// Which file it is, whatever its name.
+/// Device and inode of a file, which identify it whatever its name.
 pub(crate) type Inode = (u64, u64);
 
 pub(super) fn inode(file: &Path) -> std::io::Result<Inode> {
@@ -71,7 +71,7 @@ pub(crate) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
     }
 }
 
-/// Whether all of it was looked through in that time, and no page is of another state than the others.
+/// Returns whether the whole file was checked in that time, and all its pages are of the same state.
 ///
 /// # Errors
 /// [`StoreError::Damaged`], and [`StoreError::Engine`].

@@ -1,4 +1,4 @@
-//! What only reads does so by itself, beside who writes: it waits for no transaction, and for no other thread.
+//! Read-only transactions in parallel with the writer: they wait for no transaction, and for no other thread.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
 use super::super::{StoreError, StoreMark, schema, sqlite};
 use super::{Inode, WriteAhead, inode};
 
-/// Connections that nobody reads by at the moment. More are closed: as many as read at once are the processor's cores.
+/// Maximum of idle connections; more are closed. At most as many transactions read at once as the processor has cores.
 const IDLE_LIMIT: usize = 16;
 
 /// Connections to the store that is written by another.
@@ -34,8 +34,8 @@ impl Readers {
         }
     }
 
-    /// Does the work, all of which is of one moment: after everything that was answered before. `None` if it has to write, or cannot be done
-    /// this way: whoever writes does it then, or knows why it cannot be done.
+    /// Runs the work on one snapshot, which has everything that was answered earlier. Returns `None` if the work has to write, or cannot
+    /// run here: the writer then runs it, or reports the cause.
     pub(super) fn read(&self, work: &mut Work) -> Option<Result<(), StoreError>> {
         let known = self.standing.lock().ok()?.clone();
         // The store that was opened, and not one that has its name by now.
@@ -68,7 +68,7 @@ impl Readers {
         done
     }
 
-    /// What another process has committed counts from here on: what is decided by it is recorded as decided then.
+    /// Takes over a mark that another process has committed: decisions based on it are recorded with that mark.
     fn learn(&self, found: StoreMark) {
         let mut known = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if found.id == known.id && found.mark > known.mark {
@@ -78,7 +78,7 @@ impl Readers {
         }
     }
 
-    /// Closes what nobody reads by.
+    /// Closes the idle connections.
     pub(super) fn close(&self) {
         self.idle().clear();
     }
@@ -88,7 +88,7 @@ impl Readers {
     }
 }
 
-/// A connection that waits for nobody, and writes nothing.
+/// Opens a read-only connection that never waits for a lock.
 fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(Duration::ZERO)?;
@@ -96,7 +96,7 @@ fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
     Ok(connection)
 }
 
-/// What stands there at one moment.
+/// Read-only transaction on a snapshot of the store.
 struct Glance<'c> {
     connection: &'c Connection,
     /// It was to do more than read, or could not.

@@ -1,4 +1,4 @@
-//! When what was done is durable, and what is read beside it.
+//! Tests for durability, and for reads in parallel with the writer.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! SQLite's log of transactions, made durable by whoever needs it to be: one fsync for all that was committed before.
+//! SQLite's write-ahead log, synced on demand: one fsync for all earlier commits.
 
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Result};
@@ -11,17 +11,17 @@ use rusqlite::Connection;
 
 use super::super::turnstile;
 
-/// What the file may have on disk while nobody writes: what SQLite itself would let it grow to.
+/// Maximum size of the log file while nothing is written: the size to which SQLite itself would let it grow.
 const KEPT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The file, opened once more: SQLite has no locks on it that closing this would drop.
+/// The log file, opened a second time: SQLite has no locks on it that closing this would drop.
 #[derive(Debug)]
 pub(super) struct WriteAhead {
     path: PathBuf,
-    /// How often something was committed.
+    /// Number of commits that were made.
     commits: AtomicU64,
     synced: Mutex<Synced>,
-    /// Whether it was said that it cannot be given back.
+    /// Set once a failure to truncate the log was reported.
     told: AtomicBool,
 }
 
@@ -30,15 +30,15 @@ enum Synced {
     /// So many of them are durable.
     UpTo {
         commits: u64,
-        /// Kept open: the kernel tells whoever has a file open of each failure, and whoever opens it later of none before.
+        /// Kept open: the kernel reports each write failure to files that are open at that time, and not to those opened later.
         file: Option<File>,
     },
-    /// What was written may be lost although another fsync would succeed: the kernel takes it for written then.
+    /// A sync failed. Written data may be lost although another fsync would succeed: the kernel then counts it as written.
     Failed(String),
 }
 
 impl WriteAhead {
-    /// Of the store in this file. What an earlier process has left in it is taken for not synced.
+    /// Returns the log of the store in this file. Data that an earlier process has left in it counts as not synced.
     pub(super) fn of(store: &Path) -> Self {
         let mut path = store.as_os_str().to_owned();
         path.push("-wal");
@@ -50,13 +50,13 @@ impl WriteAhead {
         }
     }
 
-    /// Something was committed, and nobody was told yet.
+    /// Counts a commit that was not answered yet.
     pub(super) fn is_committed(&self) {
         self.commits.fetch_add(1, Ordering::Release);
     }
 
-    /// Moves what was committed into the store's file, and gives the disk back what a storm has had this one grow to: for when nobody writes. Where
-    /// somebody reads meanwhile it is left for the next time.
+    /// Moves committed pages into the store's file, and truncates a log that has grown in a storm. Called while nothing is written. If a
+    /// reader prevents it, it is left for the next time.
     pub(super) fn give_back(&self, connection: &mut Connection) {
         if !fs::metadata(&self.path).is_ok_and(|file| file.len() > KEPT_BYTES) {
             return;
@@ -71,10 +71,10 @@ impl WriteAhead {
         }
     }
 
-    /// What was committed before is durable when this ends. Waits for the disk; of many who wait, one syncs for all.
+    /// Makes all earlier commits durable. Waits for the disk; of many waiting threads, one syncs for all.
     ///
     /// # Errors
-    /// Once this has failed it fails until the store is opened anew.
+    /// After a failure, every call fails until the store is reopened.
     pub(super) fn sync(&self) -> Result<()> {
         let wanted = self.commits.load(Ordering::Acquire);
         let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl WriteAhead {
     }
 }
 
-/// Of readers it waits for nobody.
+/// Truncates the log without waiting for readers.
 fn truncate(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.busy_handler(Some(|_| false))?;
     let tried = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));

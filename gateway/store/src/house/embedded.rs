@@ -12,7 +12,7 @@ use super::super::sqlite::{Explain, Part, count, page};
 use super::super::{StoreError, StoreMark, schema};
 use super::{HouseError, Source, Target, everything};
 
-/// What a file holds at one moment.
+/// Snapshot of the content of a file.
 pub(super) struct Moment {
     file: PathBuf,
     connection: Connection,
@@ -37,7 +37,7 @@ impl Moment {
         })
     }
 
-    /// Does this if all is as it was; nobody writes meanwhile.
+    /// Runs the work if the store is unchanged; no process writes meanwhile.
     fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), HouseError> {
         let connection = &self.connection;
         connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").of(connection)?;
@@ -53,7 +53,7 @@ impl Moment {
     }
 }
 
-/// Which store it is, or was, and where it has gone.
+/// Returns the store's mark, with its original id, and its new place if it was moved.
 fn standing(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
     let standing = schema::standing(connection).of(connection)?;
     Ok(match schema::moved(connection).of(connection)? {
@@ -90,7 +90,7 @@ impl Source for Moment {
     }
 }
 
-/// The store that is there, whoever knows it. Nobody takes another one there meanwhile.
+/// Returns the store that is there, regardless of the known one. No import can run meanwhile.
 pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
     if !file.exists() {
         return Ok(None);

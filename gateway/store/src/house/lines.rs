@@ -1,4 +1,4 @@
-//! The file.
+//! Reading and writing of an export file.
 
 use std::io::{self, BufRead, Write};
 
@@ -21,7 +21,7 @@ struct Head {
     store: StoreMark,
 }
 
-/// Writes it all.
+/// Writes the whole content of a store.
 pub(super) fn write_down(source: &mut dyn Source, out: &mut dyn Write) -> Result<Exported, HouseError> {
     let store = source.store();
     let head = Head {

@@ -1,9 +1,10 @@
 //! From one engine to another: one of both is the store, whenever this ends, and never both.
 //!
-//! All that the one holds is there first, and is none. Then the one says where it has gone, in one transaction, if it is as it was read and nobody
-//! serves on it: whoever has it open, also a gateway that stood still, writes and reads nothing more. Only then what is there becomes a
-//! store, by the name that the one has said. Broken off before that transaction, the one is the store; broken off after it, this goes on where
-//! it was when it is done again, or is taken back, as long as there is no store there.
+//! The target first receives all content of the source, without being a store. Then the source records its new place, in one transaction,
+//! if it is as it was read and no gateway serves on it. From then on a process that has it open writes and reads nothing more, even a
+//! gateway that was paused. Only then the target becomes a store, under the id that the source has recorded. If this is interrupted before
+//! that transaction, the source is the store. After it, a second run continues from there, or `undo` reverts it, unless the target is a
+//! store by then.
 
 // They move to etcd and back.
 #[cfg(all(test, feature = "etcd"))]
@@ -24,8 +25,8 @@ pub struct Copied {
     pub contents: Option<Contents>,
 }
 
-/// As [`super::import`], from the store of other settings, which nobody may write to meanwhile: it is noticed if somebody has. From then on that
-/// one says that it was moved, and nobody goes on with it. Broken off, it is to be done again.
+/// Like [`super::import`], from the store of other settings. That store must not be written to meanwhile; a write is detected. From then on
+/// it is marked as moved, and no gateway uses it. If interrupted, it has to be run again.
 ///
 /// # Errors
 /// As [`super::import`].
@@ -49,7 +50,7 @@ pub fn copy<E: From<HouseError>>(
     })
 }
 
-/// What the source is to say of itself; that is what it says already, if it goes on.
+/// Returns the new place that the source is to record; the one that it has already, if this continues a copy.
 fn becomes(source: &dyn Source, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, HouseError> {
     let to = place(to);
     match source.moved() {
@@ -59,7 +60,7 @@ fn becomes(source: &dyn Source, from: &StoreSettings, to: &StoreSettings) -> Res
     }
 }
 
-/// All of it is there, and is the store. What is left is that whoever has these settings knows it.
+/// Finishes a copy whose target is the store already: only the known mark of these settings is left to write.
 fn is_there<E: From<HouseError>>(
     to: &StoreSettings,
     from: &StoreMark,
@@ -84,7 +85,7 @@ fn is_there<E: From<HouseError>>(
     })
 }
 
-/// See the module.
+/// Moves a store in the steps that the module describes.
 pub(super) fn move_over<E: From<HouseError>>(
     source: &mut dyn Source,
     target: &mut dyn Target,
@@ -115,8 +116,8 @@ pub(super) fn move_over<E: From<HouseError>>(
     })
 }
 
-/// Takes a copy back that came to no end: the store of `from` is again what it was. What has arrived at `to` is removed first, so that nobody
-/// makes a store of it any more.
+/// Reverts a copy that was not completed: the store of `from` is again what it was. First removes what has arrived at `to`, so that no
+/// process can make a store of it.
 ///
 /// # Errors
 /// [`HouseError`], [`HouseError::Whole`] if that is a store already.

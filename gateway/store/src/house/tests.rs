@@ -177,7 +177,7 @@ async fn a_file_that_changes_while_it_is_taken_leaves_an_empty_store() {
     import_text(&new, &text).unwrap();
 }
 
-/// As `sha256sum` would have it over what the documents say.
+/// The digest equals that of `sha256sum` over the documented bytes.
 #[test]
 fn the_digest_is_the_one_that_is_documented() {
     let mut digest = Digest::new();

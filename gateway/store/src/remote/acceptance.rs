@@ -1,4 +1,4 @@
-//! What is there is taken for the right store, because somebody who knows says so.
+//! Acceptance of the current store as the right one, on an administrator's word.
 
 use std::path::Path;
 

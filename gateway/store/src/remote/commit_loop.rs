@@ -13,10 +13,10 @@ pub(crate) trait CommitLoop: Send {
     /// The engine's name in messages.
     const KEEPER: &'static str;
 
-    /// The works that nobody waits for, and that could not be done.
+    /// Returns the background works that have failed.
     fn apart(&mut self) -> &mut Apart<Self::Asked>;
 
-    /// Returns when something is due that nobody asks for.
+    /// Returns the time at which the next task is due that no request asks for.
     fn due(&self) -> Option<Instant>;
 
     /// Makes one commit, or answers an error to those who wait.
@@ -27,7 +27,7 @@ pub(crate) trait CommitLoop: Send {
         async {}
     }
 
-    /// Runs until nobody can ask any more; what nobody waits for is done then.
+    /// Runs until no more jobs can come; then finishes the background works.
     fn run(&mut self, mut jobs: mpsc::Receiver<Job<Self::Asked>>) -> impl Future<Output = ()> + Send {
         async move {
             let mut waiting = VecDeque::new();

@@ -1,4 +1,4 @@
-//! Where whoever asks something of a store comes, from whatever thread; the one who commits has its own.
+//! Desk that takes requests to a store from any thread; the committer has a thread of its own.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,16 +17,16 @@ use crate::{StoreError, StoreMark};
 
 /// Works that may wait; beyond that the gateway is overloaded and says so.
 const QUEUE_LIMIT: usize = 4096;
-/// Works that nobody waits for and that may wait, while nobody answers.
+/// Maximum of background works that wait while the store does not answer.
 const LATER_LIMIT: usize = 4096;
-/// How much longer whoever asked waits than what it asked for is tried: the committer knows better what has become of it.
+/// Time that a caller waits beyond the deadline of its request: the committer knows better what has become of it.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// What only the engine knows to say.
+/// Errors that only the engine can explain.
 pub(crate) trait Says: Send + Sync {
     /// More works wait than can be done.
     fn overloaded(&self) -> StoreError;
-    /// Whoever asked has waited for as long as it has patience, and what has become of it is not known.
+    /// Returns the error for a caller that has waited for the time limit: the outcome is unknown.
     fn unanswered(&self) -> StoreError;
 }
 
@@ -36,14 +36,14 @@ pub(crate) struct Desk<A> {
     /// Says so when everything is done.
     closed: Mutex<std::sync::mpsc::Receiver<()>>,
     pub threads: Threads,
-    /// The store's file, if it were embedded: beside it is what is known of the store.
+    /// The store's file, if it were embedded: files next to it tell what is known of the store.
     pub beside: PathBuf,
     timeout: Duration,
     says: Arc<dyn Says>,
 }
 
 impl<A: Send + 'static> Desk<A> {
-    /// `commit` takes what is asked, until nobody can ask any more, and does what is left then.
+    /// Opens the desk. `commit` takes the jobs until no more can come, and then finishes the rest.
     pub(crate) fn open<F>(
         threads: Threads,
         beside: &Path,
@@ -73,7 +73,7 @@ impl<A: Send + 'static> Desk<A> {
         }
     }
 
-    /// Does something on the store's own threads: those of whoever asks may have neither clock nor network.
+    /// Runs a future on the store's own threads: those of the caller may have neither clock nor network.
     pub(crate) async fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -119,7 +119,7 @@ impl<A: Send + 'static> Desk<A> {
         }
     }
 
-    /// As [`Desk::nobody_waits`], of which no more than so many wait.
+    /// Like [`Desk::nobody_waits`], with a limit on the number of works that wait.
     pub(crate) fn later(&self, mut work: Work, asked: impl FnOnce(Work) -> A) {
         let waiting = Arc::clone(&self.later);
         if waiting.fetch_add(1, Ordering::Relaxed) >= LATER_LIMIT {
@@ -155,7 +155,7 @@ impl<A> Drop for Desk<A> {
     }
 }
 
-/// One of the works that nobody waits for.
+/// Entry in the count of background works.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {

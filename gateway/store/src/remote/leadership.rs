@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::fence::{Fence, Fenced};
 use crate::lead::{Held, Lead};
 
-/// To be the one who does a work. Whoever drops it lets others do it.
+/// Leadership of a work. After it is dropped, others may lead.
 pub struct Leadership {
     fence: Fence,
     lost: watch::Receiver<bool>,
@@ -31,19 +31,19 @@ impl Leadership {
         }
     }
 
-    /// What refuses a work unless this is still the leader, at the moment at which it is committed.
+    /// Returns the fence, which refuses a work unless this is still the leader when the work is committed.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.fence.clone()
     }
 
-    /// Whether it is known here that another may lead by now.
+    /// Returns whether another may lead, as far as is known locally.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         *self.lost.borrow() || self.fence.has_refused()
     }
 
-    /// When it is known here that another may lead by now. It is no proof that none does before: that is the fence's.
+    /// Waits until another may lead, as far as is known locally. One may lead earlier: only the fence prevents its writes.
     pub async fn lost(&mut self) {
         // An error says that nobody keeps the lease any more.
         drop(self.lost.wait_for(|lost| *lost).await);

@@ -1,7 +1,8 @@
-//! What a store that is kept elsewhere, and shared by several gateways, has in itself, whatever keeps it: works wait in a queue for the one of this process who
-//! commits; each gateway says that it serves; and what is there is held against what is known of it, and accepted if that is said.
+//! Common parts of stores that are kept elsewhere, and shared by several gateways. Works wait in a queue for the committer of this process.
+//! Each gateway records that it serves. The store that is there is compared with what is known of it, and accepted on an administrator's
+//! word.
 //!
-//! How a commit is made, and what becomes of one whose answer was lost, is the engine's own.
+//! Commits, and the outcome of one whose answer was lost, are the engine's own.
 
 pub(super) mod acceptance;
 pub(super) mod commit_loop;

@@ -18,7 +18,7 @@ pub(crate) enum Ran {
     Full,
 }
 
-/// The next step of whoever commits.
+/// The next step of the committer.
 pub(crate) enum Plan<B> {
     Fetch(BTreeSet<String>),
     /// The first one fits into no commit.

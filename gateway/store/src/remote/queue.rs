@@ -10,23 +10,22 @@ use crate::StoreError;
 
 /// Works in one commit.
 pub(crate) const BATCH_LIMIT: usize = 256;
-/// How long what nobody waits for waits for others to go with, and how long before it is tried again.
+/// Time that background work waits for other work to join, and for the next attempt after a failure.
 pub(crate) const LATER_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is asked, and who waits for it.
+/// A request, and the channel for its answer.
 pub(crate) struct Job<A> {
     pub asked: A,
-    /// Nobody, if it is done some time later.
+    /// Channel for the answer; `None` for background work.
     pub answer: Option<oneshot::Sender<Result<(), StoreError>>>,
-    /// When it is not begun any more.
+    /// Time from which on the job is not started.
     pub deadline: Option<Instant>,
 }
 
-/// Works that nobody waits for, and that could not be done: they are tried again by themselves. What others ask for must not come to nothing with
-/// them.
+/// Background works that have failed, and are retried by themselves. Requests must not fail together with them.
 pub(crate) struct Apart<A> {
     works: VecDeque<Job<A>>,
-    /// Not before this; `None` if there are none.
+    /// Time of the next attempt; `None` without works.
     pub again: Option<Instant>,
 }
 
@@ -108,7 +107,8 @@ pub(crate) async fn gather<A>(waiting: &mut VecDeque<Job<A>>, jobs: &mut mpsc::R
     true
 }
 
-/// When those that go into the next commit have no time left. What nobody waits for has until then, and not longer: it is not done at others' cost.
+/// Returns the time until which the next commit is tried. Background works have until `of_nobody`, and no longer: they must not cost others
+/// time.
 pub(crate) fn until<A>(waiting: &VecDeque<Job<A>>, most: usize, of_nobody: Instant) -> Option<Instant> {
     let deadlines = waiting.iter().take(most).map(|job| job.deadline.unwrap_or(of_nobody));
     deadlines.max()
@@ -127,7 +127,7 @@ pub(crate) fn answer<A>(waiting: &mut VecDeque<Job<A>>, answers: Vec<Result<(), 
     }
 }
 
-/// Tells those of the first ones who wait, and gives those that nobody waits for.
+/// Answers the first jobs with an error, and returns the background works among them.
 #[must_use]
 pub(crate) fn fail<A>(waiting: &mut VecDeque<Job<A>>, count: usize, error: impl Fn() -> StoreError) -> VecDeque<Job<A>> {
     let behind = waiting.split_off(count.min(waiting.len()));
@@ -141,7 +141,7 @@ pub(crate) fn fail<A>(waiting: &mut VecDeque<Job<A>>, count: usize, error: impl 
     later
 }
 
-/// As [`fail`], of the first ones those that write; the others wait on, as the first ones.
+/// Like [`fail`], for those of the first jobs that write; the others stay first in the queue.
 #[must_use]
 pub(crate) fn fail_writers<A>(waiting: &mut VecDeque<Job<A>>, writers: &[bool], error: impl Fn() -> StoreError) -> VecDeque<Job<A>> {
     let (mut failed, mut left) = (VecDeque::new(), VecDeque::new());

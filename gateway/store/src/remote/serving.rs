@@ -1,9 +1,9 @@
-//! What stands where a gateway says that it serves: for each by its id. What decisions of one stand on is settled, or given back, by its own log; so of two with one
-//! id, because `state/` was copied, one would give back what the other has served. The second does not start.
+//! Record of a serving gateway, by its id. Its own log settles, or gives back, what its decisions depend on. If two had one id, because
+//! `state/` was copied, one would give back what the other has served. So the second does not start.
 //!
-//! A gateway that was killed, and starts again before it is known to be gone, finds what it has put there itself, and has to tell it from that of a copy that runs. So it
-//! says where it was put: the kernel's boot, and the state folder's device and inode there. No two folders have the same, and of one folder the lock on
-//! the attestation log says that nobody serves from it.
+//! A gateway that was killed may start again before its end is noticed. It then finds its own record, and has to tell it from that of a
+//! running copy. So the record has its origin: the kernel's boot, and the state folder's device and inode there. No two folders have the
+//! same. The lock on the folder's attestation log proves that no other process serves from it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,23 +14,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 
-/// How long one who is not heard of holds what it holds. Nothing that only one does is as urgent.
+/// Time for which a process that is not heard of keeps what it holds. No leader task is as urgent.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
-/// How often it is looked whether another is heard of.
+/// Interval of checks whether another process is heard of.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long another is waited for: an election gives its lease some seconds more.
+/// Time limit for waiting for another process: an election gives its lease some seconds more.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What stands there.
+/// Record of a gateway that serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Serving {
     v: u8,
     /// Random: of no two processes the same.
     session: String,
-    /// Where its state is. `None` if the system does not say.
+    /// Location of its state; `None` if the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     place: Option<StatePlace>,
-    /// For messages.
+    /// Name of its host, for messages.
     pub host: String,
 }
 
@@ -69,7 +69,7 @@ impl Serving {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether this was put there by who is dead: it held the lock that this process holds.
+    /// Returns whether a process that has ended has put this value: it held the lock that this process holds.
     pub(crate) fn was_here(&self, value: &str) -> bool {
         self.place.is_some() && Self::read(value).is_some_and(|other| other.place == self.place)
     }

@@ -1,27 +1,27 @@
-//! A store that was set back: what keeps it has been given an old state of it, in which who was revoked since attests again, and what was spent is good once more.
+//! Rollback detection. A store that was restored to an old state trusts nodes that were revoked since, and what was spent is valid again.
 //!
-//! The mark says so only until others, who did not know how far it had come, have written as much again. So each gateway counts its own commits where no
-//! other does, and whoever finds the store to be behind says so in the store itself: nobody goes on with it then, also who could not tell. `store accept` makes it another
-//! store, and that is over.
+//! The mark shows it only until others, who did not know the latest mark, have written as much again. So each gateway has its own counter
+//! of its commits. A gateway that finds the store behind records that in the store itself. Then no gateway uses it, even one that could not
+//! tell. `store accept` makes it another store, and ends this.
 
 use std::path::Path;
 
 use crate::known::{Known, StoreFile};
 use crate::{StoreError, StoreMark, Wrote};
 
-/// What a store says of itself.
+/// State that a store reports of itself.
 pub(crate) trait Told {
     fn file(&self) -> StoreFile;
     fn mark(&self) -> StoreMark;
     /// The host of a gateway that has found it to be one from before.
     fn set_back_by(&self) -> Option<&str>;
-    /// How often this gateway has written; `None` if that is not known any more.
+    /// Returns the number of commits by this gateway; `None` if that was forgotten.
     fn commits(&self, replica: &str) -> Option<u64>;
-    /// Whether it is in the place of the one of this id, and is used.
+    /// Returns whether it replaces the store with this id, and is in use.
     fn is_instead_of(&self, id: &str) -> bool;
 }
 
-/// What a store lacks of what is known of it.
+/// Part of the known state that a store lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lack {
     /// It had come so far.
@@ -30,7 +30,7 @@ pub(crate) enum Lack {
     Commits(Wrote),
 }
 
-/// What is lacking, if something is.
+/// Returns what the store lacks, if anything.
 pub(crate) fn lack(known: &Known, told: &impl Told) -> Option<Lack> {
     let mark = told.mark();
     let furthest = known.furthest_of(&mark.id);
@@ -45,7 +45,7 @@ fn lacking_commits<'k>(known: &'k Known, told: &impl Told) -> Option<&'k Wrote> 
     known.wrote(&told.mark().id).find(lacks)
 }
 
-/// Whether what is there, in this place, is what is known.
+/// Checks that the store in this place is the known one.
 ///
 /// # Errors
 /// As [`Known::check`], and [`StoreError::SetBack`].
@@ -53,7 +53,7 @@ pub(crate) fn check(known: &Known, place: &Path, told: Option<&impl Told>) -> Re
     check_by(known, place, told, Known::check)
 }
 
-/// As [`check`], for whoever takes what is there to another place.
+/// Like [`check`], to move the store to another place.
 ///
 /// # Errors
 /// As [`Known::check_to_move`], and [`StoreError::SetBack`].

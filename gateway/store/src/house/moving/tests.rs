@@ -1,4 +1,4 @@
-//! One of both is the store, wherever it breaks off.
+//! Tests that one of both is the store, wherever a copy is interrupted.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -15,7 +15,7 @@ use super::super::super::{AnyStore, Entry, EntryKind, Store, StoreError};
 use super::*;
 use crate::settings::{EngineSettings, EtcdSettings, StoreSettings};
 
-/// Where a store can be.
+/// Place that a store can have.
 struct Place {
     settings: StoreSettings,
     _folder: TempDir,
@@ -46,7 +46,7 @@ impl Place {
         AnyStore::open(&self.settings)
     }
 
-    /// Whether it is the store, and has what was in it.
+    /// Returns whether it is the store, and has the original content.
     async fn holds(&self) -> bool {
         // Whoever opens nothing begins a store.
         let Ok(true) = AnyStore::look(&self.settings) else { return false };
@@ -73,7 +73,7 @@ async fn fill(place: &Place) {
 /// Where it breaks off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// When so many keys have come.
+    /// After this number of keys has arrived.
     Put(usize),
     BeforeMove,
     AfterMove,
@@ -90,7 +90,7 @@ const STEPS: [Step; 6] = [
     Step::AfterFinish,
 ];
 
-/// What goes no further than this.
+/// Source or target that fails at a step.
 struct Breaks<T: ?Sized> {
     at: Step,
     puts: Cell<usize>,

@@ -1,4 +1,4 @@
-//! What others do to a store while it is moved.
+//! Tests with other processes that change a store while it is moved.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn entry(id: &str) -> Entry {
     }
 }
 
-/// That it has gone to another store.
+/// Returns the entry of a store that was moved to another one.
 fn gone(to: &str) -> Moved {
     Moved {
         id: schema::new_id().unwrap(),

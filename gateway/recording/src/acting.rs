@@ -1,4 +1,4 @@
-//! Somebody who changes the store, and what is told of it.
+//! Actors that change the store, and the record of their changes in the outbox.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use attest_system::clock::Clock;
 
 use super::shown;
 
-/// Where what is told of stands, for errors.
+/// Key that errors name for the outbox.
 const PLACE: &str = "outbox";
-/// What changes of itself, by what nodes do: decisions say so, or it decides nothing.
+/// Kinds that nodes change by what they do. Decisions record these changes, or no decision depends on them.
 const OF_ITSELF: [EntryKind; 8] = [
     EntryKind::Challenge,
     EntryKind::Ticket,
@@ -22,7 +22,7 @@ const OF_ITSELF: [EntryKind; 8] = [
     EntryKind::Checkpoint,
 ];
 
-/// Whoever does something, and what.
+/// An act: who does it, and what it is.
 #[derive(Debug, Clone)]
 pub struct Acting {
     pub verb: Verb,
@@ -31,7 +31,7 @@ pub struct Acting {
 }
 
 impl Acting {
-    /// The store in these hands: what is changed through it is told of.
+    /// Returns the store for this actor: changes through it are recorded in the outbox.
     #[must_use]
     pub fn on(self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         store.witnessed(Arc::new(self))

@@ -18,11 +18,11 @@ pub(super) fn is_of_key(id: &str, key: LogPublicKey) -> bool {
     id.split_once('.').is_some_and(|(_, of)| of == key.hex())
 }
 
-/// What became of a checkpoint that was to be kept.
+/// Outcome of an attempt to keep a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeping {
     Kept,
-    /// The store has one that comes later, or another one in its place: somebody else writes this chain.
+    /// The store has a later one, or another one in its place: another process writes this chain.
     Behind,
 }
 
@@ -198,7 +198,7 @@ pub async fn give_up(
     })
 }
 
-/// What a transaction that gives up chains has found.
+/// Result of a transaction that gives up chains.
 enum Giving {
     Done,
     Changed,
@@ -224,9 +224,9 @@ pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> 
     Ok(others.cloned().collect())
 }
 
-/// The checkpoints that this gateway has signed, by what the store keeps, and that its log should hold and does not: lines were taken out, or altered.
-/// With its own are those of its chain by a key before it: whoever replaces the key may have signed other lines with it. A chain of its own that was
-/// given up and goes on has to be whole.
+/// Returns the checkpoints that the store keeps for this gateway's key, and that its log lacks: lines were removed or altered. They include
+/// those of its chain by an earlier key, because the process that replaces a key may sign other lines with it. A chain of its own that was
+/// given up and goes on has to be complete.
 ///
 /// # Errors
 /// [`StoreError`], also if the log cannot be read.

@@ -10,7 +10,7 @@ use super::checkpoints::is_of_key;
 /// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
 const PAGE: usize = 250;
 
-/// Why the outbox was not emptied. What was not recorded is in it still.
+/// Reason why the outbox was not emptied. Entries that were not recorded are in it still.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
     #[error(transparent)]
@@ -31,8 +31,8 @@ pub struct Taken {
     pub left: usize,
 }
 
-/// Records what waits in the outbox, and takes it out once it is in the log, durably. Whoever is killed in between has recorded something that is
-/// recorded once more, with the same id. What a newer release has put there stays for one; and that a chain by this journal's key was given up stays
+/// Records the outbox entries, and removes them once they are in the log, durably. If the process is killed in between, they are recorded
+/// again with the same ids. Entries of a newer release stay for such a gateway. An entry that gives up a chain by this journal's key stays
 /// for another gateway, because the record would be lost with the chain.
 ///
 /// # Errors

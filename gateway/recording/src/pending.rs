@@ -5,10 +5,10 @@ use std::path::Path;
 use attest_log::{FoundDecisions, PendingDecision, PendingDecisions, Point, StoreFailure};
 use attest_store::{DecisionRecord, Pending, Store, StoreError};
 
-/// What came of decisions that were pending.
+/// Outcome of pending decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// How many uses were given back: their decisions are not in the log, so nobody got anything for them.
+    /// Number of uses that were given back: their decisions are not in the log, so no client got anything for them.
     pub given_back: usize,
     /// The decisions that are not in the log. A use that counts still stays used: the log does not reach back to it without a gap.
     pub unrecorded: Vec<Unrecorded>,
@@ -18,7 +18,7 @@ pub struct Resolved {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unrecorded {
     pub pending: Pending,
-    /// Whether its answer was not sent: not known where lines are missing, or another gateway's log may have it.
+    /// Set if the answer was not sent. Unknown, and not set, where lines are missing, or another gateway's log may have it.
     pub is_unanswered: bool,
 }
 
@@ -47,8 +47,8 @@ async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pending
     Ok(resolved)
 }
 
-/// As [`resolve`], of all decisions that are pending. Called with the log open, so that nobody else writes to it, before anything else is used up, and before
-/// a segment is compressed.
+/// Like [`resolve`], for all pending decisions. Called with the log open, so that no other process writes to it, before anything else is
+/// used up, and before a segment is compressed.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -105,12 +105,12 @@ mod tests {
         }
     }
 
-    /// Whether a use is good again that was pending at second 10 when the gateway was killed, with this log.
+    /// Returns whether a use is valid again that was pending at second 10 when the gateway was killed, with this log.
     async fn good_again(log: &str) -> bool {
         good_again_with(&[], log).await
     }
 
-    /// As [`good_again`], with files that were rotated before.
+    /// Like [`good_again`], with earlier rotated files.
     async fn good_again_with(rotated: &[String], log: &str) -> bool {
         let folder = tempfile::tempdir().unwrap();
         for (number, text) in rotated.iter().enumerate() {
@@ -119,7 +119,7 @@ mod tests {
         good_again_in(&folder, log).await
     }
 
-    /// As [`good_again`], with what else is there.
+    /// Like [`good_again`], with other files in the folder.
     async fn good_again_in(folder: &tempfile::TempDir, log: &str) -> bool {
         let (file, database) = (folder.path().join("log"), folder.path().join("gateway.db"));
         fs::write(&file, log).unwrap();

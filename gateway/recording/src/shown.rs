@@ -1,7 +1,7 @@
-//! What may be read of an entry by whoever reads the log: no secret, and nothing that a short one could be found by, by trying.
+//! Form of an entry in the log: no secret, and nothing by which a short one could be found by trial.
 //!
-//! A provisioning token stands in the store under its hash. One that was made elsewhere may be a word that somebody has thought of, so that
-//! no hash of it is in the log, keyed or not: it is named by what the administrator calls it.
+//! The store keeps a provisioning token under its hash. A token that was made elsewhere may be a word that a person has chosen. So the log
+//! has no hash of it, keyed or not, but the administrator's name for it.
 
 use attest_log::admin::Thing;
 use attest_store::{Change, EntryKind};
@@ -9,13 +9,13 @@ use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value, json};
 
-/// What digests are made over begins with this line, so that they are those of nothing else.
+/// First line of the data that digests are made over, so that they are digests of nothing else.
 const DOMAIN: &str = "attest-gateway/v1/admin-record\n";
 /// Longest value that is in a record as it is; of a longer one there is its digest.
 const VALUE_LIMIT_BYTES: usize = 2048;
 /// Longest id, in characters.
 const ID_LIMIT_CHARACTERS: usize = 256;
-/// What may be read of a provisioning token.
+/// Fields of a provisioning token that the log may have.
 const OF_TOKEN: [&str; 10] = [
     "name",
     "pool",
@@ -28,7 +28,7 @@ const OF_TOKEN: [&str; 10] = [
     "superseded",
     "rotation",
 ];
-/// Of the keys of the seal, and of each of them.
+/// Such fields of the seal's keys, and of each key.
 const OF_SEAL: [&str; 3] = ["key_file", "store", "keys"];
 const OF_SEALS_KEY: [&str; 4] = ["id", "made", "seals_from", "ends"];
 
@@ -54,7 +54,7 @@ fn is(kind: &str, wanted: EntryKind) -> bool {
     kind == wanted.as_str()
 }
 
-/// What a token is called.
+/// Returns the name of a token.
 fn name(value: &str) -> Option<String> {
     let token: Map<String, Value> = serde_json::from_str(value).ok()?;
     token.get("name")?.as_str().map(str::to_owned)

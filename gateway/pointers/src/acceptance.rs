@@ -1,4 +1,4 @@
-//! What a node makes of the gateway's certificate: by the CAs in its pointer, and by nothing else.
+//! Verification of the gateway's certificate as a node does it: by the CAs in its pointer, and by nothing else.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName};
 use url::Host;
 
-/// Why a node would not talk to the gateway.
+/// Reason why a node would refuse the gateway.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAccepted {
-    /// It trusts nobody.
+    /// The pointer has no CA.
     #[error("the pointer has no CA, so a node trusts nobody")]
     NoAuthority,
-    /// It trusts only what is too old or too new. Whoever verifies with Go, as Ignition does, looks at a CA's dates too.
+    /// None of its CAs is valid at that time. Verifiers in Go, such as Ignition, check a CA's dates too.
     #[error("no CA in the pointer is valid at {}", rfc3339(*.now))]
     NoCurrentAuthority { now: u64 },
-    /// The host is none that a certificate could name.
+    /// The host cannot be named by a certificate.
     #[error("{0:?} cannot be the name of a server")]
     Host(String),
     /// It trusts others than who signed the certificate.
@@ -32,7 +32,7 @@ pub enum NotAccepted {
     Certificate(String),
 }
 
-/// Whether a node that trusts exactly these CAs takes the chain for a host at `now`.
+/// Checks that a node that trusts exactly these CAs accepts the chain for a host at `now`.
 ///
 /// # Errors
 /// [`NotAccepted`].

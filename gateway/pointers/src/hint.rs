@@ -18,8 +18,8 @@ pub fn hint(authorities: &[Fingerprint]) -> Option<String> {
         .then(|| format!("{PARAMETER}={}", shorts.join(",")))
 }
 
-/// What the pointer says in a request's query of the CAs that it carries: of those in `bundle`, in its order. `None` if it says nothing,
-/// or nothing that can be read.
+/// Returns the CAs that the pointer carries, by a request's query: those in `bundle`, in its order. `None` if the query does not say, or is
+/// unreadable.
 #[must_use]
 pub fn said(query: Option<&str>, bundle: &[Fingerprint]) -> Option<Vec<String>> {
     let mut said = url::form_urlencoded::parse(query?.as_bytes()).filter_map(|(name, value)| (name == PARAMETER).then_some(value));

@@ -17,7 +17,7 @@ pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
 use url::Url;
 
-/// Where pools are, below the gateway's root.
+/// Path of pools, below the gateway's root.
 const PATH: &str = "/config/";
 /// Longest token: what the gateway reads of one.
 const TOKEN_LIMIT_BYTES: usize = 4096;
@@ -25,7 +25,7 @@ const TOKEN_LIMIT_BYTES: usize = 4096;
 /// What a pointer says.
 #[derive(Clone, Copy)]
 pub struct Pointer<'a> {
-    /// How nodes reach the gateway: `https://host:port`.
+    /// URL by which nodes reach the gateway: `https://host:port`.
     pub base: &'a Url,
     /// The pool that they join.
     pub pool: &'a str,
@@ -35,7 +35,7 @@ pub struct Pointer<'a> {
     pub token: Option<&'a str>,
 }
 
-/// Why there is no pointer.
+/// Reason why a pointer cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PointerError {
     /// The URL is of no use to a node.
@@ -98,7 +98,7 @@ impl Pointer<'_> {
         }))
     }
 
-    /// The pool's URL, with what the gateway is told of the CAs. A Machine Config Server does not look at it.
+    /// Returns the pool's URL, with the hint about the CAs for the gateway. A Machine Config Server ignores it.
     fn source(&self) -> Result<Url, PointerError> {
         let base = self.base;
         let plain = base.username().is_empty() && base.password().is_none() && base.query().is_none() && base.fragment().is_none();
@@ -116,7 +116,7 @@ impl Pointer<'_> {
     }
 }
 
-/// What Ignition trusts, as it stands in a config.
+/// Returns the entries of a config by which Ignition trusts these CAs.
 fn trusted(authorities: &[Certificate]) -> Vec<Value> {
     let source = |authority: &&Certificate| {
         let pem = BASE64.encode(authority.pem().as_bytes());

@@ -1,4 +1,4 @@
-//! Pointers as they are found: what one says, whoever wrote it.
+//! Pointers as they are found, with what each says, from any author.
 
 use std::fmt;
 
@@ -26,12 +26,12 @@ const SHOWN_LIMIT_CHARACTERS: usize = 80;
 /// The key of a user-data Secret that has the pointer.
 const USER_DATA: &str = "userData";
 
-/// Why something is no pointer. No text shows more of it than a version or a kind.
+/// Reason why something cannot be read as a pointer. Its text shows no more of it than a version or a kind.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadingError {
     #[error("it has {0} bytes; at most {READING_LIMIT_BYTES} are read")]
     TooLarge(usize),
-    /// Neither.
+    /// It is neither JSON nor YAML.
     #[error("it cannot be read: {0}")]
     Syntax(String),
     #[error("it is neither an Ignition config nor a Secret with {USER_DATA}: {0}")]
@@ -39,7 +39,7 @@ pub enum ReadingError {
     /// A Secret without a pointer.
     #[error("the Secret's {USER_DATA}: {0}")]
     UserData(String),
-    /// A config without a version, or of a version that nobody knows.
+    /// A config without a version, or of an unknown version.
     #[error("ignition.version is {0}: pointers are of spec 2 or 3")]
     Version(String),
 }
@@ -47,7 +47,7 @@ pub enum ReadingError {
 /// How the pointer came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
-    /// By itself.
+    /// An Ignition config without a Secret.
     Config,
     /// In a Kubernetes Secret.
     Secret {
@@ -58,17 +58,17 @@ pub enum Form {
 
 /// A pointer that was read. It may hold tokens, so it has no `Debug`.
 pub struct Reading {
-    /// How it came.
+    /// Form in which the pointer came.
     pub form: Form,
-    /// Its spec version.
+    /// Spec version of the Ignition config.
     pub version: String,
-    /// Why this gateway's Ignition parser refuses it, if it does.
+    /// Reason why this gateway's Ignition parser refuses it, if it does.
     pub refused: Option<NotAConfig>,
-    /// Where it leads, in the order in which Ignition goes there.
+    /// URLs that the node fetches, in Ignition's order.
     pub sources: Vec<ConfigSource>,
-    /// What it trusts.
+    /// CAs that a node with this pointer trusts.
     pub authorities: Vec<Authority>,
-    /// Whether there is more than was looked at.
+    /// Set if parts of the pointer were not looked at.
     pub cut: bool,
 }
 
@@ -76,17 +76,17 @@ pub struct Reading {
 pub struct ConfigSource {
     /// The URL, if it is one. It may hold a token.
     pub url: Option<Url>,
-    /// Where in the config it stands.
+    /// Position in the config, for messages.
     pub place: String,
     /// The pool, if the path is one that a gateway serves.
     pub pool: Option<String>,
-    /// What it shows.
+    /// Credentials that the node shows there.
     pub credentials: Vec<Credential>,
 }
 
-/// What a node with this pointer shows.
+/// Credential that a node with this pointer shows.
 pub enum Credential {
-    /// A provisioning token.
+    /// A provisioning token, as the pointer has it.
     Token(Zeroizing<String>),
     /// A ticket: nodes put them in for themselves, and they are good for minutes.
     Ticket,
@@ -97,7 +97,7 @@ pub enum Credential {
 /// An entry of `certificateAuthorities`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Authority {
-    /// A CA.
+    /// A CA that could be read.
     Certificate(Box<Certificate>),
     /// An entry that was not looked at, and why.
     NotLookedAt(String),
@@ -332,7 +332,7 @@ fn authority(entry: &Value, all: &mut Vec<Authority>) {
     }
 }
 
-/// Whether contents have the sum that a `verification.hash` says.
+/// Returns whether the content has the digest in a `verification.hash`.
 fn fits(hash: &str, content: &[u8]) -> bool {
     let Some((function, sum)) = hash.split_once('-') else {
         return false;

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::{AUTHORITIES_LIMIT, Authority, NotAccepted, PARAMETER, Reading, ReadingError, accepts, distinct, trusted};
 
-/// What makes a pointer this gateway's.
+/// Properties by which a pointer is this gateway's.
 #[derive(Debug, Clone, Copy)]
 pub struct Ours<'a> {
     /// The CAs that pointers carry, the newest last.
@@ -21,7 +21,7 @@ pub struct Ours<'a> {
     pub now: UnixTime,
 }
 
-/// What becomes of a pointer.
+/// Result of a renewal.
 pub enum Renewal {
     /// It carries exactly these CAs.
     Current,
@@ -29,12 +29,12 @@ pub enum Renewal {
     Renewed(Zeroizing<String>),
 }
 
-/// Why a pointer is left alone. No text has anything of a token.
+/// Reason why a pointer is left alone. Its text has nothing of a token.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotRenewed {
     #[error(transparent)]
     Reading(#[from] ReadingError),
-    /// Which of them the CAs are for is not known.
+    /// It is unknown for which of the sources the CAs are.
     #[error("it has {found} sources: with more than one it is not known which the CAs are for")]
     Sources { found: usize },
     #[error("it leads to no pool of this gateway")]
@@ -57,10 +57,11 @@ pub enum NotRenewed {
     Broken(String),
 }
 
-/// Whether a pointer that is this gateway's lacks something, and what it has to be.
+/// Returns the pointer that replaces this one, if it is this gateway's and out of date.
 ///
-/// A CA is taken out only if it is known to be this gateway's: because it is one now, or because the pointer's own hint names it, which only a gateway writes. So is the
-/// last CA before the first rotation, which is there still. And it is older than those that are known here: a copy of them may be an old one.
+/// A CA is removed only if it is known to be this gateway's. It is one of the current CAs, or the pointer's own hint names it, which only a
+/// gateway writes. The last CA before the first rotation is still a current one. The CA also has to be older than those that are known
+/// here, because a copy of them may be old.
 ///
 /// # Errors
 /// [`NotRenewed`]: it is not this gateway's to change.

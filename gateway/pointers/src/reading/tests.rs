@@ -1,4 +1,4 @@
-//! Reading pointers.
+//! Tests for the reading of pointers.
 
 use attest_certificates::secret_manifest;
 use data_encoding::HEXLOWER;

@@ -83,7 +83,7 @@ impl Fixture {
         pointer.render().unwrap()
     }
 
-    /// As an installer writes it: no hint.
+    /// Returns a pointer as an installer writes it, without a hint.
     fn installed(&self, authorities: &[&Authority]) -> Value {
         let mut pointer = self.written(authorities, None);
         pointer["ignition"]["config"]["merge"][0]["source"] = format!("https://{HOST}:22623/config/worker").into();

@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 
 use crate::metrics::{CONTENT_TYPE, Metrics};
 
-/// What the endpoints answer from.
+/// Data from which the endpoints answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
     pub metrics: Arc<Metrics>,
-    /// Whether the store is open, so that this controller can lead.
+    /// Set if the store is open, so that this controller can lead.
     pub ready: Arc<AtomicBool>,
 }
 

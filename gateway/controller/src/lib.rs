@@ -2,8 +2,8 @@
 //! (`docs/approval.md`), renews the pointers of machine sets (`docs/controller.md`), and makes the MachineConfigs of the second stage
 //! (`docs/second-stage.md`).
 //!
-//! It is a program next to the gateway. Clients that have not attested reach the gateway; nobody reaches the controller but for its health and metrics.
-//! Both have one store: the gateway notes attestations there, the controller spends them.
+//! It is a program next to the gateway. Clients that have not attested reach the gateway; of the controller, a client reaches only health
+//! and metrics. Both have one store: the gateway notes attestations there, the controller spends them.
 //!
 //! ```text
 //! run → lease (leader election, if the store is shared) → approval (watches, judges, approves) → store: approval and outbox → API

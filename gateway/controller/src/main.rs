@@ -1,4 +1,4 @@
-//! `attest-controller`: the program.
+//! Entry point of the program `attest-controller`.
 
 #![deny(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! Prometheus metrics.
+//! Prometheus metrics of the controller.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! What each `pool.toml` says: the names of its nodes, whether it gives a credential away, and whether it has a second stage.
+//! The controller's part of each `pool.toml`: names of the nodes, whether the pool gives a credential away, and whether it has a second
+//! stage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::approval::PoolRules;
 /// Interval at which the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// What the `pool.toml` files of all pools say.
+/// Contents of the `pool.toml` files of all pools.
 #[derive(Debug, Clone, Default)]
 pub struct PoolFiles {
     /// The rules of approval.
@@ -63,7 +64,7 @@ struct Cached {
 }
 
 impl Pools {
-    /// Reads the pools.
+    /// Reads the pools of a folder.
     ///
     /// # Errors
     /// [`PoolError`].

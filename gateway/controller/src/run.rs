@@ -32,7 +32,7 @@ pub(crate) const NOTHING_ENABLED: &str =
 /// Pause between two attempts to open the store.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Why the controller does not run.
+/// Reason why the controller does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("listen {address}: {source}")]
@@ -65,7 +65,7 @@ pub(crate) fn pools(settings: &Settings) -> Result<Pools, RunError> {
     }
 }
 
-/// What names pools that there are not, by the setting that does.
+/// Returns a message for each setting that names an unknown pool.
 pub(crate) fn unknown_pools(settings: &Settings, rules: &PoolRules) -> Vec<String> {
     let approval = settings.approval.iter();
     let named = approval

@@ -72,7 +72,7 @@ impl Controller {
         command
     }
 
-    /// Starts the program.
+    /// Starts the program with `serve`.
     pub(super) fn run(&mut self) {
         let mut child = self.command().arg("serve").stderr(Stdio::piped()).spawn().unwrap();
         let lines = Arc::<Lines>::default();
@@ -120,7 +120,7 @@ impl Controller {
         self.process.take().unwrap().0.wait().unwrap()
     }
 
-    /// Kills it.
+    /// Kills the program, and waits for its end.
     pub(super) fn kill(&mut self) {
         if let Some((mut child, _)) = self.process.take() {
             child.kill().unwrap();

@@ -63,7 +63,8 @@ fn secret(name: &str, pointer: &[u8]) -> Value {
 }
 
 impl Cluster {
-    /// One machine set of pool worker, with the pointer that the gateway writes, and the rights that are needed for it and no others. The rotation is settled.
+    /// Starts a cluster with one machine set of pool worker, with the pointer that the gateway writes, and exactly the necessary rights.
+    /// The rotation is settled.
     fn new() -> Self {
         let api = Kubernetes::start();
         let rules = json!([
@@ -132,7 +133,7 @@ impl Cluster {
         (table, (!output.status.success()).then_some(complaint))
     }
 
-    /// Returns the machine sets that are in the way of a switch to the newest CA; fails if there are none.
+    /// Returns the machine sets that are in the way of a switch to the newest CA; fails without any.
     #[track_caller]
     fn in_the_way(&self) -> String {
         let (_, complaint) = self.report();

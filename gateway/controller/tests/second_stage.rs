@@ -1,4 +1,4 @@
-//! The MachineConfigs of the second stage: made, kept, and removed by nobody but who has made them.
+//! Tests for the MachineConfigs of the second stage: the controller makes and keeps them, and removes only its own.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// As a service account that may do this everywhere.
+    /// Starts an API, and a service account that may do this everywhere.
     async fn with(rules: &Value) -> Self {
         let api = Kubernetes::start();
         api.grant(NAMESPACE, ACCOUNT, rules);
@@ -56,7 +56,7 @@ impl Asked {
     }
 }
 
-/// What it needs, and nothing else.
+/// Returns the rights that the second stage needs, and no others.
 fn rules() -> Value {
     json!([
         {"apiGroups": ["machineconfiguration.openshift.io"], "resources": ["machineconfigs"], "verbs": ["create", "delete", "get", "list", "update"]},
@@ -84,7 +84,7 @@ fn named(hash: &str) -> String {
     format!("rendered-worker-pre-approved-{hash:0>32}")
 }
 
-/// What the config of a pool comes to.
+/// Returns the object for the config of a pool.
 fn object(hash: &str) -> Object {
     let name = named(hash);
     let content = machine_config(&name, &format!("/etc/{hash}"), false).to_string();
@@ -96,7 +96,7 @@ fn days_ago(days: u64) -> String {
     rfc3339(now - days * 24 * 3600)
 }
 
-/// One that was served last so many days ago.
+/// Puts an object that was served last this number of days ago.
 fn served(api: &Kubernetes, hash: &str, days: u64) {
     let mut object = object(hash).value;
     object["metadata"]["annotations"][SERVED_AT] = days_ago(days).into();
@@ -387,7 +387,7 @@ fn certificates(folder: &Path) {
     fs::write(folder.join("mcs.key"), key.serialize_pem()).unwrap();
 }
 
-/// A gateway that gives pool worker's pre-approved config to anybody.
+/// A gateway that gives pool worker's pre-approved config to unauthenticated clients.
 struct Gateway {
     server: Server,
     content: Arc<Mutex<Value>>,

@@ -1,4 +1,4 @@
-//! What the API is told of a request, and asked for at that moment.
+//! Requests to the API about a CSR: reads of the state at that moment, and the approval.
 
 use attest::SpkiSha256;
 use attest_cluster_api::events::Events;
@@ -17,7 +17,7 @@ use super::judge::Ground;
 use super::request_watch::CLIENT_REQUESTS;
 use super::watched::NODES;
 
-/// How the approval is called that is written into a request.
+/// Reason in the condition by which a request is approved.
 const CONDITION_REASON: &str = "AttestationApproved";
 
 /// The whole object of a CSR, if it is at this moment as it was judged.
@@ -68,13 +68,13 @@ pub(super) async fn node(cluster: &Cluster, name: &str) -> Result<Option<Node>, 
     cluster.ask(NODES, nodes.get_opt(name)).await
 }
 
-/// Whether there is such a Node at this moment: what is watched is told a moment later.
+/// Returns whether such a Node exists at this moment: the watch learns of it later.
 pub(super) async fn has_node(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
     let nodes: Api<Node> = Api::all(cluster.client());
     Ok(cluster.ask(NODES, nodes.get_metadata_opt(name)).await?.is_some())
 }
 
-/// What the store keeps of it.
+/// Returns the approval, as the store keeps it.
 pub(super) fn approval(csr: &Csr, key: &SpkiSha256, ground: &Ground, now: u64) -> Approval {
     let Ground {
         identity,

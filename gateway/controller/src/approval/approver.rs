@@ -25,9 +25,9 @@ use super::watched::{Told, Watched};
 use super::{answer, serving};
 use crate::settings::{ApprovalSettings, Keys};
 
-/// How often it is looked what is due.
+/// Interval at which the approver checks what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often attestations are forgotten for which nothing is approved any more.
+/// Interval at which attestations are forgotten for which nothing can be approved any more.
 const FORGET_EVERY: Duration = Duration::from_secs(600);
 /// Interval of messages that the cache of CSRs was full.
 const FULL_CACHE_EVERY: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub struct PoolRules {
     pub gives_credential: Option<String>,
 }
 
-/// Who approves, and what it needs for that.
+/// Approver of CSRs, with its settings and all that it needs.
 pub struct Approver {
     pub cluster: Arc<Cluster>,
     pub settings: ApprovalSettings,
@@ -56,7 +56,7 @@ pub struct Approver {
     pub pools: Arc<dyn Fn() -> PoolRules + Send + Sync>,
 }
 
-/// Why a pass has come to no end.
+/// Reason why a pass was aborted.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     #[error(transparent)]
@@ -376,7 +376,7 @@ impl Approver {
     }
 }
 
-/// What the store has of a name and of the machine that may be its node, at one moment.
+/// Returns the store's entries about a name, and about the machine that may be its node, from one snapshot.
 async fn held(store: &dyn Store, name: &str, machine: Option<(String, Attested)>) -> Result<Held, StoreError> {
     let name = name.to_owned();
     let held = store.read(move |transaction| {

@@ -11,10 +11,10 @@ use super::request::{Request, RequestError};
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// The signer of kubelets' serving certificates.
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
-/// How the API names a node by its client certificate.
+/// Prefix of a node's user name, by which the API knows its client certificate.
 pub const NODE_USER: &str = "system:node:";
 
-/// What events say.
+/// Reasons of the events that the approver writes.
 pub(super) const APPROVED: Said = Said {
     reason: "AttestationApproved",
     warning: false,
@@ -24,7 +24,7 @@ pub(super) const NOT_APPROVED: Said = Said {
     warning: true,
 };
 
-/// What a certificate is for.
+/// Use of a kubelet's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// A kubelet's at the API.
@@ -33,7 +33,7 @@ pub enum Purpose {
     Serving,
 }
 
-/// How far a request has come.
+/// Progress of a request at the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Pending,
@@ -48,10 +48,10 @@ pub enum Stage {
 pub struct Csr {
     pub name: String,
     pub uid: String,
-    /// When it was made, by the API's clock, seconds since 1970.
+    /// Time of its creation by the API's clock, in seconds since 1970.
     pub created: u64,
     pub purpose: Purpose,
-    /// Who has made it, as the API says.
+    /// User that has created it, as the API says.
     pub username: String,
     pub groups: Vec<String>,
     pub usages: Vec<String>,

@@ -22,7 +22,7 @@ const PAGE_LIMIT: u32 = 50;
 pub(super) struct Egress {
     asked: Option<Instant>,
     found: EgressAddresses,
-    /// The reason why there is no answer, as it was logged last.
+    /// The reason for a missing answer, as it was logged last.
     problem: Option<String>,
 }
 

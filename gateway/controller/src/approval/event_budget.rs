@@ -26,7 +26,7 @@ impl EventBudget {
         }
     }
 
-    /// Takes one event for this name out of the budget; returns false if there is none left.
+    /// Takes an event for this name out of the budget; returns `false` if the budget is used up.
     pub(super) fn take(&mut self, name: &str, is_attested: bool, now: Instant) -> bool {
         if now.duration_since(self.begun) >= MINUTE {
             *self = Self::new(now);

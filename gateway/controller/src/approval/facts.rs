@@ -1,4 +1,4 @@
-//! What the cluster's API says of machines and nodes, as far as a request is judged by it.
+//! Facts about machines and nodes from the cluster's API, as far as a request is judged by them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::settings::Keys;
 
 /// By which label the Machine API says what a machine is for (openshift/api `machine/v1beta1`, `MachineClusterRoleLabel` of the machine-api-operator).
 const ROLE_LABEL: &str = "machine.openshift.io/cluster-api-machine-role";
-/// What it says of a host of the control plane.
+/// Role of a host of the control plane, by that label.
 pub const CONTROL_PLANE_ROLE: &str = "master";
 /// By which labels a node of the control plane is known.
 const CONTROL_PLANE_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
@@ -25,7 +25,7 @@ const ADDRESSES_LIMIT: usize = 256;
 /// Most egress addresses that are looked at of a cluster: clusters have dozens.
 const EGRESS_ADDRESSES_LIMIT: usize = 10_000;
 
-/// By which addresses somebody can be reached: what a serving certificate may be for.
+/// Names and addresses of a host: a serving certificate may be for these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Names, without the dot at the end.
@@ -56,7 +56,7 @@ impl Addresses {
 /// A Machine of the Machine API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// `NAMESPACE/NAME`.
+    /// Its name, as `NAMESPACE/NAME`.
     pub id: String,
     pub role: Option<String>,
     pub provider_id: Option<String>,
@@ -65,7 +65,7 @@ pub struct Machine {
     /// Its names inside of the cluster: what its node will be called (cluster-machine-approver, `FindMatchingMachineFromInternalDNS`).
     pub internal_names: Vec<String>,
     pub addresses: Addresses,
-    /// Whether it is being removed.
+    /// Set if it is being removed.
     pub going: bool,
 }
 
@@ -114,20 +114,20 @@ impl Machine {
         })
     }
 
-    /// Whether its node will be called so.
+    /// Returns whether its node will have this name.
     #[must_use]
     pub fn will_be(&self, name: &str) -> bool {
         self.internal_names.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Which instance of a cloud it is, if attestation can say which.
+    /// Returns the cloud instance that it is, if attestation can identify one.
     #[must_use]
     pub fn provider(&self) -> Option<Provider> {
         self.provider_id.as_deref().and_then(Provider::read)
     }
 }
 
-/// A Node.
+/// Facts about one Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     pub is_control_plane: bool,
@@ -145,7 +145,7 @@ impl NodeFacts {
         }
     }
 
-    /// As much as its metadata says.
+    /// Returns the facts that are in a Node's metadata.
     #[must_use]
     pub fn of_labels(metadata: &ObjectMeta) -> Self {
         let has = |label: &&str| metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(*label));
@@ -189,21 +189,21 @@ pub struct EgressItem {
     pub egress_ip: String,
 }
 
-/// What the administrator has said, and what the pools say.
+/// Rules of approval, from the administrator's settings and from the pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// How long after its attestation a machine's client certificate is approved, seconds.
+    /// Seconds after a machine's attestation in which its client certificate is approved.
     pub within_seconds: u64,
-    /// Who asks for client certificates, and exactly in which groups.
+    /// User that requests client certificates; it has to be in exactly these groups.
     pub requester: String,
     pub groups: Vec<String>,
     /// Machines of which pools are approved.
     pub pools: Vec<String>,
-    /// Which of them are the control plane's.
+    /// Those of them that are the control plane's.
     pub control_plane_pools: Vec<String>,
-    /// Whether each node has a Machine object.
+    /// Set if each node has a Machine object.
     pub machines: bool,
-    /// Whether a name counts that the machine itself has asked for.
+    /// Set if a name counts that the machine itself has asked for.
     pub asked_names: bool,
     /// Whose keys are approved.
     pub keys: Keys,

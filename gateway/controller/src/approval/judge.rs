@@ -1,6 +1,6 @@
-//! Whether a request for a kubelet's client certificate is approved: a pure function of what is known at that moment.
+//! Judgement of requests for kubelets' client certificates: a pure function of the facts at that moment.
 //!
-//! What a kubelet sends is in `pkg/kubelet/certificate` of `kubernetes/kubernetes`, and what its controllers take for that in
+//! Kubelets make their requests in `pkg/kubelet/certificate` of `kubernetes/kubernetes`. Its controllers recognize them in
 //! `pkg/apis/certificates/helpers.go` (`ValidateKubeletClientCSR`). Nothing is approved that would not pass there.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use crate::settings::Keys;
 /// (`maxMachineClockSkew`).
 pub(super) const CLOCK_SKEW_SECONDS: u64 = 10;
 
-/// What every kubelet asks for, beside what its certificate is for; an RSA key's may be for key encipherment, too.
+/// Usages that every kubelet asks for, in addition to the certificate's purpose; with an RSA key also key encipherment.
 const DIGITAL_SIGNATURE: &str = "digital signature";
 const KEY_ENCIPHERMENT: &str = "key encipherment";
 const CLIENT_AUTH: &str = "client auth";
@@ -36,11 +36,11 @@ pub struct Asked {
 /// The attestations that passes have found, by the id of their decision: the number of the first pass that found each.
 pub type FirstSeen = HashMap<String, u64>;
 
-/// What is known beside the request itself.
+/// Facts by which a request is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     pub rules: &'a Rules,
-    /// Seconds since 1970.
+    /// Time of the judgement, in seconds since 1970.
     pub now: u64,
     /// All requests for this node's name, the one that is judged among them.
     pub requests: &'a [Asked],
@@ -53,7 +53,7 @@ pub struct Facts<'a> {
     pub first_seen: &'a FirstSeen,
 }
 
-/// What is done.
+/// Result of the judgement of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Approve(Ground),
@@ -61,10 +61,10 @@ pub enum Verdict {
     Leave(Reason),
 }
 
-/// For what it is approved.
+/// Facts on which an approval is based.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ground {
-    /// The machine's.
+    /// Identity of the attested machine.
     pub identity: String,
     pub attested: Attested,
     pub bound: Bound,
@@ -147,7 +147,7 @@ fn ground(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reaso
     })
 }
 
-/// That it is written as a kubelet's is, and sent by whom those of new nodes are.
+/// Checks that the request has the form of a kubelet's, and the sender of those for new nodes.
 pub(super) fn form<'c>(csr: &'c Csr, rules: &Rules) -> Result<&'c Request, Reason> {
     let request = csr.request.as_ref().map_err(|error| Reason::Request(error.clone()))?;
     if csr.username != rules.requester {
@@ -192,7 +192,7 @@ fn is_exactly(found: &[String], expected: &[String]) -> bool {
     found.len() == expected.len() && expected.iter().all(|one| found.contains(one))
 }
 
-/// Who says that a name is one of the control plane's, if anybody does.
+/// Returns the source by which a name is the control plane's, if there is one.
 fn control_plane(name: &str, facts: &Facts<'_>) -> Option<String> {
     let is_host = |machine: &&Machine| machine.will_be(name) && machine.role.as_deref() == Some(CONTROL_PLANE_ROLE);
     if let Some(machine) = facts.machines.iter().find(is_host) {
@@ -253,7 +253,8 @@ fn was_judged_before(asked: &Asked, attested: &Attested, facts: &Facts<'_>) -> b
     asked.first_judged.is_some_and(|judged| seen.is_none_or(|seen| *seen > judged))
 }
 
-/// That the key is the one that the machine has attested for its kubelet, if it has attested one, or has to.
+/// Checks that the key is the one that the machine has attested for its kubelet. A machine may have attested none, unless the rules require
+/// one.
 fn key(request: &Request, identity: &str, attested: &Attested, rules: &Rules) -> Result<(), Reason> {
     let (found, identity) = (request.key, identity.to_owned());
     match attested.key_sha256 {
@@ -263,7 +264,7 @@ fn key(request: &Request, identity: &str, attested: &Attested, rules: &Rules) ->
     }
 }
 
-/// That the name is one of the pool's, and of no other's, as far as pools say names. Where no Machine object says what a node is, they have to.
+/// Checks that the name is one of the pool's, and not another's, as far as pools have names. Without Machine objects the pool needs names.
 fn pool_name(name: &str, identity: &str, pool: &str, rules: &Rules) -> Result<(), Reason> {
     let says = |of: &str| {
         let names = rules.names.get(of).filter(|names| !names.is_empty())?;
@@ -332,7 +333,7 @@ fn machine<'a>(name: &str, attested: &Attested, facts: &Facts<'a>) -> Result<Opt
     Ok(Some(machine))
 }
 
-/// By what the machine is taken for the node of that name.
+/// Returns the fact that binds the machine to the node of that name.
 fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machine>, held: &Held, rules: &Rules) -> Result<Bound, Reason> {
     let is_instance = machine
         .and_then(Machine::provider)

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! CertificateSigningRequest → CsrObject (trimmed) → Csr (request: PKCS#10, its signature verified) → RequestCache
-//!   → candidates (who has attested and may be that node) → Held (what the store has of both) → judge
-//!   → Approve: spent and told in the store, then the API is told · Leave: an event says why
+//!   → candidates (machines that have attested and may be that node) → Held (what the store has of both) → judge
+//!   → Approve: spent in the store, with an outbox entry, then approved at the API · Leave: an event says why
 //! ```
 //!
-//! Judging is pure: [`judge`] and [`serving`] are told everything. Nothing is ever denied: what is not approved here may be somebody else's to approve.
+//! Judging is pure: [`judge`] and [`serving`] get all facts as arguments. Nothing is ever denied: another approver may be responsible for a
+//! request that is not approved here.
 
 mod answer;
 mod approver;

@@ -1,14 +1,14 @@
-//! Why a request is left as it is.
+//! Reasons why a request is left as it is.
 
 use attest::SpkiSha256;
 use attest_system::clock::rfc3339;
 
 use super::request::RequestError;
 
-/// Longest text of somebody else's that is put into words, in characters.
+/// Longest foreign text in a message, in characters.
 const SHOWN_LIMIT_CHARACTERS: usize = 320;
 
-/// One fact, with what was found. Each has a code that stays what it is, for whoever searches for it.
+/// A failed check, with what was found. Each has a stable code, which users can search for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     #[error("{0}")]
@@ -120,7 +120,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// What does not change, whatever the words do.
+    /// Returns the code, which stays the same when the text changes.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -182,12 +182,12 @@ impl Reason {
     ];
 }
 
-/// What a stranger may have written, cut to what a line bears.
+/// Returns a text that an unauthenticated client may have written, cut to a line's limit.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(SHOWN_LIMIT_CHARACTERS).collect()
 }
 
-/// As [`shown`], of so many as anybody reads.
+/// Like [`shown`], for the first ten texts.
 pub(super) fn all_shown<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     const LIMIT: usize = 10;
     texts.into_iter().take(LIMIT).map(shown).collect()

@@ -15,14 +15,14 @@ use x509_parser::prelude::{FromDer, X509Name};
 pub(super) const REQUEST_LIMIT_BYTES: usize = 16 * 1024;
 /// Most names and addresses in one request: a node has a handful.
 const ALTERNATIVES_LIMIT: usize = 64;
-/// How the PEM block of a request begins and ends (RFC 7468, 7).
+/// First and last line of a request's PEM block (RFC 7468, 7).
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// What kubelets sign with: P-256 by default (client-go `util/certificate`); the others where an administrator has made the key.
+/// Signature algorithms of kubelets: P-256 by default (client-go `util/certificate`); the others where an administrator has made the key.
 static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 4] = [ECDSA_P256_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256];
 
-/// DER tags.
+/// Tags of DER types in a request.
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
@@ -35,12 +35,12 @@ const ATTRIBUTES: u8 = 0xa0;
 const DNS_NAME: u8 = 0x82;
 const IP_ADDRESS: u8 = 0x87;
 
-/// pkcs-9-at-extensionRequest, 1.2.840.113549.1.9.14.
+/// Object identifier pkcs-9-at-extensionRequest, 1.2.840.113549.1.9.14.
 const EXTENSION_REQUEST: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
-/// id-ce-subjectAltName, 2.5.29.17.
+/// Object identifier id-ce-subjectAltName, 2.5.29.17.
 const SUBJECT_ALTERNATIVE_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 
-/// A request whose signature holds: whoever wrote it has the key that it is for.
+/// A request whose signature holds: its author has the key that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The node that it is for.
@@ -51,7 +51,7 @@ pub struct Request {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Why bytes are not a kubelet's request.
+/// Reason why bytes are not a kubelet's request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     #[error("it has {found} bytes, at most {REQUEST_LIMIT_BYTES} are looked at")]
@@ -62,13 +62,13 @@ pub enum RequestError {
     /// Not the DER of a request, to the last byte.
     #[error("it is no PKCS#10: {0}")]
     Malformed(&'static str),
-    /// A subject that is no node's.
+    /// The subject is not a node's.
     #[error("{0}")]
     Subject(#[from] SubjectError),
     /// A key that no kubelet makes, or a signature by another algorithm than goes with it.
     #[error("its key and signature are of no kind that a kubelet makes: P-256, P-384, Ed25519, or RSA of 2048 bits or more with SHA-256")]
     Algorithm,
-    /// Whoever sends it need not have the key.
+    /// The sender need not have the key.
     #[error("its signature does not hold")]
     Signature,
     /// Something else than names and addresses is asked for.
@@ -111,7 +111,7 @@ impl Request {
         })
     }
 
-    /// Whether it asks for no name beside its subject.
+    /// Returns whether it asks for no name other than its subject.
     #[must_use]
     pub const fn is_without_alternatives(&self) -> bool {
         self.dns_names.is_empty() && self.addresses.is_empty()

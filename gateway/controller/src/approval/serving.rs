@@ -1,4 +1,5 @@
-//! Whether a request for a kubelet's serving certificate is approved: that of a node whose client certificate was approved here, for addresses that are its own.
+//! Judgement of requests for kubelets' serving certificates. Approved are those of a node whose client certificate was approved here, for
+//! the node's own addresses.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Nodes and machines as the API has them, and the CSRs beside them.
+//! Watches of nodes and machines, and of the CSRs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::request_cache::RequestCache;
 use super::request_watch::{self, CLIENT_REQUESTS, SERVING_REQUESTS};
 use crate::settings::ApprovalSettings;
 
-/// What is watched, as messages and metrics call it.
+/// Names of the watches, in messages and metrics.
 pub(super) const NODES: &str = "nodes for approval";
 const MACHINES: &str = "machines for approval";
 
@@ -29,7 +29,7 @@ pub(super) struct Watched {
     machines: Option<Kept<DynamicObject>>,
 }
 
-/// What was told by the API.
+/// Objects that the API has reported.
 pub(super) struct Told {
     pub(super) machines: Vec<Machine>,
     pub(super) nodes: BTreeMap<String, NodeFacts>,
@@ -107,10 +107,10 @@ impl Watched {
         (Self { requests, nodes, machines }, keeping)
     }
 
-    /// What is known of machines and nodes, if it is what there is.
+    /// Returns the machines and nodes, if the watches are current.
     ///
     /// # Errors
-    /// What of it is not told.
+    /// [`Reason::Untold`], for a watch that is not current.
     pub(super) fn told(&self, cluster: &Cluster) -> Result<Told, Reason> {
         let watches = cluster.health().watches();
         let is_well = |what| watches.get(what) == Some(&Heard::Well);

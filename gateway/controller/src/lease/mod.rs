@@ -24,9 +24,9 @@ const CONFLICT: u16 = 409;
 /// The durations of a lease. Those of client-go are the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// How long an unchanged lease keeps others from it. Whole seconds, as the API stores it.
+    /// Time for which an unchanged lease keeps others from it. Whole seconds, as the API stores it.
     pub duration: Duration,
-    /// How long after the begin of its last renewal a leader leads on. Less than `duration`.
+    /// Time for which a leader leads on after the begin of its last renewal. Less than `duration`.
     pub renew_deadline: Duration,
     /// Interval of attempts to acquire or renew.
     pub retry: Duration,
@@ -57,13 +57,13 @@ pub struct Candidate {
     held: Option<(Lease, Instant)>,
 }
 
-/// Why a leader does not lead any more.
+/// Reason why a leader has lost the lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// Another candidate has taken the lease.
     #[error("{0} has taken it")]
     Taken(String),
-    /// Somebody has removed the lease: another candidate may make it again.
+    /// The lease was removed: another candidate may create it again.
     #[error("it was removed")]
     Removed,
     /// It was not renewed in time.
@@ -149,7 +149,7 @@ impl Candidate {
         Lost::Taken("nobody".to_owned())
     }
 
-    /// Looks who has changed a lease that was held: the own renewal, whose answer was lost, or another candidate.
+    /// Determines which candidate has changed a held lease: this candidate, by a renewal whose answer was lost, or another one.
     async fn conflict(&mut self) -> Option<Lost> {
         let found = match tokio::time::timeout(self.timing.retry, self.get()).await {
             Ok(Ok(Some(found))) => found,
@@ -194,7 +194,7 @@ impl Candidate {
         }
     }
 
-    /// Whether a lease has no holder but this candidate, or has not changed for its duration since this candidate has read it first.
+    /// Returns whether a lease has no other holder, or has not changed for its duration since this candidate has read it first.
     fn is_free(&mut self, found: &Lease) -> bool {
         let version = found.metadata.resource_version.clone().unwrap_or_default();
         let now = Instant::now();

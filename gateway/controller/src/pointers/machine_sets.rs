@@ -16,13 +16,13 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
-/// Where a provider's specification is, in a MachineSet and in a ControlPlaneMachineSet.
+/// JSON pointers to a provider's specification, in a MachineSet and in a ControlPlaneMachineSet.
 const SETS: &str = "/spec/template/spec/providerSpec/value";
 const CONTROL_PLANE: &str = "/spec/template/machines_v1beta1_machine_openshift_io/spec/providerSpec/value";
 /// The `authoritativeAPI` of a machine set whose machines the Machine API makes; so do those without the field.
 const MACHINE_API: &str = "MachineAPI";
 
-/// What makes machines.
+/// An object that makes machines, and its pointer's Secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MachineSet {
     pub kind: &'static str,
@@ -48,7 +48,7 @@ impl std::fmt::Display for SecretName {
     }
 }
 
-/// All of them in a namespace; those of a kind that the cluster does not have are none.
+/// Returns all of them in a namespace; a kind that the cluster does not have yields nothing.
 pub(super) async fn all(cluster: &Cluster, namespace: &str) -> Result<Vec<MachineSet>, ClusterError> {
     let kinds = [
         ("MachineSet", "v1beta1", "machinesets", SETS),

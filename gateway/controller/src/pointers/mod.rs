@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 pub use self::machine_sets::{MachineSet, SecretName};
 use crate::settings::PointerSettings;
 
-/// How often it is looked.
+/// Interval at which the pointers are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// The key of the Secret's data.
 const USER_DATA: &str = "userData";
@@ -36,7 +36,7 @@ const USER_DATA: &str = "userData";
 const LEFT_ALONE: &str = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
 /// HTTP status of a refusal for want of a right.
 const NO_RIGHT: u16 = 403;
-/// How the names of Secrets end that the operator writes itself, from its own CA (`manifests/userdata_secret.yaml`, likewise).
+/// Suffix of the names of Secrets that the operator itself writes, from its own CA (`manifests/userdata_secret.yaml`, same version).
 const MANAGED: &str = "-user-data-managed";
 
 /// The pointer in a Secret, and what it is.
@@ -75,7 +75,7 @@ pub struct Here {
 }
 
 impl Here {
-    /// Reads the files.
+    /// Reads the CAs and the certificate.
     ///
     /// # Errors
     /// [`SourceError`].
@@ -323,7 +323,7 @@ impl Keeper {
         }
     }
 
-    /// Takes the place of the pointer, if nobody has changed the Secret meanwhile.
+    /// Replaces the pointer, if the Secret was not changed meanwhile.
     async fn write(&self, name: &str, secret: &Secret, renewed: &Zeroizing<String>) -> Result<(), PassError> {
         let user_data = Zeroizing::new(BASE64.encode(renewed.as_bytes()));
         let patch = json!({
@@ -337,7 +337,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// What is recorded of it.
+    /// Returns the act that is recorded for it, as JSON.
     fn act(&self, name: &str, before: &[Fingerprint], here: &Here) -> String {
         let shorts = |all: &mut dyn Iterator<Item = Fingerprint>| json!({"authorities": all.map(|ca| ca.short()).collect::<Vec<_>>()});
         let thing = Thing {

@@ -20,7 +20,7 @@ pub struct Report {
     newest: Option<Fingerprint>,
 }
 
-/// Why there is no report.
+/// Reason why a report cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     #[error("pools: {0}")]
@@ -46,7 +46,7 @@ pub async fn report(settings: &Settings, clock: Clock) -> Result<Report, ReportE
 }
 
 impl Report {
-    /// Whether there is no machine set.
+    /// Returns whether there are no machine sets.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()

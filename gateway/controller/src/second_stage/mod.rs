@@ -30,12 +30,13 @@ use tokio::time::MissedTickBehavior;
 
 use crate::metrics::Metrics;
 
-/// The time at which a controller last saw that the config of this object is served. An object without it was made by nobody here, and is not removed.
+/// Annotation with the time at which a controller last saw that the config of this object is served. An object without it was not made by a
+/// controller, and is not removed.
 const SERVED_AT: &str = "attest-gateway.internal/served-at";
 /// Interval at which that time is written: long, since each time the whole object is written.
 const SAY_EVERY: Duration = Duration::from_secs(12 * 3600);
-/// How long an object stays that nobody serves any more: a node that has booted with it waits for its CSR to be approved, and then for its daemon to be
-/// scheduled, and nobody is told of it.
+/// Time for which an object stays after it was last served. A node that has booted with it waits for the approval of its CSR, and then for
+/// its daemon to be scheduled. The controller does not learn of that.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Interval at which the pools' files are looked at, and pause after a conflict.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ const OF_NODES: [&str; 2] = [
     "machineconfiguration.openshift.io/desiredConfig",
 ];
 
-/// Why the objects are not as they should be.
+/// Reason why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
 pub enum SecondStageError {
     #[error(transparent)]
@@ -61,7 +62,7 @@ pub enum SecondStageError {
         "MachineConfig {name} is there, says something else than the config that nodes get, and is not labelled as one of the second stage: remove it"
     )]
     Foreign { name: String },
-    /// What a gateway serves under the name of an object is not what that was made of.
+    /// A gateway serves another config under the name of an object than the one that it was made of.
     #[error(
         "MachineConfig {name} was made of another config than a gateway serves under its name now: it stays as it is; see what each gateway has of the pool"
     )]
@@ -70,7 +71,7 @@ pub enum SecondStageError {
         "MachineConfig {name} is not made: the pool has {OBJECTS_LIMIT} of the second stage, of configs that were served in the last 30 days"
     )]
     TooMany { name: String },
-    /// The content is no object.
+    /// The content is not an object.
     #[error("MachineConfig {name}: {problem}")]
     NotAnObject { name: String, problem: String },
 }
@@ -83,14 +84,14 @@ pub struct SecondStage {
     verified: BTreeMap<String, String>,
 }
 
-/// What came of looking after them.
+/// Result of a pass over the objects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub made: BTreeSet<String>,
     /// Put back as they should be, or said to be served still.
     pub written: BTreeSet<String>,
     pub removed: BTreeSet<String>,
-    /// Whether somebody else has changed something meanwhile: it has to be looked at again.
+    /// Set if another client has changed something meanwhile: another pass is needed.
     pub again: bool,
 }
 
@@ -104,7 +105,7 @@ impl SecondStage {
         }
     }
 
-    /// Makes what is wanted and not there, puts back what was changed, and removes what was made here, is not served any longer, and no node goes by.
+    /// Makes missing objects, and restores changed ones. Removes objects that were made here, are no longer served, and that no node uses.
     ///
     /// # Errors
     /// [`SecondStageError`]; what was done until then is done.
@@ -122,10 +123,10 @@ impl SecondStage {
         Ok(done)
     }
 
-    /// As [`SecondStage::look_after`] where it is not known what else is served: nothing is removed. Returns what was there.
+    /// Like [`SecondStage::look_after`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
     ///
     /// # Errors
-    /// Likewise.
+    /// Like [`SecondStage::look_after`].
     async fn make(&mut self, wanted: &[Object], done: &mut Done) -> Result<Vec<PartialObjectMeta<DynamicObject>>, SecondStageError> {
         let labels: Vec<String> = LABELS.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let ours = ListParams::default().labels(&labels.join(","));
@@ -169,13 +170,13 @@ impl SecondStage {
         Api::all_with(self.cluster.client(), &machine_configs())
     }
 
-    /// Whether it is as it was found, or made, and it was said lately that it is served.
+    /// Returns whether it is as it was found, or made, and its time was written lately.
     fn is_well(&self, found: &PartialObjectMeta<DynamicObject>) -> bool {
         let version = self.verified.get(&found.name_any());
         version.is_some() && version == found.metadata.resource_version.as_ref() && self.age(found).is_some_and(|age| age < SAY_EVERY)
     }
 
-    /// Whether it was made here, and has not been served for long.
+    /// Returns whether it was made here, and has not been served for long.
     fn is_over(&self, found: &PartialObjectMeta<DynamicObject>) -> bool {
         self.age(found).is_some_and(|age| age > KEPT)
     }
@@ -240,7 +241,7 @@ impl SecondStage {
         Ok(())
     }
 
-    /// Whether it was written; not, if somebody else was first.
+    /// Returns whether it was written; `false` if another client was first.
     fn settle(&mut self, written: Result<DynamicObject, ClusterError>, done: &mut Done) -> Result<bool, ClusterError> {
         match written {
             Ok(object) => {
@@ -309,7 +310,7 @@ impl SecondStage {
     }
 }
 
-/// What an object's `spec` was served as.
+/// Returns the digest of the `spec` that was served for an object.
 fn digest(object: &Value) -> Option<&str> {
     object.pointer("/metadata/annotations")?.get(SPEC_DIGEST)?.as_str()
 }

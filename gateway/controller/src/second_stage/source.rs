@@ -22,19 +22,19 @@ use crate::settings::SecondStageSettings;
 
 /// The spec version that each object for machine-config-daemon can be said in.
 const ACCEPTED: &str = "application/vnd.coreos.ignition+json;version=3.5.0";
-/// Largest answer: a MachineConfig of the largest size stands in it twice, once as base64.
+/// Largest answer: it has a MachineConfig of the largest size twice, once as base64.
 const BODY_LIMIT_BYTES: usize = 8 * OBJECT_LIMIT_BYTES;
 /// Most values of a JSON text. Of the smallest ones in arrays, each takes some hundred bytes of memory.
 const VALUES_LIMIT: usize = 200_000;
 /// Most gateways that are asked for a pool.
 const GATEWAYS_LIMIT: usize = 16;
-/// Most of a name that is no name, in a message.
+/// Longest part of an invalid name in a message.
 const SHOWN_LIMIT_CHARACTERS: usize = 100;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a pool's object is not known.
+/// Reason why a pool's object is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(transparent)]
@@ -90,10 +90,10 @@ impl Source {
         self.objects_at(&self.addresses().await?, pool, machine_config_pool).await
     }
 
-    /// As [`Source::objects`], of the gateways at these addresses; `None` is the URL's host.
+    /// Like [`Source::objects`], for the gateways at these addresses; `None` is the URL's host.
     ///
     /// # Errors
-    /// Likewise.
+    /// Like [`Source::objects`].
     pub async fn objects_at(
         &self,
         addresses: &[Option<SocketAddr>],
@@ -127,7 +127,7 @@ impl Source {
         }
     }
 
-    /// Where to connect: each address of the settings' `address`, or the URL's host.
+    /// Returns the addresses to connect to: those of the settings' `address`, or `None` for the URL's host.
     async fn addresses(&self) -> Result<Vec<Option<SocketAddr>>, SourceError> {
         let Some(address) = &self.settings.address else {
             return Ok(vec![None]);
@@ -221,12 +221,12 @@ async fn body(mut response: Response, url: &str) -> Result<Vec<u8>, SourceError>
     }
 }
 
-/// Whether a JSON text has no more values than may be held in memory: there is no more than one before or after each of these characters.
+/// Returns whether a JSON text has no more values than memory may hold: at most one is before or after each of these characters.
 fn has_few_values(json: &[u8]) -> bool {
     json.iter().filter(|byte| matches!(byte, b'{' | b'[' | b',')).count() <= VALUES_LIMIT
 }
 
-/// Returns the whole MachineConfig that stands in a served config.
+/// Returns the whole MachineConfig in a served config.
 fn content(config: &[u8]) -> Option<Vec<u8>> {
     let config: Value = serde_json::from_slice(config).ok()?;
     let files = config.pointer("/storage/files")?.as_array()?;

@@ -6,10 +6,10 @@ use attest_ignition::machine_config::second_stage::Object;
 use kube::api::Api;
 use kube::core::DynamicObject;
 
-/// How the object of a pool is.
+/// State of the object of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum There {
-    /// As the controller makes it.
+    /// It is as the controller makes it.
     Well,
     Missing,
     /// It says something else.

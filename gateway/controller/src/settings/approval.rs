@@ -1,4 +1,4 @@
-//! Which CSRs of kubelets are approved.
+//! Settings for the approval of kubelets' CSRs.
 
 use std::time::Duration;
 
@@ -6,30 +6,30 @@ use serde::Deserialize;
 
 use attest_store::section::Fault;
 
-/// Longest time after an attestation in which something is approved for it, minutes: a day. Who has not come by then has to attest again.
+/// Longest time between an attestation and an approval for it, in minutes: a day. A machine that comes later has to attest again.
 const WITHIN_LIMIT_MINUTES: u64 = 1440;
 /// Most pools, and groups, that can be named.
 const NAMED_LIMIT: usize = 100;
 
-/// Whom it approves, if it approves at all.
+/// Settings of the approver, if it approves at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalSettings {
-    /// How long after its attestation a machine's request is approved.
+    /// Time after a machine's attestation in which its request is approved.
     pub within: Duration,
     /// The pools whose machines are approved.
     pub pools: Vec<String>,
-    /// Which pools are the control plane's.
+    /// Those of them that are the control plane's.
     pub control_plane_pools: Vec<String>,
-    /// Who asks for certificates of new nodes, and exactly in which groups.
+    /// User that asks for certificates of new nodes; it has to be in exactly these groups.
     pub requester: String,
     pub requester_groups: Vec<String>,
-    /// Whether each node has a Machine object.
+    /// Set if each node has a Machine object.
     pub machine_objects: bool,
-    /// Whether a name counts that a machine has asked for when it attested.
+    /// Set if a name counts that a machine has asked for when it attested.
     pub asked_names: bool,
     /// Whose keys are approved.
     pub keys: Keys,
-    /// Whether serving certificates are approved.
+    /// Set if serving certificates are approved.
     pub serving: bool,
 }
 

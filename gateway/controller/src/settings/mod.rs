@@ -34,7 +34,7 @@ pub struct Settings {
     /// The lease by which one of several controllers acts.
     pub lease: String,
     pub store: StoreSettings,
-    /// One folder for each pool.
+    /// Folder of the pools, with a folder for each.
     pub pools: PathBuf,
     /// `None`: no CSR is approved.
     pub approval: Option<ApprovalSettings>,
@@ -51,19 +51,19 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for human readers.
     Text,
-    /// For log collectors.
+    /// JSON for log collectors.
     Json,
 }
 
-/// Why there are no settings.
+/// Reason why the settings cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
     #[error("{path}: {source}; --config names a controller.toml")]
     Io { path: PathBuf, source: std::io::Error },
-    /// The file is no TOML, or has unknown keys, or values of the wrong type.
+    /// The file is not TOML, or has unknown keys, or values of the wrong type.
     #[error("{path}: {}", source.to_string().trim_end())]
     Toml { path: PathBuf, source: Box<toml::de::Error> },
     /// A value out of its range.
@@ -72,7 +72,7 @@ pub enum SettingsError {
         path: PathBuf,
         key: &'static str,
         found: String,
-        /// The values allowed.
+        /// Values that the key allows.
         allowed: &'static str,
     },
 }
@@ -185,7 +185,7 @@ impl Settings {
         Self::parse(&text, file)
     }
 
-    /// As [`Settings::load`], of a text that would be in that file.
+    /// Like [`Settings::load`], for a text that would be in that file.
     ///
     /// # Errors
     /// [`SettingsError`], which names file, line and key.

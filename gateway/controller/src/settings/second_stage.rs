@@ -4,12 +4,12 @@ use attest_store::section::Fault;
 use serde::Deserialize;
 use url::{Host, Url};
 
-/// Where the configs are fetched. The gateway's CAs are those of `pointers.authorities`.
+/// Gateway from which the configs are fetched. Its CAs are those of `pointers.authorities`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecondStageSettings {
     /// The gateway, as nodes reach it: `https://host:port`.
     pub url: Url,
-    /// Where to connect instead, as `host:port`. The certificate must still be for the URL's host.
+    /// Address to connect to instead, as `host:port`. The certificate must still be for the URL's host.
     pub address: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A client that has only the bootstrap credential, which a pool may give to anybody.
+//! Tests with a client that has only the bootstrap credential, which a pool may give to unauthenticated clients.
 
 use super::*;
 

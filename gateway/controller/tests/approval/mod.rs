@@ -236,7 +236,7 @@ impl Site {
         shown(&self.api, &format!("{csr} is approved"), || self.is_approved(csr)).await;
     }
 
-    /// What `kubectl describe csr` shows: by what it asks for.
+    /// Returns the events that `kubectl describe csr` shows, by its query.
     fn events(&self, csr: &str) -> Vec<Value> {
         let uid = self.api.get(CSRS, "", csr).unwrap()["metadata"]["uid"].clone();
         let about = |event: &Value| {
@@ -248,7 +248,7 @@ impl Site {
         all
     }
 
-    /// That a request is left as it is, for this reason and no other.
+    /// Waits until a request is left as it is, for this reason and no other.
     async fn wait_left(&self, csr: &str, code: &str) -> String {
         let said = |event: &Value| event["message"].as_str().unwrap_or_default().starts_with(&format!("{code}: "));
         shown(&self.api, &format!("{csr} has an event {code}"), || {
@@ -306,7 +306,7 @@ fn client_csr(name: &str, node: &str) -> Value {
     csr(name, CLIENT, &request(node, Vec::new()), "client auth")
 }
 
-/// As it is in the API when this user has made it.
+/// Returns a CSR as it is in the API after this user has made it.
 fn by(mut csr: Value, user: &str, groups: &[&str]) -> Value {
     csr["spec"]["username"] = json!(user);
     csr["spec"]["groups"] = json!(groups);

@@ -1,4 +1,4 @@
-//! What the controller says of itself, and what it does where something is missing.
+//! Tests for the controller's messages, and for its behaviour when something is missing.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Requests as kubelets make them, and as nobody should, byte by byte. By no code that reads them.
+//! Well-formed and malformed requests, byte by byte. Made by other code than that which reads them.
 
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
 
-/// Object identifiers, DER.
+/// Object identifiers, as DER content.
 pub(crate) const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 pub(crate) const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 pub(crate) const COUNTRY: &[u8] = &[0x55, 0x04, 0x06];
@@ -68,7 +68,7 @@ pub(crate) fn ip(bytes: &[u8]) -> Vec<u8> {
     der(0x87, bytes)
 }
 
-/// What a request is made of.
+/// The parts of a request.
 pub(crate) struct Made {
     pub key: KeyPair,
     pub version: Vec<u8>,
@@ -78,7 +78,7 @@ pub(crate) struct Made {
     /// Behind the attributes, in what is signed.
     pub behind: Vec<u8>,
     pub algorithm: Vec<u8>,
-    /// Behind the signature.
+    /// Bytes behind the signature.
     pub after: Vec<u8>,
 }
 

@@ -1,10 +1,10 @@
-//! Where the auditor looks for files, and what it says where it finds none.
+//! Tests for the auditor's search for files, and its messages if it finds nothing.
 
 use std::fs;
 
 use crate::program;
 
-/// What it says, in a folder without any file, and its exit code.
+/// Returns the exit code and the output, in a folder without a gateway's files.
 fn said(arguments: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("log.jsonl"), "").unwrap();

@@ -1,4 +1,4 @@
-//! What the auditor is built of.
+//! Tests for the packages that the auditor is built of.
 
 use std::process::Command;
 

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use serde::Deserialize;
 
-/// Where the files of the gateway are.
+/// Paths of the gateway's files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GatewayFiles {
     /// The gateway's settings: its `state` and `pools` are read where --state and --pools do not say it.
@@ -20,7 +20,7 @@ pub(crate) struct GatewayFiles {
     pools: Option<PathBuf>,
 }
 
-/// What is read of gateway.toml.
+/// Settings of gateway.toml that are read.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Settings {
@@ -97,7 +97,7 @@ impl GatewayFiles {
     /// The attestation log that is read where none of these is named.
     ///
     /// # Errors
-    /// If there are none, and neither an option nor gateway.toml names the state.
+    /// The list is empty, and neither an option nor gateway.toml names the state.
     pub(crate) fn own_log(&self, logs: &[PathBuf]) -> anyhow::Result<PathBuf> {
         match logs {
             [] => self.attestation_log(),

@@ -1,4 +1,4 @@
-//! What an auditor can ask for: each command is a file, or a folder; `gateway_files` says where a gateway's files are.
+//! Commands of the auditor: each is a file, or a folder. `gateway_files` has the paths of a gateway's files.
 
 pub(crate) mod audit;
 pub(crate) mod gateway_files;

@@ -2,7 +2,7 @@
 
 use similar::TextDiff;
 
-/// What makes `new` of `old`, under these names; empty if they are the same. Without an old one there is nothing in it.
+/// Returns the diff from `old` to `new`, under these names; empty if they are the same. For a new file, `old` is empty.
 #[must_use]
 pub fn unified([before, after]: [&str; 2], old: &str, new: &str) -> String {
     TextDiff::from_lines(old, new).unified_diff().header(before, after).to_string()
@@ -13,7 +13,7 @@ pub fn unified([before, after]: [&str; 2], old: &str, new: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What comes of a text by a diff, each of whose lines has to fit.
+    /// Applies a diff to a text; each line has to fit.
     fn applied(old: &str, diff: &str) -> String {
         let old: Vec<&str> = old.split_inclusive('\n').collect();
         let (mut new, mut place) = (String::new(), 0);

@@ -1,4 +1,4 @@
-//! A pool.toml that says something else, and keeps what its administrator has written beside that.
+//! Edits of a pool.toml that keep what its administrator has written.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::seen::Section;
 /// The folder of reference values, where the file names none.
 const FOLDER: &str = "reference-values";
 
-/// Why a file cannot be edited. The gateway has read it before.
+/// Reason why a file cannot be edited. The gateway has read it before.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("pool.toml: {0}")]
@@ -73,7 +73,7 @@ fn set(table: &mut dyn TableLike, key: &str, mut new: Value) {
     table.insert(key, Item::Value(new));
 }
 
-/// Says something else of some PCRs: a range is split where only a part of it changes. What is no key of PCRs is the error.
+/// Changes the rules of some PCRs; splits a range of which only a part changes. The error is a key that does not name PCRs.
 fn set_pcrs(table: &mut dyn TableLike, says: &BTreeMap<u8, PcrSays>) -> Result<(), String> {
     let before: Vec<(Key, Item)> = table
         .iter()

@@ -1,7 +1,7 @@
 //! The strictest rules on what was booted that accept what a pool's machines have booted lately, by the attestation log; and what of it no rule says.
 //!
-//! What counts is evidence that was trusted: so a machine that was refused widens nothing, and one that a pool only observed is in what is proposed, and shown as
-//! one that few are like. Nothing is changed: what comes of it is text.
+//! Only evidence that was trusted counts. So a machine that was refused widens nothing. One that a pool only observed is in the proposal,
+//! and is shown as one that few are like. Nothing is changed: the result is text.
 //!
 //! In reading order: [`Seen`] (what was booted), [`Rules`] (what follows from that), `file` (pool.toml with it), [`unified`] (the difference).
 
@@ -33,29 +33,29 @@ use attest_pool::PoolError;
 /// Evidence of one machine that is looked at, the last of it: what it has booted since its last few updates.
 pub const EACH_LIMIT: usize = 16;
 
-/// What is asked.
+/// Request for a proposal.
 #[derive(Debug, Clone)]
 pub struct Asked<'a> {
     pub pool: &'a str,
-    /// The pool's folder.
+    /// Folder of the pool.
     pub folder: &'a Path,
-    /// What was shown before is not looked at; seconds since 1970.
+    /// Time of the oldest evidence that counts, in seconds since 1970.
     pub since: u64,
     /// Machines that are left out, by name, identity or instance.
     pub without: &'a [String],
     pub wanted: Wanted,
     pub now: UnixTime,
-    /// Who asks, as a generation says it.
+    /// Author, as a generation names it.
     pub by: &'a str,
 }
 
-/// What is proposed.
+/// A proposal for a pool.
 #[derive(Debug)]
 pub struct Proposal {
     /// The pool's file, and what it says now.
     pub path: PathBuf,
     pub before: String,
-    /// What it is to say.
+    /// Proposed content of the file.
     pub after: String,
     /// The file of reference values that this needs, and what is in it; none if it needs none.
     pub set: Option<(PathBuf, String)>,
@@ -68,7 +68,7 @@ pub struct Proposal {
     pub older: usize,
 }
 
-/// Why there is no proposal.
+/// Reason why a proposal cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalError {
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum ProposalError {
     NoSection { pool: String },
 }
 
-/// Reads the log, and makes a proposal of what it has. `progress` is told how much evidence there is, and how much was given out.
+/// Reads the log, and makes a proposal of what it has. Passes to `progress` how much evidence there is, and how much was given out.
 ///
 /// # Errors
 /// [`ProposalError`].
@@ -173,7 +173,7 @@ pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: im
     })
 }
 
-/// What is looked at, and counts for nothing.
+/// Returns the evidence that was looked at, but does not count.
 fn not_counted(seen: &Seen) -> Vec<NotGeneralised> {
     let row = |(why, machines): (&String, &seen::Machines)| NotGeneralised {
         rule: "not counted".to_owned(),
@@ -205,7 +205,7 @@ fn not_seen(section: Section) -> NotGeneralised {
     }
 }
 
-/// One generation of all values.
+/// Returns a file with one generation of all values.
 fn set(values: Values, machines: usize, since: u64, asked: &Asked<'_>) -> Result<String, ReferenceSetError> {
     let added = Time { at: asked.now.as_secs() };
     let generation = Generation {

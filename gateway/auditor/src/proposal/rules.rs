@@ -12,30 +12,30 @@ use super::seen::{Machines, OfSection, Section, Seen, Variants};
 use super::thing::Thing;
 use super::values::{self, Value};
 
-/// As many variants as this are few, however many machines there are, if there are more of these.
+/// Number of variants that are few, however many machines there are, if there are more machines than variants.
 const FEW_VARIANTS: usize = 3;
-/// Otherwise each is to be shared by so many machines on average: what differs on each is no rule.
+/// Otherwise, average number of machines that have to share a variant: a fact that differs on each machine makes no rule.
 const SHARED_BY_LEAST: usize = 2;
-/// A value that no more than one machine in so many has is shown to whoever reviews.
+/// A value that at most one in this number of machines has is shown to the reviewer.
 const RARE_ONE_IN: usize = 4;
 
-/// What is asked.
+/// Options of a proposal.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// What fewer machines share is left out.
+    /// Number of machines that have to share a value.
     pub least: usize,
     /// Whole PCRs also where a check is about all of their events.
     pub pcrs: bool,
 }
 
-/// What the file is to say of a PCR.
+/// Rule that the file is to have for a PCR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PcrSays {
     ReferenceValues,
     NotChecked,
 }
 
-/// What the file is to say in one section, as far as it is to say something else.
+/// Rules that the file is to have in one section, as far as they change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     pub event_log: Option<EventLogRule>,
@@ -44,7 +44,7 @@ pub struct Rules {
     pub pcrs: BTreeMap<u8, PcrSays>,
 }
 
-/// What no rule was made of, and why.
+/// A fact that no rule was made of, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotGeneralised {
     pub rule: String,
@@ -63,7 +63,7 @@ pub struct Rare {
     pub named: String,
 }
 
-/// What is proposed of one section.
+/// Proposal for one section.
 #[derive(Debug, Default)]
 pub(crate) struct OfRules {
     pub rules: Rules,
@@ -74,12 +74,12 @@ pub(crate) struct OfRules {
 /// A section, as it is and as it was seen.
 pub(super) struct Proposer<'p> {
     pub section: Section,
-    /// What the pool says now.
+    /// Rules that the pool has now.
     pub now: &'p ReferenceValues,
     pub of: &'p OfSection,
     pub seen: &'p Seen,
     pub wanted: Wanted,
-    /// Where values go that the rules are to accept.
+    /// Values that the rules are to accept.
     pub values: &'p mut Values,
     pub out: OfRules,
 }
@@ -196,7 +196,7 @@ impl Proposer<'_> {
         self.not_generalised(rule, why, &self.of.closed);
     }
 
-    /// Whether a rule about it can be made; then what it has to accept is put into the generation.
+    /// Returns whether a rule about it can be made; if so, puts what it has to accept into the generation.
     fn accept(&mut self, thing: Thing) -> bool {
         let Some(variants) = self.of.things.get(&thing) else { return false };
         let rule = words(thing);
@@ -267,7 +267,7 @@ impl Proposer<'_> {
     }
 }
 
-/// Whether so many variants on so many machines are what machines share, and not what each has of its own.
+/// Returns whether this number of variants on this number of machines is shared by machines, and not each one's own.
 const fn generalises(variants: usize, machines: usize) -> bool {
     variants == 1 || (variants < machines && variants <= FEW_VARIANTS) || (variants > 0 && variants * SHARED_BY_LEAST <= machines)
 }

@@ -1,4 +1,4 @@
-//! What the machines of a pool have booted, by what rules could be about: PCRs, checks of events, the event log, the door.
+//! Measurements of a pool's machines, by what rules can be about: PCRs, checks of events, the event log, the boot-complete PCR.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -51,7 +51,7 @@ impl Section {
         }
     }
 
-    /// Whether an event log comes with this evidence, and so rules on it are there.
+    /// Returns whether an event log comes with this evidence, so that rules on it exist.
     #[must_use]
     pub const fn has_events(self) -> bool {
         !matches!(self, Self::AwsNitroTpm)
@@ -65,37 +65,37 @@ impl Section {
         [tpm, azure, nitro].into_iter().flatten()
     }
 
-    /// What was quoted, if evidence of this kind was shown.
+    /// Returns the quote, if evidence of this kind was shown.
     fn quoted(self, claims: &Claims) -> Option<Quoted<'_>> {
         let mut quotes = claims.quotes().into_iter();
         quotes.find(|(kind, _)| *kind == self.kind()).map(|(_, quoted)| quoted)
     }
 }
 
-/// Which machines, by their numbers.
+/// A set of machines, by their numbers.
 pub(crate) type Machines = BTreeSet<u32>;
 
-/// What was seen of one thing.
+/// Variants that were seen of one thing.
 #[derive(Debug, Default)]
 pub struct Variants {
-    /// What a boot had of it, all together, and on which machines.
+    /// Values that a boot had of it, all together, and the machines that had them.
     pub seen: HashMap<Vec<Value>, Machines>,
     /// On which machines no rule about it can hold, and why.
     pub never: BTreeMap<String, Machines>,
-    /// What values are called: the nodes' own words where no digest covers them.
+    /// Names of values: the nodes' own words where no digest covers them.
     pub names: HashMap<Value, String>,
     /// Machines whose variant is not told apart any more.
     pub others: Machines,
 }
 
-/// What was seen of the things of one section.
+/// All that was seen of the things of one section.
 #[derive(Debug, Default)]
 pub struct OfSection {
     pub machines: Machines,
     pub things: BTreeMap<Thing, Variants>,
-    /// Whose boots the rule refuses that stands there now.
+    /// Machines whose boots the current rule refuses.
     pub refused_now: BTreeMap<Thing, Machines>,
-    /// Who has sent no event log; and whose explains nothing, by the code of the refusal.
+    /// Machines without an event log; and those whose event log explains nothing, by the code of the refusal.
     pub without_log: Machines,
     pub log_problems: BTreeMap<String, Machines>,
     /// Whose door was closed.
@@ -106,13 +106,14 @@ pub struct OfSection {
 #[derive(Debug, Default)]
 pub struct Seen {
     pub sections: BTreeMap<Section, OfSection>,
-    /// Who has shown evidence of which kind, whatever it says.
+    /// Machines that have shown each kind of evidence, whatever it says.
     pub kinds: BTreeMap<Kind, Machines>,
-    /// What counts for nothing, because the pool would refuse it whatever was booted, it says nothing of that, or it cannot be verified again.
+    /// Machines whose evidence does not count. The pool would refuse it whatever was booted, it says nothing of that, or it cannot be
+    /// verified again.
     pub not_counted: BTreeMap<String, Machines>,
     /// What machines are called.
     pub names: BTreeMap<u32, String>,
-    /// When the first of what counts was shown, seconds since 1970.
+    /// Time of the first evidence that counts, in seconds since 1970.
     pub since: Option<u64>,
 }
 
@@ -278,13 +279,13 @@ impl OfSection {
     }
 }
 
-/// Whether the rule on a PCR refuses it. NitroTPM's PCRs are compared in a room of their own, in the same way.
+/// Returns whether the rule on a PCR refuses it. The rules of NitroTPM compare PCRs in a module of their own, in the same way.
 fn refuses_pcr(values: &ReferenceValues, pcr: u8, quoted: &Quoted<'_>, now: UnixTime) -> bool {
     let is_checked = values.pcrs().get(&pcr).is_some_and(|accepted| *accepted != Accepted::NotChecked);
     is_checked && values.meets(Requirement::Pcr(pcr), quoted, now).is_err()
 }
 
-/// What of the boot each check would have to accept so that it holds, or why it cannot.
+/// Returns, for each check, the values of the boot that it would have to accept, or the reason why it cannot hold.
 fn of_checks(quoted: &Quoted<'_>) -> impl Fn(Check) -> Result<Vec<(Value, Option<String>)>, String> {
     let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
     let own = boot.map(|boot| recorded(boot, &BTreeMap::new()));

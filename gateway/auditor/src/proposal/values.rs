@@ -9,11 +9,11 @@ use attest::tpm::rules::Check;
 
 use super::thing::Thing;
 
-/// One value that a rule would accept.
+/// A value that a rule would accept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
     Digest(HexDigest),
-    /// Of a section of a unified kernel image.
+    /// Name and digest of a section of a unified kernel image.
     Section(String, HexDigest),
     Text(String),
 }

@@ -20,7 +20,7 @@ use attest_log::{Basis, BlobError, Blobs, Difference, Entry, LikenessError, Reco
 use rustls_pki_types::CertificateDer;
 use serde::de::IgnoredAny;
 
-/// Why a line cannot be replayed, or how the decision comes out now.
+/// Reason why a line cannot be replayed, or the refusal in which the replay ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// Not a line of the attestation log, or one without evidence.
@@ -42,18 +42,18 @@ pub enum ReplayError {
         name: String,
         problem: String,
     },
-    /// What the clouds signed with cannot be read.
+    /// A recorded trust anchor of a cloud cannot be read.
     #[error("the recorded {what} cannot be used: {problem}")]
     Anchor { what: &'static str, problem: String },
-    /// The recorded names of the pool's nodes are none.
+    /// The recorded names of the pool's nodes are invalid.
     #[error("the recorded names of nodes are none: {0}")]
     Names(PatternError),
     /// The certificate is another node's than the line says.
     #[error("the line is about {recorded:?}, the certificate is that of {found}")]
     OtherNode {
-        /// The line's identity.
+        /// Identity that the line has.
         recorded: String,
-        /// The certificate's.
+        /// Identity in the certificate.
         found: String,
     },
     /// The client certificate is refused.

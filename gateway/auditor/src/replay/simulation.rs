@@ -1,4 +1,4 @@
-//! What would become of recorded evidence by another policy: of each machine the last that it has shown.
+//! Simulation of another policy with recorded evidence: the last of each machine.
 //!
 //! Evidence is verified as it was recorded, and appraised by the policy that is asked about. What else decides stays out: whose name it is, who is revoked,
 //! which machines an inventory has. Of a policy that observes, what it would refuse is refused here: to know that is what this is for.
@@ -21,18 +21,18 @@ pub const NAMED_LIMIT: usize = 3;
 /// Causes that are told apart. A value may be a text of its machine's own: where each has another, more say nothing.
 const CAUSES_LIMIT: usize = 10_000;
 
-/// What is asked.
+/// Request for a simulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     pub pool: &'a str,
-    /// What was shown before is not looked at; seconds since 1970.
+    /// Time of the oldest evidence that counts, in seconds since 1970.
     pub since: u64,
     pub policy: &'a AppraisalPolicy,
-    /// When it would be appraised: reference values lapse.
+    /// Time of the appraisal: reference values lapse.
     pub now: UnixTime,
 }
 
-/// What would become of it.
+/// Result of a simulation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Simulation {
     /// Machines that would be accepted.
@@ -45,7 +45,7 @@ pub struct Simulation {
     pub not_judged: BTreeMap<Cause, Machines>,
 }
 
-/// Why machines are refused: those that share a value have it in common, as after one update of their firmware.
+/// Reason why machines are refused. Those with the same value have it in common, as after one update of their firmware.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cause {
     pub code: String,
@@ -58,7 +58,7 @@ pub struct Machines {
     pub count: usize,
     /// Those of them whose evidence was trusted.
     pub trusted: usize,
-    /// At most [`NAMED_LIMIT`].
+    /// Names, at most [`NAMED_LIMIT`] of them.
     pub named: BTreeSet<String>,
 }
 
@@ -142,7 +142,7 @@ impl Simulation {
     }
 }
 
-/// What several machines may have in common of a refusal: not where in each one's log it is, nor what each one calls it.
+/// Returns the part of a refusal that several machines may share: not its position in each one's log, nor each one's name for it.
 fn shared(reject: &Reject) -> String {
     match reject {
         Reject::Tpm(TpmEvidenceError::Boot(boot)) | Reject::AzureVtpm(AzureVtpmError::Tpm(TpmEvidenceError::Boot(boot))) => match boot {
@@ -153,7 +153,7 @@ fn shared(reject: &Reject) -> String {
     }
 }
 
-/// Looks for the last evidence of each machine in these files, and at what would become of it. `progress` is told how many machines there are, and how many
+/// Finds the last evidence of each machine in these files, and appraises it. Passes to `progress` how many machines there are, and how many
 /// were looked at.
 ///
 /// # Errors

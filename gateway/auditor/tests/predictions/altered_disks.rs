@@ -1,4 +1,4 @@
-//! Disks that somebody has altered, or that are damaged: said, within a bound of time and memory, or read all the same. Never a panic.
+//! Disks that were altered, or are damaged: reported, within a bound of time and memory, or read all the same. Never a panic.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -37,7 +37,7 @@ fn fat_of(length: usize, files: &[(&str, &[u8])]) -> Vec<u8> {
     bytes.into_inner()
 }
 
-/// One of ext4.
+/// Returns an ext4 file system with these files.
 fn ext4(files: &[(&str, &[u8])]) -> Vec<u8> {
     let place = tempfile::tempdir().unwrap();
     let (content, image) = (place.path().join("content"), place.path().join("image"));
@@ -73,7 +73,7 @@ impl Files {
         [system, boot]
     }
 
-    /// That a disk with these files measures what is predicted of the files by `arguments`, names aside.
+    /// Checks that a disk with these files measures what `arguments` predict of the files, names aside.
     #[track_caller]
     fn is_as(&self, system: &[(&str, &[u8])], secure_boot: &str, arguments: &str) {
         self.disk(&fat(system), None);
@@ -225,7 +225,7 @@ fn what_debians_signed_grub_may_measure_is_listed_and_has_no_value() {
     }
 }
 
-/// Of what the stub takes beside the image it is not computed what comes of it.
+/// The result of files that the stub takes in addition to the image is not computed.
 #[test]
 fn a_unified_kernel_image_with_something_beside_it_has_no_values() {
     let files = Files::new();
@@ -268,7 +268,7 @@ fn shim() -> Vec<u8> {
         .build()
 }
 
-/// As Fedora CoreOS is laid out: GRUB's config asks the machine, and kernels are on a file system of their own.
+/// Returns the file systems of a disk like Fedora CoreOS's: GRUB's config asks the machine, and kernels are on a file system of their own.
 pub fn coreos(files: &Files) -> (Vec<u8>, Vec<u8>) {
     let grub = Image::new()
         .section(".sbat", b"sbat,1,x\ngrub,5,FSF,grub,2.12,x\ngrub.rh,2,Red Hat,grub2,2.12,x\n")
@@ -327,7 +327,7 @@ fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
     );
 }
 
-/// As Flatcar is laid out: all on one file system, and kernels without entries.
+/// A disk like Flatcar's: all on one file system, and kernels without entries.
 #[test]
 fn kernels_without_entries_are_found_by_their_names() {
     let files = Files::new();

@@ -209,7 +209,7 @@ fn a_set_has_one_generation_that_says_where_it_comes_from() {
     assert_eq!(of_11, 2);
 }
 
-/// What the image is given beside itself is for the rule on PCR 12, and the kernel's own command line for that on PCR 9.
+/// The rule on PCR 12 is about what the image is given in addition, and that on PCR 9 about the kernel's own command line.
 #[test]
 fn a_command_line_that_systemd_boot_gives_is_a_value_of_its_own() {
     let files = Files::new();

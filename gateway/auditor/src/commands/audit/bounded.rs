@@ -1,6 +1,6 @@
 //! Output of an audit, within limits. The writer of a log decides how many lines there are to report, and how long they are.
 
-/// Rows of a table: more than anybody reads, and some tens of megabytes.
+/// Rows of a table: more than a person reads, and some tens of megabytes.
 pub(crate) const ROWS_LIMIT: usize = 200_000;
 /// Lines about what is wrong: a log of which more is to be said is not read line by line.
 pub(crate) const NOTES_LIMIT: usize = 10_000;

@@ -38,11 +38,12 @@ pub(crate) fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
     Ok(listed)
 }
 
-/// How often logs are read once more of which segments are removed meanwhile: after a start many may go at once, and what is said of a log whose files go while
-/// it is read is a false alarm. Whoever writes faster than this reads is read so often, and no more.
+/// Number of times that logs are read again if their segments are removed meanwhile. After a start many may be removed at once, and
+/// findings about a log whose files go during the read are false alarms. If a gateway writes faster than this reads, that many reads are
+/// made, and no more.
 const AGAIN_LIMIT: u32 = 10;
 
-/// Reads logs that may be written: once more if segments were removed by the rule before all of them, and the blobs that go with them, were read.
+/// Reads logs that may be written. Reads them again if segments were removed by the rule before all of them, and their blobs, were read.
 pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut again = 0;
     loop {
@@ -56,7 +57,7 @@ pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> any
     }
 }
 
-/// Whether it has its name, or what that is when it was compressed.
+/// Returns whether the file is there, under its name or the name after compression.
 fn is_there(path: &Path) -> bool {
     path.exists() || path.with_added_extension("gz").exists()
 }
@@ -65,7 +66,7 @@ fn is_kept(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == KEPT_NAME)
 }
 
-/// What was kept of segments that were removed, beside these.
+/// Returns what was kept of segments that were removed, next to these.
 fn kept(paths: &[PathBuf]) -> anyhow::Result<Listed> {
     let beside = |path: &PathBuf| match path {
         folder if folder.is_dir() => folder.join(KEPT_NAME),
@@ -99,7 +100,7 @@ fn lines(file: &LogFile) -> io::Result<Lines> {
 
 struct Lines {
     reader: BufReader<Bytes>,
-    /// Whether somebody is writing: then a last line without an end is one that is being written.
+    /// Set if a process is writing: then a last line without an end is being written.
     written: bool,
 }
 
@@ -168,7 +169,7 @@ struct Stream<'f> {
 /// All lines, in the order in which they were written; of several gateways' by their time.
 pub(crate) struct Ordered<'f>(Vec<Stream<'f>>);
 
-/// When a line was written.
+/// Time at which a line was written.
 #[derive(Deserialize)]
 struct When {
     at: u64,
@@ -216,7 +217,7 @@ impl<'f> Ordered<'f> {
         Self(streams)
     }
 
-    /// Whether they are of several gateways.
+    /// Returns whether they are of several gateways.
     pub(crate) fn are_several(&self) -> bool {
         self.0.iter().filter(|stream| stream.next.is_some()).count() > 1
     }
@@ -231,8 +232,8 @@ impl<'f> Ordered<'f> {
 }
 
 impl Stream<'_> {
-    /// Reads the next line; one that cannot be read comes when the one before it came. What comes of a file after a part that cannot be read does not:
-    /// whoever has verified it has said so.
+    /// Reads the next line; one that cannot be read gets the time of the one before it. Skips the rest of a file after a part that cannot
+    /// be read: the verification has reported it.
     fn advance(&mut self, before: u64) {
         loop {
             let Some((file, skipped, lines, number)) = &mut self.reading else {

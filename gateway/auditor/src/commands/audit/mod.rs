@@ -1,4 +1,4 @@
-//! `attest-audit audit`.
+//! The command `attest-audit audit`.
 
 mod bounded;
 mod logs;
@@ -32,8 +32,8 @@ pub(crate) struct Arguments {
     /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
     #[arg(long, value_name = "ID", value_parser = decision_id)]
     decision: Option<String>,
-    /// A file of an attestation log, also a rotated one (.gz), or a folder with such files; any number, of any number of gateways, in any
-    /// order [default: the gateway's own, with those that were rotated beside it].
+    /// A file of an attestation log, also a rotated one (.gz), or a folder with such files. Any number, of any number of gateways, in any
+    /// order [default: the gateway's own log, with its rotated files].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
     /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
@@ -50,17 +50,17 @@ pub(crate) struct Arguments {
     /// Begin after this checkpoint, a line of a log in a file of its own: what comes before it is elsewhere, and was verified.
     #[arg(long, value_name = "CHECKPOINT")]
     from: Vec<PathBuf>,
-    /// A checkpoint that was kept elsewhere, likewise: the log must hold it.
+    /// A checkpoint that was kept elsewhere, also a line in a file of its own: the log must hold it.
     #[arg(long, value_name = "CHECKPOINT")]
     holds: Vec<PathBuf>,
-    /// What was signed, by whatever gateway, as `attest-gateway log checkpoints` prints it: the logs are whole up to then, and all there, and must
-    /// hold it.
+    /// The checkpoints of all gateways, as `attest-gateway log checkpoints` prints them. The logs must be complete up to these, must all be
+    /// there, and must hold them.
     #[arg(long, value_name = "FILE", conflicts_with = "without_checkpoints")]
     checkpoints: Option<PathBuf>,
-    /// Of the gateways in --checkpoints, only those of these names have to be there, by what they call themselves in checkpoints.
+    /// Names of the gateways in --checkpoints that have to be there, as in their checkpoints; the others do not have to.
     #[arg(long, value_name = "NAME")]
     replica: Vec<String>,
-    /// Go without --checkpoints where no --log is named: a log that was cut off, or begun anew by another key, is not noticed then.
+    /// Run without --checkpoints where no --log is named: then a log that was cut off, or restarted with another key, is not noticed.
     #[arg(long)]
     without_checkpoints: bool,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
 /// Most bytes of a file of checkpoints: a store keeps some thousand.
 const CHECKPOINTS_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What came of all lines.
+/// Numbers of lines, by their result.
 #[derive(Default)]
 struct Counts {
     same: usize,
@@ -199,7 +199,7 @@ fn decision_id(text: &str) -> Result<String, String> {
     }
 }
 
-/// The folder that holds the gateway's own log, with what was rotated beside it.
+/// Returns the folder with the gateway's own log and its rotated files.
 fn own_folder(files: &GatewayFiles) -> anyhow::Result<PathBuf> {
     let log = files.attestation_log()?;
     Ok(log.parent().map_or_else(|| log.clone(), Path::to_owned))
@@ -273,8 +273,8 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
     })
 }
 
-/// The lines that were signed by these checkpoints. They have to be there, whoever has signed them: a gateway whose key was replaced with its log is
-/// another one. Gives all checkpoints.
+/// Reads the checkpoints, and requires the lines that they sign, by whichever key: a gateway whose key was replaced with its log is another
+/// one. Returns all checkpoints.
 fn of_checkpoints(file: &Path, replicas: &[String], trust: &mut Trust, notes: &mut Vec<String>) -> anyhow::Result<Vec<Kept>> {
     let named = || file.display().to_string();
     let text = files::read_text(file, CHECKPOINTS_LIMIT_BYTES).with_context(named)?;
@@ -344,7 +344,7 @@ fn notes_of(all: &[Kept]) -> Vec<String> {
     said
 }
 
-/// Whether the checkpoints are of gateways beside those whose logs were read.
+/// Returns whether there are checkpoints of gateways other than those whose logs were read.
 fn others_are_known(known: &[Kept], report: &Report) -> bool {
     let read: BTreeSet<&str> = report.chains.iter().map(|chain| chain.chain.as_str()).collect();
     let is_read = |kept: &&Kept| read.contains(kept.line.chain.id.as_str());
@@ -353,7 +353,7 @@ fn others_are_known(known: &[Kept], report: &Report) -> bool {
     !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
 }
 
-/// The chains of gateways of which there is no checkpoint.
+/// Returns the chains of gateways without a checkpoint.
 fn not_among<'r>(known: &[Kept], report: &'r Report) -> Vec<&'r ChainReport> {
     let is_known = |name: &String| known.iter().any(|kept| kept.line.checkpoint.replica == *name);
     let mut chains: Vec<&ChainReport> = report.chains.iter().collect();
@@ -361,7 +361,7 @@ fn not_among<'r>(known: &[Kept], report: &'r Report) -> Vec<&'r ChainReport> {
     chains
 }
 
-/// What came of all decisions, as it is shown.
+/// Results for all decisions, as they are shown.
 struct Reviewed {
     rows: Bounded<6>,
     acts: Bounded<3>,

@@ -1,4 +1,4 @@
-//! One line after the other, held against what it was decided from and against the lines before it.
+//! Review of a log: compares each line with the facts that it was decided from, and with the lines before it.
 
 mod acts;
 mod configs;
@@ -22,7 +22,7 @@ use serde_json::Value;
 pub(crate) use tickets::Elsewhere;
 use tickets::Tickets;
 
-/// The schema's version.
+/// Version of the log's schema.
 const VERSION: u32 = 1;
 /// The longest that a ticket can be good for if it is used in its time, whatever gateway.toml says, in seconds.
 const TICKET_LIMIT_SECONDS: u64 = 86_400;
@@ -51,39 +51,39 @@ struct OfEvents {
     removed: Option<IgnoredAny>,
 }
 
-/// How far a line could be judged.
+/// Extent to which a line could be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judged {
     /// Everything that follows from what it holds was compared.
     Whole,
     /// It was refused before anything was proven: there are digests and nothing to judge.
     ByDigest,
-    /// What was shown was not looked at, and nothing of it is kept.
+    /// The evidence was not looked at, and nothing of it is kept.
     Unread,
     /// It was recorded late, and its evidence was not kept.
     Late,
-    /// It is no decision: the chain's verification says what it is worth.
+    /// It is not a decision: the chain's verification says what it is worth.
     OfLog,
-    /// It is no decision about a node: what somebody has done is shown.
+    /// It is not a decision about a node: an administrator's act, which is shown.
     Admin,
 }
 
-/// What was found about a line.
+/// Findings about a line of the log.
 #[derive(Debug)]
 pub(crate) struct Review {
     pub id: String,
     pub time: String,
     pub identity: String,
-    /// Whether it is about evidence, or a client certificate: what the table shows.
+    /// Set if it is about evidence, or a client certificate: the table shows these.
     pub of_proof: bool,
     pub recorded: String,
     pub again: String,
     pub judged: Judged,
-    /// What is not as it must be.
+    /// Facts that are not as they must be.
     pub differences: Vec<String>,
-    /// What may be well, and cannot be told from this log.
+    /// Facts that may be right, but cannot be told from this log.
     pub warnings: Vec<String>,
-    /// What somebody has done, if the line is about that and says it the first time.
+    /// The act that the line records, unless an earlier line did.
     pub act: Option<Act>,
 }
 
@@ -130,10 +130,10 @@ impl<'b> Reviewer<'b> {
         }
     }
 
-    /// The next line.
+    /// Reviews the next line of the log.
     ///
     /// # Errors
-    /// A line that is none of an attestation log's.
+    /// The line is not one of an attestation log.
     pub(crate) fn review(&mut self, text: &str) -> Result<Review, serde_json::Error> {
         match Entry::read(text.as_bytes())? {
             Entry::Decision(record) => self.decision(Line(*record), text),
@@ -230,8 +230,8 @@ impl<'b> Reviewer<'b> {
         })
     }
 
-    /// What a node says of how it was refused is its word, and decides nothing: what this log has is compared, and what it does not have may
-    /// have been rotated away.
+    /// Returns a contradiction in a node's report of its refusal. The report decides nothing. It is compared with this log, of which older
+    /// decisions may have been rotated away.
     fn contradicts(&self, said: &NotAttested) -> Option<String> {
         let NotAttested { code, decision } = said;
         let id = decision.as_ref().filter(|id| self.ids.contains(*id))?;
@@ -274,7 +274,7 @@ impl Line {
         }
     }
 
-    /// What the code says that it came from.
+    /// Returns the origin of the decision, by its code.
     fn by(&self) -> DecidedBy {
         self.code.as_deref().map_or(DecidedBy::Evidence, decided_by)
     }
@@ -304,7 +304,7 @@ impl Line {
         differences.same("decided_by", &self.decided_by, &self.by());
     }
 
-    /// What was given is what the pool gave for what was shown.
+    /// Checks that the grant is what the pool gives for what was shown.
     fn check_grant(&self, differences: &mut Differences) {
         let Some(grants) = self.grants else {
             return differences.say("grants is missing");
@@ -335,7 +335,7 @@ impl OfEvents {
     }
 }
 
-/// Whether evidence that holds can have been refused.
+/// Returns whether evidence that holds can have been refused.
 fn refused_by_others(by: DecidedBy) -> bool {
     matches!(by, DecidedBy::Store | DecidedBy::Policy | DecidedBy::Gateway)
 }

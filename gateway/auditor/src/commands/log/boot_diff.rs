@@ -1,4 +1,4 @@
-//! `attest-audit log boot-diff`.
+//! The command `attest-audit log boot-diff`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,13 +30,13 @@ pub(crate) struct Arguments {
     /// A record, by its id, the beginning of it, or its number; or an event log's file, by a path with a / or a dot in it.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
     first: What,
-    /// What it is compared with.
+    /// The boot that it is compared with.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
     second: What,
     /// Print a page of HTML with both boots in full, in place of text.
     #[arg(long)]
     html: bool,
-    /// Files of the log, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    /// Files of the log, or folders with a log, `.gz` too. Without any, the gateway's own log, with its rotated files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
     /// By whose quote, where two kinds of evidence quote other PCRs: tpm or azure-vtpm.
@@ -101,7 +101,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     Ok(ExitCode::from(u8::from(!difference.is_empty())))
 }
 
-/// What the evidence of a record has proven.
+/// Returns the measured boot that the evidence of a record has proven.
 fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &Record, by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
     let mut found: Option<Vec<u8>> = None;
     let mut more = false;
@@ -124,7 +124,7 @@ fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &Record, by: Option<
     Ok(boot.clone())
 }
 
-/// What a file says, for the PCRs that it leads to.
+/// Returns the measured boot in a file, with the PCRs that its events lead to.
 fn of_file(path: &Path) -> anyhow::Result<MeasuredBoot> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(LOG_LIMIT_BYTES)?.saturating_add(1);

@@ -1,4 +1,4 @@
-//! `attest-audit log config`.
+//! The command `attest-audit log config`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Into a new file (0600), which is there when it is whole; standard output otherwise.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Files of the log, or folders with a log, `.gz` too. The gateway's own log, with what was rotated beside it, if none is named.
+    /// Files of the log, or folders with a log, `.gz` too. Without any, the gateway's own log, with its rotated files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `attest-audit log`.
+//! The commands `attest-audit log`.
 
 mod boot_diff;
 mod config;
@@ -11,7 +11,7 @@ use super::gateway_files::GatewayFiles;
 pub(crate) enum Command {
     /// Render a config that was served from the pool's folder of that time, and print it if its SHA-256 is that of the record.
     Config(config::Arguments),
-    /// What two machines have booted, or one machine twice: event by event, beside one another.
+    /// Compare the boots of two machines, or two boots of one machine, event by event.
     BootDiff(boot_diff::Arguments),
 }
 

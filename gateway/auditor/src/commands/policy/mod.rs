@@ -1,4 +1,4 @@
-//! `attest-audit policy`.
+//! The commands `attest-audit policy`.
 
 mod propose;
 mod simulate;
@@ -12,7 +12,7 @@ use attest_command_line::output;
 
 use super::gateway_files::GatewayFiles;
 
-/// How often somebody at a terminal is told how far it has come.
+/// Interval of progress messages at a terminal.
 const TOLD_EACH: Duration = Duration::from_secs(2);
 const SECONDS_PER_DAY: u64 = 24 * 3600;
 
@@ -34,7 +34,7 @@ pub(crate) fn run(files: &GatewayFiles, command: &Command) -> anyhow::Result<Exi
     }
 }
 
-/// When the last N days began, seconds since 1970; without a number all of time.
+/// Returns the time at which the last N days began, in seconds since 1970; 0 without a number.
 fn since(days: Option<u64>, now: UnixTime) -> u64 {
     days.map_or(0, |days| now.as_secs().saturating_sub(days.saturating_mul(SECONDS_PER_DAY)))
 }

@@ -1,4 +1,4 @@
-//! `attest-audit policy propose`.
+//! The command `attest-audit policy propose`.
 
 use std::fs;
 use std::num::NonZero;
@@ -16,7 +16,7 @@ use super::{GatewayFiles, since, told};
 
 /// Rows of values that few machines have; the rest is in the file.
 const RARE_LIMIT: usize = 100;
-/// Who may read what is written: digests of what is booted are no secret.
+/// Mode of the written files: digests of what is booted are not secret.
 const MODE: u32 = 0o644;
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ const MODE: u32 = 0o644;
     after_help = "Example: rules that fit what the pool's machines have booted in two weeks, to review and try\n  attest-audit policy propose worker --days 14 --out proposed\n  attest-audit policy simulate worker proposed/pool.toml --with proposed/*.json\n\nPrinted is what was left out and why, which values few machines have, and a diff of pool.toml and of a new file of reference values, as `patch -p0` reads\nit. Nothing else is changed. Counted is evidence that was trusted, the last 16 pieces of each machine: also what a pool that observes would have refused."
 )]
 pub(crate) struct Arguments {
-    /// The pool.
+    /// Name of the pool.
     pool: String,
     /// Only what was shown in the last N days.
     #[arg(long, value_name = "N")]

@@ -1,4 +1,4 @@
-//! `attest-audit policy simulate`.
+//! The command `attest-audit policy simulate`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `attest-audit policy test`.
+//! The command `attest-audit policy test`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// A file with one record, a line of the log as `attest-gateway log export` prints it.
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     evidence: Option<PathBuf>,
-    /// Where the blobs are that it names [default: the gateway's own, state/evidence].
+    /// Folder of the blobs that it names [default: the gateway's own, state/evidence].
     #[arg(long, value_name = "FOLDER")]
     blobs: Option<PathBuf>,
     /// Reference values lapse as of the time of the record.
@@ -109,7 +109,7 @@ fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[Str
     (rows, all.is_ok())
 }
 
-/// Whether it holds, and why not.
+/// Returns whether it holds, as a word, and the reason if not.
 fn said<T>(holds: &Result<T, Reject>) -> (&'static str, String) {
     match holds {
         Ok(_) => ("yes", String::new()),

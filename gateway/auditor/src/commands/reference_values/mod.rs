@@ -1,4 +1,4 @@
-//! `attest-audit reference-values`.
+//! The commands `attest-audit reference-values`.
 
 mod predict;
 mod record;

@@ -26,7 +26,7 @@ use super::GatewayFiles;
 pub(crate) struct Arguments {
     /// The node: its name, its identity or its instance, as the log has it.
     node: String,
-    /// What the generation is called.
+    /// Name of the generation.
     #[arg(long)]
     name: String,
     /// The file; it is made if it is not there, with its folder.
@@ -102,7 +102,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which checks would refuse this very boot by these values, and why; and which events are none of them.
+/// Reports which checks would refuse this very boot by these values, and why; and which events are not among them.
 fn tell_left_out(recording: &Recording, lists_unknown: bool) {
     for (check, why) in &recording.left_out {
         output::tell(format_args!(

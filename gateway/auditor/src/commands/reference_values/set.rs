@@ -8,13 +8,13 @@ use attest::tpm::prediction::{Digests, Prediction, What};
 /// Longest name of a value, in characters: what a file of reference values takes in bytes is four times as much.
 const NAME_LIMIT_CHARACTERS: usize = 64;
 
-/// A generation of this name, added now by somebody, from files: each with its SHA-256.
+/// Returns a set with a generation of this name, time and author, made from files: each with its SHA-256.
 ///
-/// Of PCR 11 it has what is in it until systemd says that the initrd has begun, and right after: a node attests in its initrd, and what comes later
-/// is no boot any more.
+/// For PCR 11 it has the values up to systemd's report that the initrd has begun, and right after it. A node attests in its initrd, and
+/// later measurements are not part of the boot.
 ///
 /// # Errors
-/// [`ReferenceSetError`], if it is none that could be read again.
+/// [`ReferenceSetError`], if it could not be read again.
 pub(crate) fn set(
     prediction: &Prediction,
     name: &str,
@@ -66,7 +66,7 @@ pub(crate) fn set(
     }])
 }
 
-/// One more, unless it is there: GRUB reads a file twice.
+/// Adds a value, unless it is there: GRUB reads a file twice.
 fn put<T: PartialEq>(list: &mut Vec<T>, value: T) {
     if !list.contains(&value) {
         list.push(value);

@@ -1,4 +1,4 @@
-//! Who did what: each act once, although a gateway that was killed, or another one, may have recorded it twice.
+//! Administrators' acts: each counts once, although a gateway that was killed, or another one, may have recorded it twice.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ impl Acts {
         Self(BTreeMap::new())
     }
 
-    /// Whether it was not read before. Read twice, it has to say the same.
+    /// Returns whether it was not read before. A second record has to say the same.
     pub(super) fn is_new(&mut self, act: &Act, differences: &mut Differences) -> bool {
         let Some(id) = &act.outbox else { return true };
         let said = LineHash::of(serde_json::to_string(act).unwrap_or_default().as_bytes());

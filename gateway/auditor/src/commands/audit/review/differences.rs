@@ -1,10 +1,10 @@
-//! What is not as it must be.
+//! Facts of a line that are not as they must be.
 
-/// What is not as it must be, with both values.
+/// Facts that are not as they must be, with both values.
 #[derive(Default)]
 pub(super) struct Differences {
     pub(super) said: Vec<String>,
-    /// What may be well, and cannot be told from a log.
+    /// Facts that may be right, but cannot be told from a log.
     pub(super) warnings: Vec<String>,
 }
 

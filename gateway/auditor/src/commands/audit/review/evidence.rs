@@ -1,4 +1,4 @@
-//! What was decided about evidence, decided again.
+//! Review of decisions about evidence: each is decided again.
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_audit::replay::{ReplayError, replay};
@@ -87,7 +87,7 @@ impl Line {
         (again, Judged::Whole)
     }
 
-    /// What the record says of the node is what the challenge was about.
+    /// Checks that the record describes the node for which the challenge was issued.
     fn check_challenge(&self, basis: &Basis, differences: &mut Differences) {
         let Some(challenge) = &basis.challenge else { return };
         let subject = &challenge.subject;
@@ -127,7 +127,7 @@ impl Line {
         }
     }
 
-    /// What the record says was proven is what the evidence proves.
+    /// Checks that the facts in the record are those that the evidence proves.
     fn check_result(&self, result: &AttestationResult, differences: &mut Differences) {
         let claims = result.claims();
         let identity = claims.identity();

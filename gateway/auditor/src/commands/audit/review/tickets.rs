@@ -9,7 +9,7 @@ use super::{Differences, Line, TICKET_LIMIT_SECONDS};
 /// The latest that a ticket can be used after it was earned, whatever gateway.toml says, in seconds: first as late as it may be, and then for its lifetime.
 const LATEST_USE_SECONDS: u64 = 2 * TICKET_LIMIT_SECONDS + TICKET_LATE_LIMIT_SECONDS;
 
-/// What a ticket was earned by.
+/// The decision that has earned a ticket.
 #[derive(Debug)]
 struct Earned {
     identity: Option<String>,
@@ -26,11 +26,11 @@ pub(super) struct Tickets {
     elsewhere: Elsewhere,
     earned: BTreeMap<String, Earned>,
     uses: BTreeSet<(String, u32)>,
-    /// When they were used first, by what earned them.
+    /// Times of the tickets' first uses, by the decisions that earned them.
     first: BTreeMap<String, u64>,
 }
 
-/// What else there is that is not read.
+/// State of the logs that are not read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Elsewhere {
     /// The log begins where another ended.

@@ -1,7 +1,7 @@
-//! What the image of a disk boots: from the file that firmware starts where it knows of no boot option, on to the kernels.
+//! Boot chain in the image of a disk: from the file that firmware starts if it has no boot option, to the kernels.
 //!
-//! Where each step follows from files, the values of PCRs are predicted as if the files had been named. Where a boot loader chooses, or its config asks the machine,
-//! what is known are the digests of what it can start.
+//! If each step follows from files, the values of PCRs are predicted as if the files had been named. If a boot loader chooses, or its
+//! config asks the machine, only the digests of what it can start are known.
 
 use anyhow::{Context, bail};
 use attest::tpm::prediction::Prediction;
@@ -27,13 +27,13 @@ const FIRST: [(&str, &str, &str); 2] = [
     ("bootaa64.efi", "grubaa64.efi", "fbaa64.efi"),
 ];
 
-/// Where boot loaders look for unified kernel images, and for entries (UAPI group, Boot Loader Specification).
+/// Folders in which boot loaders look for unified kernel images, and for entries (UAPI group, Boot Loader Specification).
 const UNIFIED: &str = "EFI/Linux";
 const ENTRIES: [&str; 2] = ["loader/entries", "boot/loader/entries"];
-/// What systemd's stub takes that is not in the image, beside the folder that is named as the image is (systemd-stub(7)).
+/// Folders of files that systemd's stub takes in addition to the image and the folder that is named like it (systemd-stub(7)).
 const GIVEN: [&str; 2] = ["loader/addons", "loader/credentials"];
 const GIVEN_SUFFIX: &str = ".extra.d";
-/// Where kernels are that no entry names: Debian's, and Flatcar's.
+/// Folders of kernels that no entry names: Debian's, and Flatcar's.
 const KERNEL_FOLDERS: [&str; 3] = ["", "boot", "flatcar"];
 const KERNEL_PREFIX: &str = "vmlinuz";
 
@@ -44,7 +44,7 @@ const SBAT_LIMIT_BYTES: usize = 64 * 1024;
 /// Largest entry of a boot loader.
 const ENTRY_LIMIT_BYTES: usize = 64 * 1024;
 
-/// What kind of image it is, by what it says of itself.
+/// Kind of an image, by its own description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Shim,
@@ -64,7 +64,7 @@ pub(crate) struct BootDisk<'d> {
     kernels: Vec<FoundKernel<'d>>,
     /// The files that GRUB reads, if that is the last loader.
     grub: Option<GrubFiles<'d>>,
-    /// What systemd's stub would take beside an image.
+    /// Files that systemd's stub would take in addition to an image.
     given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
     beside: Vec<String>,
@@ -110,7 +110,7 @@ fn check_kernel_limit(kernels: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the stub of the image at this path would take beside it.
+/// Returns the files that the stub of the image at this path would take in addition to it.
 fn given(volume: &Volume, image: Option<&str>) -> anyhow::Result<Vec<String>> {
     let mut given = Vec::new();
     let folder = image.map(|path| format!("{path}{GIVEN_SUFFIX}"));
@@ -120,7 +120,7 @@ fn given(volume: &Volume, image: Option<&str>) -> anyhow::Result<Vec<String>> {
     Ok(given)
 }
 
-/// What firmware starts, and what that does, as far as it does not choose.
+/// Returns the images that firmware starts, and those that they start, as far as no choice is made.
 fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found<'_>)>> {
     let mut loaders = Vec::new();
     for (first, second, instead) in FIRST {
@@ -148,7 +148,7 @@ fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<Found<
     Ok(None)
 }
 
-/// Images of the folders of boot loaders, as far as their content is none that was read.
+/// Returns the images in boot loaders' folders with other content than the images that were read.
 fn beside(system: &Volume, loaders: &[(Stage, Found<'_>)]) -> anyhow::Result<Vec<String>> {
     let mut beside = Vec::new();
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("Linux")) {
@@ -201,7 +201,7 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
     Ok(kernels)
 }
 
-/// What an entry boots, if that is a kernel.
+/// Returns the kernel that an entry boots, if it is one.
 fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKernel<'d>>> {
     let (mut kernel, mut initrds) = (None, Vec::new());
     for (key, path) in text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace)) {
@@ -242,7 +242,7 @@ impl BootDisk<'_> {
         self.loaders.iter().any(|(stage, _)| *stage == Stage::Shim)
     }
 
-    /// What it measures.
+    /// Predicts the measurements of the boot.
     pub(crate) fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
         if !self.beside.is_empty() {
             let named = self.beside.join(", ");

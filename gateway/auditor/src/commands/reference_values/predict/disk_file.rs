@@ -15,14 +15,14 @@ pub(crate) struct Found<'d> {
     pub digest: Digests,
 }
 
-/// A kernel, with the initrds that an entry names beside it.
+/// A kernel, with the initrds that its entry names.
 pub(crate) struct FoundKernel<'d> {
     pub kernel: Found<'d>,
     pub initrds: Vec<Found<'d>>,
 }
 
 impl<'d> Found<'d> {
-    /// Nothing, if there is no such file.
+    /// Returns the file at this path, if it exists.
     pub(crate) fn at(volume: &'d Volume, path: String) -> anyhow::Result<Option<Self>> {
         let Some(file) = volume.open(&path, IMAGE_LIMIT_BYTES)? else {
             return Ok(None);

@@ -33,9 +33,9 @@ use attest_system::files;
 use self::volume::Disk;
 use super::set::set;
 
-/// Of a file's name this much is told, so that it fits into a file of reference values.
+/// Longest part of a file's name that is recorded, so that it fits into a file of reference values.
 const FILE_NAME_LIMIT_CHARACTERS: usize = 40;
-/// Of a path's end on a disk, likewise.
+/// Longest end of a path on a disk that is recorded, for the same reason.
 const PATH_LIMIT_CHARACTERS: usize = 40;
 
 /// PCRs of which nothing is predicted, and why.
@@ -47,7 +47,7 @@ const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the
     after_help = "Examples: a unified kernel image, on machines with Secure Boot by keys of one's own\n  attest-audit reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\nshim, GRUB, and what its config loads\n  attest-audit reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\nwhat the image of a disk boots\n  attest-audit reference-values predict --secure-boot on --disk disk.raw\nthe digests of a kernel, an initrd and a command line, whatever starts them\n  attest-audit reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nWhat is printed is JSON: each digest with what it is of, the values of those PCRs of which all digests are known, and which are not, with the reason."
 )]
 pub(crate) struct Arguments {
-    /// Whether the machines' firmware starts only what is signed: other things are measured then.
+    /// State of Secure Boot on the machines: if it is on, firmware starts only what is signed, and other things are measured.
     #[arg(long, value_enum)]
     secure_boot: OnOff,
     /// A unified kernel image.
@@ -56,16 +56,16 @@ pub(crate) struct Arguments {
     /// The raw image of a disk from which firmware boots: what it boots is looked for there.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["uki", "kernel", "loader"])]
     disk: Option<PathBuf>,
-    /// What is started before the unified kernel image and has the firmware start it, as systemd-boot does; repeatable, in the order of the boot.
+    /// A loader that has the firmware start the unified kernel image, as systemd-boot does; repeatable, in the order of the boot.
     #[arg(long, value_name = "FILE", requires = "uki")]
     loader: Vec<PathBuf>,
-    /// A kernel.
+    /// The kernel that is booted.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// An initrd; repeatable, in the order in which the boot loader is told of them.
+    /// An initrd; repeatable, in the order in which the boot loader gets them.
     #[arg(long, value_name = "FILE", requires = "kernel")]
     initrd: Vec<PathBuf>,
-    /// GRUB's image.
+    /// The image of GRUB.
     #[arg(long, value_name = "FILE", requires_all = ["kernel", "grub_config"])]
     grub: Option<PathBuf>,
     /// GRUB's config, the file that it reads.
@@ -74,7 +74,7 @@ pub(crate) struct Arguments {
     /// shim, which starts GRUB.
     #[arg(long, value_name = "FILE", requires = "grub")]
     shim: Option<PathBuf>,
-    /// The kernel's command line, where there is no config with it; for GRUB with the kernel's path as its first word.
+    /// The kernel's command line, if it is not in a config; for GRUB with the kernel's path as its first word.
     #[arg(long, value_name = "TEXT", requires = "kernel")]
     cmdline: Option<String>,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub(crate) struct Arguments {
     set: Option<String>,
 }
 
-/// What was read, by name and SHA-256: where a prediction comes from.
+/// Files that were read, by name and SHA-256: the origin of a prediction.
 #[derive(Debug, Default)]
 struct Files {
     read: RefCell<Vec<String>>,
@@ -183,19 +183,19 @@ impl Image {
     }
 }
 
-/// Whose signatures the machines' firmware accepts, and whose it will have accepted: for PCR 7.
+/// Keys whose signatures the machines' firmware accepts, and certificates that it will have used: for PCR 7.
 #[derive(Debug, clap::Args)]
 struct Keys {
     /// The variable PK, as firmware has it: signature lists, without the four bytes that Linux shows before them.
     #[arg(long, value_name = "FILE", requires_all = ["kek", "db"])]
     pk: Option<PathBuf>,
-    /// The variable KEK.
+    /// The variable KEK, like PK.
     #[arg(long, value_name = "FILE", requires = "pk")]
     kek: Option<PathBuf>,
-    /// The variable db.
+    /// The variable db, like PK.
     #[arg(long, value_name = "FILE", requires = "pk")]
     db: Option<PathBuf>,
-    /// The variable dbx [default: there is none].
+    /// The variable dbx, like PK [default: absent].
     #[arg(long, value_name = "FILE", requires = "pk")]
     dbx: Option<PathBuf>,
     /// The certificate in db by which what is booted is accepted; repeatable, in the order of the boot.

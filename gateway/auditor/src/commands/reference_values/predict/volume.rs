@@ -33,7 +33,7 @@ pub(crate) struct Disk {
     pub others: Vec<(String, Volume)>,
 }
 
-/// A file system.
+/// File system on a disk.
 pub(crate) enum Volume {
     Fat(Box<FileSystem<Window>>),
     Ext4(Box<Ext4>),
@@ -50,13 +50,13 @@ enum OpenFile<'v> {
     Ext4(Box<ext4_view::File>),
 }
 
-/// A part of a file, which nobody writes.
+/// A part of a file, for reading only.
 pub(crate) struct Window {
     file: Arc<File>,
     start: u64,
     length: u64,
     at: u64,
-    /// How much may still be read of it: a chain of clusters that comes back to itself has no end.
+    /// Bytes that may still be read: a cyclic chain of clusters has no end.
     left: u64,
 }
 
@@ -101,7 +101,7 @@ impl Seek for Window {
     }
 }
 
-/// What reads FAT wants to be able to.
+/// The reader of FAT requires this; every write fails.
 impl Write for Window {
     fn write(&mut self, _: &[u8]) -> io::Result<usize> {
         Err(ErrorKind::ReadOnlyFilesystem.into())
@@ -128,7 +128,7 @@ impl Ext4Read for Window {
     }
 }
 
-/// How the files begin in which images are kept that cannot be read as they are.
+/// First bytes of image formats that cannot be read as they are.
 const OTHER_FORMATS: [(&[u8], &str); 6] = [
     (b"QFI\xfb", "qcow2"),
     (b"KDMV", "VMDK"),
@@ -189,7 +189,7 @@ impl Volume {
         Ok(fat.map(|fat| Self::Fat(Box::new(fat))))
     }
 
-    /// The names in a folder, sorted; none, if there is no such folder.
+    /// Returns the names in a folder, sorted; nothing, if the folder does not exist.
     pub(crate) fn names(&self, folder: &str) -> anyhow::Result<Vec<String>> {
         let mut names = match self {
             Self::Fat(fat) => {
@@ -291,7 +291,7 @@ impl Source for VolumeFile<'_> {
     }
 }
 
-/// There is no such thing, or it is a file where a folder is wanted, or the other way round.
+/// Returns whether it does not exist, or is a file where a folder is wanted, or the other way round.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Other)
 }

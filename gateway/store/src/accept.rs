@@ -17,7 +17,7 @@ pub struct Replacement {
     /// The store that was known, if that says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<StoreMark>,
-    /// The one that was found, if it says which it is.
+    /// The store that was found, if it is known which one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<StoreMark>,
 }

@@ -14,10 +14,10 @@ use super::{EntryKind, REMEMBERED, Spendable, StoreError, Tick, keys, uses};
 const CATCH_UP: u64 = 10;
 /// Seconds for which uses are remembered after the last possible use: the clock may be set back that far without refusals.
 const REMEMBERED_SECONDS: u64 = 24 * 3600;
-/// Most keys that go with one thing that is forgotten: its uses, when it expired, who made them.
+/// Most keys for one thing that is forgotten: its uses, its expiry, and their holders.
 const KEYS_OF_A_THING: usize = 3;
 
-/// Lets the store's time go on, and gives it.
+/// Advances the store time, and returns it.
 pub(super) async fn go_on(engine: &impl Engine, tick: Tick) -> Result<u64, StoreError> {
     let begun = run(engine, |transaction| Ok(time(transaction)?.believed.is_some())).await?;
     let oldest = if begun { None } else { oldest(engine).await? };
@@ -54,8 +54,8 @@ async fn oldest(engine: &impl Engine) -> Result<Option<u64>, StoreError> {
     Ok(oldest)
 }
 
-/// Forgets uses of what expired long before this time, and the oldest challenges beyond so many, and remembers up to when that was. Others'
-/// work comes in between.
+/// Forgets uses of things that expired long before this time, and the oldest challenges beyond `most_challenges`. Records up to when uses
+/// are forgotten. Runs in several transactions, between those of others.
 pub(super) async fn forget(engine: &impl Engine, believed: u64, most_challenges: u64) -> Result<(), StoreError> {
     let at_once = (engine.most_writes() / KEYS_OF_A_THING).saturating_sub(1).max(1);
     for kind in REMEMBERED {
@@ -75,7 +75,8 @@ pub(super) async fn forget(engine: &impl Engine, believed: u64, most_challenges:
     Ok(())
 }
 
-/// Forgets so many at most of a kind, the oldest first, so that nothing older is left when the last of these is forgotten; gives how many.
+/// Forgets at most `most` things of a kind, the oldest first, so that nothing older is left when the last of these is forgotten. Returns
+/// their number.
 async fn forget_oldest(engine: &impl Engine, kind: EntryKind, range: KeyRange, most: usize) -> Result<usize, StoreError> {
     let expired = expired(engine, range, most).await?;
     let Some((last, _)) = expired.last().cloned() else { return Ok(0) };

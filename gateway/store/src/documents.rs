@@ -54,7 +54,7 @@ pub(super) struct UseDocument {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Used {
-    /// The highest number that a use of it ever had.
+    /// Highest number that a use ever had.
     pub highest: u32,
     /// Time until which the uses are remembered, in seconds since 1970.
     pub remember_until: u64,

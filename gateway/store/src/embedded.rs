@@ -42,7 +42,7 @@ const CHECKPOINT_PAGES: u32 = 16_000;
 /// Idle time after which background work runs in a transaction of its own. It is below one second, the interval at which the outbox is
 /// read.
 const LATER_AFTER: Duration = Duration::from_millis(400);
-/// Requests that may wait; beyond that the gateway is overloaded and says so.
+/// Maximum of waiting requests; beyond it, requests get an overload error.
 const QUEUE_LIMIT: usize = 4096;
 
 /// Work that shares a transaction with other jobs.
@@ -149,7 +149,7 @@ impl Embedded {
     /// Returns whether there is a store that could be opened; creates nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
-    /// As [`Embedded::open`].
+    /// Like [`Embedded::open`].
     pub fn look(file: &Path) -> Result<bool, StoreError> {
         let known = Known::beside(file)?;
         if !file.exists() && fs::symlink_metadata(file).is_err() {
@@ -275,7 +275,7 @@ impl Writer {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a transaction on the store that was opened, and not on one that has lost its name or was set back.
+    /// Begins a transaction on the store that was opened. Refuses a store that has lost its file name, or was rolled back.
     fn begin(&self) -> Result<(), StoreError> {
         let replaced = || match schema::moved(&self.connection) {
             Ok(Some((_, moved))) => moved.error(&self.file),

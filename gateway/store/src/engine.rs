@@ -16,7 +16,7 @@ use super::{Lead, StoreError, StoreMark};
 /// costs an attestation.
 pub const CHALLENGES_LIMIT_ROWS: u64 = 900_000;
 
-/// A value and the key that it stands under. Keys are ordered as bytes; values are JSON.
+/// A key and its value. Keys are ordered as bytes; values are JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyValue {
@@ -34,9 +34,9 @@ pub struct KeyRange {
 /// Reason why a transaction's work did not complete.
 #[derive(Debug)]
 pub enum Unfinished {
-    /// The engine knows why: it has failed, or has to fetch something and begins again.
+    /// The engine knows the reason: it has failed, or has to fetch something and begin again.
     Engine,
-    /// It must not be done. Nothing of it is written.
+    /// The work is refused, and nothing of it is written.
     Refused(StoreError),
 }
 
@@ -57,19 +57,19 @@ pub trait Transaction {
     /// Puts a value under a key, whatever was there.
     ///
     /// # Errors
-    /// As [`Transaction::get`].
+    /// Like [`Transaction::get`].
     fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished>;
 
     /// Removes a key, if it is there.
     ///
     /// # Errors
-    /// As [`Transaction::get`].
+    /// Like [`Transaction::get`].
     fn delete(&mut self, key: &str) -> Result<(), Unfinished>;
 
     /// Removes all keys of a range, whatever is there when it is done. None of them is read or written in the same transaction.
     ///
     /// # Errors
-    /// As [`Transaction::get`].
+    /// Like [`Transaction::get`].
     fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished>;
 }
 
@@ -80,8 +80,8 @@ pub type Work = Box<dyn FnMut(&mut dyn Transaction) -> Result<(), Unfinished> + 
 /// Keeps values under keys: durable, and the same for everybody who uses it.
 #[async_trait]
 pub trait Engine: Send + Sync + std::fmt::Debug {
-    /// Does the work in a transaction of its own: others see all of it or nothing, and it sees all that was answered before it was asked
-    /// for. Returns only when what it wrote would survive a crash.
+    /// Runs the work in a transaction of its own: others see all of it or nothing. It sees everything that was answered before it was
+    /// requested. Returns only when its writes would survive a crash.
     ///
     /// # Errors
     /// [`StoreError`]: that of [`Unfinished::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
@@ -91,12 +91,12 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`Engine::sync`]. Until then no client may get the answer.
     ///
     /// # Errors
-    /// As [`Engine::transact`].
+    /// Like [`Engine::transact`].
     async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
         self.transact(work).await
     }
 
-    /// Makes durable what [`Engine::transact_for_record`] wrote before. It waits for a disk: for a thread of one's own.
+    /// Makes the earlier writes of [`Engine::transact_for_record`] durable. It waits for a disk, and needs a thread of its own.
     ///
     /// # Errors
     /// [`StoreError`]: no client may get an answer.
@@ -107,7 +107,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Like [`Engine::transact`], for work that only reads. Background work may not be done yet: callers must not depend on it.
     ///
     /// # Errors
-    /// As [`Engine::transact`].
+    /// Like [`Engine::transact`].
     async fn read(&self, work: Work) -> Result<(), StoreError> {
         self.transact(work).await
     }
@@ -116,7 +116,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// is unknown: so it has to be idempotent.
     fn later(&self, work: Work);
 
-    /// The first values of a range, by key, so many at most. Read at one moment; pages that are read one after the other are not.
+    /// Returns the first `most` values of a range, by key, from one snapshot. Pages that are read one after the other are of different
+    /// snapshots.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -134,7 +135,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// From here on this gateway decides, and no other that has the same state: as [`super::Store::serve`].
+    /// Registers this gateway as the only one with its state that decides: like [`super::Store::serve`].
     ///
     /// # Errors
     /// [`StoreError`].
@@ -177,19 +178,19 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
+    /// Writes the store's mark to the file next to it, so that an older store in its place is detected.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn keep_mark(&self) -> Result<(), StoreError>;
 
-    /// The file beside which that is written down: as [`super::Store::beside`].
+    /// Returns the file next to which the mark is written: like [`super::Store::beside`].
     fn beside(&self) -> Option<&Path> {
         None
     }
 }
 
-/// Reads these at once: an engine that has to fetch what stands there knows all of it before it begins, and not one key after the other.
+/// Reads these keys in advance, so that an engine fetches all of them at once, and not one after the other.
 pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<Item = String>) -> Result<(), Unfinished> {
     let mut all = Ok(());
     for key in keys {

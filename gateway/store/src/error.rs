@@ -57,7 +57,7 @@ pub enum StoreError {
     )]
     Lost {
         path: PathBuf,
-        /// Who knows of it.
+        /// File that names the store.
         known: String,
     },
     /// A copy of a store is incomplete.
@@ -100,7 +100,7 @@ pub enum StoreError {
         /// The mark it had.
         known: u64,
     },
-    /// The store is one from before, whatever others have raised its mark to since.
+    /// The store was rolled back, although others have raised its mark since.
     #[error(
         "{path} was set back: {why}. What was revoked or spent since would be forgotten. \
          Bring the newer one back; if it is lost: `attest-gateway store accept`"
@@ -110,7 +110,7 @@ pub enum StoreError {
         /// Source of this finding, and its evidence.
         why: String,
     },
-    /// It is the right one.
+    /// The store is the known one.
     #[error("{0} is the store that is known: there is nothing to accept")]
     Known(PathBuf),
     /// The file has been deleted, replaced or set back since it was opened.
@@ -134,7 +134,7 @@ pub enum StoreError {
     Forgotten {
         kind: &'static str,
         expires: u64,
-        /// Up to when uses are forgotten.
+        /// Time up to which uses are forgotten.
         until: u64,
     },
     /// A document that this release cannot read.
@@ -146,7 +146,7 @@ pub enum StoreError {
     /// The work of a transaction has returned an error of its own.
     #[error("the transaction was refused by its work")]
     Refused,
-    /// The engine has to begin a transaction again. It does so by itself.
+    /// The engine has to begin a transaction again, which it does by itself.
     #[error("the transaction was interrupted")]
     Interrupted,
     /// The system's random generator failed.

@@ -62,7 +62,7 @@ impl Fence {
     }
 }
 
-/// An engine whose works are all behind a fence.
+/// An engine with a fence for all works.
 #[derive(Debug, Clone)]
 pub struct Fenced<E> {
     engine: E,

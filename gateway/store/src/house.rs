@@ -1,4 +1,4 @@
-//! Moving house: all that a store holds as lines of JSON, key by key, with a digest, and back; or from one engine to another.
+//! Export, import and migration of a store: its content as lines of JSON, key by key, with a digest; or from one engine to another.
 //!
 //! ```text
 //! {"format":"attest-gateway store","version":1,"store":{"id":"…","mark":7}}
@@ -28,7 +28,7 @@ use super::migration::{Contents, HouseError, Source, Target};
 use super::{StoreError, StoreMark, keys, schema};
 use crate::settings::{EngineSettings, StoreSettings};
 
-/// Values that are read at once.
+/// Number of values that are read at once.
 const PAGE: usize = 1000;
 
 /// A store that was written down, or read.
@@ -107,9 +107,9 @@ pub fn export(settings: &StoreSettings, out: &mut dyn Write) -> Result<Exported,
     lines::write_down(&mut *source, out)
 }
 
-/// Takes what a file has into the store, which has to be empty: all of it, or nothing. It becomes another store, as by
-/// [`super::accept()`]: what the one that was written down has spent or revoked since is not known here, so `first` has to make worthless
-/// whatever was not to be used twice, and to record it. Up to when uses are forgotten stays known.
+/// Imports a file into the store, which has to be empty: all of it, or nothing. The store gets another id, as by [`super::accept()`]. Uses
+/// and revocations of the exported store since the export are unknown here. So `first` has to invalidate whatever must not be used twice,
+/// and to record the import. The time up to which uses are forgotten stays known.
 ///
 /// # Errors
 /// [`HouseError`], and those of `first`: nothing was taken then.

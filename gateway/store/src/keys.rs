@@ -1,4 +1,4 @@
-//! Under which key what stands. Ids are written so that no two keys are the same, and none is in the range of another thing.
+//! Keys of a store. Ids are encoded so that no two keys are the same, and no key is in the range of another thing.
 //!
 //! ```text
 //! entry/KIND/ID            an entry

@@ -18,7 +18,7 @@ use super::{StoreError, StoreMark};
 
 /// Name of the file next to the store with its id, and the mark when that was last written.
 const MARK_FILE: &str = "store.mark";
-/// Also beside the store. That one of them is there says that there was a store, even if they say nothing of it.
+/// Also next to the store. If one of them exists, there was a store, even if they do not name it.
 const SEAL_KEY: &str = "seal.key";
 const ATTESTATION_LOG: &str = "attestation.jsonl";
 /// Bytes that are read from the log's end: more than its longest lines have.
@@ -46,7 +46,7 @@ pub(super) enum StoreFile {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     pub file: Option<StoreMark>,
-    /// By the last lines of the attestation log.
+    /// Id and mark in the last lines of the attestation log.
     pub log: Option<StoreMark>,
     /// Files that are not there before there was a store.
     pub traces: Vec<PathBuf>,
@@ -189,7 +189,7 @@ fn read_mark(path: &Path) -> Result<Option<StoreMark>, StoreError> {
     })
 }
 
-/// Writes down which store it is from now on. The caller keeps others from doing so at the same time.
+/// Writes the id and mark of the store from here on. The caller keeps others from doing so at the same time.
 pub(super) fn replace_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
     let path = mark_file(store);
     let text = serde_json::to_string(mark).map_err(|source| StoreError::Mark {
@@ -202,7 +202,7 @@ pub(super) fn replace_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreEr
     })
 }
 
-/// Writes down how far a store has come, unless the file says as much. The caller keeps others from doing so at the same time.
+/// Writes the mark of a store, unless the file has one that is at least as high. The caller keeps others from doing so at the same time.
 pub(super) fn write_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreError> {
     let path = mark_file(store);
     let known = read_mark(&path)?.filter(|known| known.id == mark.id);

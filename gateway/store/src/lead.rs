@@ -28,7 +28,7 @@ impl Lead {
         Self(None)
     }
 
-    /// This is done on a store that refuses works once another may do it.
+    /// Returns a leadership with a store that refuses works once another gateway may lead.
     #[must_use]
     pub fn of(store: Arc<dyn Store>, held: Box<dyn Held>) -> Self {
         Self(Some(Led { store, held }))
@@ -58,15 +58,15 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// By its name, which is the same for all of them.
+    /// Creates the turn of a work. Its name is the same on all gateways.
     #[must_use]
     pub const fn new(store: Arc<dyn Store>, work: &'static str) -> Self {
         let (lead, count) = (None, 0);
         Self { work, store, lead, count }
     }
 
-    /// The store to do it on, if it is this gateway's to do: it stays so, until this is dropped, or it is lost. What is to be written there after
-    /// another may have begun is refused with [`StoreError::Led`], also if this process stood still meanwhile.
+    /// Returns the store for the work, if this gateway leads it. It leads until this is dropped, or the leadership is lost. Writes after
+    /// another gateway may have begun are refused with [`StoreError::Led`], even if this process was paused meanwhile.
     ///
     /// # Errors
     /// [`StoreError`]: the leader cannot be determined.
@@ -79,7 +79,7 @@ impl Turn {
         self.count
     }
 
-    /// Lets another gateway have it. This one asks for it again at the next [`Turn::take`].
+    /// Lets another gateway lead. This one applies again at the next [`Turn::take`].
     pub fn release(&mut self) {
         self.lead = None;
     }

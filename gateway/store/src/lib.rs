@@ -147,7 +147,7 @@ pub struct Spendable {
     pub id: String,
     /// Maximum number of its uses.
     pub limit: u32,
-    /// Until when its use must be remembered, seconds since 1970: not before the thing itself has expired.
+    /// Time until which its uses must be remembered, in seconds since 1970: not before the thing itself has expired.
     pub remember_until: u64,
 }
 
@@ -160,14 +160,14 @@ pub struct Tick {
     pub passed: Duration,
 }
 
-/// By whom, or when, something is used.
+/// Circumstances of a use: by which client, or how late.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occasion {
     /// By any client, in time: another use.
     Any,
     /// By a client that can be told from others: another use, or the one that it made a short while ago, again.
     By(Holder),
-    /// It has expired: only what was not used before is used, and after that for a while.
+    /// After it has expired: only an unused thing can be used, and after that for a while.
     Late(Late),
 }
 
@@ -185,21 +185,21 @@ pub struct Holder {
 /// Rule for the use of something that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Late {
-    /// Until when it can be used first, seconds since 1970.
+    /// Time until which its first use is possible, in seconds since 1970.
     pub first_until: u64,
-    /// For how long after its first use it can be used, seconds, if that came after it had expired.
+    /// Seconds for which it can be used after its first use, if that was after it had expired.
     pub seconds: u64,
 }
 
 /// Result of a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spend {
-    /// This was a use within the limit.
+    /// This was another use, within the limit.
     Granted {
         /// 1 for the first use.
         use_number: u32,
     },
-    /// This was a use that its holder had made before.
+    /// This was a repetition of its holder's use.
     Again { use_number: u32 },
     /// The limit was reached before.
     Exhausted,
@@ -248,11 +248,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError`]: the work's, or the engine's. Whether anything was written is not known if the engine was lost meanwhile.
     async fn work(&self, mode: Mode, work: EntryWork) -> Result<(), StoreError>;
 
-    /// Says that the attestation log has a decision. Not durable by itself: a start finds in the log what a crash makes of it.
+    /// Notes that the attestation log has a decision. Not durable by itself: after a crash, the next start finds the decision in the log.
     fn settle(&self, decision: &str);
 
-    /// Gives back the use that a decision has made, because its answer was not sent; returns whether there was one. The decision itself stands, and is
-    /// pending until the log has it.
+    /// Gives back the use of a decision whose answer was not sent; returns whether there was one. The decision itself stays, and is pending
+    /// until the log has it.
     ///
     /// # Errors
     /// [`StoreError`]: it is given back later then.
@@ -267,7 +267,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// [`StoreError`].
     async fn pending(&self) -> Result<Vec<Pending>, StoreError>;
 
-    /// Removes an entry; returns whether there was one. With a token its uses go, at once or soon.
+    /// Removes an entry; returns whether it existed. The uses of a token are removed with it, at once or soon.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -367,7 +367,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// All entries of a kind, by id.
     async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError>;
 
-    /// The same store, whose changes of entries are told of, each in the transaction that makes it: they wait in the outbox until they are recorded.
+    /// Returns the same store with a witness. Each change of an entry is described in the outbox, in the same transaction, until it is
+    /// recorded.
     fn witnessed(self: Arc<Self>, witness: Arc<dyn Witness>) -> Arc<dyn Store>;
 
     /// Puts something into the outbox that changes nothing in the store.
@@ -379,7 +380,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Takes out of the outbox what is recorded, durably.
     async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError>;
 
-    /// Makes durable what decisions have used up, claimed, noted and given back before: the one who records them does so first. It waits for a disk.
+    /// Makes durable what decisions have used up, claimed, noted and given back so far. The task that records them calls this first. It
+    /// waits for a disk.
     ///
     /// # Errors
     /// [`StoreError`]: no client may learn what was decided.
@@ -396,7 +398,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Writes down beside the store how far it has come, so that an older one in its place is noticed.
+    /// Writes the store's mark to the file next to it, so that an older store in its place is detected.
     async fn keep_mark(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -406,8 +408,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// From here on this gateway decides, and no other that has the same state: [`StoreError::Copied`] says that one serves. The caller keeps
-    /// others from serving with the same state folder.
+    /// Registers this gateway as the only one with its state that decides. [`StoreError::Copied`] reports that another one serves. The
+    /// caller keeps others from serving with the same state folder.
     async fn serve(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -417,7 +419,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Leads a work that only one of several gateways does at a time, if no other does. [`Turn`] is how to ask for it.
+    /// Leads a work that only one of several gateways does at a time, if no other leads it. Callers use [`Turn`].
     async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
         Ok(Some(Lead::alone()))
     }
@@ -425,7 +427,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns the store time, in seconds since 1970, and starts it if that was not done yet. Only [`Store::forget_expired`] advances it.
     async fn time(&self, now: u64) -> Result<u64, StoreError>;
 
-    /// For the one who tends the store. Lets the store's own time follow the clock, step by step, and forgets challenges and tickets that expired a day before it, and
-    /// the oldest challenges beyond what there is room for, some at a time. Gives that time, in seconds since 1970: a clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing good again.
+    /// For the gateway that tends the store. Advances the store time towards the clock, step by step. Forgets challenges and tickets that
+    /// expired a day before it, and the oldest challenges beyond the limit, some at a time. Returns the store time, in seconds since 1970.
+    /// A clock that jumps ahead makes nothing forgotten at once, and one that jumps back makes nothing valid again.
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError>;
 }

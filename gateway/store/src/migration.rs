@@ -26,13 +26,13 @@ pub enum HouseError {
         "{0} keys are in the store: what another holds comes into an empty one. Move the store away first, if that one is not wanted any more"
     )]
     NotEmpty(u64),
-    /// A gateway serves, so that the store goes on.
+    /// A gateway serves, so that the store may change.
     #[error("{place}: a gateway on {hosts} serves: stop it first; one that was killed counts for 15 s more")]
     Served { place: String, hosts: String },
     /// The store has gone on while it was read.
     #[error("the store was written to meanwhile, so that nothing was taken: stop the gateways that use it, then run the command again")]
     WentOn,
-    /// There is nothing to take back.
+    /// The store was not moved.
     #[error("{0} was not moved: there is nothing to take back")]
     NotMoved(String),
     /// The moved content is in use there, or could be.
@@ -61,7 +61,7 @@ pub(super) trait Source {
     /// Returns the store's id, and its mark at that moment.
     fn store(&self) -> StoreMark;
 
-    /// The first of a range, so many at most.
+    /// Returns the first `most` values of a range.
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
     /// Returns the store's current id and mark; later reads may be of another moment.
@@ -88,6 +88,6 @@ pub(super) trait Target {
     /// Returns a page of what has arrived, from the first key on.
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// Makes a store of it, another one than that which it was taken from, by this name.
+    /// Makes it a store with this id, other than the store that it was taken from.
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError>;
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 
-/// Where it has gone.
+/// The new place of a store's content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Moved {

@@ -43,7 +43,7 @@ impl AnyStore {
     /// Returns whether there is a store that could be opened; creates nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
-    /// As [`AnyStore::open`].
+    /// Like [`AnyStore::open`].
     pub fn look(settings: &StoreSettings) -> Result<bool, StoreError> {
         match &settings.engine {
             EngineSettings::Embedded => Embedded::look(&settings.file),
@@ -76,7 +76,7 @@ impl AnyStore {
         }
     }
 
-    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`].
+    /// Accepts the current store, or initializes an empty one, like [`super::accept()`].
     ///
     /// # Errors
     /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.

@@ -76,7 +76,7 @@ impl Through for Witnessed {
 /// A transaction of which it is remembered which entries it changes.
 struct Watched<'t> {
     transaction: &'t mut dyn Transaction,
-    /// By key: the document that was there, and the one that is there now.
+    /// The previous and the new document of each key.
     changes: BTreeMap<String, (Option<String>, Option<String>)>,
 }
 
@@ -138,7 +138,7 @@ fn put(transaction: &mut dyn Transaction, random: &str, told: &str) -> Result<()
     transaction.put(&keys::outbox(&format!("{:020}-{random}", last.number)), told)
 }
 
-/// Tells of what changes nothing in the store.
+/// Writes an outbox entry without a change of the store.
 pub(super) async fn tell(engine: &impl Engine, told: String) -> Result<(), StoreError> {
     let random = schema::new_id()?;
     run(engine, move |transaction| put(transaction, &random, &told)).await

@@ -13,7 +13,7 @@ impl Embedded {
     /// Returns an entry of the store in this file, and the store's mark; creates nothing. `None` without a store or an entry.
     ///
     /// # Errors
-    /// As [`Embedded::look`].
+    /// Like [`Embedded::look`].
     pub fn peek(file: &Path, kind: EntryKind, id: &str) -> Result<Option<(StoreMark, Entry)>, StoreError> {
         if !Self::look(file)? {
             return Ok(None);

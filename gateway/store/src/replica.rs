@@ -8,10 +8,10 @@ use attest_system::files;
 
 use super::{StoreError, schema};
 
-/// In the state folder, beside the log.
+/// File in the state folder, next to the log.
 const FILE: &str = "replica.id";
 
-/// The one of this state folder; one that has none is given one. The caller keeps others from doing so at the same time.
+/// Returns the id of this state folder, and creates it if the folder has none. The caller keeps others from doing so at the same time.
 pub(super) fn of_state(folder: &Path) -> Result<String, StoreError> {
     let path = folder.join(FILE);
     match fs::read_to_string(&path) {

@@ -13,7 +13,7 @@ use super::{StoreError, StoreMark, believed, keys, uses};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables.
 pub(super) const VERSION: i64 = 4;
-/// Values that are read at once.
+/// Number of values that are read at once.
 const PAGE: usize = 1000;
 /// Bytes of a store's id: it cannot be guessed, and no two are the same.
 const ID_BYTES: usize = 16;
@@ -59,7 +59,7 @@ fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Makes the tables in an empty file, in one transaction.
+/// Creates the tables in an empty file, in one transaction.
 pub(super) fn create(connection: &Connection) -> Result<(), StoreError> {
     if version(connection).of(connection)? == VERSION {
         return Ok(());
@@ -101,7 +101,7 @@ pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::E
     mark_of(connection, "SELECT id, mark FROM store WHERE one = 1")
 }
 
-/// Counts a transaction that has written something; gives how far the store has come with it.
+/// Counts a transaction that has written something; returns the store's new mark.
 pub(super) fn advance(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
     mark_of(connection, "UPDATE store SET mark = mark + 1 RETURNING id, mark")
 }
@@ -132,7 +132,7 @@ pub(super) fn moved(connection: &Connection) -> Result<Option<(String, Moved)>, 
     connection.query_row("SELECT was, id, place FROM moved", [], row).optional()
 }
 
-/// Says where it has gone.
+/// Records the new place, and the store's new id.
 pub(super) fn move_to(connection: &Connection, Moved { id, to }: &Moved) -> Result<(), StoreError> {
     let another = new_id()?;
     connection.execute_batch(MOVED).of(connection)?;
@@ -146,13 +146,13 @@ pub(super) fn move_to(connection: &Connection, Moved { id, to }: &Moved) -> Resu
     Ok(())
 }
 
-/// It is what it was.
+/// Restores the id of a store that was moved.
 pub(super) fn take_back(connection: &Connection) -> Result<(), StoreError> {
     let taken_back = "UPDATE store SET id = (SELECT was FROM moved); DROP TABLE moved";
     connection.execute_batch(taken_back).of(connection)
 }
 
-/// Makes it the store of this name with the same content, which has come at least as far as `mark`.
+/// Makes it the store with this id and the same content, with a mark that is at least `mark`.
 pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<StoreMark, StoreError> {
     let mark = i64::try_from(mark).unwrap_or(i64::MAX);
     connection.execute_batch("DROP TABLE IF EXISTS moved").of(connection)?;

@@ -23,7 +23,7 @@ enum Engine {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSection {
-    /// The key by which programs with one store encrypt the seal's keys there.
+    /// File with the key by which programs with one store encrypt the seal's keys there.
     pub key_file: Option<PathBuf>,
     engine: Engine,
     endpoints: Vec<String>,
@@ -57,9 +57,9 @@ impl Default for StoreSection {
 /// Access of a program to the seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
-    /// It opens and makes seals: of a shared store it needs the key file.
+    /// The program opens and makes seals: for a shared store it needs the key file.
     Held,
-    /// It has none, and must not have the key file.
+    /// The program has no seal, and must not have the key file.
     None,
 }
 

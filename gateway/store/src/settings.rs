@@ -88,7 +88,7 @@ pub struct ClusterAccess {
 /// The API and the identity of the gateway there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterApi {
-    /// By the service account of the pod that this is.
+    /// By the service account of the process's pod.
     InCluster,
     Kubeconfig(PathBuf),
 }

@@ -8,7 +8,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use super::StoreError;
 use super::engine::{KeyRange, KeyValue, Transaction, Unfinished};
 
-/// Some work's part of a transaction: all of it is done, or nothing; others' work is in the same transaction. Nothing is written before the work has ended.
+/// The part of one work in a transaction that it shares with others: all of it is done, or nothing. Nothing is written before the work has
+/// ended.
 pub(super) struct Part<'a> {
     connection: &'a Connection,
     writes: BTreeMap<String, Option<String>>,
@@ -26,7 +27,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Writes what the work has written, or nothing of it, as the work says.
+    /// Writes all that the work has written, or nothing, according to its result.
     pub(super) fn end(mut self, done: Result<(), Unfinished>) -> Result<(), StoreError> {
         match (done, self.failed.take()) {
             (Err(Unfinished::Refused(error)), _) => Err(error),
@@ -100,7 +101,7 @@ pub(super) fn get(connection: &Connection, key: &str) -> Result<Option<String>, 
         .and_then(|mut statement| statement.query_row([key], |row| row.get(0)).optional())
 }
 
-/// The first of a range, so many at most.
+/// Returns the first `most` values of a range.
 pub(super) fn page(connection: &Connection, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, rusqlite::Error> {
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection

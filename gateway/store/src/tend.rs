@@ -10,11 +10,11 @@ use super::{Store, StoreError, Tick, Turn};
 pub struct Tending {
     store: Arc<dyn Store>,
     turn: Turn,
-    /// In which of its turns this gateway has tended it last, and when, by how long it had run by then.
+    /// Last time that this gateway has tended the store: the number of its turn, and its running time.
     last: Option<(u64, Duration)>,
 }
 
-/// What came of it.
+/// Result of a call of [`Tending::tick`].
 #[derive(Debug)]
 pub struct Tended {
     /// The store's own time, seconds since 1970.
@@ -64,10 +64,10 @@ mod tests {
     use super::super::{Embedded, Held, Lead};
     use super::*;
 
-    /// Beyond all that the store's time comes to here.
+    /// Clock time beyond any store time in these tests.
     const NOW: u64 = 1_000_000;
 
-    /// The store of several gateways, as one of them has it.
+    /// A store of several gateways, as one of them sees it.
     #[derive(Debug, Clone)]
     struct Shared {
         engine: Embedded,
@@ -80,7 +80,7 @@ mod tests {
         turn: u64,
         /// Set if it is another gateway's turn.
         other: bool,
-        /// After how many works an answer is lost.
+        /// Number of works after which an answer is lost.
         loses: Option<u64>,
     }
 
@@ -124,7 +124,7 @@ mod tests {
             (shared, Tending::of(&store))
         }
 
-        /// This gateway's turn is over.
+        /// Ends the turn of this gateway.
         fn is_lost(&self, to_another: bool) {
             let mut leads = self.leads.lock().unwrap();
             leads.turn += 1;

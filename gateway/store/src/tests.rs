@@ -54,7 +54,7 @@ pub(super) fn entry(id: &str, value: &str) -> Entry {
 
 const DAY: u64 = 24 * 3600;
 
-/// Lets time go on: what the clock says, and how many seconds the gateway has run.
+/// Advances time, by the clock's time, and by the gateway's running time in seconds.
 async fn tick(store: &Embedded, now: u64, passed: u64) -> u64 {
     let passed = Duration::from_secs(passed);
     store.forget_expired(Tick { now, passed }).await.unwrap()

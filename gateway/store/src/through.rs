@@ -10,7 +10,7 @@ use super::{Lead, StoreError, StoreMark};
 /// An engine in front of another one. It can override the methods here; all others are those of the other engine.
 #[async_trait]
 pub trait Through: Send + Sync + std::fmt::Debug {
-    /// The one behind it.
+    /// Returns the engine behind this one.
     fn engine(&self) -> &dyn Engine;
 
     async fn transact(&self, work: Work) -> Result<(), StoreError> {

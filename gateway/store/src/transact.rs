@@ -57,7 +57,7 @@ pub trait Transact: Store {
         run(self, mode, move |transaction| transaction.spend(&thing, &Occasion::Any, 0))
     }
 
-    /// Does work that only reads, all of it at one moment.
+    /// Runs work that only reads, on one snapshot.
     ///
     /// # Errors
     /// Those of the work, and [`StoreError`].

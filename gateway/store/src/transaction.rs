@@ -47,7 +47,7 @@ impl<'t> EntryTransaction<'t> {
         })
     }
 
-    /// Reads these at once: an engine at the end of a network fetches them in one request, and not one after the other.
+    /// Reads these entries in advance: an engine across a network fetches them in one request, and not one after the other.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -77,7 +77,7 @@ impl<'t> EntryTransaction<'t> {
         self.reach(done)
     }
 
-    /// Removes an entry; returns whether there was one. The uses of a token stay ([`super::Store::remove`]).
+    /// Removes an entry; returns whether it existed. The uses of a token stay ([`super::Store::remove`]).
     ///
     /// # Errors
     /// [`StoreError`].

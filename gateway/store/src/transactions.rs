@@ -16,7 +16,7 @@ use super::{
 
 /// Seconds that another gateway may be away before its decisions are recorded here: longer than the repair of a machine takes.
 const PENDING_LIMIT_SECONDS: u64 = 7 * 86_400;
-/// Values that are read at once: some hundred kilobytes.
+/// Number of values that are read at once: some hundred kilobytes.
 const PAGE: usize = 500;
 
 /// All that a range has, page by page.
@@ -38,7 +38,7 @@ fn last(key: &str) -> Result<String, StoreError> {
     keys::last(key).ok_or_else(|| StoreError::Key { key: key.to_owned() })
 }
 
-/// Gives back the use that a decision has made; returns whether it was. Once: what is not given back is kept.
+/// Gives back the use of a decision; returns whether it did. This is tried once: a use that is not given back is kept.
 fn give_back(transaction: &mut dyn Transaction, decision: &str) -> Result<bool, Unfinished> {
     let key = keys::pending(decision);
     let Some(mut document) = read::<PendingDocument>(transaction, &key)? else {
@@ -56,9 +56,9 @@ fn give_back(transaction: &mut dyn Transaction, decision: &str) -> Result<bool, 
     Ok(given)
 }
 
-/// Makes these decisions this gateway's, so that its log gets them; the uses that they have made stay used. They are of gateways that have been away for so long that they will not record them themselves,
-/// or of a store that came from another engine or from a backup. Of a gateway that serves the clock may be wrong, or this one's: its
-/// decisions stay its own.
+/// Adopts these decisions, so that this gateway's log gets them; the uses that they have made stay used. They are of gateways that have
+/// been away for too long to record them themselves. Or the store came from another engine or a backup. A gateway that serves keeps its
+/// decisions: its clock may be wrong, or this one's.
 async fn adopt(engine: &impl Engine, is_one: impl Fn(&PendingDocument) -> bool) -> Result<(), StoreError> {
     for KeyValue { key, value } in all(engine, keys::pendings()).await? {
         let document: PendingDocument = parse(&key, &value)?;

@@ -31,7 +31,7 @@ impl Turnstile {
         Ok(Self(opened))
     }
 
-    /// Begins when it is one's turn.
+    /// Calls `begin` when it is this process's turn.
     pub(super) fn pass<T>(&self, begin: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         while let Err(TryLockError::WouldBlock) = self.0.try_lock() {

@@ -136,8 +136,8 @@ fn take(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasio
     write(transaction, &key, &ExpiryDocument::default())
 }
 
-/// Gives back the use that a decision has made; returns whether it was. If the uses of the thing are forgotten, there is nothing to give back. A use that
-/// its holder has made again since stays used: one of these answers may have been delivered.
+/// Gives back the use of a decision; returns whether it did. If the uses of the thing are forgotten, there is nothing to give back. A use
+/// that its holder has repeated since stays used: one of the answers may have been delivered.
 pub(super) fn give_back(transaction: &mut dyn Transaction, made: &UseOfDecision) -> Result<bool, Unfinished> {
     if let Some(key) = &made.holder {
         let found: Option<HolderDocument> = read(transaction, key)?;
@@ -179,7 +179,7 @@ pub(super) fn adopt(transaction: &mut dyn Transaction, pending: &str) -> Result<
     write(transaction, pending, &document)
 }
 
-/// Forgets the uses of a thing, who made them, and what was given back of them.
+/// Forgets the uses of a thing, their holders, and the numbers that were given back.
 pub(super) fn forget(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<(), Unfinished> {
     let Some(used) = used(transaction, kind, id)? else { return Ok(()) };
     if REMEMBERED.contains(&kind) {

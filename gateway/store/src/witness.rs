@@ -1,4 +1,4 @@
-//! Changes of entries, and the trait that says what the outbox tells of them.
+//! Changes of entries, and the trait that describes them for the outbox.
 
 use super::StoreError;
 
@@ -14,7 +14,7 @@ pub struct Change {
     pub after: Option<String>,
 }
 
-/// Says what is to be told of changes: who makes them, and why.
+/// Describes changes for the outbox: who makes them, and why.
 pub trait Witness: Send + Sync + std::fmt::Debug {
     /// Returns the outbox entry for these changes, JSON; `None` to record nothing. It may be called more than once for the same changes,
     /// and only the last answer counts.

@@ -25,16 +25,16 @@ pub enum ClusterError {
     /// The kubeconfig accepts any server as the API: it sets `insecure-skip-tls-verify`.
     #[error("{path}: insecure-skip-tls-verify: whoever answers would be believed; name the CA")]
     Insecure { path: PathBuf },
-    /// It is not asked over TLS.
+    /// The API's URL is not https.
     #[error("{api}: not https, so whoever is between would be believed")]
     Plain { api: String },
-    /// No client can be made of it.
+    /// The client cannot be created.
     #[error("{api}: {}", explain(.error))]
     Client { api: String, error: kube::Error },
-    /// It did not answer, or refused.
+    /// The API did not answer, or refused the request.
     #[error("{what}: {}", explain(.error))]
     Api { what: &'static str, error: kube::Error },
-    /// It did not answer in time.
+    /// The API did not answer in time.
     #[error("{what}: no answer within {seconds} s")]
     Silent { what: &'static str, seconds: u64 },
     /// A list without an end.
@@ -42,7 +42,7 @@ pub enum ClusterError {
     TooMany { what: &'static str, limit: usize },
 }
 
-/// The cause of a failed request, as far as it tells one failure from another.
+/// Cause of a failed request, as far as it distinguishes failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// The API is unreachable, overloaded, or not ready.
@@ -78,7 +78,7 @@ impl Cause {
 }
 
 impl ClusterError {
-    /// Returns the cause, as far as it tells this failure from others.
+    /// Returns the cause, as far as it distinguishes this failure from others.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match self {

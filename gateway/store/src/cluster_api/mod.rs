@@ -45,7 +45,7 @@ pub async fn config(settings: &ClusterAccess) -> Result<(String, Config), Cluste
 /// A client that asks once, and the gateway's namespace: for a store, which knows itself what can be asked again.
 ///
 /// # Errors
-/// As [`config`].
+/// Like [`config`].
 pub async fn client_that_asks_once(settings: &ClusterAccess) -> Result<(Client, String), ClusterError> {
     let (api, mut config) = config(settings).await?;
     config.default_retry = false;

@@ -30,8 +30,8 @@ pub(super) fn io(file: &Path) -> impl Fn(std::io::Error) -> StoreError {
     }
 }
 
-/// Makes the file with its rights, before SQLite makes it with the umask's. A file that is there is not opened: closing it would drop
-/// the locks that this process holds on it.
+/// Creates the file with its mode, before SQLite creates it with the umask's. Does not open an existing file: closing it would drop this
+/// process's locks on it.
 pub(crate) fn make_file(file: &Path) -> Result<(), StoreError> {
     let io = io(file);
     match OpenOptions::new().create_new(true).write(true).mode(0o600).open(file) {

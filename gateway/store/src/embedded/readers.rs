@@ -99,12 +99,12 @@ fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
 /// Read-only transaction on a snapshot of the store.
 struct Glance<'c> {
     connection: &'c Connection,
-    /// It was to do more than read, or could not.
+    /// Set if the work wants to write, or the read has failed.
     beyond: bool,
 }
 
 impl Glance<'_> {
-    /// Begins to read, if what is read is the store that is known, and it was not set back.
+    /// Begins to read, if this is the known store, and it was not rolled back.
     fn begin(&self, known: &StoreMark) -> Result<StoreMark, Unfinished> {
         let found = self.statement("BEGIN").and_then(|()| schema::standing(self.connection));
         match found {

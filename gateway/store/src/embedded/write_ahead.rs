@@ -27,7 +27,7 @@ pub(super) struct WriteAhead {
 
 #[derive(Debug)]
 enum Synced {
-    /// So many of them are durable.
+    /// Number of commits that are durable.
     UpTo {
         commits: u64,
         /// Kept open: the kernel reports each write failure to files that are open at that time, and not to those opened later.
@@ -111,7 +111,7 @@ fn truncate(connection: &mut Connection) -> rusqlite::Result<()> {
     tried
 }
 
-/// The file of that name, which may have become another one.
+/// Opens the file of that name, unless it is open already: another file may have got the name.
 fn open<'f>(kept: &'f mut Option<File>, path: &Path) -> Result<&'f File> {
     let is = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     let there = is(fs::metadata(path)?);

@@ -1,4 +1,4 @@
-//! The one who commits: takes the works that have queued up, does them one on top of the other, and commits them as one transaction of etcd.
+//! Committer: takes queued works, runs each on top of those before it, and commits them as one transaction of etcd.
 //!
 //! Works are optimistic transactions: they run on fetched values, without locks, and the commit requires the revisions of those to be
 //! unchanged. After a conflict nothing is written, and the works run again on the current values. So replicas conflict with one another,
@@ -46,7 +46,7 @@ enum Committed {
     Done,
     /// A conflict with another process: these are the current values.
     Stale(Fetched),
-    /// It did not happen, and may be tried again.
+    /// The commit did not happen, and may be tried again.
     Again,
 }
 
@@ -113,7 +113,7 @@ impl Committer {
         }
     }
 
-    /// All of it or nothing. If it is nothing: what is there.
+    /// Returns the transaction for a batch: it commits all of it, or returns the current values.
     fn transaction(&self, known: Reached, batch: &Batch, fetched: &Fetched) -> Txn {
         let Opened { keys, .. } = &*self.opened;
         let (mut when, mut then, mut gets) = (self.opened.guard(known), Vec::new(), vec![self.own.get()]);

@@ -16,7 +16,7 @@ use super::members::{Failure, Members};
 use super::requests::revision;
 use crate::settings::EtcdSettings;
 
-/// The version of what stands below the prefix. No release raises it by itself: those that serve the same store would stop.
+/// Version of the format below the prefix. No release raises it by itself: other gateways of the same store would stop.
 pub(super) const VERSION: i64 = 1;
 /// Key of the store time, which is reset under another id.
 const TIME: &str = "time";
@@ -34,7 +34,7 @@ pub(super) struct Identity {
     id: String,
     /// The mark before the first commit: what it was where the store came from.
     began: u64,
-    /// Ids of the stores in whose place it is, the last one last.
+    /// Ids of the stores that it replaces, the last one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<String>,
     /// Place that the store was moved to. A process that has it open finds another text in place of the one that every request requires.
@@ -45,7 +45,7 @@ pub(super) struct Identity {
 /// A store that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Found {
-    /// As it stands there.
+    /// The identity entry, as it is in etcd.
     pub identity: String,
     pub began: u64,
     pub mark: StoreMark,
@@ -192,7 +192,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
     Ok((Some(found), revision))
 }
 
-/// Begins a store, unless another process is faster.
+/// Creates a store, unless another process is faster.
 pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(), StoreError> {
     replace(settings, members, None, &Identity::new(new_id()?, 0, Vec::new()), until).await
 }
@@ -255,7 +255,8 @@ pub(super) fn taken<'m>(id: &str, mark: u64, instead_of: impl Iterator<Item = &'
     (identity, now)
 }
 
-/// Puts another identity in the place of the one that was found. Asked twice, because an answer was lost, it is done once: then another one is there.
+/// Replaces the identity entry that was found. If it is repeated because an answer was lost, it takes effect once: then another entry is
+/// there.
 async fn replace(
     settings: &EtcdSettings,
     members: &Members,

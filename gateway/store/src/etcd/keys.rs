@@ -15,7 +15,7 @@
 
 use super::super::keys::SERVING;
 
-/// Keys of a [`super::super::engine::Transaction`] that begin so are no part of what the store holds.
+/// Prefix of those keys of a [`super::super::engine::Transaction`] that are not part of the store's content.
 pub(super) const LEADER: &str = "leader/";
 
 /// The prefix, without a `/` at its end.
@@ -70,7 +70,7 @@ impl Keys {
         }
     }
 
-    /// The transaction's key that stands here.
+    /// Returns the transaction's key for an etcd key.
     pub(super) fn without<'k>(&self, stored: &'k str) -> &'k str {
         let below = stored.strip_prefix(self.0.as_str()).unwrap_or(stored);
         below.strip_prefix("/kv/").unwrap_or(below)

@@ -16,7 +16,7 @@ use super::keys::LEADER;
 use super::opened::Opened;
 use super::{Etcd, identity};
 
-/// The least that etcd gives a lease: its election takes as long.
+/// Shortest lease that etcd grants: its election takes as long.
 const LEAST_LEASE: Duration = Duration::from_secs(2);
 
 impl Etcd {
@@ -51,7 +51,7 @@ impl Etcd {
 }
 
 impl Opened {
-    /// Gives a lease back by which this process led.
+    /// Revokes a lease by which this process led.
     async fn leave(&self, lease: i64) {
         let until = Instant::now() + self.timeout;
         let revoke = |mut client: Client| async move { client.lease_revoke(lease).await };
@@ -123,7 +123,7 @@ async fn keep(opened: Arc<Opened>, id: i64, lease: Duration, tell: watch::Sender
     let _ = tell.send(true);
 }
 
-/// For how many seconds more; 0: it is over.
+/// Renews a lease; returns its remaining seconds, or 0 if it is over.
 pub(super) async fn keep_alive(mut client: Client, id: i64) -> Result<i64, etcd_client::Error> {
     let (mut keeper, mut answers) = client.lease_keep_alive(id).await?;
     keeper.keep_alive().await?;

@@ -28,7 +28,7 @@ pub(super) struct Member {
     token: Mutex<Token>,
 }
 
-/// By name and password.
+/// Name and password of a user.
 #[derive(Clone)]
 pub(super) struct User {
     pub(super) name: String,
@@ -101,7 +101,7 @@ impl Member {
         self.client.get_or_try_init(connect).await.cloned()
     }
 
-    /// Gets another token than the one of this number, unless another request has.
+    /// Gets a new token in place of the one with this number, unless another request has done so.
     async fn authenticate(&self, user: &User, mut client: Client, shown: u64) -> Result<(), Error> {
         let mut token = self.token.lock().await;
         if token.number != shown {

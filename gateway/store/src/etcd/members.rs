@@ -1,4 +1,4 @@
-//! The members of an etcd cluster: a request goes to one of them, and to the next if that one does not answer.
+//! Members of an etcd cluster: a request goes to one of them, and to the next if that one does not answer.
 
 use std::future::Future;
 use std::path::Path;
@@ -35,13 +35,13 @@ pub(super) enum FailureKind {
     Unanswered,
     /// The quota is used up. Whether it was done is not known: also what is found to be too much is done.
     NoSpace,
-    /// It was not done, because it is too much at once.
+    /// The request was not done: it is too large.
     TooLarge,
-    /// It was not done: a lease that it names is over.
+    /// The request was not done: its lease is over.
     NoLease,
     /// The values at that revision were compacted.
     Compacted,
-    /// It was not done, and will not be.
+    /// The request was not done, and will not be.
     Refused,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Members {
     preferred: AtomicUsize,
     /// Time limit for one member, if there are others.
     attempt: Duration,
-    /// For errors: the endpoints and the prefix.
+    /// Endpoints and prefix, for errors.
     pub place: String,
 }
 
@@ -222,7 +222,7 @@ fn text(error: &Error) -> String {
     }
 }
 
-/// By the code's name: tonic, whose type it is, is the client's affair.
+/// Returns the kind by the name of the status code: its type is of tonic, which only the client depends on.
 fn kind(error: &Error) -> FailureKind {
     let Error::GRpcStatus(status) = error else {
         return match error {

@@ -1,7 +1,7 @@
 //! The store on etcd: for several gateways, on machines of which any may die.
 //!
-//! All reads are linearizable, and nothing is kept of what was read before: a process that cannot reach etcd, or reaches members that have
-//! lost the others, answers errors and decides nothing.
+//! All reads are linearizable, and nothing that was read is cached. A process that cannot reach etcd, or reaches members that have lost the
+//! others, answers errors and decides nothing.
 
 mod committer;
 mod diagnosis;
@@ -52,7 +52,7 @@ use crate::settings::EtcdSettings;
 
 /// Maximum size of an answer that is accepted: a page of a store.
 const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// Below the keys that one commit takes, for what a work reads besides.
+/// Maximum number of writes, below the keys that one commit takes: a work also reads keys.
 const MOST_WRITES: usize = MOST_KEYS - 20;
 
 /// A store below a prefix of an etcd cluster. Clones are the same store.
@@ -101,7 +101,7 @@ impl Etcd {
     /// Returns whether there is a store that could be opened; writes nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
-    /// As [`Etcd::open`].
+    /// Like [`Etcd::open`].
     pub fn look(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
         let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
         Threads::start("etcd", &place)?.wait(async move {
@@ -113,7 +113,7 @@ impl Etcd {
         })
     }
 
-    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`].
+    /// Accepts the current store, or initializes an empty one, like [`super::accept()`].
     ///
     /// # Errors
     /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
@@ -190,7 +190,7 @@ async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(
     Ok((opened, replica))
 }
 
-/// Gives the store that was found another name.
+/// Gives another id to the store that was found.
 async fn rename(settings: &EtcdSettings, Replacement { known, found }: &Replacement, mark: u64) -> Result<StoreMark, StoreError> {
     let members = Members::of(settings)?;
     let until = Instant::now() + settings.timeout;

@@ -1,4 +1,4 @@
-//! The store that a process has opened, and what every request wants of it.
+//! The store that a process has opened, and the conditions of every request to it.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) struct Opened {
     pub set_back: String,
     pub standing: Mutex<StoreMark>,
     pub timeout: Duration,
-    /// By which this process leads.
+    /// Leases by which this process leads.
     pub leases: Mutex<Vec<i64>>,
     /// Key of the replica, if this process serves.
     pub replica_key: OnceLock<Arc<ReplicaKey>>,
@@ -55,17 +55,17 @@ pub(super) enum Trouble {
     Member(Failure),
     /// The outcome of the request is unknown.
     Doubt(Failure),
-    /// It is not the store that was opened, or others have found it to be one from before.
+    /// It is not the store that was opened, or was reported as rolled back.
     Replaced,
-    /// It is the one that was opened, as it was before: etcd says this of it.
+    /// It is the opened store, rolled back: etcd confirms it by this comparison.
     SetBack(Box<Compare>),
-    /// It was moved to another place.
+    /// The store was moved to another place.
     Moved(Moved),
-    /// It is, and has been given a version by a newer release.
+    /// A newer release has raised the version of the opened store.
     Newer(i64),
     /// The key of this gateway, which serves, is not there.
     Absent,
-    /// Others were faster until there was no time left.
+    /// Other processes were faster until the time was over.
     Contended,
     /// Its time was over before it was its turn, or while it was tried again.
     Late,
@@ -117,7 +117,7 @@ impl Opened {
         }
     }
 
-    /// So often all have written, and this gateway.
+    /// Raises the known numbers of commits: those of all gateways, and those of this one.
     pub(super) fn raise(&self, puts: i64, commits: i64) {
         let mut standing = locked(&self.standing);
         standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));

@@ -6,8 +6,8 @@ use super::super::StoreError;
 use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
 use super::super::remote::plan::Ran;
 
-/// Keys of which one commit says what must stand there, and those that it writes, at most each. etcd takes 128 (`--max-txn-ops`), and the
-/// engine's own need some.
+/// Maximum number of keys that one commit requires to be unchanged. As many again are written at most. etcd takes 128 (`--max-txn-ops`),
+/// and the engine's own need some.
 pub(super) const MOST_KEYS: usize = 120;
 /// Maximum bytes that one commit writes, unless a single work needs more: etcd takes 1.5 MiB (`--max-request-bytes`).
 pub(super) const BATCH_BYTES: usize = 1024 * 1024;
@@ -25,7 +25,7 @@ pub(super) type Fetched = BTreeMap<String, Seen>;
 /// What a commit does.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Keys whose value decided something: they must not have changed.
+    /// Keys whose values the works depend on: they must not have changed.
     pub reads: BTreeSet<String>,
     /// Values to put; `None` removes the key.
     pub writes: BTreeMap<String, Option<String>>,
@@ -117,7 +117,7 @@ struct Overlay<'a> {
     writes: BTreeMap<String, Option<String>>,
     removed: Vec<KeyRange>,
     missing: BTreeSet<String>,
-    /// It touches what another work of the batch removes, or the other way round: etcd would not take both at once.
+    /// Set if it touches what another work of the batch removes, or the reverse: etcd would not take both at once.
     clash: bool,
 }
 

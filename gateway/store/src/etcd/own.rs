@@ -1,4 +1,4 @@
-//! The key of this process, by which it finds out what became of a commit whose answer was lost.
+//! The key of this process, by which it determines the outcome of a commit whose answer was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) struct Own {
     opened: Arc<Opened>,
     key: String,
     pub(super) lease: Option<i64>,
-    /// Since when it stands there, as far as is known; 0: it does not.
+    /// Revision of the key's last change, as far as is known; 0 without the key.
     mod_revision: i64,
     /// The last number that was put there.
     number: u64,
@@ -32,7 +32,7 @@ pub(super) struct Own {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Happened,
-    /// And it cannot happen any more.
+    /// The commit did not happen, and cannot happen any more.
     Never,
     /// The outcome cannot be determined; the commit can no longer happen.
     Unknown,
@@ -82,12 +82,12 @@ impl Own {
         (self.mod_revision, self.doubt) = (revision, None);
     }
 
-    /// It was not made, and this stands there.
+    /// Notes that the commit was not made, with the key's current state.
     pub(super) const fn not_made(&mut self, found: &Seen) {
         self.made(found.mod_revision);
     }
 
-    /// It was refused, and etcd says so.
+    /// Notes that etcd has refused the commit.
     pub(super) const fn refused(&mut self) {
         self.doubt = None;
     }

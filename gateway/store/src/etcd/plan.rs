@@ -12,7 +12,7 @@ use super::overlay::{Batch, Fetched, MOST_KEYS};
 /// A work, and who waits for it.
 pub(super) type Job = queue::Job<Work>;
 
-/// Returns how many of the first works were looked at, and what comes of that.
+/// Returns how many of the first works were looked at, and the plan for them.
 pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) -> (usize, Plan<Batch>) {
     plan::plan(waiting, most, MOST_KEYS, Batch::default(), |batch, work| batch.run(fetched, work))
 }

@@ -137,7 +137,7 @@ impl Presence {
         Ok(Taken::Others(value, of))
     }
 
-    /// For how many seconds more another's lease lasts.
+    /// Returns the remaining seconds of another process's lease.
     async fn time_left(&self, opened: &Opened, lease: i64) -> Result<i64, StoreError> {
         let until = Instant::now() + opened.timeout;
         let ask = |mut client: Client| async move { client.lease_time_to_live(lease, None).await };

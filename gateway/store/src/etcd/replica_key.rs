@@ -1,4 +1,4 @@
-//! The key by which a gateway serves: every request wants it to be there.
+//! The key of a serving gateway: every request requires it to be there.
 
 use std::sync::atomic::{AtomicBool, AtomicI64};
 

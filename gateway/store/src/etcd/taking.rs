@@ -37,7 +37,7 @@ pub(crate) struct Taking {
 }
 
 impl Taking {
-    /// Begins, where there is nothing, or what another one has taken that came to no end.
+    /// Begins an import, where there is nothing, or another import that was not completed.
     pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
         let below = Arc::new(Below::of(settings)?);
         let taking = Self {
@@ -80,7 +80,7 @@ impl Taking {
         Self::remove(&below, &session)
     }
 
-    /// Removes what the process of this session has taken, unless that has come to its end.
+    /// Removes the import of this session, unless it was completed.
     fn remove(below: &Arc<Below>, session: &str) -> Result<(), StoreError> {
         let is_his = Compare::value(below.keys.taking(), CompareOp::Equal, session);
         let gone = [below.delete_all(), TxnOp::delete(below.keys.taking(), None)];

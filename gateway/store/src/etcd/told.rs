@@ -1,4 +1,5 @@
-//! A store on etcd that was set back says so itself, for those who do not know better: it is for etcd to say, in the transaction that writes this, that the store is behind.
+//! Reports in the store itself that it was rolled back, for gateways that cannot tell. The transaction that writes the report has etcd
+//! confirm that the store is behind.
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::Instant;
@@ -47,7 +48,7 @@ fn what_it_lacks(known: &Known, keys: &Keys, found: &Found) -> Option<Compare> {
     })
 }
 
-/// Tells all gateways that the store that was found is one from before, if it is: those that do not know better would go on with it.
+/// Reports that the store that was found was rolled back, if so: gateways that cannot tell would go on with it.
 pub(super) async fn tell(known: &Known, members: &Members, keys: &Keys, found: &Found, until: Instant) {
     if let Some(lack) = what_it_lacks(known, keys, found) {
         let is_it = Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str());
@@ -55,7 +56,7 @@ pub(super) async fn tell(known: &Known, members: &Members, keys: &Keys, found: &
     }
 }
 
-/// Tells all gateways that this store is one from before, if etcd finds so by this itself.
+/// Reports that this store was rolled back, if etcd confirms it by these conditions.
 async fn write(members: &Members, keys: &Keys, id: &str, by: Vec<Compare>, until: Instant) {
     let txn = Txn::new().when(by).and_then([TxnOp::put(keys.set_back(id), host_of_this(), None)]);
     let asked = members.ask(until, |mut client| {
@@ -74,7 +75,7 @@ async fn write(members: &Members, keys: &Keys, id: &str, by: Vec<Compare>, until
 }
 
 impl Opened {
-    /// Tells all gateways if the trouble is that the store is one from before.
+    /// Reports the rollback of the store, if the trouble is one.
     pub(super) async fn told(&self, trouble: Trouble) -> Trouble {
         if let Trouble::SetBack(lack) = &trouble {
             self.tell_set_back((**lack).clone()).await;
@@ -82,7 +83,7 @@ impl Opened {
         trouble
     }
 
-    /// Tells all gateways that the store that was opened is one from before, if etcd finds so by this itself.
+    /// Reports that the opened store was rolled back, if etcd confirms it by this comparison.
     async fn tell_set_back(&self, lack: Compare) {
         let id = locked(&self.standing).id.clone();
         let until = Instant::now() + self.timeout;

@@ -41,7 +41,7 @@ fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
     Ok(out.write_all(b"\n")?)
 }
 
-/// Reads a file to its end, and makes sure that it is whole.
+/// Reads a file to its end, and checks that it is complete.
 pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) -> Result<(), HouseError>) -> Result<Exported, HouseError> {
     let mut number = 1;
     let head: Head = serde_json::from_str(&next(&mut lines, number)?).map_err(|error| problem(number, &format!("is no head: {error}")))?;
@@ -82,7 +82,7 @@ fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, HouseError> {
     }
 }
 
-/// The last line, which says what all others had to come to.
+/// Checks the last line: the count and the digest of all others.
 fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Result<Contents, HouseError> {
     let said: Contents = serde_json::from_str(text).map_err(|error| problem(number, &format!("cannot be read: {error}")))?;
     if said != found {

@@ -1,4 +1,4 @@
-//! From one engine to another: one of both is the store, whenever this ends, and never both.
+//! Migration from one engine to another: whenever it ends, exactly one of both is the store.
 //!
 //! The target first receives all content of the source, without being a store. Then the source records its new place, in one transaction,
 //! if it is as it was read and no gateway serves on it. From then on a process that has it open writes and reads nothing more, even a
@@ -29,7 +29,7 @@ pub struct Copied {
 /// it is marked as moved, and no gateway uses it. If interrupted, it has to be run again.
 ///
 /// # Errors
-/// As [`super::import`].
+/// Like [`super::import`].
 pub fn copy<E: From<HouseError>>(
     from: &StoreSettings,
     to: &StoreSettings,

@@ -14,7 +14,7 @@ fn file(folder: &TempDir) -> PathBuf {
     folder.path().join("gateway.db")
 }
 
-/// The settings of a gateway whose state folder this is.
+/// Returns the settings of a gateway with this state folder.
 fn settings(folder: &TempDir) -> StoreSettings {
     StoreSettings {
         engine: EngineSettings::Embedded,

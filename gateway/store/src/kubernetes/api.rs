@@ -23,17 +23,17 @@ use crate::settings::KubernetesSettings;
 const COMMIT: &str = "attest-gateway/commit";
 /// Label of a leaf, with the store that it belongs to.
 const LEAF_OF: &str = "attest-gateway/leaf-of";
-/// Under it stands what an object holds.
+/// Key of the Secret's data with an object's content.
 const DATA: &str = "data";
 /// Type of these secrets, by which a list shows their purpose.
 const TYPE: &str = "attest-gateway/store";
-/// Between two attempts of what does no harm twice.
+/// Pause between two attempts of an idempotent request.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Maximum bytes of a packed head: an API takes no secret of more than 1 MiB (`MaxSecretSize` in Kubernetes' `pkg/apis/core/types.go`).
 pub(super) const MOST_HEAD_BYTES: usize = 960 * 1024;
 /// Characters of an API's message that are passed on: more than its longest refusals have.
 const MOST_SAID_CHARS: usize = 500;
-/// Leaves that are listed at once.
+/// Number of leaves that are listed at once.
 const PAGE: u32 = 500;
 
 /// Reason for a missing or unexpected answer.
@@ -43,7 +43,7 @@ pub(super) enum Failure {
     Unanswered(String),
     /// The API's certificate is not accepted: nothing was sent.
     Untrusted(String),
-    /// It was not done.
+    /// The request was not done.
     Refused { code: u16, message: String },
     /// A newer release has written the content.
     Newer(i64),
@@ -57,7 +57,8 @@ pub(super) enum Failure {
 #[derive(Debug)]
 pub(super) enum Swapped {
     Done,
-    /// It may be another state, or be this one since the same was sent before; or the API does not let it be changed, whatever state it is.
+    /// The object has another state, or has this one because the same change was sent earlier. Or the API does not let it be changed in any
+    /// state.
     Refused(String),
 }
 
@@ -167,7 +168,7 @@ impl Place {
         })
     }
 
-    /// Makes it, unless it is there: says whether it did. Asked once.
+    /// Creates the object, unless it exists; returns whether it did. Sends one request.
     pub(super) async fn create(&self, head: &Head, data: Vec<u8>, until: Instant) -> Result<bool, Failure> {
         let mut secret = secret(&self.name, data);
         secret.metadata.annotations = Some([(COMMIT.to_owned(), head.commit.clone())].into());

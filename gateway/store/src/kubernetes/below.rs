@@ -85,7 +85,7 @@ impl Below {
         Ok(now.as_ref() != Some(&head.commit))
     }
 
-    /// Fetches leaves, and gives the name of one that is not there.
+    /// Fetches leaves, and returns the name of one that does not exist.
     pub(super) async fn fetch(&self, view: &mut View, which: Option<&Missing>, until: Instant) -> Result<Option<String>, StoreError> {
         let is_wanted = |leaf: &&Leaf| !view.leaves.contains_key(&leaf.name) && which.is_none_or(|which| which.contains(&leaf.name));
         let wanted: Vec<Leaf> = view.head.leaves.iter().filter(is_wanted).cloned().collect();

@@ -13,7 +13,7 @@ pub(super) struct Changes {
     /// New value of each key; `None` if it was removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub writes: BTreeMap<String, Option<String>>,
-    /// From a key, until another: the oldest first.
+    /// Removed ranges, each from a key until another, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<(String, String)>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Changes {
 pub(super) enum Said<'a> {
     Value(&'a str),
     Gone,
-    /// It is what it was.
+    /// The changes do not affect the key.
     Nothing,
 }
 

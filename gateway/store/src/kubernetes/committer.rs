@@ -1,16 +1,17 @@
-//! The one who commits: takes the works that have queued up, does them one on top of the other on the state that is known, and puts the state that comes of it
-//! in the place of that one, if that still stands.
+//! Committer: takes queued works, and runs each on top of those before it, on the known state. Then it replaces that state by the result,
+//! if it is still the current one.
 //!
-//! **A commit is one request to one object.** Every state has a random name, its commit; a change says which one it is a change of, and the API does it, all of it, if
-//! that one stands, and not at all otherwise. So all commits of all gateways come one after the other, each on the state that the one before has left; a
-//! process that stood still, was cut off, or was told something old, finds its change refused, whatever it believes. What only reads asks which commit stands
-//! now, after it was asked for, and answers by that one.
+//! **A commit is one request to one object.** Every state has a random name, its commit. A change names the commit that it changes, and the
+//! API applies all of it if that one is current, and nothing otherwise. So the commits of all gateways form a sequence, each on the state
+//! that the previous one has left. A process that was paused, was cut off, or got an outdated answer finds its change refused. A read asks
+//! for the current commit after it was requested, and answers from that one.
 //!
-//! **A commit whose answer was lost.** Each change puts this process's own number into the state. If the answer is lost, what stands is looked at: if
-//! it is another state, the number there says whether the commit has happened, and it cannot happen any more, because its own state is gone for
-//! good; if it is the same state, the commit may be under way still, so a change of nothing but the number is put in its place, until either of both has
-//! happened. Only if the API does not answer until the works' time is over it stays unknown, and the error says so; nothing that comes after is answered before it is known.
-//! What that means for those who asked is said for the store on etcd, and is the same here.
+//! **A commit whose answer was lost.** Each change puts this process's own number into the state. If the answer is lost, the current state
+//! is read. If it is another state, its number says whether the commit has happened. The commit cannot happen any more then, because the
+//! state that it changes is gone for good. If it is the same state, the commit may be under way still. So a change of only the number is
+//! sent on that state, until one of both has happened. The outcome stays unknown only if the API does not answer until the works' time is
+//! over; the error says so. No later work is answered before it is known. The consequences for callers are the same as for the store on
+//! etcd, and are described there.
 //!
 //! **A process that is killed** between any two requests leaves a state that one commit has made, and leaves that no state names.
 
@@ -33,7 +34,7 @@ use super::view::MOST_WORK_BYTES;
 
 /// Bytes of changes from which on they are put into leaves. Each commit writes all changes again.
 const FOLD_BYTES: usize = 48 * 1024;
-/// No more than that is written before it is put into leaves: so much that a commit, with what it writes, fits into an object.
+/// Maximum bytes of changes before they are put into leaves: a commit, with its own writes, still fits into an object.
 const MOST_CHANGES_BYTES: usize = 384 * 1024;
 /// Pause before the next fold, after one that has failed or that makes room.
 const FOLD_AGAIN: Duration = Duration::from_secs(2);

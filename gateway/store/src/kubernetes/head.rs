@@ -1,4 +1,4 @@
-//! The store's one object that changes: which store it is, what was written lately, and where the rest lies.
+//! The head: the store's one object that changes. It has the store's identity, the latest changes, and the names of the leaves.
 //!
 //! The head determines everything that a store says. Leaves hold what was written earlier; they never change, and count only as long as the
 //! head names them. So a process that replaces the head as it was when read commits all its changes at one moment. A process that reads it
@@ -15,16 +15,16 @@ use super::changes::Changes;
 
 /// The version of all this. No release raises it by itself: those that serve the same store would stop.
 pub(super) const VERSION: i64 = 1;
-/// Processes of which it is known how far they have come, beside those that hold something: enough for those whose commits are in doubt at a time.
+/// Processes whose progress is recorded, in addition to those that hold something: enough for those whose commits are in doubt at a time.
 const MOST_SESSIONS: usize = 64;
-/// Gateways of which it is known how often they have written: each that begins with an empty state is another.
+/// Gateways whose numbers of commits are recorded: a gateway that begins with an empty state counts as another.
 const MOST_REPLICAS: usize = 256;
 /// Maximum number of replaced stores that a store names. For gateways that knew an earlier one, and were away meanwhile, the store has to
 /// be accepted again.
 const MOST_REPLACED: usize = 16;
 /// A process that has changed the head within this number of turns counts as about to change it again.
 const RECENT_TURNS: u64 = 16;
-/// No store counts so far: a million commits a second for a hundred thousand years.
+/// Upper limit of all counters: a million commits a second for a hundred thousand years.
 const MOST_COUNT: u64 = 1 << 62;
 /// Key of the store time, which is reset under another id.
 const TIME: &str = super::super::keys::TIME;
@@ -85,7 +85,7 @@ pub(super) struct Head {
     pub mark: u64,
     /// Number of changes of this object.
     pub turn: u64,
-    /// Ids of the stores in whose place it is, the last one last.
+    /// Ids of the stores that it replaces, the last one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,7 +228,7 @@ impl Head {
         }
     }
 
-    /// Returns, for each process that has changed the state lately, and did so last before this one, by how many turns.
+    /// Returns, for each process whose last change of the state was recent, and before this one's, the number of turns between them.
     pub(super) fn waiting_longer(&self, session: &str) -> impl Iterator<Item = u64> {
         let own = self.sessions.get(session).map_or(0, |own| own.turn);
         let lately = self.turn.saturating_sub(RECENT_TURNS)..own;

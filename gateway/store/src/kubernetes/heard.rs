@@ -20,7 +20,7 @@ impl HeadWriter {
         serving.is_some_and(|(key, value)| self.view.head.holder(key) != Some((&self.opened.session, value)))
     }
 
-    /// Gives back what this process holds.
+    /// Removes what this process holds from the head.
     pub(super) async fn leave(&mut self) {
         let session = self.opened.session.clone();
         if self.view.head.sessions.get(&session).is_none_or(|own| own.holds.is_empty()) {
@@ -46,7 +46,7 @@ impl HeadWriter {
         self.holds().then(|| self.heard + self.opened.limits.lease / 3)
     }
 
-    /// Has this process heard of, if it holds something; and others that are not heard of hold nothing any more.
+    /// Sends the heartbeat of this process, if it holds something; removes the holds of processes that have stopped theirs.
     pub(super) async fn beat(&mut self) {
         let is_due = self.heard.elapsed() >= self.opened.limits.lease / 3;
         if !self.holds() || !(is_due || self.knows_of_dead()) {

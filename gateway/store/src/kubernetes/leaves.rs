@@ -31,7 +31,7 @@ const AT_ONCE: usize = 8;
 const SWEEP_EVERY: u32 = 64;
 
 impl HeadWriter {
-    /// Fetches leaves of the state that is known. `false`: it is another one by now.
+    /// Fetches leaves of the known state. Returns `false` if another state is current.
     pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, Trouble> {
         let wanted = self.view.head.leaves.iter().filter(|leaf| missing.contains(&leaf.name)).cloned();
         let fetched = fetch(&self.opened.place, wanted.collect(), until).await?;
@@ -50,7 +50,7 @@ impl HeadWriter {
         Err(lost(&name).into())
     }
 
-    /// Puts what was written lately into leaves. `false`: another does.
+    /// Puts the changes into leaves. Returns `false` if another process does so.
     pub(super) async fn fold(&mut self) -> Result<bool, Trouble> {
         let id = schema::new_id()?;
         let until = Instant::now() + self.opened.timeout;
@@ -148,13 +148,13 @@ impl HeadWriter {
     }
 }
 
-/// Makes a leaf: where it begins, its name, and what it holds.
+/// Creates a leaf from its first key, its name, and its content.
 async fn create(place: &Place, (from, name, pairs): (String, String, Pairs), until: Instant) -> Result<(Leaf, Pairs), Failure> {
     let sha256 = place.create_leaf(&name, &pairs, until).await?;
     Ok((Leaf { from, name, sha256 }, pairs))
 }
 
-/// Removes leaves of which no state that will be knows. What stays is looked for later.
+/// Removes leaves that no future state names. Those that cannot be removed are found by a later search.
 async fn remove(place: &Place, names: Vec<String>, until: Instant) {
     let count = names.len();
     let gone = stream::iter(names).map(|name| async move { place.delete_leaf(&name, until).await });
@@ -226,7 +226,7 @@ fn runs(head: &Head) -> Vec<Run> {
     runs
 }
 
-/// All of them, with what comes in the place of runs. The first begins at the beginning.
+/// Returns all leaves, with new ones in place of the runs. The first one begins at the empty key.
 fn replaced(old: &[Leaf], runs: &[Run], new: impl Iterator<Item = Leaf>) -> Vec<Leaf> {
     let is_old = |leaf: &&Leaf| !runs.iter().any(|run| run.old.iter().any(|old| old.name == leaf.name));
     let kept = old.iter().filter(is_old).cloned();
@@ -238,7 +238,7 @@ fn replaced(old: &[Leaf], runs: &[Run], new: impl Iterator<Item = Leaf>) -> Vec<
     leaves
 }
 
-/// Cuts what a run holds into leaves, each with where it begins.
+/// Splits the content of a run into leaves, each with its first key.
 fn cut(from: &str, pairs: Pairs) -> Vec<(String, Pairs)> {
     let (mut leaves, mut leaf, mut bytes, mut from) = (Vec::new(), Pairs::new(), 0, from.to_owned());
     for (key, value) in pairs {
@@ -259,8 +259,8 @@ fn cut(from: &str, pairs: Pairs) -> Vec<(String, Pairs)> {
     leaves
 }
 
-/// The shortest beginning of `key` that sorts after `last`, which sorts before `key`: each commit writes where each leaf begins, and the rest of a key is
-/// random as a rule, so that it does not compress.
+/// Returns the shortest prefix of `key` that sorts after `last`, which sorts before `key`. Each commit writes the first key of each leaf,
+/// and the rest of a key is usually random, so that it does not compress.
 fn separator(last: &str, key: &str) -> String {
     let ends = key.char_indices().map(|(at, char)| at + char.len_utf8());
     let mut beginnings = ends.filter_map(|end| key.get(..end));

@@ -54,7 +54,7 @@ const CHALLENGES_LIMIT_ROWS: u64 = 30_000;
 /// three gateways give meanwhile would have each head name more than ten thousand leaves. This many are some 100 MB, more than a hundred
 /// thousand machines and their tickets have, and 150 KiB of each head.
 const LEAVES_LIMIT: usize = 2_000;
-/// Keys that one transaction writes or removes: they fit into a commit, and others wait no longer for it than for another.
+/// Keys that one transaction writes or removes: they fit into a commit, and delay others no longer than another commit does.
 const MOST_WRITES: usize = 200;
 /// Limits of this engine, and its waiting time for other processes. Gateways of one store have the same; tests have less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl Kubernetes {
     /// Like [`Kubernetes::open`], with other limits.
     ///
     /// # Errors
-    /// As [`Kubernetes::open`].
+    /// Like [`Kubernetes::open`].
     pub fn open_within(settings: &KubernetesSettings, beside: &Path, limits: Limits) -> Result<Self, StoreError> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
@@ -136,7 +136,7 @@ impl Kubernetes {
     /// Returns whether there is a store that could be opened; writes nothing. `false` if none exists or ever existed.
     ///
     /// # Errors
-    /// As [`Kubernetes::open`].
+    /// Like [`Kubernetes::open`].
     pub fn look(settings: &KubernetesSettings, beside: &Path) -> Result<bool, StoreError> {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         Threads::start(THREADS, &settings.place())?.wait(async move {
@@ -151,7 +151,7 @@ impl Kubernetes {
     /// Returns the health report of the store.
     ///
     /// # Errors
-    /// As [`Kubernetes::look`].
+    /// Like [`Kubernetes::look`].
     pub fn health(settings: &KubernetesSettings) -> Result<Health, StoreError> {
         let settings = settings.clone();
         Threads::start(THREADS, &settings.place())?.wait(async move {
@@ -170,7 +170,7 @@ impl Kubernetes {
         })
     }
 
-    /// Takes the store that is there for the right one, or begins an empty one, as [`super::accept()`].
+    /// Accepts the current store, or initializes an empty one, like [`super::accept()`].
     ///
     /// # Errors
     /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
@@ -197,7 +197,7 @@ impl Kubernetes {
         self.open.desk.ask(Asked::Change(change)).await
     }
 
-    /// Reads what stands, and gives what the last run has found.
+    /// Reads the current state, and returns the result of the last run.
     async fn look_at<T: Send + 'static>(&self, look: impl Fn(&View) -> Result<T, Missing> + Send + 'static) -> Result<T, StoreError> {
         let found = Arc::new(Mutex::new(None));
         let place = Arc::clone(&found);

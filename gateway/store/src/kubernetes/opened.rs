@@ -1,4 +1,4 @@
-//! The store that a process has opened: what is known of it, and what is said when it cannot be used.
+//! The store that a process has opened: its known state, and the errors when it cannot be used.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -59,19 +59,19 @@ pub(super) enum Trouble {
     Api(Failure),
     /// The outcome of the request is unknown.
     Doubt(Failure),
-    /// It is not the store that was opened, or it is as it was before.
+    /// It is not the store that was opened, or was rolled back.
     Replaced,
-    /// It was moved to another place.
+    /// The store was moved to another place.
     Moved(Moved),
     /// The key of this gateway, which serves, is not there.
     Absent,
-    /// Others were faster until there was no time left.
+    /// Other processes were faster until the time was over.
     Contended,
     /// Its time was over before it was its turn, or while it was tried again.
     Late,
     /// The API does not let the state be changed, which is as it was; whether what was sent before is done is not known.
     Kept(String),
-    /// It has more leaves than it should, and takes no more of what strangers make.
+    /// The store has more leaves than it should, and takes no more challenges of unauthenticated clients.
     Crowded,
     /// The object has no room left.
     Full,
@@ -79,7 +79,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Returns what tells one kind of failure from another in the log, where each is said once: whether something was done makes no other kind.
+    /// Returns the key by which the log reports each kind of failure once. Failures of one kind may differ in whether something was done.
     pub(super) const fn kind(&self) -> (&'static str, u16) {
         match self {
             Self::Api(Failure::Unanswered(_)) | Self::Doubt(Failure::Unanswered(_)) | Self::Late => ("unanswered", 0),
@@ -181,7 +181,7 @@ impl Opened {
         *locked(&self.confirmed) = Some(Instant::now());
     }
 
-    /// It has come so far.
+    /// Raises the known progress to that of this head.
     pub(super) fn reached(&self, head: &Head) {
         self.confirmed();
         self.leaves.store(head.leaves.len(), Ordering::Relaxed);

@@ -76,7 +76,7 @@ pub(super) async fn open(
     Ok((opened, found))
 }
 
-/// Makes the object; another process may be faster.
+/// Creates the object; another process may be faster.
 pub(super) async fn begin(place: &Place, head: &Head, until: Instant) -> Result<(), StoreError> {
     match place.create(head, head.encode()?, until).await {
         // Whatever is there is looked at.
@@ -85,7 +85,7 @@ pub(super) async fn begin(place: &Place, head: &Head, until: Instant) -> Result<
     }
 }
 
-/// Tells all gateways that what was found is the store from before. If it is another one by now, it is not.
+/// Reports to all gateways that the store that was found was rolled back, if it is still the current state.
 pub(super) async fn tell_set_back(place: &Place, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
     let mut next = found.next(session, 1)?;
     next.leave_out(session);
@@ -100,7 +100,7 @@ pub(super) async fn tell_set_back(place: &Place, found: &Head, session: &str, un
     Ok(())
 }
 
-/// Gives the store that was found another name, or begins one.
+/// Gives another id to the store that was found, or creates one.
 pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u64, until: Instant) -> Result<StoreMark, StoreError> {
     let replaced = || StoreError::Replaced(place.place.clone().into());
     let known = replacement.known.as_ref().map(|known| known.id.as_str());

@@ -12,7 +12,7 @@ use super::super::remote::queue::{self, BATCH_LIMIT};
 use super::head::Head;
 use super::view::{Batch, Look, View};
 
-/// After so many conflicts in a row the pauses do not grow any more.
+/// Number of conflicts in a row after which the pauses do not grow any more.
 pub(super) const MOST_CONFLICTS: u32 = 6;
 
 /// Session of the process that changes the head, and a check whether one with this number has stopped its heartbeats.
@@ -21,7 +21,7 @@ pub(super) struct Context<'a> {
     pub is_dead: &'a dyn Fn(&str, u64) -> bool,
 }
 
-/// Changes what is held, or says `false`: then it stays as it is.
+/// Changes what is held; returns `false` to leave it as it is.
 pub(super) type Change = Box<dyn FnMut(&mut Head, &Context<'_>) -> bool + Send>;
 
 /// What can be asked.

@@ -16,10 +16,10 @@ use super::heard::expire;
 use super::opened::Leads;
 use super::plan::Change;
 
-/// Below it stand those who lead.
+/// Prefix of the keys of leaders.
 const LEADER: &str = "leader/";
 
-/// Those who serve, by what holds that: session, its number, and the host.
+/// Returns the processes that serve: session, number of the last change, and host.
 pub(super) fn serving(head: &super::head::Head) -> Vec<(String, u64, String)> {
     let sessions = head.sessions.iter().flat_map(|(id, session)| {
         let holds = session.holds.iter().filter(|(key, _)| key.starts_with(keys::SERVING));

@@ -28,7 +28,7 @@ pub(super) struct Doubt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Happened,
-    /// And it cannot happen any more.
+    /// The commit did not happen, and cannot happen any more.
     Never,
     /// The outcome cannot be determined; the commit can no longer happen.
     Unknown,
@@ -46,7 +46,7 @@ pub(super) struct HeadWriter {
     pub(super) observed: BTreeMap<String, (u64, Instant)>,
     /// The time when this process was heard of last.
     pub(super) heard: Instant,
-    /// The kind of failure that was logged last, while the beats fail by which other processes know that this one lives.
+    /// The kind of failure that was logged last, while this process's heartbeats fail.
     pub(super) unheard: Option<(&'static str, u16)>,
     pub(super) folds: u32,
 }
@@ -206,7 +206,7 @@ impl HeadWriter {
         self.adopt(head)
     }
 
-    /// This is what stands.
+    /// Makes this head the known state.
     fn adopt(&mut self, head: Head) -> Result<(), Trouble> {
         let checked = self.opened.check(&head);
         if checked.is_ok() {
@@ -219,7 +219,7 @@ impl HeadWriter {
         checked
     }
 
-    /// Tells all gateways if the trouble is that the store is one from before: those that do not know better would go on with it.
+    /// Reports the rollback of the store, if that is the trouble: gateways that cannot tell would go on with it.
     pub(super) async fn told(&mut self, trouble: Trouble) -> Trouble {
         let head = Arc::clone(&self.view.head);
         if matches!(trouble, Trouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {

@@ -39,7 +39,7 @@ pub(crate) struct Taking {
 }
 
 impl Taking {
-    /// Begins, where there is nothing, or what another one has taken that came to no end.
+    /// Begins an import, where there is nothing, or another import that was not completed.
     pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, HouseError> {
         let below = Below::of(settings)?;
         let session = schema::new_id()?;
@@ -142,7 +142,7 @@ impl Below {
         }
     }
 
-    /// Makes a store of what this session has taken.
+    /// Makes a store of what this session has imported.
     async fn finish(&self, session: &str, whole: &Head) -> Result<(), StoreError> {
         let until = Instant::now() + self.timeout;
         loop {

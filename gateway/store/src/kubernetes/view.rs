@@ -56,7 +56,7 @@ impl View {
         }
     }
 
-    /// The first of a range, so many at most.
+    /// Returns the first `most` values of a range.
     pub(super) fn page(&self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, Missing> {
         let mut page = Vec::new();
         self.walk(range, |key, value| {

@@ -7,11 +7,10 @@ use crate::known::{self, Known};
 use crate::threads::under_lock;
 use crate::{Accepted, Replacement, StoreError, StoreMark};
 
-/// Takes the store that is there for the right one, or begins an empty one, as [`crate::accept()`]. If it is the one that is known, from before, or
-/// none, it becomes another store. If it is another one, and says that it is in the place of the one that is known, this gateway takes it as it is: the first
-/// of several that accepts it has given it its name.
+/// Accepts the current store, or initializes an empty one, like [`crate::accept()`]. A rolled back or missing store becomes another store.
+/// A store that names the known one as replaced is accepted as it is: the first gateway that accepts it has given it its id.
 ///
-/// `rename` gives what was found another name, with a mark that is at least this.
+/// `rename` gives the store that was found another id, with a mark that is at least this.
 ///
 /// # Errors
 /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.

@@ -19,7 +19,7 @@ pub(crate) trait CommitLoop: Send {
     /// Returns the time at which the next task is due that no request asks for.
     fn due(&self) -> Option<Instant>;
 
-    /// Makes one commit, or answers an error to those who wait.
+    /// Makes a commit, or answers an error to those who wait.
     fn round(&mut self, waiting: &mut VecDeque<Job<Self::Asked>>) -> impl Future<Output = ()> + Send;
 
     /// Does what else is due after a round.

@@ -15,7 +15,7 @@ use crate::known;
 use crate::threads::{Threads, under_lock};
 use crate::{StoreError, StoreMark};
 
-/// Works that may wait; beyond that the gateway is overloaded and says so.
+/// Maximum of waiting works; beyond it, requests get an overload error.
 const QUEUE_LIMIT: usize = 4096;
 /// Maximum of background works that wait while the store does not answer.
 const LATER_LIMIT: usize = 4096;
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(200);
 
 /// Errors that only the engine can explain.
 pub(crate) trait Says: Send + Sync {
-    /// More works wait than can be done.
+    /// Returns the error for more works than can be done.
     fn overloaded(&self) -> StoreError;
     /// Returns the error for a caller that has waited for the time limit: the outcome is unknown.
     fn unanswered(&self) -> StoreError;
@@ -33,7 +33,7 @@ pub(crate) trait Says: Send + Sync {
 pub(crate) struct Desk<A> {
     jobs: Mutex<Option<mpsc::Sender<Job<A>>>>,
     later: Arc<AtomicUsize>,
-    /// Says so when everything is done.
+    /// Signalled when everything is done.
     closed: Mutex<std::sync::mpsc::Receiver<()>>,
     pub threads: Threads,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
@@ -134,7 +134,7 @@ impl<A: Send + 'static> Desk<A> {
         })));
     }
 
-    /// Writes down beside the store that it has come so far.
+    /// Writes the store's mark to the file next to it.
     pub(crate) async fn keep_mark(&self, standing: StoreMark) -> Result<(), StoreError> {
         let beside = self.beside.clone();
         let write = move || under_lock(&beside, || known::write_mark(&beside, &standing));

@@ -22,7 +22,7 @@ impl std::fmt::Debug for Leadership {
 }
 
 impl Leadership {
-    /// `lost` says when another may lead; `give_up` lets others lead.
+    /// `lost` turns `true` when another may lead; `give_up` lets others lead.
     pub(crate) fn new(fence: Fence, lost: watch::Receiver<bool>, give_up: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self {
             fence,

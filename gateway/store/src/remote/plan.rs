@@ -8,13 +8,13 @@ use crate::StoreError;
 /// The result of a transaction's work.
 #[derive(Debug)]
 pub(crate) enum Ran {
-    /// It is part of the batch, and writes something by it or not.
+    /// The work is part of the batch, and writes something or not.
     Done { writes: bool },
-    /// It must not be done; that it was found is part of the batch.
+    /// The work was refused; the reads by which it was are part of the batch.
     Refused(StoreError),
-    /// These have to be fetched first.
+    /// Keys that have to be fetched first.
     Missing(BTreeSet<String>),
-    /// It fits into the next batch only, or into none if this one is empty.
+    /// The work fits only into the next batch, or into none if this one is empty.
     Full,
 }
 
@@ -23,11 +23,12 @@ pub(crate) enum Plan<B> {
     Fetch(BTreeSet<String>),
     /// The first one fits into no commit.
     TooLarge,
-    /// These, the first ones, each with its answer, and whether it writes something.
+    /// The batch of the first works, with each one's answer, and whether it writes something.
     Commit(B, Vec<Result<(), StoreError>>, Vec<bool>),
 }
 
-/// Runs the first works that wait, `most` at most, one on top of the other, until so many have to be fetched; returns how many were looked at, and what comes of that.
+/// Runs the first works in the queue, `most` at most, each on top of those before it, until some have to be fetched. Returns how many were
+/// looked at, and the plan for them.
 pub(crate) fn plan<A, B>(
     waiting: &mut VecDeque<Job<A>>,
     most: usize,

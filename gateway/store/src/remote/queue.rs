@@ -1,4 +1,4 @@
-//! Works that wait for the one who commits, and what they are told.
+//! Queue of works for the committer, and their answers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl<A> Apart<A> {
         }
     }
 
-    /// Those whose time has come.
+    /// Returns the works whose time has come.
     pub(crate) fn due(&mut self) -> VecDeque<Job<A>> {
         match self.again {
             Some(again) if again <= Instant::now() => self.all(),
@@ -114,7 +114,7 @@ pub(crate) fn until<A>(waiting: &VecDeque<Job<A>>, most: usize, of_nobody: Insta
     deadlines.max()
 }
 
-/// Tells the first ones.
+/// Answers the first jobs.
 pub(crate) fn answer<A>(waiting: &mut VecDeque<Job<A>>, answers: Vec<Result<(), StoreError>>) {
     for result in answers {
         let Some(job) = waiting.pop_front() else { return };
@@ -154,7 +154,7 @@ pub(crate) fn fail_writers<A>(waiting: &mut VecDeque<Job<A>>, writers: &[bool], 
     fail(&mut failed, count, error)
 }
 
-/// Tells those who have waited so long that they were told already, or will be.
+/// Removes the jobs whose deadline is over, and answers them with an error.
 pub(crate) fn refuse_late<A>(waiting: &mut VecDeque<Job<A>>, error: impl Fn() -> StoreError) {
     let now = Instant::now();
     for job in std::mem::take(waiting) {

@@ -42,7 +42,7 @@ struct StatePlace {
 }
 
 impl Serving {
-    /// A process of this session, whose state is here.
+    /// Returns the record of a process with this session and state folder.
     pub(crate) fn of(session: &str, state: &Path) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let place = boot.and_then(|boot| {

@@ -24,9 +24,9 @@ pub(crate) trait Told {
 /// Part of the known state that a store lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// It had come so far.
+    /// The mark that the store had reached.
     Mark(u64),
-    /// This gateway had written so often.
+    /// The number of commits that this gateway had made.
     Commits(Wrote),
 }
 
@@ -48,7 +48,7 @@ fn lacking_commits<'k>(known: &'k Known, told: &impl Told) -> Option<&'k Wrote> 
 /// Checks that the store in this place is the known one.
 ///
 /// # Errors
-/// As [`Known::check`], and [`StoreError::SetBack`].
+/// Like [`Known::check`], and [`StoreError::SetBack`].
 pub(crate) fn check(known: &Known, place: &Path, told: Option<&impl Told>) -> Result<(), StoreError> {
     check_by(known, place, told, Known::check)
 }
@@ -56,7 +56,7 @@ pub(crate) fn check(known: &Known, place: &Path, told: Option<&impl Told>) -> Re
 /// Like [`check`], to move the store to another place.
 ///
 /// # Errors
-/// As [`Known::check_to_move`], and [`StoreError::SetBack`].
+/// Like [`Known::check_to_move`], and [`StoreError::SetBack`].
 pub(crate) fn check_to_move(known: &Known, place: &Path, told: Option<&impl Told>) -> Result<(), StoreError> {
     check_by(known, place, told, Known::check_to_move)
 }

@@ -22,7 +22,7 @@ struct Place {
 }
 
 impl Place {
-    /// In a file, or below this prefix.
+    /// Creates a place in a file, or below this prefix.
     fn new(etcd: Option<(&Etcd, &str)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = StoreSettings {
@@ -70,7 +70,7 @@ async fn fill(place: &Place) {
     }
 }
 
-/// Where it breaks off.
+/// Step at which a migration is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// After this number of keys has arrived.
@@ -287,7 +287,7 @@ async fn what_was_broken_off_goes_on_where_it_went_and_nowhere_else() {
     assert!(from.holds().await);
 }
 
-/// A process that stood still after the store said that it was moved makes no store of what it has taken, once that was taken back.
+/// A process was paused after the source had recorded its new place. Once the copy was reverted, it makes no store of what it has taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
     let etcd = Etcd::start();
@@ -331,7 +331,7 @@ impl<F: Fn()> Target for StandsStill<'_, F> {
     }
 }
 
-/// With one state folder for both, as a gateway has that goes from one engine to the other: what is known there is of the one or of the other.
+/// Both engines have one state folder, as in a gateway that moves from one to the other. It names either store as the known one.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already() {
     let etcd = Etcd::start();
@@ -370,7 +370,7 @@ async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already
     }
 }
 
-/// Between the last look and the step that counts.
+/// The change comes between the last check and the deciding step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_written_to_or_served_at_the_last_moment_is_not_moved() {
     let etcd = Etcd::start();

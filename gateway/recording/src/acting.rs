@@ -37,7 +37,7 @@ impl Acting {
         store.witnessed(Arc::new(self))
     }
 
-    /// Tells of something that was tried, and came to nothing.
+    /// Records an act that was tried, and failed.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -54,8 +54,8 @@ pub async fn kept(store: &dyn Store) -> Result<Vec<Kept>, StoreError> {
     store.list(EntryKind::Checkpoint).await?.iter().map(read).collect()
 }
 
-/// Keeps a checkpoint, a line of the log, unless the store has a later one of its chain by its key. A chain that was given up and is signed on is
-/// required again.
+/// Keeps a checkpoint, a line of the log, unless the store has a later one of its chain by its key. A chain that was given up is required
+/// again if it is signed on.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -121,7 +121,7 @@ async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<Kept>, StoreErr
 /// The result of giving up a chain.
 #[derive(Debug)]
 pub enum GivingUp {
-    /// These were given up.
+    /// The checkpoints that were given up.
     Done(Vec<Kept>),
     /// The gateway of this checkpoint serves.
     Serves(Box<Kept>),
@@ -129,8 +129,8 @@ pub enum GivingUp {
     Changed,
 }
 
-/// Gives up chains that are lost for good, by the keys that `is_wanted` chooses, and those that they alone have taken the place of. Their checkpoints
-/// stay in the store. At that moment no gateway may serve that has signed one of them, but `this` one, by its id.
+/// Gives up chains that are lost for good, by the keys that `is_wanted` chooses, and chains that only these have replaced. Their
+/// checkpoints stay in the store. At that moment no gateway may serve that has signed one of them, except `this` one, by its id.
 ///
 /// # Errors
 /// [`StoreError`].

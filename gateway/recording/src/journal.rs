@@ -1,4 +1,4 @@
-//! A journal whose lines depend on a store.
+//! Link of a journal to a store: each line has the store's mark.
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]

@@ -1,4 +1,4 @@
-//! From the store's outbox into the log.
+//! Transfer of the store's outbox into the log.
 
 use attest_log::admin::{Act, Verb};
 use attest_log::{Journal, JournalError, LogPublicKey};
@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 
 use super::checkpoints::is_of_key;
 
-/// Acts that are taken at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
+/// Number of acts that are read at once: they share an fsync or two, and are a quarter of a megabyte at the usual size.
 const PAGE: usize = 250;
 
 /// Reason why the outbox was not emptied. Entries that were not recorded are in it still.

@@ -10,7 +10,7 @@ use attest_store::{DecisionRecord, Pending, Store, StoreError};
 pub struct Resolved {
     /// Number of uses that were given back: their decisions are not in the log, so no client got anything for them.
     pub given_back: usize,
-    /// The decisions that are not in the log. A use that counts still stays used: the log does not reach back to it without a gap.
+    /// Decisions that are not in the log. A use that still counts stays used: the log does not reach back to it without a gap.
     pub unrecorded: Vec<Unrecorded>,
 }
 
@@ -22,9 +22,9 @@ pub struct Unrecorded {
     pub is_unanswered: bool,
 }
 
-/// Settles the decisions that are in the log, and gives back the uses of those that are not. Where the log begins too late to tell, or lines are missing
-/// since, nothing is given back: what may have been served is never good twice. Nor is anything where lines are `missing` that this gateway has signed: a log that
-/// was cut, or that came back from a copy, is whole as far as it goes.
+/// Settles the decisions that are in the log, and gives back the uses of those that are not. If the log begins too late to tell, or lines
+/// are missing since, nothing is given back. Otherwise a use that may have been served would be valid twice. The same holds if lines are
+/// `missing` that this gateway has signed. A log that was truncated, or restored from a copy, has no gap as far as it goes.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -64,7 +64,7 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
     resolve(store, &found, pending, missing).await
 }
 
-/// These decisions, as the log looks for them.
+/// Returns these decisions, in the form by which the log is searched.
 fn wanted(pending: &[Pending]) -> Vec<PendingDecision> {
     let decided = pending.iter().map(|pending| &pending.decided);
     let wanted = decided.map(|DecisionRecord { decision, at, .. }| PendingDecision {

@@ -24,7 +24,7 @@ pub enum NotAccepted {
     /// The host cannot be named by a certificate.
     #[error("{0:?} cannot be the name of a server")]
     Host(String),
-    /// It trusts others than who signed the certificate.
+    /// It trusts other CAs than the one that signed the certificate.
     #[error("none of the pointer's CAs has signed it")]
     OtherAuthority,
     /// The certificate does not hold for this node.

@@ -6,10 +6,10 @@ use attest_certificates::Fingerprint;
 pub const PARAMETER: &str = "ca";
 /// Most CAs that a pointer may say it carries. While one is being replaced there are two.
 pub const AUTHORITIES_LIMIT: usize = 8;
-/// Hexadecimal digits of a fingerprint in a pointer, as [`Fingerprint::short`] gives them.
+/// Hexadecimal digits of a fingerprint in a pointer, as [`Fingerprint::short`] returns them.
 const FINGERPRINT_LENGTH_DIGITS: usize = 16;
 
-/// The query by which a pointer says that it carries these CAs; `None` of more than a gateway reads.
+/// Returns the query by which a pointer says that it carries these CAs; `None` for more than a gateway reads.
 #[must_use]
 pub fn hint(authorities: &[Fingerprint]) -> Option<String> {
     let shorts: Vec<String> = authorities.iter().map(Fingerprint::short).collect();

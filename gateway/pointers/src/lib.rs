@@ -41,7 +41,7 @@ pub enum PointerError {
     /// The URL is of no use to a node.
     #[error("{0}: nodes reach the gateway by https only, at a host's name or address")]
     Base(Url),
-    /// More than a host and a port. It is not shown: it may have a password.
+    /// The URL has more than a host and a port. It is not shown: it may have a password.
     #[error("the URL has more than https://host:port: the gateway serves /config/POOL at its root, and TLS ends nowhere but there")]
     BaseParts,
     /// A spec version that cannot say it.
@@ -63,8 +63,8 @@ impl Pointer<'_> {
         self.render_as(SpecVersion::V3_1)
     }
 
-    /// The config in a spec version. `merge` and not `replace`, so that the CA stays in the node's config. Spec 2.2 has no headers, so a
-    /// token is in the URL there.
+    /// Renders the config in a spec version, with `merge` and not `replace`, so that the CA stays in the node's config. Spec 2.2 has no
+    /// headers, so a token is in the URL there.
     ///
     /// # Errors
     /// [`PointerError`].

@@ -49,7 +49,7 @@ pub enum ReadingError {
 pub enum Form {
     /// An Ignition config without a Secret.
     Config,
-    /// In a Kubernetes Secret.
+    /// A Kubernetes Secret with an Ignition config.
     Secret {
         /// The Secret's name, as it is written.
         name: String,
@@ -164,7 +164,7 @@ impl Reading {
     }
 }
 
-/// A foreign word, as much of it as may stand on a terminal.
+/// Returns a foreign word, cut and cleaned for a terminal.
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(SHOWN_LIMIT_CHARACTERS).collect()
 }
@@ -270,7 +270,7 @@ impl Credential {
     }
 }
 
-/// Shows what kind it is, and nothing of it.
+/// Shows its kind, and nothing of its value.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

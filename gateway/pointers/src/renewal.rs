@@ -1,4 +1,4 @@
-//! A pointer that lies elsewhere, with the CAs that pointers carry now: the rest of it stays as it is.
+//! Renewal of the CAs in a pointer that is kept elsewhere: the rest of it stays as it is.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub struct Ours<'a> {
 
 /// Result of a renewal.
 pub enum Renewal {
-    /// It carries exactly these CAs.
+    /// The pointer carries exactly these CAs.
     Current,
     /// The pointer that takes its place. It may hold a token, so it has no `Debug`.
     Renewed(Zeroizing<String>),
@@ -45,7 +45,7 @@ pub enum NotRenewed {
     /// A machine with this pointer would not get as far as to be served: it was never this gateway's.
     #[error("it carries no CA that pointers carry now")]
     NoneOfOurs,
-    /// It may be for something else.
+    /// A CA in it may be for something else.
     #[error("it carries the CA {0}, which is none of this gateway's")]
     Foreign(Fingerprint),
     /// The CAs that are known here are older than the pointer.

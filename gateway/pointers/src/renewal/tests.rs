@@ -6,7 +6,7 @@ use super::*;
 use crate::Pointer;
 
 const HOST: &str = "api-int.example.com";
-/// Within what rcgen makes by default.
+/// Within the validity that rcgen sets by default.
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(2_000_000_000));
 
 /// A CA, and what it signs.
@@ -58,7 +58,7 @@ impl Fixture {
         authorities.iter().map(|authority| authority.certificate.clone()).collect()
     }
 
-    /// The pointer that becomes of one, by a gateway with this bundle whose last but one, or only, CA signs.
+    /// Returns the renewed pointer, by a gateway with this bundle whose last but one, or only, CA signs.
     fn renewed(&self, pointer: &Value, bundle: &[&Authority]) -> Result<Option<Value>, NotRenewed> {
         let ours = Ours {
             authorities: &self.bundle(bundle),

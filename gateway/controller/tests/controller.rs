@@ -31,7 +31,7 @@ struct Lines {
 }
 
 impl Controller {
-    /// With the pools `worker` and `infra`, next to an embedded store.
+    /// Creates a controller with the pools `worker` and `infra`, next to an embedded store.
     pub(super) fn new(kubeconfig: &str, settings: &str) -> Self {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let controller = Self {

@@ -25,7 +25,7 @@ const ACCOUNT: &str = "attest-controller";
 const KIND: &str = "machineconfigs";
 const SERVED_AT: &str = "attest-gateway.internal/served-at";
 
-/// The API, and who asks it by a kubeconfig.
+/// The API, and its client with a kubeconfig.
 struct Asked {
     api: Kubernetes,
     cluster: Cluster,

@@ -27,7 +27,7 @@ pub(super) async fn whole(cluster: &Cluster, csr: &Csr) -> Result<Option<Certifi
     Ok(found.filter(|object| Csr::of(&CsrObject::from(object)).as_ref() == Some(csr)))
 }
 
-/// Approves it at the API, if it is there as it was read, and says so.
+/// Approves the CSR at the API, if it is unchanged since it was read, and writes an event.
 pub(super) async fn approve(
     cluster: &Cluster,
     csr: &Csr,
@@ -99,7 +99,7 @@ pub(super) fn approval(csr: &Csr, key: &SpkiSha256, ground: &Ground, now: u64) -
     }
 }
 
-/// For what it is approved, for a person.
+/// Returns the reason for an approval, as text for users.
 pub(super) fn why(name: &str, approval: &Approval) -> String {
     let Approval {
         identity,

@@ -120,7 +120,7 @@ fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> A
 }
 
 impl Approver {
-    /// Approves for as long as it is polled. Watches begin with it: what was known in an earlier leadership is forgotten.
+    /// Approves for as long as it is polled. Starts its own watches: the cached state of an earlier leadership is dropped.
     pub async fn run(&self) {
         let (watched, keeping) = Watched::begin(&self.cluster, &self.settings, &self.machine_namespace);
         tokio::join!(keeping, self.look(watched));
@@ -244,7 +244,7 @@ impl Approver {
         Ok(())
     }
 
-    /// Judges a request, and approves it if that is what comes of it; gives the reason for which it is left.
+    /// Judges a request, and approves it if it passes; returns the reason if it is left.
     async fn decide(&self, asked: &Asked, facts: &Facts<'_>, memory: &mut Memory) -> Result<Option<Reason>, PassError> {
         let (csr, store) = (&*asked.csr, &self.store);
         let request = match (&csr.request, csr.purpose) {

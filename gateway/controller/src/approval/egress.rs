@@ -33,7 +33,8 @@ struct Status {
 }
 
 impl Egress {
-    /// The addresses, at most [`FRESH`] old; none in a cluster of another network, and none while the API does not list them, which is said once.
+    /// Returns the addresses, at most [`FRESH`] old. Empty in a cluster with another network, and while the API does not list them, which
+    /// is logged once.
     pub(super) async fn addresses(&mut self, cluster: &Cluster) -> &EgressAddresses {
         if self.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             let (found, problem) = match list(cluster).await {

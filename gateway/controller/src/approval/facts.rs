@@ -13,11 +13,12 @@ use serde::Deserialize;
 
 use crate::settings::Keys;
 
-/// By which label the Machine API says what a machine is for (openshift/api `machine/v1beta1`, `MachineClusterRoleLabel` of the machine-api-operator).
+/// Label by which the Machine API gives a machine its role (openshift/api `machine/v1beta1`, `MachineClusterRoleLabel` of the
+/// machine-api-operator).
 const ROLE_LABEL: &str = "machine.openshift.io/cluster-api-machine-role";
 /// Role of a host of the control plane, by that label.
 pub const CONTROL_PLANE_ROLE: &str = "master";
-/// By which labels a node of the control plane is known.
+/// Labels of a node of the control plane.
 const CONTROL_PLANE_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 /// Most addresses that are looked at of one object.
 const ADDRESSES_LIMIT: usize = 256;
@@ -205,7 +206,7 @@ pub struct Rules {
     pub machines: bool,
     /// Set if a name counts that the machine itself has asked for.
     pub asked_names: bool,
-    /// Whose keys are approved.
+    /// Kubelet keys that are approved.
     pub keys: Keys,
     /// The names of nodes that pools have said, of all pools that are served.
     pub names: BTreeMap<String, NamePatterns>,

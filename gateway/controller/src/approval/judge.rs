@@ -74,8 +74,8 @@ pub struct Ground {
 
 /// The machines that have attested and may be the node of this name, which is `owner`'s in the store.
 ///
-/// An instance that the Machine object of this name names is that node, whichever machine has asked for the name. Of several machines that have the
-/// name, the store's owner of it counts: the others had it before.
+/// The instance that the Machine object of this name names is that node, whichever machine has asked for the name. Of several machines that
+/// have the name, the store's owner of it counts: the others had it earlier.
 #[must_use]
 pub fn candidates<'a>(name: &str, owner: Option<&str>, facts: &Facts<'a>) -> Vec<&'a (String, Attested)> {
     let machines = facts.machines.iter().filter(|machine| machine.will_be(name));
@@ -93,7 +93,7 @@ pub fn candidates<'a>(name: &str, owner: Option<&str>, facts: &Facts<'a>) -> Vec
     named
 }
 
-/// Judges a client certificate's request, whose name's standing in the store is `held`, as that of its only candidate if there is one.
+/// Judges a request for a client certificate as that of its only candidate, if there is one. `held` is the state of its name in the store.
 #[must_use]
 pub fn judge(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Verdict {
     match ground(asked, facts, held) {
@@ -209,7 +209,7 @@ fn control_plane(name: &str, facts: &Facts<'_>) -> Option<String> {
     Some(format!("the names of pool {pool}"))
 }
 
-/// The one machine that may be this node.
+/// Returns the only machine that may be this node.
 fn candidate<'a>(name: &str, held: &Held, facts: &Facts<'a>) -> Result<(&'a String, &'a Attested), Reason> {
     let found = candidates(name, held.owner.as_deref(), facts);
     let name = name.to_owned();
@@ -286,7 +286,8 @@ fn pool_name(name: &str, identity: &str, pool: &str, rules: &Rules) -> Result<()
     }
 }
 
-/// The Machine object that the node will be of, if there has to be one: it is the machine's, as far as it can be told, and has become no node yet.
+/// Returns the Machine object that the node will belong to, if one is required. It has to be the machine's, as far as can be told, and must
+/// not have become a node yet.
 fn machine<'a>(name: &str, attested: &Attested, facts: &Facts<'a>) -> Result<Option<&'a Machine>, Reason> {
     if !facts.rules.machines {
         return Ok(None);

@@ -56,16 +56,16 @@ pub struct Request {
 pub enum RequestError {
     #[error("it has {found} bytes, at most {REQUEST_LIMIT_BYTES} are looked at")]
     TooLarge { found: usize },
-    /// Not exactly one block of PEM.
+    /// The text is not exactly one PEM block.
     #[error("it is not one PEM block CERTIFICATE REQUEST")]
     Pem,
-    /// Not the DER of a request, to the last byte.
+    /// The bytes are not the DER of a request, to the last byte.
     #[error("it is no PKCS#10: {0}")]
     Malformed(&'static str),
     /// The subject is not a node's.
     #[error("{0}")]
     Subject(#[from] SubjectError),
-    /// A key that no kubelet makes, or a signature by another algorithm than goes with it.
+    /// The key is of a kind that no kubelet makes, or the signature is by an algorithm for another kind of key.
     #[error("its key and signature are of no kind that a kubelet makes: P-256, P-384, Ed25519, or RSA of 2048 bits or more with SHA-256")]
     Algorithm,
     /// The sender need not have the key.
@@ -220,7 +220,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// So many elements, and nothing behind them.
+/// Returns the elements, if there are exactly `N` and nothing behind them.
 fn elements<const N: usize>(bytes: &[u8]) -> Option<[Element<'_>; N]> {
     let mut left = bytes;
     let mut found = Vec::with_capacity(N);

@@ -114,8 +114,8 @@ struct Group {
 }
 
 impl Group {
-    /// Its place among those from which a full cache evicts: the last one loses a CSR. The largest comes last; of those of about the same size, that whose
-    /// oldest CSR has waited longest.
+    /// Returns its rank for eviction from a full cache: the highest one loses a CSR. The largest comes last; of those of about the same
+    /// size, that whose oldest CSR has waited longest.
     fn rank(&self) -> Rank {
         let oldest = self.uids.first().map_or(u64::MAX, |(created, _)| *created);
         (self.bytes / SIZE_STEP_BYTES, Reverse(oldest))
@@ -148,7 +148,7 @@ struct Content {
 pub(super) struct DueGroup {
     /// All for this node.
     pub(super) requests: Vec<Asked>,
-    /// Those that are to be judged now.
+    /// CSRs that are to be judged now.
     pub(super) due: Vec<Asked>,
     /// True if a machine has attested that may be this node.
     pub(super) is_attested: bool,
@@ -170,7 +170,7 @@ impl RequestCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a listing; gives its number.
+    /// Begins a listing; returns its number.
     pub(super) fn begin_listing(&self) -> u64 {
         let mut content = self.locked();
         content.listing += 1;
@@ -239,8 +239,8 @@ impl RequestCache {
         self.locked().entries.values().any(|entry| entry.is_due(now))
     }
 
-    /// The CSRs that are judged in this pass: those for nodes whose machine has attested first, and of each node's first that for the attested key. Of the
-    /// others, those that have waited longest.
+    /// Returns the CSRs to judge in this pass. First come those for nodes whose machine has attested, and among a node's first that for the
+    /// attested key. Of the others, those that have waited longest.
     pub(super) fn due(&self, now: Instant, attested: &AttestedSubjects) -> Vec<DueGroup> {
         let content = self.locked();
         let mut waiting: BTreeMap<&Subject, Vec<&Entry>> = BTreeMap::new();

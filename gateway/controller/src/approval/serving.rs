@@ -10,7 +10,7 @@ use super::facts::{Addresses, EgressAddresses, Machine};
 use super::judge::{Facts, exact_groups, exact_usages};
 use super::reason::{Reason, shown};
 
-/// In which groups a node is that asks by its client certificate.
+/// Groups of a node that uses its client certificate.
 const NODE_GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
 const SERVER_AUTH: &str = "server auth";
 
@@ -56,7 +56,7 @@ pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<(), Reason> {
     addresses(csr, own, facts.egress, name, &of)
 }
 
-/// The one Machine object that has become this node.
+/// Returns the only Machine object that has become this node.
 fn machine<'a>(name: &str, facts: &Facts<'a>) -> Result<&'a Machine, Reason> {
     let mut found = facts.machines.iter().filter(|machine| machine.node.as_deref() == Some(name));
     match (found.next(), found.next()) {

@@ -35,7 +35,7 @@ pub(super) struct Told {
     pub(super) nodes: BTreeMap<String, NodeFacts>,
 }
 
-/// The Machine objects of the one namespace that has them: a right to those of others is not asked for.
+/// Returns the API of Machine objects in the one namespace that has them: rights to those of others are not needed.
 fn machine_api(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(cluster.client(), namespace, &machines())
 }
@@ -75,7 +75,7 @@ pub async fn look(
 }
 
 impl Watched {
-    /// Begins to watch, and what does so for as long as it is polled.
+    /// Begins the watches; returns them with the future that runs them.
     pub(super) fn begin(
         cluster: &Cluster,
         settings: &ApprovalSettings,

@@ -165,7 +165,7 @@ impl Candidate {
         Some(Lost::Taken(holder(&found).to_owned()))
     }
 
-    /// Gives the lease up, so that another candidate acquires it at once. Best effort: without it others wait for its duration.
+    /// Gives up the lease, so that another candidate acquires it at once. Best effort: without it others wait for its duration.
     pub async fn release(&mut self) {
         if let Some((lease, _)) = self.held.take()
             && let Err(error) = self.replace(&lease, "", Duration::from_secs(1)).await

@@ -35,7 +35,7 @@ pub struct MachineSet {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SecretName {
     Named(String),
-    /// It cannot be looked at, for this reason.
+    /// The Secret could not be determined, for this reason.
     Unknown(String),
 }
 

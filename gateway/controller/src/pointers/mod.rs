@@ -42,13 +42,13 @@ const MANAGED: &str = "-user-data-managed";
 /// The pointer in a Secret, and what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It carries what pointers carry now.
+    /// The pointer carries the current CAs.
     Current,
-    /// It is the gateway's, and carries these CAs.
+    /// The pointer is the gateway's, and carries these CAs.
     Behind(Vec<Fingerprint>),
-    /// It is not the gateway's, for this reason; it carries these CAs.
+    /// The pointer is not the gateway's, for this reason; it carries these CAs.
     Left(String, Vec<Fingerprint>),
-    /// It could not be read.
+    /// The pointer could not be read.
     Unread(String),
 }
 
@@ -103,7 +103,7 @@ impl Here {
     }
 }
 
-/// A Secret with a pointer, and what becomes of it.
+/// A Secret with a pointer, and the result for it.
 struct Judged {
     state: State,
     /// The pointer that takes its place.

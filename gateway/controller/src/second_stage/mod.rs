@@ -1,8 +1,9 @@
-//! The MachineConfigs by which machine-config-daemon takes over nodes that have a pre-approved config: made in the cluster, and kept there for as long as a
-//! node may go by them (`docs/second-stage.md`).
+//! The MachineConfigs by which machine-config-daemon takes over nodes that have a pre-approved config. They are made in the cluster, and
+//! kept there for as long as a node may use them (`docs/second-stage.md`).
 //!
-//! The controller makes of a pool what the gateways give to its nodes: it fetches the pre-approved config as an unauthenticated client ([`Source`]). So it
-//! needs no source of configs, and no credential. What a gateway says is believed for a name that no object has yet, and for no other.
+//! The controller makes these objects from what the gateways give to a pool's nodes: it fetches the pre-approved config as an
+//! unauthenticated client ([`Source`]). So it needs no source of configs, and no credential. A gateway is trusted for a name that no object
+//! has yet, and for no other.
 
 mod source;
 mod there;
@@ -44,7 +45,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// Most objects for one pool. A gateway that gives another config each time fills no more of the API.
+/// Most objects for one pool: a limit for a gateway that gives another config each time.
 const OBJECTS_LIMIT: usize = 100;
 /// The annotations of a node that name the MachineConfigs which its daemon needs.
 const OF_NODES: [&str; 2] = [
@@ -258,7 +259,8 @@ impl SecondStage {
         }
     }
 
-    /// The pool, so that the operator gives a node which boots into a custom pool the pool's labels, and the object goes with its pool.
+    /// Returns the pool as owner of its objects. The operator then gives a node that boots into a custom pool the pool's labels, and the
+    /// objects are deleted with the pool.
     async fn owner(&self, pool: &str) -> Result<Option<OwnerReference>, ClusterError> {
         let resource = machine_config_pools();
         let api: Api<DynamicObject> = Api::all_with(self.cluster.client(), &resource);
@@ -394,7 +396,8 @@ impl Keeper {
         }
     }
 
-    /// Fetches what is served, and looks after it. A pool whose config cannot be fetched is in no other's way; what is there stays then, as it is.
+    /// Fetches what is served, and updates the objects. A pool whose config cannot be fetched delays no other; its objects stay as they
+    /// are.
     async fn pass(&self, second_stage: &mut SecondStage, pools: &BTreeMap<String, String>) -> Result<Done, PassError> {
         let (mut wanted, mut failed) = (Vec::new(), None);
         for (pool, machine_config_pool) in pools {

@@ -31,7 +31,7 @@ const GATEWAYS_LIMIT: usize = 16;
 /// Longest part of an invalid name in a message.
 const SHOWN_LIMIT_CHARACTERS: usize = 100;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a whole request.
+/// Time limit for a whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason why a pool's object is unknown.
@@ -49,12 +49,12 @@ pub enum SourceError {
     Status { url: String, status: u16 },
     #[error("{url}: more than {BODY_LIMIT_BYTES} bytes, or {VALUES_LIMIT} values")]
     TooLarge { url: String },
-    /// The gateway does not know of the second stage of this pool, or has an older state of it.
+    /// The gateway has no second stage for this pool, or an older state of it.
     #[error("{url}: the config has no {CONTENT} in it")]
     NoContent { url: String },
     #[error(transparent)]
     Object(#[from] SecondStageError),
-    /// An object that no gateway makes for this pool.
+    /// A name of an object that no gateway makes for this pool.
     #[error("{url}: {name:?} is not the name of a pre-approved MachineConfig of this pool")]
     Name { url: String, name: String },
     #[error("second_stage.address {address}: {problem}")]
@@ -237,7 +237,7 @@ fn content(config: &[u8]) -> Option<Vec<u8>> {
     data_url::decode(source)
 }
 
-/// Makes the object of a MachineConfig's JSON. Of what a gateway says, the name and the `spec` are taken, and no other metadata.
+/// Makes the object from a MachineConfig's JSON. It takes the gateway's name and `spec`, and no other metadata.
 fn object(content: &[u8], machine_config_pool: &str) -> Result<Object, SecondStageError> {
     if content.len() > OBJECT_LIMIT_BYTES * 2 {
         return Err(SecondStageError::TooLarge { found: content.len() });

@@ -1,4 +1,4 @@
-//! The state of the objects, for who looks, and makes nothing.
+//! The state of the objects, for commands that only read.
 
 use attest_cluster_api::resources::machine_configs;
 use attest_cluster_api::{Cluster, ClusterError};
@@ -12,7 +12,7 @@ pub enum There {
     /// It is as the controller makes it.
     Well,
     Missing,
-    /// It says something else.
+    /// Its content is another one.
     Otherwise,
 }
 

@@ -27,13 +27,13 @@ pub struct ApprovalSettings {
     pub machine_objects: bool,
     /// Set if a name counts that a machine has asked for when it attested.
     pub asked_names: bool,
-    /// Whose keys are approved.
+    /// Kubelet keys that are approved.
     pub keys: Keys,
     /// Set if serving certificates are approved.
     pub serving: bool,
 }
 
-/// For which keys client certificates are approved. A machine that has attested a key is held to it, whatever this says.
+/// The keys for which client certificates are approved. A machine that has attested a key is held to it in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Keys {

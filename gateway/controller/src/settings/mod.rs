@@ -31,7 +31,7 @@ pub struct Settings {
     pub access: ClusterAccess,
     /// The namespace of Machine objects and machine sets, and of the Secrets with their pointers.
     pub machine_namespace: String,
-    /// The lease by which one of several controllers acts.
+    /// Name of the lease by which one of several controllers leads.
     pub lease: String,
     pub store: StoreSettings,
     /// Folder of the pools, with a folder for each.

@@ -1,4 +1,5 @@
-//! CSRs of kubelets at the API, with a store in which machines have attested: which the controller approves, and what it says of the others.
+//! Tests for the approval of kubelets' CSRs, with an API and a store in which machines have attested. They cover approved CSRs, and the
+//! events of the others.
 
 mod credential;
 mod flood;
@@ -41,7 +42,7 @@ fn rights() -> Vec<Value> {
     block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()
 }
 
-/// The part of it about Machine objects, in their namespace.
+/// Returns the rules about Machine objects, in their namespace.
 fn of_machines() -> Value {
     let is_it = |object: &Value| object["kind"] == "Role" && object["metadata"]["namespace"] == "openshift-machine-api";
     rights().into_iter().find(is_it).unwrap()
@@ -114,7 +115,7 @@ struct Site {
 }
 
 impl Site {
-    /// A cluster with a Machine object for each of these and one of the control plane, and a controller with these settings.
+    /// Starts a cluster with a Machine object for each of these and one of the control plane, and a controller with these settings.
     fn with(settings: &str) -> Self {
         let api = Kubernetes::start();
         rights().into_iter().for_each(|object| api.put(object));
@@ -146,7 +147,7 @@ impl Site {
         }
     }
 
-    /// With machines that attest no key.
+    /// Starts a site whose machines attest no key.
     fn start() -> Self {
         let mut site = Self::with(ANY_KEY);
         site.controller.run();

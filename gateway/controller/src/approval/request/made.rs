@@ -75,7 +75,7 @@ pub(crate) struct Made {
     pub subject: Vec<Vec<u8>>,
     pub spki: Vec<u8>,
     pub attributes: Vec<Vec<u8>>,
-    /// Behind the attributes, in what is signed.
+    /// Bytes behind the attributes, within what is signed.
     pub behind: Vec<u8>,
     pub algorithm: Vec<u8>,
     /// Bytes behind the signature.
@@ -141,7 +141,7 @@ impl Made {
     }
 }
 
-/// In lines of 64, as Go writes it.
+/// Encodes as PEM in lines of 64 characters, like Go.
 pub(crate) fn pem(der: &[u8]) -> Vec<u8> {
     let base64 = data_encoding::BASE64.encode(der);
     let lines: Vec<&str> = base64

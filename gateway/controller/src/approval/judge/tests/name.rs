@@ -1,4 +1,4 @@
-//! Whose name is requested.
+//! Tests for the owner of a requested name.
 
 use super::*;
 

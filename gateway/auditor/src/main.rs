@@ -30,9 +30,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make recorded decisions again: whether the attestation log's evidence still gives the recorded verdicts.
+    /// Repeat recorded decisions: does the attestation log's evidence still give the recorded verdicts?
     Audit(commands::audit::Arguments),
-    /// Hold recorded evidence against a pool's rules, and make rules of it.
+    /// Test recorded evidence against a pool's rules, and make rules from it.
     #[command(subcommand)]
     Policy(commands::policy::Command),
     /// Records of the attestation log: the config that was served, and what was booted.

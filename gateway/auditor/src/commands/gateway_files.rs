@@ -38,7 +38,7 @@ impl Default for Settings {
 }
 
 impl GatewayFiles {
-    /// Returns whether it is said where the gateway's state is.
+    /// Returns whether the gateway's state folder is given.
     pub(crate) fn has_state(&self) -> bool {
         self.state.is_some() || self.config.exists()
     }

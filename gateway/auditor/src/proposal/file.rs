@@ -65,7 +65,7 @@ const fn event_log_word(rule: EventLogRule) -> &'static str {
     }
 }
 
-/// Puts a value there, with what stood around the one before.
+/// Puts a value there, with the comments and spaces around the previous one.
 fn set(table: &mut dyn TableLike, key: &str, mut new: Value) {
     if let Some(old) = table.get(key).and_then(Item::as_value) {
         *new.decor_mut() = old.decor().clone();
@@ -112,7 +112,7 @@ const fn word(says: PcrSays) -> &'static str {
     }
 }
 
-/// Neighbours of which the same is said.
+/// Splits a range into runs of neighbours with the same rule.
 fn runs(first: u8, last: u8, says: &BTreeMap<u8, PcrSays>) -> Vec<(u8, u8, Option<PcrSays>)> {
     let mut runs: Vec<(u8, u8, Option<PcrSays>)> = Vec::new();
     for pcr in first..=last {

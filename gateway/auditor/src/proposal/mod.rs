@@ -1,4 +1,5 @@
-//! The strictest rules on what was booted that accept what a pool's machines have booted lately, by the attestation log; and what of it no rule says.
+//! Proposal of the strictest rules on measured boot that accept the recent boots of a pool's machines, by the attestation log. It names the
+//! facts that no rule covers.
 //!
 //! Only evidence that was trusted counts. So a machine that was refused widens nothing. One that a pool only observed is in the proposal,
 //! and is shown as one that few are like. Nothing is changed: the result is text.
@@ -30,7 +31,7 @@ pub use seen::{Section, Seen};
 
 use attest_pool::PoolError;
 
-/// Evidence of one machine that is looked at, the last of it: what it has booted since its last few updates.
+/// Maximum number of pieces of evidence of one machine, the latest ones: its boots since its last few updates.
 pub const EACH_LIMIT: usize = 16;
 
 /// Request for a proposal.
@@ -63,7 +64,7 @@ pub struct Proposal {
     pub policy: AppraisalPolicy,
     pub not_generalised: Vec<NotGeneralised>,
     pub rare: Vec<Rare>,
-    /// Machines whose boots count, and pieces of evidence of theirs that are older than what is looked at of each.
+    /// Machines whose boots count, and number of their pieces of evidence that are older than [`EACH_LIMIT`] allows.
     pub machines: usize,
     pub older: usize,
 }
@@ -184,7 +185,7 @@ fn not_counted(seen: &Seen) -> Vec<NotGeneralised> {
     seen.not_counted.iter().map(row).collect()
 }
 
-/// Sections whose evidence is shown, and is about something else than what was booted.
+/// Returns the kinds of evidence that were shown, but say nothing of what was booted.
 fn says_nothing(seen: &Seen) -> impl Iterator<Item = NotGeneralised> {
     let is_looked_at = |kind: Kind| Section::ALL.iter().any(|section| section.kind() == kind);
     let others = seen.kinds.iter().filter(move |(kind, _)| !is_looked_at(**kind));

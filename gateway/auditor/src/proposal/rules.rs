@@ -126,7 +126,7 @@ impl Proposer<'_> {
         self.out.rules.event_log = (self.now.event_log() != strictest).then_some(strictest);
     }
 
-    /// Checks that are there already, in their order, and then all others that hold.
+    /// Proposes the checks that the pool has, in their order, and then all others that hold.
     fn boot(&mut self) {
         let before = self.now.boot();
         let named = |check: &Check| self.now.pcrs().contains_key(&check.pcr());

@@ -13,7 +13,8 @@ use super::thing::Thing;
 use super::values::{self, Value};
 use crate::replay::verify;
 
-/// Most variants of one thing that are told apart: what has more is different on each machine, or no rule could list it.
+/// Maximum number of variants of one thing that are distinguished. A thing with more is different on each machine, or no rule could list
+/// it.
 pub(crate) const VARIANTS_LIMIT: usize = 256;
 /// Machines that are named where several share something.
 pub(crate) const NAMED_LIMIT: usize = 3;
@@ -84,7 +85,7 @@ pub struct Variants {
     pub never: BTreeMap<String, Machines>,
     /// Names of values: the nodes' own words where no digest covers them.
     pub names: HashMap<Value, String>,
-    /// Machines whose variant is not told apart any more.
+    /// Machines whose variant is not distinguished, beyond that limit.
     pub others: Machines,
 }
 
@@ -98,7 +99,7 @@ pub struct OfSection {
     /// Machines without an event log; and those whose event log explains nothing, by the code of the refusal.
     pub without_log: Machines,
     pub log_problems: BTreeMap<String, Machines>,
-    /// Whose door was closed.
+    /// Machines whose boot-complete PCR was extended already.
     pub closed: Machines,
 }
 

@@ -42,7 +42,7 @@ pub enum ReplayError {
         name: String,
         problem: String,
     },
-    /// A recorded trust anchor of a cloud cannot be read.
+    /// A recorded trust anchor of a cloud, or set of reference values, cannot be read.
     #[error("the recorded {what} cannot be used: {problem}")]
     Anchor { what: &'static str, problem: String },
     /// The recorded names of the pool's nodes are invalid.
@@ -144,7 +144,7 @@ pub struct VerifiedAgain {
 /// Verifies recorded evidence with the recorded endorsements, keys and time, and appraises nothing.
 ///
 /// # Errors
-/// As [`replay`].
+/// Like [`replay`].
 pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     let (Record { at, .. }, basis) = decision(line)?;
     let challenge = &basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
@@ -210,7 +210,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     })
 }
 
-/// Gives a recorded policy the sets of reference values that it names.
+/// Adds the sets of reference values to the recorded policy that names them.
 fn with_reference_sets(policy: AppraisalPolicy, blobs: &Blobs) -> Result<AppraisalPolicy, ReplayError> {
     if policy.reference_sets().is_empty() {
         return Ok(policy);

@@ -1,7 +1,8 @@
 //! Simulation of another policy with recorded evidence: the last of each machine.
 //!
-//! Evidence is verified as it was recorded, and appraised by the policy that is asked about. What else decides stays out: whose name it is, who is revoked,
-//! which machines an inventory has. Of a policy that observes, what it would refuse is refused here: to know that is what this is for.
+//! Evidence is verified as it was recorded, and appraised by the given policy. Other reasons for a decision are left out: the owner of a
+//! name, revoked nodes, the machines of an inventory. Refusals that a policy only observes count as refusals here: these are what a
+//! simulation is for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,8 @@ use super::verify;
 /// Machines that are named where several share a cause.
 pub const NAMED_LIMIT: usize = 3;
 
-/// Causes that are told apart. A value may be a text of its machine's own: where each has another, more say nothing.
+/// Maximum number of causes that are distinguished. A value may be a text of its own machine: if each has another one, more causes say
+/// nothing.
 const CAUSES_LIMIT: usize = 10_000;
 
 /// Request for a simulation.
@@ -37,11 +39,11 @@ pub struct Asked<'a> {
 pub struct Simulation {
     /// Machines that would be accepted.
     pub accepted: usize,
-    /// Those of them that were refused.
+    /// Machines among them that were refused at the time.
     pub let_in: usize,
-    /// Those that would be refused, by what they share.
+    /// Machines that would be refused, by the cause that they share.
     pub refused: BTreeMap<Cause, Machines>,
-    /// Those whose evidence cannot be verified again.
+    /// Machines whose evidence cannot be verified again.
     pub not_judged: BTreeMap<Cause, Machines>,
 }
 
@@ -56,7 +58,7 @@ pub struct Cause {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machines {
     pub count: usize,
-    /// Those of them whose evidence was trusted.
+    /// Machines among them whose evidence was trusted.
     pub trusted: usize,
     /// Names, at most [`NAMED_LIMIT`] of them.
     pub named: BTreeSet<String>,
@@ -90,7 +92,7 @@ impl Simulation {
         self.accepted + of(&self.refused) + of(&self.not_judged)
     }
 
-    /// Those that were trusted, and would be refused.
+    /// Returns the number of machines that were trusted, and would be refused.
     #[must_use]
     pub fn shut_out(&self) -> usize {
         self.refused.values().map(|machines| machines.trusted).sum()

@@ -23,7 +23,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 impl Files {
-    /// Alters some bytes in one of these ranges of the disk, in turn, and puts them back when the command has looked.
+    /// Alters some bytes in one of these ranges of the disk at a time, and restores them after the command has run.
     fn survives(&self, ranges: &[(u64, u64)]) {
         let disk = File::options().read(true).write(true).open(self.path("disk.raw")).unwrap();
         let (mut state, mut read) = (1, 0);

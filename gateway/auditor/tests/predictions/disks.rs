@@ -54,7 +54,7 @@ fn ext4(files: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 impl Files {
-    /// A disk with an EFI system partition, and perhaps one that is called boot: where they begin.
+    /// Writes a disk with an EFI system partition, and perhaps one that is called boot; returns where they begin.
     pub fn disk(&self, system: &[u8], boot: Option<&[u8]>) -> [u64; 2] {
         let path = self.path("disk.raw");
         let file = File::create(&path).unwrap();
@@ -370,7 +370,7 @@ fn what_cannot_be_read_is_said() {
     files.refuses("--secure-boot on --disk disk.raw --uki linux.efi", "cannot be used with");
 }
 
-/// Memory of the process beside its program and stack: less than the image on the disk.
+/// Memory of the process apart from its program and stack: less than the image on the disk.
 const DATA_LIMIT: &str = "--data=67108864";
 const LARGE_INITRD_BYTES: usize = 160 * MIB;
 
@@ -403,7 +403,7 @@ fn an_image_larger_than_the_memory_is_predicted() {
     assert!(digests(&of_disk).contains(&(9.into(), sha256.into())));
 }
 
-/// A folder whose clusters come back to the first, and whose end is never reached.
+/// The disk has a folder whose chain of clusters is cyclic, so that its end is never reached.
 #[test]
 fn a_file_system_that_comes_back_to_itself_is_refused() {
     let files = Files::new();

@@ -19,7 +19,7 @@ pub(crate) struct Bounded<const N: usize> {
 }
 
 impl<const N: usize> Bounded<N> {
-    /// Holds so many rows at most.
+    /// Returns an empty table that holds at most `limit` rows.
     pub(crate) const fn of(limit: usize) -> Self {
         Self {
             limit,

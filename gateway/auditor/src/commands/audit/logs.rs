@@ -12,7 +12,7 @@ use serde::Deserialize;
 /// Longest line that is read: much longer than any that a gateway writes.
 const LINE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A line, and where it stands.
+/// A line, and its position.
 pub(crate) struct Line {
     pub at: String,
     pub text: Vec<u8>,
@@ -116,7 +116,7 @@ impl Lines {
     }
 }
 
-/// Verifies all of them, with what was kept beside these paths. What cannot be read is said, and the rest is read.
+/// Verifies all files, with what was kept next to these paths. Reports files that cannot be read, and reads the others.
 pub(crate) fn verify(listed: &Listed, paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
     for file in &listed.files {
         verifier.file(&name(file));
@@ -158,7 +158,7 @@ fn each_line(file: &LogFile, mut with: impl FnMut(&[u8], bool)) -> io::Result<()
     Ok(())
 }
 
-/// Files whose lines follow one another: those of one gateway.
+/// Files of one gateway, whose lines follow one another.
 struct Stream<'f> {
     files: VecDeque<(&'f LogFile, u64)>,
     reading: Option<(&'f LogFile, u64, Lines, u64)>,

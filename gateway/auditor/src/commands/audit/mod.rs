@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
     #[arg(long)]
     continued: bool,
-    /// An older release has written lines of no chain: they are taken as they are. Without this only those are that stand where a gateway's first
-    /// chain began.
+    /// Accept lines without a chain, which an older release has written. Without this only those are accepted that lie where a gateway's
+    /// first chain began.
     #[arg(long)]
     unchained: bool,
     /// Public keys by which checkpoints are believed, PEM, as `attest-gateway log key` prints them [default: those of log.key]. With a name only those of
@@ -205,7 +205,7 @@ fn own_folder(files: &GatewayFiles) -> anyhow::Result<PathBuf> {
     Ok(log.parent().map_or_else(|| log.clone(), Path::to_owned))
 }
 
-/// The keys by which checkpoints are believed, and whose they are said to be.
+/// Trusted keys of checkpoints, and the gateways to which they are attributed.
 #[derive(Default)]
 struct Keys {
     believed: BTreeSet<LogPublicKey>,
@@ -398,7 +398,7 @@ fn say_more(more: u64, what: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Makes the decisions again.
+/// Repeats and reviews all decisions.
 fn review_all(
     evidence: &Path,
     files: &[LogFile],
@@ -446,7 +446,7 @@ fn review_all(
     Ok(reviewed)
 }
 
-/// Prints a row for each chain, and the notes. No chain is called whole while it is not known what was signed, and by whom.
+/// Prints a row for each chain, and the notes. No chain is called complete while it is unknown what was signed, and by which gateway.
 fn show(report: &Report, notes: &[String], asked: bool) -> anyhow::Result<()> {
     if !report.chains.is_empty() {
         let rows: Vec<_> = report.chains.iter().map(|chain| row(chain, asked)).collect();

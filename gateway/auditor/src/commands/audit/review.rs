@@ -95,7 +95,7 @@ pub(crate) struct Reviewer<'b> {
     /// Decisions of several logs that are recorded in full.
     in_full: BTreeSet<String>,
     tickets: Tickets,
-    /// Attestations that were refused, and by which code.
+    /// Refused attestations, and the code of each refusal.
     refused: BTreeMap<String, String>,
     acts: Acts,
     began: Option<u64>,

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Files of the log, or folders with a log, `.gz` too. Without any, the gateway's own log, with its rotated files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
-    /// By whose quote, where two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    /// The evidence whose quote is used, if two kinds of evidence quote other PCRs: tpm or azure-vtpm.
     #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
     by: Option<Kind>,
 }

@@ -125,7 +125,7 @@ fn pool(name: &str, folder: &Path) -> anyhow::Result<Pool> {
     Ok(Pool::of_folder(name, read)?)
 }
 
-/// The one record that is asked for.
+/// Returns the one record that is requested.
 fn find(files: &GatewayFiles, log: &[PathBuf], record: &Record) -> anyhow::Result<Fields> {
     let mut found: Vec<Fields> = Vec::new();
     let unread = Source::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {

@@ -18,7 +18,7 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Hold recorded evidence against a pool's rules as they are now: each rule, and what comes of it.
+    /// Test recorded evidence against a pool's current rules: each rule, and its result.
     Test(test::Arguments),
     /// Hold the last evidence of each machine against a changed pool.toml: which would be refused, by what they share.
     Simulate(simulate::Arguments),

@@ -18,7 +18,7 @@ use super::GatewayFiles;
     after_help = "Example: whether a machine that was accepted would still be\n  attest-audit policy test worker --record 0123456789abcdef0123456789abcdef\n\nThe evidence is verified as it was recorded, at the time of its record, and held against the pool's rules as they are now: with the reference values\nthat are accepted now, or at the time of the record with --then. Exit code 1 if a rule refuses."
 )]
 pub(crate) struct Arguments {
-    /// The pool whose rules it is held against.
+    /// The pool against whose rules it is tested.
     pool: String,
     /// The id of a decision in the gateway's log, or its first 8 digits or more.
     #[arg(long, value_name = "ID", required_unless_present = "evidence")]
@@ -86,7 +86,7 @@ fn further_pcrs(all: &Claims, left: &Claims) -> Vec<String> {
     all.quotes().into_iter().flat_map(further).collect()
 }
 
-/// Every rule, whether it holds, and why not; whether all of it is accepted.
+/// Returns every rule, whether it holds, and the reason if not; and whether the evidence as a whole is accepted.
 fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[String; 3]>, bool) {
     let mut rows = Vec::new();
     for judged in policy.judged(claims, now) {

@@ -32,19 +32,20 @@ pub(crate) struct Arguments {
     /// The file; it is made if it is not there, with its folder.
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// Until when it is accepted, such as 2026-06-03T10:00:00Z.
+    /// Time until which it is accepted, such as 2026-06-03T10:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = time)]
     expires: Option<Time>,
     /// The whole PCRs too, not only the events in them.
     #[arg(long)]
     pcrs: bool,
-    /// The events of PCR 7 whose meaning is not known, each by its digest: Secure Boot is then proven beside exactly these. Look at each first.
+    /// Also record the events of PCR 7 whose meaning is not known, each by its digest: Secure Boot is then proven together with exactly
+    /// these. Look at each first.
     #[arg(long)]
     pcr_7_events: bool,
     /// Write the values also where a rule of the node's pool has none among them.
     #[arg(long)]
     partial: bool,
-    /// By whose quote, where two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    /// The evidence whose quote is used, if two kinds of evidence quote other PCRs: tpm or azure-vtpm.
     #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
     by: Option<Kind>,
 }

@@ -6,7 +6,7 @@ use attest_log::{Blobs, DecidedBy, Shown, Use, Verdict, served_for};
 
 use super::{Differences, Judged, Line, refused_by_others};
 
-/// Refusals of client certificates that no CA of the cluster has signed: a stranger's chain is not kept.
+/// Refusals of client certificates that no CA of the cluster has signed: such a chain is not kept.
 const UNSIGNED: [&str; 2] = ["kubelet-certificate-invalid", "kubelet-certificate-expired"];
 
 impl Line {

@@ -5,7 +5,7 @@ use attest_log::{Event, What};
 
 use super::{Differences, Judged, VERSION};
 
-/// Judges an event by what it says of itself; gives what it comes to.
+/// Judges an event by its own content; returns its kind, and how far it could be judged.
 pub(super) fn review(event: &Event, differences: &mut Differences) -> (&'static str, Judged) {
     match &event.what {
         What::Counted { .. } => ("counted", Judged::Whole),

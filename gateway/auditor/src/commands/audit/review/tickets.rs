@@ -37,7 +37,7 @@ pub(crate) struct Elsewhere {
     pub continued: bool,
     /// Lines of several gateways are read, each with the time of its own clock.
     pub several: bool,
-    /// Other gateways have logs that are not read: a ticket that one of them gave is good at all.
+    /// Other gateways have logs that are not read: one of them may have given a ticket.
     pub others: bool,
     /// A log was given up, or it is not known what there is.
     pub lost: bool,
@@ -77,7 +77,7 @@ impl Tickets {
         }
     }
 
-    /// A use of a ticket: by whom it was earned, for what, for how long, and how often.
+    /// Checks a use of a ticket: the decision that earned it, its purpose, its lifetime, and the number of uses.
     pub(super) fn check(&mut self, line: &Line, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
         let served = line.verdict == Verdict::Served;
         let Some(earned_by) = &line.earned_by else {

@@ -39,7 +39,7 @@ const KERNEL_PREFIX: &str = "vmlinuz";
 
 /// Most kernels and unified kernel images that are read: some hundred MiB each.
 const KERNELS_LIMIT: usize = 16;
-/// So much of what an image says of its components is looked at: Debian's have 400 bytes.
+/// Bytes of an image's component list (SBAT) that are read: Debian's have 400.
 const SBAT_LIMIT_BYTES: usize = 64 * 1024;
 /// Largest entry of a boot loader.
 const ENTRY_LIMIT_BYTES: usize = 64 * 1024;
@@ -58,7 +58,7 @@ enum Stage {
 
 /// What a disk boots.
 pub(crate) struct BootDisk<'d> {
-    /// From what firmware starts on.
+    /// Images in boot order, from firmware on.
     loaders: Vec<(Stage, Found<'d>)>,
     unified: Vec<Found<'d>>,
     kernels: Vec<FoundKernel<'d>>,
@@ -138,7 +138,7 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found<'_>)>> {
     bail!("the EFI system partition has no {FALLBACK}/BOOTX64.EFI, which firmware starts where it knows of no boot option")
 }
 
-/// A file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
+/// Returns a file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
 fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<Found<'d>>> {
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("BOOT")) {
         if let Some(found) = find(system, &format!("EFI/{folder}"), name)? {
@@ -166,7 +166,7 @@ fn beside(system: &Volume, loaders: &[(Stage, Found<'_>)]) -> anyhow::Result<Vec
     Ok(beside)
 }
 
-/// Those that entries name; of a volume without entries those that are named as kernels are.
+/// Returns the kernels that entries name; on a volume without entries, the files that are named like kernels.
 fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
     let mut kernels = Vec::new();
     for folder in ENTRIES {
@@ -272,7 +272,7 @@ impl BootDisk<'_> {
         self.predict_parts(files, prediction)
     }
 
-    /// By a unified kernel image that firmware starts, or a loader that has no other.
+    /// Predicts a boot by a unified kernel image that firmware starts, or a loader that has no other.
     fn predict_unified(
         &self,
         loaders: &[(Stage, Found<'_>)],

@@ -25,7 +25,7 @@ const READ_LIMIT_TIMES: u64 = 6;
 
 /// The image of a disk.
 pub(crate) struct Disk {
-    /// From which firmware boots: the EFI system partition.
+    /// The volume from which firmware boots: the EFI system partition.
     pub system: Volume,
     /// Its number in the partition table, which begins at 1.
     pub system_number: u32,
@@ -180,7 +180,7 @@ impl Disk {
 }
 
 impl Volume {
-    /// Nothing, if it is another file system.
+    /// Returns `None` if it is another file system.
     fn find(window: &dyn Fn() -> io::Result<Window>) -> io::Result<Option<Self>> {
         if let Ok(ext4) = Ext4::load(Box::new(window()?)) {
             return Ok(Some(Self::Ext4(Box::new(ext4))));
@@ -226,7 +226,7 @@ impl Volume {
         Ok(names)
     }
 
-    /// A file of at most so many bytes; nothing, if it is not there.
+    /// Opens a file of at most `limit_bytes`; returns `None` if it does not exist.
     pub(crate) fn open(&self, path: &str, limit_bytes: usize) -> anyhow::Result<Option<VolumeFile<'_>>> {
         let (file, length) = match self {
             Self::Fat(fat) => match fat.root_dir().open_file(path.trim_matches('/')) {

@@ -189,13 +189,13 @@ struct Keys {
     /// The variable PK, as firmware has it: signature lists, without the four bytes that Linux shows before them.
     #[arg(long, value_name = "FILE", requires_all = ["kek", "db"])]
     pk: Option<PathBuf>,
-    /// The variable KEK, like PK.
+    /// The variable KEK, in the same form as PK.
     #[arg(long, value_name = "FILE", requires = "pk")]
     kek: Option<PathBuf>,
-    /// The variable db, like PK.
+    /// The variable db, in the same form as PK.
     #[arg(long, value_name = "FILE", requires = "pk")]
     db: Option<PathBuf>,
-    /// The variable dbx, like PK [default: absent].
+    /// The variable dbx, in the same form as PK [default: absent].
     #[arg(long, value_name = "FILE", requires = "pk")]
     dbx: Option<PathBuf>,
     /// The certificate in db by which what is booted is accepted; repeatable, in the order of the boot.

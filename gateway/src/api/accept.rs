@@ -1,4 +1,4 @@
-//! Which spec version a client asks for: the rules of the Machine Config Server, which nodes are used to.
+//! Negotiation of the Ignition spec version by `Accept`, with the rules of the Machine Config Server, which nodes are used to.
 
 use attest_ignition::SpecVersion;
 use axum::http::{HeaderMap, header};
@@ -7,11 +7,11 @@ use super::problem::Refusal;
 
 /// Longest `Accept` that is looked at: Ignition's has under 100 characters.
 const ACCEPT_LIMIT_BYTES: usize = 1024;
-/// What clients get that do not say: a person with curl, or an Ignition that is too old to.
+/// Version for clients that do not ask for one: a person with curl, or an Ignition that is too old to ask.
 const UNSAID: SpecVersion = SpecVersion::V2_2;
 const SUBTYPE: &str = "vnd.coreos.ignition+json";
 
-/// One of the things a client accepts.
+/// Spec version that a client accepts, with its quality.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     major: u64,
@@ -48,7 +48,7 @@ pub(super) fn spec_version(headers: &HeaderMap) -> Result<SpecVersion, Refusal> 
     }
 }
 
-/// What one part of `Accept` wants, if that is a spec version.
+/// Parses one part of `Accept`; returns `None` if it is not a spec version.
 fn wanted(part: &str) -> Option<Wanted> {
     let mut parameters = part.split(';').map(str::trim);
     let (_, subtype) = parameters.next()?.split_once('/')?;

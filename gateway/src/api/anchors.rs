@@ -1,4 +1,4 @@
-//! What evidence of clouds is held against: gathered for one request, kept for its record.
+//! Trust anchors for evidence of clouds: gathered for one request, kept for its record.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use super::problem::Refusal;
 use crate::admission::{TooBusy, Verification};
 use crate::cloud::{AzureTrustInUse, Clouds, GoogleKeysInUse};
 
-/// How often evidence is verified again because newer keys or certificates were found: once for each cloud that has such.
+/// Maximum number of repeated verifications after newer keys or certificates were found: one for each cloud that has such updates.
 const RETRIES: usize = 2;
 
-/// What one request's evidence is held against.
+/// Trust anchors for the evidence of one request.
 #[derive(Debug, Default)]
 pub(super) struct Anchors {
     clouds: CloudEndorsements,
     google_keys: Option<Arc<GoogleKeysInUse>>,
-    /// What the record names and nobody has kept yet.
+    /// Blobs that the record names and that may still have to be stored.
     kept: LargeParts,
 }
 
@@ -89,7 +89,7 @@ impl Anchors {
         self.kept.extend(names.zip(pool.reference_sets.iter().cloned()));
     }
 
-    /// Notes which machines may join: the pool's inventory, whole.
+    /// Notes which machines may join: the pool's whole inventory.
     pub(super) fn use_inventory(&mut self, inventory: &PoolInventory, basis: &mut Basis) {
         basis.inventory = Some(self.keep(inventory.text().as_bytes()));
     }
@@ -100,8 +100,8 @@ impl Anchors {
         name
     }
 
-    /// Verifies the evidence; once more, if a cloud has signed with what was not known and is now. What the verification refuses is the
-    /// inner error.
+    /// Verifies the evidence; again, if a cloud has signed with a key or certificate that only an update has. The inner error is the
+    /// verification's refusal.
     ///
     /// # Errors
     /// [`TooBusy`].
@@ -142,7 +142,7 @@ impl Anchors {
         }
     }
 
-    /// Whether there is something newer to verify with, after this refusal.
+    /// Returns whether newer keys or certificates were found after this refusal, and adopts them.
     async fn learn(&mut self, endorsers: &Endorsers, asked: &EvidenceAsked<'_>, reject: &Reject, basis: &mut CloudBasis) -> bool {
         match (reject, &self.google_keys, &asked.evidence.azure) {
             (Reject::Gcp(GcpError::KeyUnknown { .. }), Some(keys), _) => {
@@ -160,7 +160,7 @@ impl Anchors {
         }
     }
 
-    /// What the record names, to be kept beside it.
+    /// Returns the blobs that the record names, to be stored with it.
     pub(super) fn into_kept(self) -> LargeParts {
         self.kept
     }

@@ -1,5 +1,5 @@
-//! Whether somebody waits for the answer to a request. Once it has its turn a request is done to its end, whatever becomes of its client:
-//! what it has used up and what was decided must not depend on when somebody hangs up.
+//! Tracks whether a client still waits for the answer to its request. A request that has started runs to its end, whatever its client does.
+//! Spent credentials and decisions must not depend on when a client disconnects.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
@@ -9,28 +9,29 @@ use axum::response::Response;
 
 use super::problem::Refusal;
 
-/// Of a request, for whoever decides it: whether the answer can go anywhere still.
+/// State of a request for the code that decides it: whether the answer can still be delivered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Awaited(Arc<OnceLock<Fate>>);
 
-/// What came first.
+/// Outcome of a request: the first one set is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// What was decided is given: from now on it is recorded so.
+    /// The decision is given, and from then on recorded as such.
     Given,
-    /// Nobody waits any longer: nothing is given.
+    /// The client no longer waits: nothing is given.
     GivenUp,
 }
 
-/// The client's side of it. When this is dropped, nobody waits any longer.
+/// The client's side of [`Awaited`]. Dropping it says that the client no longer waits.
 #[derive(Debug)]
 pub(super) struct Waiting(Awaited);
 
 impl Awaited {
-    /// From now on what was decided is given, and recorded so. Before anything is recorded that gives something, and after everything else.
+    /// Marks the decision as given, as which it is recorded. Must come before anything is recorded that gives something, and after
+    /// everything else.
     ///
     /// # Errors
-    /// Nobody waits for it any longer.
+    /// `client-gone`: the client no longer waits.
     pub(super) fn give(&self) -> Result<(), Refusal> {
         match self.0.get_or_init(|| Fate::Given) {
             Fate::Given => Ok(()),
@@ -45,8 +46,8 @@ impl Waiting {
         (Self(awaited.clone()), awaited)
     }
 
-    /// Does the work on its own, and waits for its answer: until `limit`, and beyond that only for the record of what is given. `None` if the
-    /// answer is no longer waited for, or the work failed.
+    /// Spawns the work and waits for its answer: until `limit`, and longer only for the record of a decision that is given. Returns `None`
+    /// if the client is gone or the work failed.
     pub(super) async fn answer(self, limit: Duration, work: impl Future<Output = Response> + Send + 'static) -> Option<Response> {
         let mut work = tokio::spawn(work);
         match tokio::time::timeout(limit, &mut work).await {
@@ -56,7 +57,7 @@ impl Waiting {
         }
     }
 
-    /// Says that nobody waits any longer, unless what was decided is given already.
+    /// Marks the client as gone, unless the decision is given already; returns whether it is gone.
     fn give_up(&self) -> bool {
         *self.0.0.get_or_init(|| Fate::GivenUp) == Fate::GivenUp
     }

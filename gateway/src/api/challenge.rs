@@ -1,4 +1,4 @@
-//! `POST /v1/attest/challenge`.
+//! Endpoint `POST /v1/attest/challenge`, which issues challenges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 use attest_pool::Pool;
 
-/// What this endpoint can touch.
+/// Parts of the gateway that this endpoint has access to.
 #[derive(Debug)]
 pub(super) struct ChallengeEndpoint {
     clock: Clock,

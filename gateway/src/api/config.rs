@@ -39,7 +39,7 @@ use crate::settings::TicketSettings;
 use crate::sightings::Sightings;
 use attest_pool::{Pool, PoolInventory, RenderedConfig};
 
-/// What this endpoint can touch.
+/// Parts of the gateway that this endpoint has access to.
 #[derive(Debug)]
 pub(super) struct ConfigEndpoint {
     clock: Clock,
@@ -134,13 +134,13 @@ pub(super) async fn get(
     }
 }
 
-/// Why the node says that it has not attested. Anybody can say it.
+/// Returns the node's stated reason for not having attested. Any client can send it.
 fn not_attested(headers: &HeaderMap) -> Option<NotAttested> {
     let said = headers.get(NOT_ATTESTED_HEADER)?.to_str().ok()?;
     NotAttested::read(said, |code| WAITED.contains(&code) || is_code(code))
 }
 
-/// What is to be said of a node that gets less than it could have earned, and was not refused.
+/// Returns an alert for a node that gets less than it could have earned, and was not refused.
 fn less_than_due(record: &Record) -> Option<String> {
     let code = record.not_attested.as_ref()?.code.as_str();
     let why = match code {
@@ -154,7 +154,7 @@ fn less_than_due(record: &Record) -> Option<String> {
     (record.grant != Some(ConfigSet::Full)).then(|| format!("this node says {code}: {why}; it may get less than its due"))
 }
 
-/// What is known of a request.
+/// Data of one config request.
 #[derive(Clone, Copy)]
 struct ConfigAsked<'r> {
     pool: &'r Arc<Pool>,
@@ -165,7 +165,7 @@ struct ConfigAsked<'r> {
     now: UnixTime,
 }
 
-/// A decision on its way: what it is about, and what is known of it so far.
+/// Decision in progress: its request, and the record so far.
 struct ConfigCase<'r> {
     endpoint: &'r ConfigEndpoint,
     asked: ConfigAsked<'r>,
@@ -173,7 +173,7 @@ struct ConfigCase<'r> {
     kept: LargeParts,
 }
 
-/// Why a transaction came to no config. Nothing was written.
+/// Refusal of a transaction that served no config. Nothing was written.
 struct Turned {
     refusal: Box<Refusal>,
     /// The record, as far as it had come; `None` if the store cannot tell.
@@ -189,7 +189,7 @@ impl From<StoreError> for Turned {
     }
 }
 
-/// What a decision that gives something needs in its transaction.
+/// Data for the transaction of a decision that serves a config.
 struct Giving {
     pools: Arc<LivePools>,
     pool: Arc<Pool>,
@@ -438,8 +438,8 @@ impl<'r> ConfigCase<'r> {
     }
 }
 
-/// The answer that nodes know from a Machine Config Server; the body is never empty, which Ignition would take for an empty config.
-/// Only a client that says what it has already is told that it is the same: Ignition never does.
+/// Answers like a Machine Config Server. The body is never empty: Ignition would read that as an empty config. Only a client that sends
+/// `If-None-Match` can get 304; Ignition never sends it.
 fn serve(config: &RenderedConfig, headers: &HeaderMap) -> Response {
     let etag = format!("\"{}\"", config.sha256);
     let known = headers

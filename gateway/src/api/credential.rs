@@ -1,5 +1,5 @@
-//! What a node shows when it asks for its config: a ticket, a token, a client certificate, or nothing. Anything else is refused: what cannot be read is
-//! never taken for nothing.
+//! Credential of a config request: a ticket, a token, a client certificate, or nothing. Anything else is refused: an unreadable credential
+//! never counts as none.
 
 use attest::protocol::{CLAIMANT_HEADER, TICKET_PREFIX};
 use attest_certificates::kubelet::Presented;
@@ -61,7 +61,7 @@ impl Credential {
     }
 }
 
-/// Who shows a token, if it says so.
+/// Returns the claimant of a token, if the request names one.
 fn claimant(headers: &HeaderMap) -> Result<Option<Claimant>, Refusal> {
     let mut values = headers.get_all(CLAIMANT_HEADER).into_iter();
     let Some(value) = values.next() else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Decisions on their way into the log, and what was used up for one that comes to nothing.
+//! Recording of decisions, and return of the uses that a failed one has spent.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use super::gateway::Gateway;
 use super::problem::Refusal;
 use crate::recording::Recorder;
 
-/// A decision, whole.
+/// Decision with its record, its blobs and its answer.
 pub(super) struct Decided<T> {
-    /// What is recorded of it.
+    /// Record for the attestation log.
     pub record: Record,
-    /// What the record refers to, and nobody has kept yet.
+    /// Blobs that the record names and that may still have to be stored.
     pub kept: LargeParts,
-    /// What is answered when that is on disk.
+    /// Answer to give once the record is on disk.
     pub outcome: T,
 }
 
@@ -35,8 +35,8 @@ impl Decisions {
         }
     }
 
-    /// Makes a decision durable. If it cannot be recorded, nobody gets anything for it, and the use that it has made is given back; the decision stands, and
-    /// is recorded later.
+    /// Makes a decision durable. If it cannot be recorded, the client gets nothing, and the use that it has made is given back. The
+    /// decision remains, and is recorded later.
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503.
@@ -64,7 +64,7 @@ impl Decisions {
         }
     }
 
-    /// The answer to a refusal for which nothing was kept, likewise.
+    /// Records a refusal for which nothing was kept, and answers like [`Self::answer`].
     pub(super) async fn refuse(&self, mut record: Record, refusal: Refusal) -> Response {
         refuse(&mut record, &refusal);
         let (kept, outcome) = (LargeParts::new(), Err(refusal));
@@ -111,7 +111,7 @@ impl Decisions {
     }
 }
 
-/// Whether the store keeps a decision until it is recorded.
+/// Returns whether the store keeps a decision until it is recorded.
 fn is_pending(record: &Record) -> bool {
     match record.verdict {
         Verdict::Trusted => true,
@@ -120,8 +120,8 @@ fn is_pending(record: &Record) -> bool {
     }
 }
 
-/// What the store keeps of a decision until it is recorded: all but what it was made from, which is put into the record after this and is worth no second write
-/// of each boot.
+/// Returns the part of a decision that the store keeps until it is recorded. Its basis is left out: that is added to the record later, and
+/// is not worth a second write at each boot.
 ///
 /// # Errors
 /// The record cannot be written as JSON.

@@ -11,7 +11,7 @@ use axum::http::Uri;
 use super::gateway::Gateway;
 use crate::pools::live::{LivePools, Lookup};
 
-/// What discovery answers from.
+/// Data that discovery answers from.
 pub(super) struct DiscoveryEndpoint {
     pools: Arc<LivePools>,
     /// The pools whose machines' CSRs are approved only for attested keys.
@@ -47,7 +47,7 @@ pub(super) async fn get(State(endpoint): State<Arc<DiscoveryEndpoint>>, uri: Uri
     })
 }
 
-/// Whether a node asks that has a key for its kubelet.
+/// Returns whether the request says that the node has a key for its kubelet.
 fn has_key(uri: &Uri) -> bool {
     let mut parameters = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
     parameters.any(|(name, _)| name == KUBELET_KEY_PARAMETER)

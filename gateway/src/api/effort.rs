@@ -1,4 +1,4 @@
-//! How long verifying what was sent takes, by its form: before anything of it is believed.
+//! Estimates how long verification takes by the form of the input, before any of it is trusted.
 
 use attest::Kind;
 use attest::protocol::{Evidence, TpmAttester};
@@ -8,7 +8,7 @@ use crate::admission::Length;
 /// An event log that is hashed in about a millisecond, however many events it has. That of a server has some 40 KB.
 const SHORT_LOG_BYTES: usize = 128 * 1024;
 
-/// Of a challenge: whether a TPM is vouched for, and its credential.
+/// Estimates a challenge: the verification of a TPM's endorsement, and its credential.
 pub(super) fn of_challenge(kinds: impl IntoIterator<Item = Kind>, tpm: Option<&TpmAttester>) -> Length {
     match tpm {
         Some(tpm) if kinds.into_iter().all(|kind| kind == Kind::Tpm) => of_chain(tpm),
@@ -16,7 +16,7 @@ pub(super) fn of_challenge(kinds: impl IntoIterator<Item = Kind>, tpm: Option<&T
     }
 }
 
-/// Of evidence, and of whatever the challenge that it answers says of the TPM.
+/// Estimates evidence, with the TPM that its challenge is about.
 pub(super) fn of_evidence(evidence: &Evidence, tpm: Option<&TpmAttester>) -> Length {
     let log = evidence.tpm.as_ref().and_then(|tpm| tpm.event_log.as_ref());
     match log.is_none_or(|log| log.as_ref().len() <= SHORT_LOG_BYTES) {
@@ -25,7 +25,7 @@ pub(super) fn of_evidence(evidence: &Evidence, tpm: Option<&TpmAttester>) -> Len
     }
 }
 
-/// Whoever sends intermediates says how many signatures are looked at, and by which keys.
+/// Estimates a chain: a sender of intermediates determines how many signatures are verified, and with which keys.
 const fn of_chain(tpm: &TpmAttester) -> Length {
     match tpm.ek_intermediates.is_empty() {
         true => Length::Short,

@@ -1,4 +1,4 @@
-//! Who vouches for EKs, and what the clouds sign with: what a gateway has of it, and what of that counts for one EK in one pool.
+//! Endorsers of EKs, and trust anchors of clouds: all that a gateway has, and the part that counts for one EK in one pool.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::recent_chains::RecentChains;
 use crate::cloud::{Clouds, keep_certificates};
 use attest_pool::{Endorsement, Pool};
 
-/// What evidence is verified against.
+/// Trust anchors that evidence is verified against.
 #[derive(Debug)]
 pub struct Endorsers {
     ek_roots: EkRootsFolder,
@@ -20,11 +20,11 @@ pub struct Endorsers {
     ek_root_blobs: Vec<String>,
     /// Those that are roots because the administrator names them so.
     ek_named_root_blobs: Vec<String>,
-    /// What evidence of clouds is verified against.
+    /// Trust anchors for evidence of clouds.
     pub(super) clouds: Clouds,
-    /// The blobs that hold the configured certificates of clouds, likewise.
+    /// The blobs that hold the configured certificates of clouds: also written once, and named in each record.
     pub(super) cloud_blobs: CloudBasis,
-    /// Of makers' certificates: what was verified for a challenge, and its evidence stands on as well.
+    /// Cache of manufacturers' certificate chains that were verified for a challenge: its evidence depends on them, too.
     chains: Arc<RecentChains>,
 }
 
@@ -52,7 +52,7 @@ impl Endorsers {
         })
     }
 
-    /// What evidence of clouds is verified against.
+    /// Returns the trust anchors for evidence of clouds.
     #[must_use]
     pub const fn clouds(&self) -> &Clouds {
         &self.clouds
@@ -70,14 +70,14 @@ impl Endorsers {
         &self.ek_named_root_blobs
     }
 
-    /// How many certificates endorse EKs.
+    /// Returns the number of certificates that endorse EKs.
     #[must_use]
     pub fn ek_certificates(&self) -> usize {
         self.ek_roots.certificates.len()
     }
 
-    /// Who vouches for this EK in a pool, as of now: the allowlist, and the roots if the pool takes them. A machine that the
-    /// administrator has allowed in other pools only is vouched for by nobody, whoever made its TPM.
+    /// Returns the current endorsements of this EK in a pool: the allowlist, and the roots if the pool accepts them. A machine that the
+    /// administrator has allowed in other pools only has no endorsement here, whatever its TPM's manufacturer.
     pub(super) fn vouched(&self, transaction: &mut EntryTransaction<'_>, ek: Option<EkDigest>, pool: &Pool) -> Result<Vouched, StoreError> {
         let Some(ek) = ek else { return Ok(Vouched::nothing()) };
         let record = enrolment::allowlisted(transaction, ek)?;
@@ -111,7 +111,7 @@ impl Endorsers {
         })
     }
 
-    /// Puts into the record what an endorsement stood on.
+    /// Puts the trust anchors of an endorsement into the record.
     pub(super) fn note(&self, vouched: &Vouched, basis: &mut Basis) {
         basis.allowlisted = vouched.allowlisted.is_some();
         basis.allowlisted_name = vouched.allowlisted.as_ref().and_then(|record| record.name.clone());
@@ -126,7 +126,7 @@ impl Endorsers {
     }
 }
 
-/// Which roots of EK certificates are taken.
+/// Roots of EK certificates that are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RootsTaken {
     OfMakers,
@@ -134,7 +134,7 @@ enum RootsTaken {
     None,
 }
 
-/// Who vouches for one EK in one pool.
+/// Endorsements of one EK in one pool.
 pub(super) struct Vouched {
     pub(super) endorsements: Endorsements,
     pub(super) ek: Option<EkDigest>,
@@ -146,7 +146,7 @@ pub(super) struct Vouched {
 }
 
 impl Vouched {
-    /// For a node without a TPM.
+    /// Returns the endorsements of a node without a TPM.
     fn nothing() -> Self {
         Self {
             ek: None,

@@ -9,7 +9,7 @@ use attest_pool::Pool;
 
 use crate::admission::Source;
 
-/// What a decision is about, and by which pool and at which time it is made.
+/// Subject of a decision, with its pool and its time.
 #[derive(Clone)]
 pub(super) struct EvidenceAsked<'r> {
     pub pool: Arc<Pool>,

@@ -1,4 +1,4 @@
-//! What a gateway is made of. No endpoint has all of it: each takes its part when the router is made.
+//! Parts of a gateway. No endpoint has all of them: each takes its own when the router is made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,44 +20,42 @@ use crate::recording::Recorder;
 use crate::settings::Settings;
 use crate::sightings::Sightings;
 
-/// Everything that requests need, for whoever starts it and keeps it running.
+/// All state that requests need, for the code that starts the gateway and keeps it running.
 #[derive(Debug)]
 pub struct Gateway {
-    /// What the administrator said.
+    /// Settings from the administrator's configuration.
     pub settings: Settings,
-    /// The time.
     pub clock: Clock,
     /// Sealed challenges and tickets.
     pub seal: Arc<Seal>,
-    /// What must be known again.
+    /// State that must survive a restart.
     pub store: Arc<dyn Store>,
-    /// The attestation log.
+    /// Attestation log, open for appending.
     pub journal: Arc<Journal>,
     /// The recorder of decisions, with its budgets.
     pub recorder: Arc<Recorder>,
-    /// Who vouches for EKs, and what the clouds sign with.
+    /// Endorsers of EKs, and trust anchors of the clouds.
     pub endorsers: Arc<Endorsers>,
-    /// The pools, as they are at the moment.
+    /// The pools that are currently served.
     pub pools: Arc<LivePools>,
-    /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// What is shown to nodes at the moment.
+    /// TLS configuration that nodes currently get.
     pub tls: Arc<LiveTls>,
-    /// What sources share: who waits, and who is told to come again.
+    /// Limits on shared resources: queues and rate limits, with retries for the rest.
     pub admission: Arc<Admission>,
-    /// Which pointers are in use.
+    /// Records of which pointer configs are in use.
     pub sightings: Arc<Sightings>,
     /// The machines that the cluster has made, as far as it is asked.
     pub machines: Arc<MachineObjects>,
     /// The cluster that this is a part of, if it asks one.
     #[cfg(feature = "cluster")]
     pub cluster: Option<Arc<Cluster>>,
-    /// Whether the gateway is on its way out: new work should go elsewhere.
+    /// Set if the gateway is shutting down: new work should go elsewhere.
     pub draining: Arc<AtomicBool>,
 }
 
 impl Gateway {
-    /// From now on new work should go elsewhere.
+    /// Marks the gateway as shutting down: new work should go elsewhere.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }

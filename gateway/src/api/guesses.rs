@@ -10,7 +10,7 @@ use super::problem::Refusal;
 use crate::admission::{Admission, Wrong};
 use crate::metrics::Metrics;
 
-/// Who counts them.
+/// Counter of wrong credentials per source.
 #[derive(Debug)]
 pub(super) struct Guesses {
     admission: Arc<Admission>,
@@ -25,8 +25,8 @@ impl Guesses {
         }
     }
 
-    /// Counts a credential that was wrong. Whoever shows too many is told to come again, so that a rack of good machines with a dead pointer waits
-    /// and is not turned away; and that is not recorded, so that guessing does not fill the disk. Right ones are never counted.
+    /// Counts a wrong credential. A source with too many gets 503, so that a rack of good machines with a dead pointer waits and is not
+    /// refused. That is not recorded, so that guessing does not fill the disk. Right credentials are never counted.
     pub(super) fn turned_out_wrong(&self, peer: IpAddr, now: UnixTime, refusal: Refusal) -> Refusal {
         let Wrong::TooMany { tell } = self.admission.wrong.count(self.admission.source(peer), now) else {
             return refusal;

@@ -13,7 +13,7 @@ use super::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 
-/// What readiness is seen by.
+/// State that readiness depends on.
 #[derive(Debug)]
 pub(super) struct Readiness {
     draining: Arc<AtomicBool>,
@@ -69,7 +69,7 @@ pub(super) async fn waiting() -> (StatusCode, &'static str) {
     (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n")
 }
 
-/// `GET /metrics`.
+/// Answers `GET /metrics` in the OpenMetrics text format.
 pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     match metrics.text() {

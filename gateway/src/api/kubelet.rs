@@ -14,10 +14,10 @@ use crate::credentials::kubelet;
 use crate::policy::Grant;
 use attest_pool::Pool;
 
-/// What a certificate is worth, and what that was found by.
+/// Result of verifying a client certificate, with its basis.
 pub(super) struct Examined {
     pub basis: Basis,
-    /// What the basis names.
+    /// Blobs that the basis names.
     pub kept: LargeParts,
     pub verified: Result<Verified, KubeletError>,
 }
@@ -49,7 +49,7 @@ pub(super) async fn examine(
     Ok(Examined { basis, kept, verified })
 }
 
-/// What the log says of a certificate that holds.
+/// Returns the log's reason for a valid certificate.
 pub(super) fn reason(verified: &Verified) -> String {
     format!(
         "a kubelet's client certificate was shown: subject {}, issuer {}, serial {}, valid until {}",
@@ -60,7 +60,7 @@ pub(super) fn reason(verified: &Verified) -> String {
     )
 }
 
-/// What it earns, by the revocations and the pool of this request.
+/// Returns the grant for a certificate, by the revocations and the pool of this request.
 pub(super) fn grant(transaction: &mut EntryTransaction<'_>, pool: &Pool, verified: &Verified, now: UnixTime) -> Result<Grant, Refusal> {
     let member = match kubelet::admit(transaction, verified, pool.name(), &pool.kubelet_names) {
         // Said first, since names need not be given where nothing is.

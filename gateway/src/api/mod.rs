@@ -108,7 +108,7 @@ fn pool(pools: &LivePools, name: &str) -> Result<Arc<Pool>, Refusal> {
     }
 }
 
-/// Reads a body.
+/// Reads a JSON body that has arrived whole.
 fn decode<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
     let body = body.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Refusal::body_too_large(),
@@ -117,7 +117,7 @@ fn decode<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -
     serde_json::from_slice(&body).map_err(Refusal::malformed)
 }
 
-/// What the client calls itself, cut to what a log line bears.
+/// Returns the client's User-Agent, cut to [`USER_AGENT_LIMIT_CHARACTERS`].
 fn user_agent(headers: &HeaderMap) -> Option<String> {
     let agent = headers.get(header::USER_AGENT)?.to_str().ok()?;
     Some(agent.chars().take(USER_AGENT_LIMIT_CHARACTERS).collect())

@@ -14,26 +14,26 @@ use super::awaited::Waiting;
 use super::problem::{self, Refusal};
 use crate::admission::{Admission, NoBody, Place, Whole};
 
-/// How long a request for a config waits for its turn: Ignition waits 10 s for the head of an answer, whose making takes its time too.
+/// Maximum wait of a config request for its turn: Ignition waits 10 s for the head of an answer, and making that takes time too.
 const CONFIG_PATIENCE: Duration = Duration::from_secs(8);
-/// Another: `attest-node` waits 15 s.
+/// Maximum wait of any other request: `attest-node` waits 15 s.
 const PATIENCE: Duration = Duration::from_secs(12);
-/// Longest time after which one is told to come again. `attest-node` heeds a minute at most, and comes up to a half later.
+/// Largest `Retry-After`. `attest-node` heeds a minute at most, and retries up to half of it later.
 const COME_AGAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What guards one path.
+/// State of the guard for one path.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     pub admission: Arc<Admission>,
-    /// How long a request may take.
+    /// Maximum duration of a request.
     pub limit: Duration,
     /// The largest body that it takes.
     pub body_bytes: usize,
 }
 
-/// Does a request when it is there whole and it is its source's turn, if it comes to an end in time. Nothing that others need is held while
-/// its sender is waited for. On `/config` the answer is an empty 503 otherwise: Ignition retries that for ever, on the same connection, and
-/// heeds no time that it is told.
+/// Runs a request once it has arrived whole and its source has its turn, if it ends in time. While its sender is waited for, it holds
+/// nothing that others need. Otherwise the answer on `/config` is an empty 503: Ignition retries that for ever, on the same connection, and
+/// ignores `Retry-After`.
 pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let requests = guard.admission.requests.clone();
     let config = problem::is_config(request.uri().path());
@@ -50,8 +50,8 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
 
 /// The answer to a request; `None` if it did not come to its turn, or to its end, in time.
 ///
-/// A request that is begun is done to its end, although its client hangs up or its time is over: only so is what it used up recorded, or
-/// given back. It has its turn until then, so that whoever hangs up makes no more work than others.
+/// A request that has started runs to its end, although its client disconnects or its time is over. Only then is a spent credential
+/// recorded, or given back. It keeps its turn until then, so that clients that disconnect make no more work than others.
 async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration) -> Option<Response> {
     let Guard {
         admission,
@@ -84,8 +84,8 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
     waiting.answer(limit, work).await
 }
 
-/// Says after how long those who wait have had their turn. Where nobody waits it is something else that stands in the way, and nobody knows for how
-/// long.
+/// Sets `Retry-After` to the time in which the present queue is served. If there is no queue, the cause is something else, and its end is
+/// unknown.
 pub(super) fn told_when(mut answer: Response, backlog: Option<Duration>) -> Response {
     if let Some(backlog) = backlog {
         let seconds = backlog.min(COME_AGAIN_LIMIT).as_secs().max(1);

@@ -1,4 +1,4 @@
-//! Where an error becomes HTTP: the one place.
+//! The one place that converts errors into HTTP.
 
 mod causes;
 
@@ -13,25 +13,25 @@ use attest_log::{DecidedBy, with_next_step};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-/// After how long a machine comes again that waits for its Machine object, in seconds: objects are told within a second of being written, and a cloud gives an
-/// instance its id in some.
+/// `Retry-After` for a machine that waits for its Machine object, in seconds. Objects are reported within a second of being written, and a
+/// cloud gives an instance its id in some.
 const MACHINE_AWAITED_SECONDS: u16 = 5;
-/// After how long a kubelet comes again whose CAs the cluster has not told, in seconds: an API that is back is asked again within 30.
+/// `Retry-After` for a kubelet while the cluster has not reported its CAs, in seconds: an API that is back is queried within 30.
 const KUBELET_CA_UNTOLD_SECONDS: u16 = 10;
 
-/// A refusal: what the node is told, and the reason that the log and the record get.
+/// Refusal with the message for the node, and the reason for the log and the record.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     code: Code,
-    /// What the node is told.
+    /// Message for the node.
     told: String,
-    /// What the log and the record say: all that is known.
+    /// Full reason, for the log and the record.
     detail: Box<str>,
     /// The next step, where it is one command; otherwise it is the advice's.
     command: Option<Box<str>>,
-    /// What it was decided from has changed meanwhile.
+    /// Set if the inputs of the decision have changed meanwhile.
     outdated: bool,
-    /// After how many seconds it is worth asking again, if that is known.
+    /// `Retry-After` in seconds, if that is known.
     again_seconds: Option<u16>,
 }
 
@@ -54,7 +54,7 @@ impl Refusal {
         }
     }
 
-    /// The same, with one command as the next step.
+    /// Returns the refusal with one command as the next step.
     fn with_command(self, command: String) -> Self {
         Self {
             command: Some(command.into()),
@@ -62,13 +62,13 @@ impl Refusal {
         }
     }
 
-    /// The stable code.
+    /// Returns the stable code of the refusal.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.code.advice.code
     }
 
-    /// What the node is told.
+    /// Returns the message for the node.
     #[cfg(test)]
     fn told(&self) -> &str {
         &self.told
@@ -80,25 +80,25 @@ impl Refusal {
         &self.detail
     }
 
-    /// What to do about it.
+    /// Returns the next step: the command, or else the code's advice.
     #[must_use]
     pub fn next_step(&self) -> &str {
         self.command.as_deref().unwrap_or(self.code.advice.next_step)
     }
 
-    /// Both, for the record.
+    /// Returns the reason and the next step, for the record.
     #[must_use]
     pub fn reason(&self) -> String {
         with_next_step(self.detail(), self.next_step())
     }
 
-    /// What the refusal came from: what `audit` can expect of the evidence.
+    /// Returns the origin of the refusal, from which `audit` knows what to expect of the evidence.
     #[must_use]
     pub const fn decided_by(&self) -> DecidedBy {
         self.code.by
     }
 
-    /// Whether this is the gateway's own trouble, and no verdict on the node.
+    /// Returns whether the gateway itself has a problem: that is not a verdict on the node.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.code.status == StatusCode::SERVICE_UNAVAILABLE.as_u16()
@@ -115,7 +115,7 @@ impl Refusal {
         Self::unavailable()
     }
 
-    /// 503, and what it was decided from has changed meanwhile: it may be decided anew.
+    /// 503: the inputs of the decision have changed meanwhile, so that it may be retried.
     pub(super) fn outdated() -> Self {
         Self {
             outdated: true,
@@ -154,7 +154,7 @@ impl Refusal {
         }
     }
 
-    /// Where nodes get no reasons: an empty 503, which says when to come again if that is known.
+    /// Returns the answer for paths that give no reasons: an empty 503, with `Retry-After` if that is known.
     pub(super) fn without_a_word(&self) -> Response {
         let mut answer = empty_503();
         if let Some(seconds) = self.again_seconds {
@@ -163,12 +163,12 @@ impl Refusal {
         answer
     }
 
-    /// Whether what it was decided from has changed meanwhile, so that it may be decided anew.
+    /// Returns whether the inputs of the decision have changed meanwhile, so that it may be retried.
     pub(super) const fn is_outdated(&self) -> bool {
         self.outdated
     }
 
-    /// What would have been given, and was not: it is recorded, and nobody hears it.
+    /// Returns the refusal of a decision whose client is gone: it is recorded, and never delivered.
     pub(super) fn client_gone() -> Self {
         let reason = "the client had hung up, or its time was over, before what it asked for could be given";
         Self::new(CLIENT_GONE, reason)
@@ -274,12 +274,12 @@ impl Refusal {
     }
 }
 
-/// What Ignition retries for ever, on the same connection: a body would make it open a new one for each retry.
+/// Returns the answer that Ignition retries for ever, on the same connection: with a body it would open a new one for each retry.
 pub(super) fn empty_503() -> Response {
     StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 
-/// Whether a path is one that Ignition asks for.
+/// Returns whether Ignition asks for this path.
 pub(super) fn is_config(path: &str) -> bool {
     path.starts_with(CONFIG_PREFIX)
 }

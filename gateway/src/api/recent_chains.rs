@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use attest::tpm::ek_certificate::{KnownChain, KnownChains};
 
-/// How many are kept, twice: the last ones, and those before them. Nodes that are between challenge and evidence are fewer than connections are let in, and
-/// whoever's is gone is verified again.
+/// Maximum number of chains in each of the two maps: the last ones, and those before them. Fewer nodes are between challenge and evidence
+/// than connections are allowed; a chain that was dropped is verified again.
 const LIMIT: usize = 2048;
 
-/// The last ones. Only what holds is kept, which takes a certificate of a maker that is trusted.
+/// Cache of the last chains. Only valid ones are kept, which takes a certificate of a trusted manufacturer.
 #[derive(Debug, Default)]
 pub(super) struct RecentChains(Mutex<Recent>);
 

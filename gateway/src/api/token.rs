@@ -13,7 +13,7 @@ pub(super) fn text(evidence: &Evidence) -> Option<Zeroizing<String>> {
     Some(Zeroizing::new(token.reveal().to_owned()))
 }
 
-/// Its name, if there is one, and it is one. Nothing is used up.
+/// Returns the token's name, if the evidence has a token that the store knows. Nothing is used up.
 pub(super) async fn name(store: &dyn Store, evidence: &Evidence) -> Result<Option<String>, Refusal> {
     let Some(text) = text(evidence) else { return Ok(None) };
     let found = store.read(move |transaction| tokens::look_up(transaction, &text));

@@ -1,4 +1,4 @@
-//! A decision about evidence on its way: what it is about, and what of it is kept.
+//! A decision about evidence in progress: its request, and the parts that are kept.
 
 mod kept;
 mod membership;
@@ -27,13 +27,13 @@ use attest_pool::Pool;
 
 pub(super) use kept::by_digest;
 
-/// What a decision was made from, beside what was sent.
+/// Inputs of a decision, apart from those in the request.
 struct Made {
     anchors: Anchors,
     basis: Basis,
-    /// The instance belongs to somebody, or was claimed: before that, nobody has asked.
+    /// Set if the instance has an owner, or was claimed; not set until that is looked up.
     claimed: bool,
-    /// What was booted that no reference value has, if that is all that it is refused for.
+    /// Booted values that no reference value has, if the evidence is refused for nothing else.
     new_values: Vec<NewValue>,
 }
 
@@ -55,10 +55,10 @@ impl Made {
     }
 }
 
-/// How often a decision is made anew because what it was made from has changed meanwhile; each time is a verification.
+/// Maximum number of retries of a decision after its inputs have changed; each is a verification.
 const ANEW_LIMIT: u32 = 3;
 
-/// A decision on its way: what it is about, and what is known of it so far.
+/// Decision in progress: its request, and the record so far.
 pub(super) struct EvidenceCase<'r> {
     endpoint: &'r EvidenceEndpoint,
     asked: EvidenceAsked<'r>,
@@ -68,7 +68,7 @@ pub(super) struct EvidenceCase<'r> {
     sts_answer: Option<RecordedAnswer>,
 }
 
-/// A decision that was made, and what it was made from.
+/// Finished decision with its inputs.
 pub(super) struct Judged {
     record: Record,
     made: Made,
@@ -76,7 +76,7 @@ pub(super) struct Judged {
 }
 
 impl<'r> EvidenceCase<'r> {
-    /// Nothing is known of it yet but by which keys and which policy it is decided.
+    /// Starts a case of which only the server keys and the policy are known.
     pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
         let made = Made::from_nothing_yet(endpoint, &asked.pool);
         Self {
@@ -88,10 +88,10 @@ impl<'r> EvidenceCase<'r> {
         }
     }
 
-    /// The decision. What it was made from is in the case and in the store.
+    /// Decides. The inputs of the decision are in the case and in the store.
     ///
     /// # Errors
-    /// A refusal that is no decision: the gateway cannot answer now.
+    /// A refusal that is not a decision: the gateway cannot answer now.
     pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<Judged, Refusal> {
         let outcome = match self.earn_by_what_stands(awaited).await {
             Ok(earned) => Ok(answer(&earned)),
@@ -108,8 +108,8 @@ impl<'r> EvidenceCase<'r> {
         Ok(Judged { record, made, outcome })
     }
 
-    /// As [`Self::earn`], and once more if what the evidence was verified by has changed meanwhile: an administrator has taken the machine off a list, or
-    /// the pool is another.
+    /// Runs [`Self::earn`], and retries if its inputs have changed meanwhile: an administrator has taken the machine off a list, or the
+    /// pool is another.
     async fn earn_by_what_stands(&mut self, awaited: &Awaited) -> Result<Earned, Refusal> {
         let begun = self.record.clone();
         for _ in 0..ANEW_LIMIT {
@@ -122,7 +122,7 @@ impl<'r> EvidenceCase<'r> {
         self.earn(awaited).await
     }
 
-    /// By the pool as it is served now, and at this time: both are in no store.
+    /// Starts again with the current pool and time: the store has neither.
     fn begin_anew(&mut self, begun: &Record) -> Result<(), Refusal> {
         let pool = super::super::pool(&self.endpoint.pools, self.asked.pool.name());
         // Who asks again is told if it is gone.
@@ -148,7 +148,7 @@ impl<'r> EvidenceCase<'r> {
         self.transact(verified, awaited).await
     }
 
-    /// What the evidence proves, or why it proves nothing; and who vouches for its TPM.
+    /// Verifies the evidence: returns its claims or the refusal, and the endorsements of its TPM.
     async fn verify(&mut self) -> Result<(Vouched, Result<Claims, Refusal>), Refusal> {
         let (endpoint, asked, Made { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
         let endorsers = &*endpoint.endorsers;
@@ -285,8 +285,8 @@ impl<'r> EvidenceCase<'r> {
         }
     }
 
-    /// Whether a machine that is refused is known here: it is on the allowlist or in an inventory, it has a name, or its instance belongs to
-    /// somebody. Its owner has to be able to read why; nobody has to read again and again that a machine is revoked.
+    /// Returns whether a refused machine is known: it is on the allowlist, in an inventory, or has a name, or its instance has an owner.
+    /// The owner must be able to read the reason. A revoked machine is not known: its refusal need not be read repeatedly.
     async fn is_known(&self) -> bool {
         let Some(claims) = self.record.claims.clone() else { return false };
         let pools = self.endpoint.pools.all();

@@ -1,4 +1,4 @@
-//! The decision about verified evidence, by what the store has at one moment. It asks nobody, and takes the time as it is given.
+//! The decision about verified evidence, by one moment of the store. It queries nothing else, and the time is an input.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,25 +20,25 @@ use crate::policy::Grant;
 use crate::settings::TicketSettings;
 use attest_pool::Pool;
 
-/// Verified evidence, and all else that a decision about it is made from beside the store.
+/// Verified evidence, and all other inputs of its decision, apart from the store.
 pub(super) struct Verified {
     pub(super) pool: Arc<Pool>,
     pub(super) now: UnixTime,
     pub(super) peer: IpAddr,
     pub(super) seal: Arc<Seal>,
     pub(super) ticket: TicketSettings,
-    /// Whether it is kept who has attested, because something is approved for it.
+    /// Set if the store keeps which machines have attested, because approvals depend on it.
     pub(super) notes_attested: bool,
-    /// The EK that was vouched for, and what the allowlist said of it at that time.
+    /// The EK that was endorsed, and its entry of the allowlist at that time.
     pub(super) ek: Option<EkDigest>,
     pub(super) listed: Option<EkRecord>,
     /// The entry of the allowlist that counts in this pool.
     pub(super) allowlisted: Option<EkRecord>,
-    /// What was proven.
+    /// Claims that the evidence proves.
     pub(super) claims: Claims,
-    /// What the pool's policy says to that.
+    /// Result of the pool's policy for these claims.
     pub(super) appraised: Result<AttestationResult, Reject>,
-    /// Whether the machine is one of the pool's, and by which Machine object; asked only if the policy accepts it.
+    /// Membership in the pool, with the Machine object that proves it; only checked if the policy accepts the claims.
     pub(super) admitted: Result<Option<MachineObject>, Refusal>,
     /// A provisioning token beside the evidence.
     pub(super) token: Option<Zeroizing<String>>,
@@ -50,12 +50,12 @@ pub(super) struct Verified {
 pub(super) struct Earned {
     pub(super) record: Box<Record>,
     pub(super) ticket: tickets::Issued,
-    /// Whether the instance belonged to somebody before.
+    /// Set if the instance had an owner already.
     is_somebodys: bool,
 }
 
 impl Earned {
-    /// Nothing is given after all, and nothing was written.
+    /// Turns it into a refusal: nothing is given, and nothing was written.
     pub(super) fn turned(self, refusal: Refusal) -> Turned {
         let Self { record, is_somebodys, .. } = self;
         Turned::with(refusal, *record, is_somebodys, false)
@@ -67,9 +67,9 @@ pub(super) struct Turned {
     pub(super) refusal: Box<Refusal>,
     /// The record, as far as it has come; `None` if the store cannot tell.
     pub(super) record: Option<Box<Record>>,
-    /// Whether the instance belongs to somebody, as far as that was asked.
+    /// Set if the instance has an owner, as far as that was looked up.
     pub(super) is_somebodys: bool,
-    /// Whether the policy refuses it, and the history of its TPMs does not.
+    /// Set if the policy refuses it, and the history of its TPMs does not.
     pub(super) by_policy_alone: bool,
 }
 
@@ -102,7 +102,7 @@ impl From<StoreError> for Turned {
     }
 }
 
-/// What is known of a decision on its way.
+/// State of a decision in progress.
 struct Way {
     record: Record,
     is_somebodys: bool,
@@ -136,7 +136,7 @@ pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Verified
 }
 
 impl Verified {
-    /// What is read of the store, as far as that is known before: an engine at the end of a network fetches it in one request.
+    /// Fetches the entries of the store whose keys are known in advance: an engine across a network then needs one request.
     fn fetch(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), StoreError> {
         let (claims, pool) = (&self.claims, &self.pool);
         let mut wanted = History::wanted(claims, &pool.policy);

@@ -42,7 +42,7 @@ use crate::settings::TicketSettings;
 use case::{EvidenceCase, by_digest};
 use decide::Earned;
 
-/// What this endpoint can touch.
+/// Parts of the gateway that this endpoint has access to.
 #[derive(Debug)]
 pub(super) struct EvidenceEndpoint {
     clock: Clock,
@@ -56,7 +56,7 @@ pub(super) struct EvidenceEndpoint {
     ticket: TicketSettings,
     decisions: Decisions,
     likenesses: Likenesses,
-    /// Whether it is kept who has attested: something is approved for it.
+    /// Set if the store keeps which machines have attested: approvals depend on it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
     new_values: AwaitedValues,
@@ -192,7 +192,7 @@ fn screen(endpoint: &EvidenceEndpoint, challenge: &Challenge, evidence: &Evidenc
 }
 
 impl EvidenceEndpoint {
-    /// Takes what it costs to spend a challenge, where the store has a budget for that; returns for how long there is nothing for this source.
+    /// Spends one challenge from the store's budget, if it has one; returns how long this source must wait if there is nothing left.
     fn over_budget(&self, peer: IpAddr, now: UnixTime) -> Option<Duration> {
         let spends = self.admission.spends.as_ref()?;
         let source = self.admission.source(peer);

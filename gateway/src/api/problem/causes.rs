@@ -1,4 +1,4 @@
-//! Which refusal an error of another room is, and how much of it the node may know.
+//! Conversion of other modules' errors into refusals, with the part that the node may know.
 
 use attest::Reject;
 use attest_certificates::kubelet::{KubeletError, WrongPool};

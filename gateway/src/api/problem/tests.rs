@@ -1,4 +1,4 @@
-//! What a node is told of each refusal that the gateway decides itself. `attest/tests/refusals.rs` has the others.
+//! Messages to the node for each refusal that the gateway decides itself. `attest/tests/refusals.rs` has the others.
 
 use attest::{Reject, TpmEvidenceError};
 use attest_certificates::kubelet::WrongPool;

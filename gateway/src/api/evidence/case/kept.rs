@@ -1,4 +1,4 @@
-//! What of evidence is kept with a decision about it.
+//! Selects the parts of evidence that are kept with a decision about it.
 
 use attest::Challenge;
 use attest::protocol::Evidence;
@@ -11,7 +11,7 @@ use crate::api::problem::Refusal;
 use crate::credentials::challenges::Spent;
 
 impl Judged {
-    /// The decision, whole: with what it was made from, as far as that may be kept.
+    /// Returns the decision with those of its inputs that may be kept.
     pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &Likenesses) -> Decided<Result<Response, Refusal>> {
         let Self { mut record, made, outcome } = self;
         let Made {
@@ -37,7 +37,7 @@ impl Judged {
     }
 }
 
-/// Whether the evidence comes from the TPM that was asked: what is wrong with a machine that somebody vouches for is worth a whole record.
+/// Returns whether the evidence comes from the challenged TPM: a problem of an endorsed machine is worth a whole record.
 fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
     match (&challenge.subject.tpm, &evidence.tpm) {
         (Some(asked), Some(shown)) => asked.secret_sha256 == shown.secret_sha256,
@@ -45,7 +45,7 @@ fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
     }
 }
 
-/// The basis of a refusal of what has proven nothing, or would help whoever reads it.
+/// Returns the basis of a refusal of evidence that has proven nothing, or would help a reader of the log: digests only.
 pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
     Basis {
         digests: Some(Digests::of_evidence(evidence)),
@@ -53,8 +53,8 @@ pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
     }
 }
 
-/// Puts the evidence into the record, without what is worth something to a reader; event logs go beside it, kept once for all who have the
-/// same, or as what they have that one that is kept has not.
+/// Puts the evidence into the record without its secrets. Event logs are stored separately: once for all machines with the same log, or as
+/// the difference from a stored one.
 fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &Likenesses, is_trusted: bool) -> LargeParts {
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();

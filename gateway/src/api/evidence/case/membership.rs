@@ -1,4 +1,4 @@
-//! Whether a machine is one of the pool's, by what names its machines.
+//! Checks whether a machine belongs to the pool, by the sources that name its machines.
 
 use attest::{Claims, MachineObject, MachineSets, NodeIdentity, Reject, machine_objects};
 use attest_pool::{Pool, PoolInventory};

@@ -1,7 +1,8 @@
 //! Evidence that is refused for nothing but values that no reference value has: whether its machine waits until an administrator has said yes or no. Where the
 //! pool observes, its machine is let in, and the administrator is asked all the same.
 //!
-//! What such evidence is worth is not changed by that: the record of it is a refusal's, once, when its machine begins to wait. What is answered is another matter.
+//! The verdict on such evidence stays the same: its record is a refusal's, written once, when its machine begins to wait. Only the answer
+//! differs.
 
 use std::fmt::Write as _;
 
@@ -21,8 +22,8 @@ use attest_pool::Pool;
 const NAMED_LIMIT: usize = 3;
 
 impl EvidenceCase<'_> {
-    /// Notes the new values that the pool's policy refuses, if it refuses nothing else, of a machine that could be one of the pool's; who is not in the pool's
-    /// inventory asks nobody anything.
+    /// Notes the new values that the pool's policy refuses, if it refuses nothing else, of a machine that could be one of the pool's. A
+    /// machine outside the pool's inventory cannot raise a question.
     ///
     /// # Errors
     /// The machine may be named yet.
@@ -42,8 +43,8 @@ impl EvidenceCase<'_> {
         Ok(())
     }
 
-    /// What is answered in a refusal's place to a machine that waits from now on. The record says that it does, or why it does not any more, as an alert: the reason is
-    /// the refusal's, which comes out the same when it is decided again.
+    /// Returns the answer that replaces the refusal for a machine that begins to wait. An alert in the record says that it waits, or why it
+    /// does not. The reason stays the refusal's, which is the same when it is decided again.
     ///
     /// # Errors
     /// What is answered to a machine that has waited before, and is recorded already; or the store cannot tell.
@@ -186,7 +187,7 @@ fn named(values: &[NewValue]) -> String {
     }
 }
 
-/// What the node is told: its own values alone.
+/// Returns the message for the node: its own values only.
 fn waits_for(values: &[NewValue], wait: &Wait) -> String {
     let first = values.first().map(ToString::to_string).unwrap_or_default();
     let more = match values.len().saturating_sub(1) {

@@ -141,7 +141,7 @@ impl Case {
     }
 }
 
-/// What evidence of the instance proves, as verification finds it.
+/// Returns the claims that verification finds in evidence of the instance.
 fn claims(pool: &Pool) -> Claims {
     let request = ChallengeRequest {
         kubelet_key_sha256: None,

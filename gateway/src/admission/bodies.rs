@@ -9,16 +9,16 @@ use tokio::time::Instant;
 use super::Source;
 use super::shares::{NoRoom, Share, Shares};
 
-/// How long a sender may take whatever it sends. A node sends its body at once.
+/// Time that a sender may take for a body of any size. A node sends its body at once.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Beyond that, so many bytes each second: the largest body over a line of half a megabit takes half a minute.
+/// Minimum rate after that, in bytes per second: the largest body over a line of half a megabit takes half a minute.
 const RATE_BYTES: u64 = 64 * 1024;
 
 /// All bodies under way, and those that are worked on.
 #[derive(Debug)]
 pub struct Bodies {
     memory: Shares,
-    /// For a whole body, however fast it comes.
+    /// Limit for a whole body, however fast it arrives.
     limit: Duration,
 }
 
@@ -28,11 +28,11 @@ pub struct Whole {
     pub bytes: Bytes,
     /// Given back with it.
     pub room: Option<Share>,
-    /// How long it has waited for room.
+    /// Time that it has waited for memory.
     pub waited: Duration,
 }
 
-/// Why there is no body.
+/// Reason why a body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoBody {
     /// It is larger than it may be.
@@ -41,7 +41,7 @@ pub enum NoBody {
     Broken,
     /// It did not come in time.
     TooSlow,
-    /// There is no room for it.
+    /// There is not enough memory for it.
     NoRoom,
 }
 
@@ -52,7 +52,7 @@ impl From<NoRoom> for NoBody {
 }
 
 impl Bodies {
-    /// So many bytes in all, each body within `limit`.
+    /// Limits all bodies to `bytes` in total, and each to `limit`.
     #[must_use]
     pub fn new(bytes: usize, limit: Duration) -> Self {
         Self {
@@ -61,9 +61,10 @@ impl Bodies {
         }
     }
 
-    /// Reads a body of at most `most` bytes; of none, whatever was sent. What is too large is read as far as that, and not refused for what it
-    /// announces: a client that still sends would not see the answer. Where there is no room for the length that was announced, it waits for that
-    /// long for some, and the kernel has what the client sends meanwhile; a body of no length takes room as it comes.
+    /// Reads a body of at most `most` bytes; with 0 it reads nothing, whatever was sent. A body that is too large is read up to that. It is
+    /// not refused for its announced length: a client that still sends would not see the answer. If memory is short for the announced
+    /// length, it waits up to `patience` for some; meanwhile the kernel buffers what the client sends. A body of unknown length takes
+    /// memory as it arrives.
     ///
     /// # Errors
     /// [`NoBody`].
@@ -154,7 +155,7 @@ mod tests {
         Body::from_stream(stream::iter(pieces))
     }
 
-    /// One whose last piece never comes.
+    /// Returns a body whose last piece never comes.
     fn unfinished(size: usize) -> Body {
         let first = stream::iter([Ok::<_, Error>(Bytes::from(vec![7; size]))]);
         Body::from_stream(first.chain(stream::pending()))
@@ -202,7 +203,7 @@ mod tests {
         check(2 * 1024 * 1024, 30);
     }
 
-    /// One of that length, of which so much comes.
+    /// Returns a body that announces `length` bytes, of which `come` arrive.
     fn announced(length: usize, come: usize) -> Body {
         struct Announced(usize, usize);
         impl HttpBody for Announced {

@@ -1,9 +1,9 @@
 //! Budgets of what is spent over time: challenges, bytes of the attestation log, writes of a store.
 //!
-//! A source may spend what nobody else wants: half of a budget is for whoever comes. The other half is shared out in max-min fair shares over time, among
-//! networks, in each of them among its smaller networks, and in those among addresses ([`Source::networks`]): of what comes back each second, each of those that
-//! ask makes up for an equal part of what it has spent. The less is left, the less a source may have spent that still gets something of it, and the last
-//! eighth is for who owes nothing.
+//! A source may spend what no other source wants: half of a budget is for any of them. The other half is shared in max-min fair shares over
+//! time: among networks, in them among smaller networks, and in those among addresses ([`Source::networks`]). The refill of each second
+//! reduces the debts of all sources that ask by equal parts. The less is left, the smaller a source's debt must be to get some of it. The
+//! last eighth is for sources without debt.
 
 mod accounts;
 #[cfg(test)]
@@ -21,8 +21,8 @@ use super::Source;
 const ONE: u64 = 1 << 20;
 /// Interval of console messages about one network, in seconds.
 const TELL_EVERY_SECONDS: u64 = 60;
-/// Of what comes back each second, the eighths that sources make up for. The rest is nobody's: it is there for who asks least, and for whoever comes once all
-/// of these have something.
+/// Eighths of each second's refill that reduce debts. The rest belongs to no source: it is for those that ask least, and for new ones once
+/// all of these have something.
 const SHARED_EIGHTHS: u64 = 7;
 
 /// Seconds by which a request's time may precede that of an earlier request before the clock counts as set back: longer than a request
@@ -66,7 +66,7 @@ const TIERS: [Tier; 4] = [
     },
 ];
 
-/// So much at once, and so much more each second.
+/// Budget with a maximum at once, and a refill each second.
 #[derive(Debug)]
 pub struct Budget {
     at_once: u64,
@@ -78,30 +78,30 @@ pub struct Budget {
 struct State {
     /// The account of all sources together; its members are the accounts of networks.
     all: Account,
-    /// When `all` was reckoned.
+    /// Time of the last update of `all`, in seconds since 1970.
     at: u64,
-    /// When it was looked last who has spent nothing lately.
+    /// Time of the last sweep of idle accounts, in seconds since 1970.
     swept: u64,
     /// Number of accounts in all.
     accounts: usize,
 }
 
-/// What comes of it.
+/// Result of an attempt to spend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spending {
-    /// It is spent.
+    /// The amount has been spent.
     Granted,
-    /// It is not: this is more than the source's part.
+    /// Nothing has been spent: the amount is more than the source's part.
     Over {
         /// True if a console message is due: there was none about this source's network for a while.
         tell: bool,
-        /// After how long there is so much for it: if nobody spends anything until then.
+        /// Time until the amount is available for this source, if no source spends anything until then.
         again: Duration,
     },
 }
 
 impl Budget {
-    /// So much at once, and so much more each second.
+    /// Creates a budget of `at_once`, with a refill of `each_second`.
     #[must_use]
     pub fn new(at_once: u64, each_second: u64) -> Self {
         Self {
@@ -139,7 +139,8 @@ impl Budget {
         }
     }
 
-    /// Spends that much for somebody who gets it in any case. What others may spend is less by that, but for the last tiers: who owes little is served.
+    /// Spends the amount for a client that gets it in any case. Others may spend less by that, except in the last tiers: sources with
+    /// little debt are served.
     pub fn take(&self, amount: u64, now: UnixTime) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.recover(&mut state, now.as_secs());
@@ -161,7 +162,7 @@ impl Budget {
         state.all.share_out(self.shared_each_second().saturating_mul(seconds));
     }
 
-    /// After how many seconds this much may be spent by this tier, if nobody spends anything until then; 0 if it may be now.
+    /// Returns the seconds until this tier may spend the amount, if no source spends anything until then; 0 if it may at once.
     fn wait(&self, tier: &Tier, levels: &[Level], spent: u64, amount: u64) -> u64 {
         let each_second = self.each_second.max(1).saturating_mul(ONE);
         let whole = seconds(spent.saturating_add(amount), self.eighths(tier.whole), each_second);

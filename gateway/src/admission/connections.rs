@@ -11,11 +11,11 @@ use super::shares::{NoRoom, Share, Shares};
 /// balancer's next few bytes. Each costs a socket and no more.
 const UNNAMED_LIMIT: usize = 1024;
 
-/// One of so many places is left to those who are known: where many are slow to go on, who has proven something does not wait behind them for what it has
-/// come for next.
+/// Divisor of the number of places: one part of so many is reserved for known sources. If many clients are slow, a source that has proven
+/// something does not wait behind them for its next step.
 const KNOWN_PART: usize = 4;
 
-/// All connections.
+/// All connections, with and without a place.
 #[derive(Debug)]
 pub struct Connections {
     places: Shares,
@@ -28,26 +28,26 @@ pub struct Connections {
 #[derive(Debug)]
 pub struct Waiting {
     places: Shares,
-    /// Places that are left to those who are known.
+    /// Number of places reserved for known sources.
     known: usize,
     source: Source,
     waits: Share,
 }
 
-/// A balancer's connection, which has not said yet whose it is.
+/// Connection of a balancer that has not named its client yet.
 #[derive(Debug)]
 pub struct Unnamed(Share);
 
-/// One connection's place. It is given back with the last copy of this.
+/// Place of one connection. It is given back with the last copy.
 #[derive(Debug, Clone)]
 pub struct Place(Arc<Share>);
 
-/// While this is there, nobody takes the connection's place: the gateway works for it.
+/// Guard of a connection that the gateway works for: while it exists, its place cannot be taken.
 #[derive(Debug)]
 pub struct Working<'p>(&'p Place);
 
 impl Connections {
-    /// So many at once, and so many that wait.
+    /// Allows `at_once` connections with a place, and `waiting` without.
     #[must_use]
     pub fn new(at_once: usize, waiting: usize) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Connections {
         }
     }
 
-    /// A connection of a balancer, until it has said whose it is. It holds none of the places: whose it takes cannot be said yet.
+    /// Adds a balancer's connection that has not named its client yet. It takes no place: the source that it counts for is unknown.
     ///
     /// # Errors
     /// [`NoRoom`].
@@ -69,8 +69,8 @@ impl Connections {
         Ok(Unnamed(share))
     }
 
-    /// One more connection of this source, which waits from now on. Nobody else waits for it here. If there is no room, the source with most
-    /// of those that wait gives up the one that has waited longest.
+    /// Adds a connection of this source, which waits from then on. The call itself does not wait. If all is full, the source with most
+    /// waiting connections gives up the one that has waited longest.
     ///
     /// # Errors
     /// [`NoRoom`].
@@ -86,7 +86,7 @@ impl Connections {
         })
     }
 
-    /// Nobody waits any longer, and nobody will.
+    /// Evicts all connections that wait, and lets no others wait.
     pub fn close(&self) {
         self.waiting.close();
         self.unnamed.close();
@@ -94,13 +94,13 @@ impl Connections {
 }
 
 impl Waiting {
-    /// Whose it is.
+    /// Returns the source of the connection.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// Completes when others wait instead.
+    /// Completes when this connection has lost its turn to wait.
     pub async fn evicted(&self) {
         self.waits.evicted().await;
     }
@@ -124,14 +124,14 @@ impl Waiting {
 }
 
 impl Unnamed {
-    /// Completes when others are to say whose they are instead.
+    /// Completes when this connection has lost its turn to name its client.
     pub async fn evicted(&self) {
         self.0.evicted().await;
     }
 }
 
 impl Place {
-    /// From now on the gateway works for this connection.
+    /// Marks the connection as one that the gateway works for.
     #[must_use]
     pub fn working(&self) -> Working<'_> {
         self.0.works();
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Whether there is a place at once for this source's next connection.
+    /// Returns whether this source's next connection gets a place at once.
     fn has_place(connections: &Connections, source: Ipv4Addr) -> bool {
         connections.enter(source.into()).unwrap().place(true).is_ok()
     }

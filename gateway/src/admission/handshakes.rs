@@ -1,5 +1,5 @@
-//! Who may begin a handshake. Whoever waits for that costs a socket; whoever has begun costs a signature and memory, and has requests to follow.
-//! So a handshake begins when what was begun before is nearly done, and each node's work is done once: late rather than twice.
+//! Limit on handshakes. A client that waits for one costs a socket. One that has begun costs a signature and memory, and has requests to
+//! follow. So a handshake begins when the previous ones are nearly done, and each node's work is done once: late rather than twice.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,9 @@ use super::Source;
 use super::line::Line;
 use super::turns::{TooBusy, Turn, Turns};
 
-/// Handshakes that may be under way however many requests are: nobody who floods the gateway with requests keeps others out, and health is
-/// answered.
+/// Handshakes that may be under way regardless of requests: a flood of requests keeps no other client out, and health is answered.
 const ALWAYS: usize = 2;
-/// Of so many turns in a row, the last one is a stranger's if one waits: who is known goes first, and does not keep strangers out.
+/// Number of turns of which the last goes to an unknown source, if one waits. Known sources go first, and do not keep others out.
 const STRANGERS_TURN: u32 = 4;
 
 /// Handshakes under way, and those that wait to begin.
@@ -26,19 +25,19 @@ pub struct Handshakes {
 #[derive(Debug)]
 struct Queue {
     under_way: usize,
-    /// So many, requests that are worked on or wait for it included.
+    /// Maximum number under way, including requests that are processed or wait for that.
     at_once: usize,
     known: Line<Handshake>,
     strangers: Line<Handshake>,
-    /// Turns of those who are known since the last one of a stranger.
+    /// Turns of known sources since the last one of an unknown source.
     in_a_row: u32,
 }
 
-/// One that may begin. Another may when this is dropped.
+/// Permit for one handshake. When it is dropped, another may begin.
 #[derive(Debug)]
 pub struct Handshake(Option<Handshakes>);
 
-/// The same, for all who know when the next one may begin.
+/// Shared permit, for each task that can know when the next handshake may begin.
 #[derive(Debug, Clone)]
 pub struct Begun(Arc<Mutex<Option<Handshake>>>);
 
@@ -50,7 +49,7 @@ pub struct RequestTurn {
 }
 
 impl Handshakes {
-    /// While so many are under way, requests included, none begins.
+    /// Creates the limit: while `at_once` are under way, requests included, none begins.
     #[must_use]
     pub fn new(at_once: usize, requests: Turns) -> Self {
         let queue = Queue {
@@ -66,7 +65,7 @@ impl Handshakes {
         }
     }
 
-    /// Completes when this source may begin a handshake. Whoever waits may go at any time.
+    /// Completes when this source may begin a handshake. The caller may stop waiting at any time.
     pub async fn begin(&self, source: Source, known: bool) -> Handshake {
         let waiting = {
             let load = self.requests.load();
@@ -102,7 +101,7 @@ impl Handshakes {
         })
     }
 
-    /// How many wait to begin.
+    /// Returns the number of handshakes that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let queue = self.lock();
@@ -170,7 +169,7 @@ impl From<Handshake> for Begun {
 }
 
 impl Begun {
-    /// Another one may begin now, if it was not so before.
+    /// Lets another handshake begin, unless that was done already.
     pub fn done(&self) {
         let handshake = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(handshake);

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long it counts: as long as a ticket is good by default. Whoever comes later waits with the others.
+/// Lifetime of an entry: as long as a ticket is valid by default. A client that comes later waits with the others.
 const LASTS: Duration = Duration::from_secs(600);
-/// How many are remembered; of more, those that came last.
+/// Maximum number of addresses; the oldest are forgotten first.
 const MOST: usize = 65_536;
 
-/// Where evidence came from that was found good.
+/// Addresses from which accepted evidence came.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<Sources>);
 
@@ -38,7 +38,7 @@ impl Known {
         }
     }
 
-    /// Whether it has, not long before `now`.
+    /// Returns whether this address has proven something shortly before `now`.
     #[must_use]
     pub fn knows(&self, address: IpAddr, now: Instant) -> bool {
         let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! A line: who is next. Networks take turns, in each of them its smaller networks, and in those the addresses ([`Source::networks`]): one with a
-//! thousand in it makes another wait for one of them and not for all.
+//! Fair queue. Networks take turns, in each of them its smaller networks, and in those the addresses ([`Source::networks`]). One with a
+//! thousand entries makes another wait for one of them and not for all.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,16 +8,16 @@ use tokio::sync::oneshot;
 use super::Source;
 use super::source::Network;
 
-/// Those who have gone are taken out when more than this, and more than twice as many as stayed the last time, are in the line: each of them may be of an
-/// address of its own.
+/// Minimum length of a queue from which abandoned entries are removed; it must also be twice as long as after the last removal. Each of
+/// these entries may be of an address of its own.
 const SWEEP_LENGTH: usize = 1024;
 
-/// Those who wait for a `T`. How many they are is bounded by who can ask: a connection asks for one thing at a time.
+/// Queue for a `T`. Its length is bounded by the number of clients: a connection asks for one thing at a time.
 #[derive(Debug)]
 pub(super) struct Line<T> {
     networks: Turns<T>,
     length: usize,
-    /// The length from which on it is looked who has gone.
+    /// Length from which abandoned entries are removed.
     sweep_at: usize,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Line<T> {
 struct Turns<T> {
     waiting: VecDeque<oneshot::Sender<T>>,
     members: HashMap<Network, Turns<T>>,
-    /// Those members, each once; the next one first.
+    /// The members, each once; the next one first.
     order: VecDeque<Network>,
 }
 
@@ -51,12 +51,12 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    /// How many wait, some of those who have gone included.
+    /// Returns the length of the queue, including some abandoned entries.
     pub(super) const fn length(&self) -> usize {
         self.length
     }
 
-    /// One more waits.
+    /// Appends an entry for this source.
     pub(super) fn wait(&mut self, source: Source) -> oneshot::Receiver<T> {
         if self.length >= self.sweep_at {
             self.length = self.networks.sweep();
@@ -80,7 +80,7 @@ impl<T> Line<T> {
         receiver
     }
 
-    /// Who is next. It may have gone.
+    /// Takes the next entry, which may be abandoned.
     pub(super) fn next(&mut self) -> Option<oneshot::Sender<T>> {
         let (next, passed_over) = self.networks.next();
         self.length -= passed_over + usize::from(next.is_some());
@@ -111,7 +111,7 @@ impl<T> Turns<T> {
         next
     }
 
-    /// Takes out who has gone; says how many stay.
+    /// Removes abandoned entries; returns how many are left.
     fn sweep(&mut self) -> usize {
         self.waiting.retain(|sender| !sender.is_closed());
         let mut stay = self.waiting.len();
@@ -139,7 +139,7 @@ mod tests {
         Ipv4Addr::from_bits(number).into()
     }
 
-    /// Who is served, in order, when these have asked one after the other, and some of them have gone.
+    /// Returns the order of service when these have asked in sequence, and some have gone.
     fn order(asked: &[u32], gone: &[usize]) -> Vec<u32> {
         let mut line = Line::default();
         let mut receivers: Vec<_> = asked.iter().map(|number| Some(line.wait(source(*number)))).collect();

@@ -1,8 +1,8 @@
-//! Admission: who waits, and who is told to come again.
+//! Admission: fair queues, rate limits and load shedding.
 //!
-//! Whoever has proven nothing costs little and holds nothing that others need. Each limit is for the whole gateway, and is shared out among
-//! sources when there is not enough: a source may have all that nobody else wants, so that a thousand good machines behind one address boot
-//! at once all the same.
+//! An unauthenticated client costs little and holds nothing that others need. Each limit is for the whole gateway, and is shared out among
+//! sources when it is reached. A source may have all that no other source wants: a thousand good machines behind one address can boot at
+//! once.
 
 mod bodies;
 mod budget;
@@ -51,15 +51,15 @@ pub struct Admission {
     pub connections: Connections,
     /// Bodies under way, in bytes.
     pub bodies: Bodies,
-    /// Requests in work.
+    /// Turns of requests that are processed.
     pub requests: Turns,
     /// Handshakes, which begin when there is little else to do.
     pub handshakes: Handshakes,
     /// Known sources: their handshakes go first, and each counts by itself.
     pub known: Known,
-    /// What takes the processor.
+    /// Turns of verification at the processors.
     pub verification: Verification,
-    /// Challenges, which cost whoever asks nothing.
+    /// Challenges, which cost the client nothing.
     pub challenges: Budget,
     /// Challenges that are spent, where that costs more than the gateway alone.
     pub spends: Option<Budget>,

@@ -1,22 +1,22 @@
-//! How fast something is done.
+//! Measures the rate at which something is done.
 
 use std::time::{Duration, Instant};
 
-/// What is counted together: long enough to be even, short enough to be of now.
+/// Time over which events are counted: long enough to be even, short enough to be current.
 const SPAN: Duration = Duration::from_secs(2);
 
-/// How often something was done in the last seconds.
+/// Rate of events in the last seconds.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     began: Option<Instant>,
-    /// Since then.
+    /// Number of events since `began`.
     counted: u32,
-    /// In the span before.
+    /// Rate in the span before.
     each_second: f64,
 }
 
 impl Rate {
-    /// Once more.
+    /// Counts one event at `now`.
     pub(super) fn count(&mut self, now: Instant) {
         let began = *self.began.get_or_insert(now);
         let passed = now.saturating_duration_since(began);
@@ -27,7 +27,7 @@ impl Rate {
         self.counted = self.counted.saturating_add(1);
     }
 
-    /// How long so many take, at the rate of the last seconds; at one a second where nothing was done.
+    /// Returns the time that `many` events take at the rate of the last seconds, which counts as at least one a second.
     pub(super) fn time_for(&self, many: usize, now: Instant) -> Duration {
         let passed = self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
         let current = f64::from(self.counted) / passed.max(SPAN).as_secs_f64();

@@ -1,6 +1,6 @@
-//! Shares of what there is only so much of: connections, bytes of memory. A source may have all that nobody else wants. When there is no room
-//! left, the network that has most gives back, in it the smaller network, and in that the address ([`Source::networks`]), what has waited longest for its
-//! peer.
+//! Shares of a limited resource: connections, bytes of memory. A source may have all that no other source wants. When all is taken, the
+//! network with most gives back, in it the smaller network, and in that the address ([`Source::networks`]). It gives back what has waited
+//! longest for its peer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,21 +12,21 @@ use super::Source;
 use super::line::Line;
 use super::source::Network;
 
-/// How long something waits for its peer before others of the same source take its place. A storm of good machines behind one address must
-/// not push each other out: what they send arrives within milliseconds, so that something is wrong with whoever is older than this.
+/// Time that a part waits for its peer before others of the same source take its place. A storm of good machines behind one address must
+/// not push each other out. Their data arrives within milliseconds, so that something is wrong with an older one.
 const GRACE: Duration = Duration::from_secs(1);
-/// The same for others of sources that have as much: as long as a client is waited for at all. A fleet that boots at once is of such sources, and
-/// what one of its nodes was given is not taken from it for the next one, which would have it begin anew: the next one waits.
+/// The same for sources that hold equal amounts: the longest that a client is waited for at all. A fleet that boots at once consists of
+/// such sources. A node does not lose its part to the next one, which would make it start again: the next one waits.
 const EQUALS_GRACE: Duration = Duration::from_secs(10);
 
-/// So much of it.
+/// Limited resource that is shared out among sources.
 #[derive(Debug, Clone)]
 pub struct Shares(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Those who wait for some of it to be given back.
+    /// Queue for the amounts that are given back.
     waiting: Mutex<Line<()>>,
 }
 
@@ -42,7 +42,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Holder {
     amount: usize,
-    /// How many parts wait for their peer.
+    /// Number of parts that wait for their peer.
     waiting: usize,
     members: HashMap<Network, Holder>,
     /// All members by what they have; the last one has most.
@@ -60,7 +60,7 @@ struct Part {
     evicted: Arc<Notify>,
 }
 
-/// A part of it. It is given back when this is dropped.
+/// Part of the resource. It is given back when this is dropped.
 #[derive(Debug)]
 pub struct Share {
     shares: Shares,
@@ -69,12 +69,12 @@ pub struct Share {
     evicted: Arc<Notify>,
 }
 
-/// There is none left, and nobody who has to give any back.
+/// Error: all is taken, and no other source has to give any back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom;
 
 impl Shares {
-    /// So much of it.
+    /// Creates a resource with this limit.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Inner {
@@ -168,7 +168,7 @@ impl Share {
         self.grow_leaving(amount, 0, now)
     }
 
-    /// As [`Share::grow`], if so much is left then.
+    /// Like [`Share::grow`], but only if `left` remains afterwards.
     ///
     /// # Errors
     /// As [`Share::grow`].
@@ -185,12 +185,12 @@ impl Share {
         state.add(self.source, self.id, amount)
     }
 
-    /// From now on its peer is waited for, and has been since `since`: others may take its place.
+    /// Marks the share as waiting for its peer since `since`: others may take its place.
     pub fn waits(&self, since: Instant) {
         self.shares.lock().set_waiting(self.source, self.id, Some(since));
     }
 
-    /// From now on nobody takes its place: the gateway has something to do for it.
+    /// Marks the share as one that the gateway works for: others cannot take its place.
     pub fn works(&self) {
         self.shares.lock().set_waiting(self.source, self.id, None);
     }
@@ -226,7 +226,7 @@ impl State {
         }
     }
 
-    /// Whether there is such a share still: one that was evicted has nothing that others could take.
+    /// Sets since when a share waits. Returns whether it still exists: an evicted one has nothing that others could take.
     fn set_waiting(&mut self, source: Source, id: u64, since: Option<Instant>) -> bool {
         let set = self.change(source, |holder| {
             let part = holder.parts.get_mut(&id)?;

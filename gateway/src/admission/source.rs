@@ -1,11 +1,11 @@
-//! Sources: whom limits are counted for.
+//! Sources of requests, for which limits are counted.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The networks in which an IPv6 address is counted, the largest first: a site's, and a machine network's. Whoever has one address of a network of 64
-/// bits has 2^64 of them, and whoever has a network of 48 bits has 65,536 of those: shares are fair among the largest, in each of them among the
-/// smaller ones, and in those among addresses.
+/// Prefix lengths of the networks in which an IPv6 address is counted, the largest first: a site's, and a machine network's. The owner of
+/// one address in a network of 64 bits has 2^64 of them. The owner of a network of 48 bits has 65,536 of those. Shares are fair among the
+/// largest, in each of them among the smaller ones, and in those among addresses.
 ///
 /// An IPv4 address is in none: they are handed out one by one, and a prefix would make a rack of good machines answer for one bad neighbour.
 const IPV6_NETWORKS_BITS: [u8; 2] = [48, 64];

@@ -1,4 +1,4 @@
-//! Turns: how much is done at once. Who is next is a [`Line`]'s.
+//! Turns: a limit on concurrent work. A [`Line`] determines the order.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use super::Source;
 use super::line::Line;
 use super::rate::Rate;
 
-/// So many things at once.
+/// Limit on concurrent work.
 #[derive(Debug, Clone)]
 pub struct Turns(Arc<Mutex<Queue>>);
 
@@ -20,7 +20,7 @@ struct Queue {
     done: Rate,
 }
 
-/// One of them. It is given back when this is dropped.
+/// Turn, which is given back when this is dropped.
 #[derive(Debug)]
 pub struct Turn(Option<Turns>);
 
@@ -29,7 +29,7 @@ pub struct Turn(Option<Turns>);
 pub struct TooBusy;
 
 impl Turns {
-    /// So many at once.
+    /// Allows `at_once` turns at a time.
     #[must_use]
     pub fn new(at_once: usize) -> Self {
         Self(Arc::new(Mutex::new(Queue {
@@ -59,21 +59,22 @@ impl Turns {
         }
     }
 
-    /// How many have one.
+    /// Returns the number of turns in use.
     #[must_use]
     pub fn under_way(&self) -> usize {
         let queue = self.lock();
         queue.at_once - queue.free
     }
 
-    /// How many have one or wait for one.
+    /// Returns the number of turns in use or waited for.
     #[must_use]
     pub fn load(&self) -> usize {
         let queue = self.lock();
         queue.at_once - queue.free + queue.waiting.length()
     }
 
-    /// How long it takes at `now` until those who wait have had a turn, as fast as turns were given back lately. `None` if nobody waits.
+    /// Returns the time at `now` until the present queue has had its turns, at the recent rate of returned turns. `None` if the queue is
+    /// empty.
     #[must_use]
     pub fn backlog(&self, now: Instant) -> Option<Duration> {
         let queue = self.lock();
@@ -81,7 +82,7 @@ impl Turns {
         (waiting > 0).then(|| queue.done.time_for(waiting, now))
     }
 
-    /// Completes when nobody has a turn any longer: whoever takes all of them has waited for the others.
+    /// Completes when all turns have been given back: it takes all of them itself.
     pub async fn rest(&self) {
         let mut all = Vec::new();
         while all.len() < self.lock().at_once {
@@ -93,7 +94,7 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a turn on to who is next and still there.
+    /// Hands a turn to the next client that still waits.
     fn give(&self) {
         self.lock().done.count(Instant::now());
         loop {

@@ -1,5 +1,6 @@
-//! What takes the processor: signatures, chains, RSA. Bounded in number, and what is long never on the threads that wait for sockets: they go on meanwhile.
-//! What is short is done where it comes up. Moving all else that the thread has to do to another one, and back, would take a part of what it takes itself.
+//! Limit on work for the processor: signatures, chains, RSA. Its number is bounded, and long work never runs on the threads that wait for
+//! sockets: they go on meanwhile. Short work runs in place: moving the thread's other tasks to another one, and back, would take a part of
+//! its own time.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -9,24 +10,24 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::Source;
 use super::turns::{TooBusy, Turns};
 
-/// How long somebody waits for a processor. Ignition and `attest-node` wait 10 s for an answer.
+/// Maximum wait for a processor. Ignition and `attest-node` wait 10 s for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long work is about to take.
+/// Expected duration of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// About a millisecond: a few signatures, and the hashes of some ten kilobytes. Whoever sends it cannot make it longer.
+    /// About a millisecond: a few signatures, and the hashes of some ten kilobytes. Its sender cannot make it longer.
     Short,
     /// However long it takes.
     Long,
 }
 
-/// Who verifies at the moment, and who waits.
+/// Turns of verification at the processors.
 #[derive(Debug)]
 pub struct Verification(Turns);
 
 impl Default for Verification {
-    /// As many at once as there are processors: more would only make each of them slower.
+    /// Allows as many at once as there are processors: more would only make each of them slower.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         Self(Turns::new(processors))

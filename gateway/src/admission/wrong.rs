@@ -1,5 +1,5 @@
-//! Wrong credentials: whoever shows wrong tokens, tickets or certificates again and again is told to come again. A right one is always taken,
-//! whoever else is behind the same address: what is limited is what turned out wrong.
+//! Wrong credentials: a source that repeatedly shows wrong tokens, tickets or certificates gets 503. A right one is always accepted,
+//! whatever other clients share the address: only wrong ones are limited.
 //!
 //! Tokens have 256 random bits, so guessing is hopeless as it is. The limit keeps guesses from filling the attestation log.
 
@@ -13,7 +13,7 @@ use super::source::Network;
 
 /// Wrong credentials that an address may show at once: a rack of machines behind one address that all have the same dead pointer.
 const BURST: u64 = 20;
-/// How long it takes until an address may be wrong once more.
+/// Time until an address may be wrong one more time, in milliseconds.
 const REFILL_MILLIS: u64 = 3000;
 /// Times that an IPv6 network of 64 bits may be wrong for each time that an address may. It allows for that many machines with a dead
 /// pointer, not for each of the network's addresses.
@@ -25,7 +25,7 @@ const ACCOUNTS_LIMIT: usize = 4096;
 /// Interval of console messages about one network, in milliseconds.
 const WARN_EVERY_MILLIS: u64 = 60_000;
 
-/// Who has been wrong, and how often.
+/// Counts of wrong credentials by address and network.
 #[derive(Debug, Default)]
 pub struct WrongCredentials {
     accounts: Mutex<HashMap<Network, Account>>,
@@ -39,14 +39,14 @@ struct Account {
     warned: Option<u64>,
 }
 
-/// What is made of a credential that was wrong.
+/// Consequence of a wrong credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
     /// A refusal, as it is.
     Refused,
-    /// There were too many from there: it is told to come again.
+    /// Too many came from this source: the answer is 503.
     TooMany {
-        /// Whether to tell the console: it has not been told for a while.
+        /// Set if a console message is due: there was none for a while.
         tell: bool,
     },
 }
@@ -115,7 +115,7 @@ impl Account {
     }
 }
 
-/// Forgets the accounts that are full again; if there are none, the one that was wrong the longest time ago.
+/// Forgets the accounts that are full again, or else the one whose last wrong credential is oldest.
 fn make_room(accounts: &mut HashMap<Network, Account>, now: u64) {
     accounts.retain(|_, account| account.full_at > now);
     if accounts.len() >= ACCOUNTS_LIMIT {
@@ -139,7 +139,7 @@ mod tests {
         UnixTime::since_unix_epoch(Duration::from_secs(seconds))
     }
 
-    /// How many of so many wrong credentials are refused, and not told to come again.
+    /// Returns how many of `times` wrong credentials are refused, and not answered by 503.
     fn refused(wrong: &WrongCredentials, peer: &str, times: u64, now: u64) -> usize {
         let peer: IpAddr = peer.parse().unwrap();
         (0..times).filter(|_| wrong.count(peer.into(), at(now)) == Wrong::Refused).count()

@@ -84,7 +84,7 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
     waiting.answer(limit, work).await
 }
 
-/// Sets `Retry-After` to the time in which the present queue is served. If there is no queue, the cause is something else, and its end is
+/// Sets `Retry-After` to the time in which the present queue is served. Without a queue the cause is something else, and its end is
 /// unknown.
 pub(super) fn told_when(mut answer: Response, backlog: Option<Duration>) -> Response {
     if let Some(backlog) = backlog {

@@ -9,10 +9,10 @@ use super::{Source, State, TELL_EVERY_SECONDS};
 const ASKS_SECONDS: u64 = 15;
 /// Accounts in all. One takes some 150 bytes.
 const ACCOUNTS_LIMIT: usize = 16 * 1024;
-/// Accounts of the members of one network: whoever has 2^64 addresses leaves room for others'.
+/// Maximum number of accounts for the members of one network: one with 2^64 addresses leaves room for others.
 const MEMBERS_LIMIT: usize = 1024;
-/// Divisor of the number of accounts that are forgotten at once when there is no room for another. Looking at each account for each new
-/// source would cost more than what the budget is for.
+/// Divisor of the number of accounts that are forgotten at once when all are in use. Looking at each account for each new source would cost
+/// more than what the budget is for.
 const FORGOTTEN_PART: usize = 16;
 
 /// The account of a network or an address.
@@ -22,7 +22,7 @@ pub(super) struct Account {
     pub(super) owed: u64,
     /// The amount that each member could have made up for since the first member was added.
     earned: u64,
-    /// The same of the network that this is a member of, when `owed` was reckoned.
+    /// The parent network's `earned` at the last update of `owed`.
     reckoned: u64,
     /// Time of the last request, in seconds since 1970.
     asked: u64,
@@ -75,7 +75,7 @@ impl State {
         levels
     }
 
-    /// Forgets who has spent nothing lately, and does not ask; once a second.
+    /// Forgets sources that have no debt and do not ask; at most once a second.
     pub(super) fn sweep(&mut self, now: u64) {
         if self.swept != now {
             self.swept = now;
@@ -157,7 +157,8 @@ impl Account {
         left
     }
 
-    /// Forgets some members with all of theirs: who has spent least gains least by that. Says how many accounts that were.
+    /// Forgets some members with all of theirs: those with the least debt, which gain least by that. Returns the number of forgotten
+    /// accounts.
     fn forget_some(&mut self) -> usize {
         let mut owed: Vec<u64> = self.members.values().map(|member| member.owed).collect();
         let mut some = owed.len().div_ceil(FORGOTTEN_PART);
@@ -179,7 +180,7 @@ impl Account {
         forgotten
     }
 
-    /// This and all below it.
+    /// Returns the number of accounts from this one down.
     pub(super) fn count(&self) -> usize {
         1 + self.members.values().map(Self::count).sum::<usize>()
     }

@@ -57,7 +57,7 @@ fn the_console_is_told_once_a_minute() {
     assert!(matches!(spend(1060), Spending::Over { tell: true, .. }));
 }
 
-/// After how many seconds the source is told to come again that wants one more.
+/// Returns the seconds after which a source that wants one more is to retry.
 fn told(budget: &Budget, source: u32, now: u64) -> u64 {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
     let Spending::Over { again, .. } = budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) else {
@@ -155,12 +155,12 @@ const EACH_SECOND: u64 = CHALLENGES_EACH_SECOND / 10;
 /// Seconds at which an attack begins, and at which nodes boot during it.
 const BEGIN: u64 = 1000;
 const BOOT: u64 = BEGIN + 30;
-/// Longest time that a node waits when it is told to retry, in seconds (`attestation.hold_seconds`).
+/// Maximum time that a node waits in all, in seconds (`attestation.hold_seconds`).
 const HOLD_SECONDS: u64 = 3600;
 /// Requests of all attackers together.
 const ATTACK_EACH_SECOND: usize = 2000;
 
-/// A node that asks for so many challenges, one after the other, and comes when it is told to.
+/// Node that asks for a number of challenges in sequence, and retries when the budget says.
 struct Node {
     source: Source,
     wants: usize,
@@ -172,8 +172,8 @@ fn nodes(sources: impl IntoIterator<Item = Source>, wants: usize) -> Vec<Node> {
     sources.into_iter().map(node).collect()
 }
 
-/// Seconds from the boot until the last node has what it wants. In each second attackers ask, in order of `attackers`, and nodes do somewhere between
-/// them, as a generator has it that is the same each time.
+/// Returns the seconds from the boot until the last node has what it wants. In each second attackers ask in the order of `attackers`. Nodes
+/// ask in between, at places from a generator that is the same each time.
 fn booted_after(budget: &Budget, attackers: &mut dyn FnMut() -> Source, mut nodes: Vec<Node>) -> u64 {
     let mut random: u64 = 7;
     for now in BEGIN..BOOT + HOLD_SECONDS {
@@ -204,7 +204,7 @@ fn booted_after(budget: &Budget, attackers: &mut dyn FnMut() -> Source, mut node
     u64::MAX
 }
 
-/// So many of these in turn.
+/// Cycles through this number of sources.
 fn in_turn(sources: u128, source: impl Fn(u128) -> Source) -> impl FnMut() -> Source {
     let mut next = 0;
     move || {

@@ -14,11 +14,11 @@ pub fn seal(seal: &Seal, challenge: &Challenge) -> Result<String, SealError> {
     seal.seal(Sealed::Challenge, &content)
 }
 
-/// A challenge that this gateway sealed. Not yet spent: whoever reads what is in it can answer it, so no record takes it.
+/// Challenge that this gateway sealed, not yet spent. A reader of its content could answer it, so no record takes it.
 #[derive(Debug)]
 pub struct Opened(Challenge);
 
-/// A challenge that nobody can answer any more. Only [`Opened::spend`] makes one.
+/// Challenge that can no longer be answered. Only [`Opened::spend`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent(Challenge);
 
@@ -35,7 +35,7 @@ impl Spent {
     }
 }
 
-/// Why a challenge is not taken.
+/// Reason for refusing a challenge.
 #[derive(Debug, thiserror::Error)]
 pub enum ChallengeError {
     /// This gateway did not seal it.

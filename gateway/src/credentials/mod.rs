@@ -1,5 +1,5 @@
-//! What a node shows, and what of it was given by whom: challenges and tickets by the gateway, under its seal; tokens by an administrator; a
-//! kubelet's certificate by the cluster.
+//! Credentials of nodes by their issuers: challenges and tickets by the gateway, under its seal; tokens by an administrator; a kubelet's
+//! certificate by the cluster.
 
 pub mod challenges;
 pub mod kubelet;

@@ -16,19 +16,19 @@ use serde::{Deserialize, Serialize};
 use super::seal::{Seal, SealError, Sealed};
 use crate::settings::TicketSettings;
 
-/// What a ticket says. Only the seal makes it true.
+/// Content of a ticket. Only the seal makes it authentic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
     id: String,
     identity: NodeIdentity,
-    /// Which instance of a cloud it is, if that is not the identity.
+    /// Cloud instance, if that is not the identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instance: Option<NodeIdentity>,
-    /// To whom the instance belonged; if it was nobody's, there is only since when.
+    /// Owner of the instance; if it had none, only `held_since` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    /// Since when, seconds since 1970; not there without an instance. Who has the instance anew has another time.
+    /// Time since when, in seconds since 1970; absent without an instance. A new claim of the instance has another time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     held_since: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,18 +36,18 @@ struct Content {
     pool: String,
     /// The decision that earned it.
     decision: String,
-    /// Whether nobody but the allowlist vouched for the TPM.
+    /// Set if only the allowlist endorsed the TPM.
     by_allowlist: bool,
-    /// Whether nobody but its maker did.
+    /// Set if only its manufacturer endorsed it.
     by_maker: bool,
     /// The Machine object of the cluster that it was let in by, if it was one: its `uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     object: Option<String>,
     expires: u64,
-    /// How long it was good when it was issued, seconds; not there where `late` is not.
+    /// Lifetime at the time of issue, in seconds; absent where `late` is.
     #[serde(default, skip_serializing_if = "is_zero")]
     lifetime: u64,
-    /// How long after it has expired it is good if it was not used before, seconds.
+    /// Grace period after expiry for a ticket that was not used until then, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     late: u64,
     uses: u32,
@@ -59,7 +59,7 @@ const fn is_zero(seconds: &u64) -> bool {
 }
 
 impl Content {
-    /// The last second at which it can be used, if its first use is as late as `late` seconds after it has expired.
+    /// Returns the last second at which it can be used, if its first use is `late` seconds after it has expired.
     const fn last(&self, late: u64) -> u64 {
         if late == 0 {
             return self.expires;
@@ -67,7 +67,7 @@ impl Content {
         self.expires.saturating_add(late).saturating_add(self.lifetime)
     }
 
-    /// As the store knows it.
+    /// Returns the ticket as the store spends it.
     fn thing(&self) -> Spendable {
         Spendable {
             kind: EntryKind::Ticket,
@@ -79,13 +79,13 @@ impl Content {
     }
 }
 
-/// What a ticket is issued for.
+/// Result of an attestation, for which a ticket is issued.
 #[derive(Debug, Clone, Copy)]
 pub struct Earned<'e> {
     pub identity: &'e NodeIdentity,
-    /// Which instance of a cloud it is, if that is known.
+    /// Cloud instance, if it is known.
     pub instance: Option<&'e NodeIdentity>,
-    /// To whom the instance belongs, and since when, if it belongs to anybody: [`instances::record`].
+    /// Owner of the instance, with the time of the claim, if it has one: [`instances::record`].
     pub holder: Option<&'e InstanceRecord>,
     /// Its name, if it has one.
     pub name: Option<&'e str>,
@@ -93,13 +93,13 @@ pub struct Earned<'e> {
     pub pool: &'e str,
     /// The decision that earned it.
     pub decision: &'e str,
-    /// Who vouched for the node's TPM, if it has attested by one.
+    /// Endorsement of the node's TPM, if it has attested by one.
     pub endorsed_by: Option<&'e EndorsedBy>,
     /// The Machine object of the cluster that it was let in by, if it was one.
     pub object: Option<&'e MachineObject>,
 }
 
-/// Which machines are the pool's at the moment, if that is said one by one: what its inventory names, and Machine objects of the cluster.
+/// Machines that the pool lists individually at the moment: by its inventory, and by Machine objects of the cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StillListed<'p> {
     pub inventory: Option<&'p Inventory>,
@@ -114,7 +114,7 @@ pub struct Issued {
     pub expires: u64,
 }
 
-/// Issues a ticket.
+/// Issues a ticket under the seal.
 ///
 /// # Errors
 /// [`SealError`].
@@ -151,7 +151,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
 pub struct Presented {
     content: Content,
     now: u64,
-    /// How late its first use may be, seconds.
+    /// Latest first use after expiry, in seconds.
     late: u64,
 }
 
@@ -170,20 +170,20 @@ impl Redeemed {
         &self.pool
     }
 
-    /// Which use this was; the first is 1.
+    /// Returns the number of this use; the first is 1.
     #[must_use]
     pub const fn use_number(&self) -> u32 {
         self.use_number
     }
 
-    /// How long after the ticket had expired this was, if it had: then it was not used before.
+    /// Returns the seconds from expiry to this use, if the ticket had expired: then this was its first use.
     #[must_use]
     pub const fn late_seconds(&self) -> Option<u64> {
         self.late_seconds
     }
 }
 
-/// Why a ticket is refused.
+/// Reason for refusing a ticket.
 #[derive(Debug, thiserror::Error)]
 pub enum TicketError {
     /// This gateway did not issue it.
@@ -197,7 +197,7 @@ pub enum TicketError {
     /// It is for another pool.
     #[error("the ticket is for pool {ticket}, asked for was {asked}")]
     WrongPool {
-        /// The ticket's pool.
+        /// Pool that the ticket is for.
         ticket: String,
         /// The pool asked for.
         asked: String,
@@ -205,17 +205,17 @@ pub enum TicketError {
     /// It was used as often as it may be.
     #[error("the ticket's {uses} uses are spent")]
     Spent {
-        /// Its limit.
+        /// Number of uses that it allows.
         uses: u32,
     },
-    /// Who vouched for the TPM does so no longer, or not for this pool.
+    /// The allowlist no longer endorses the TPM, or not for this pool.
     #[error("{identity} was endorsed for pool {pool} by the allowlist when it attested, and is not any longer")]
     Withdrawn { identity: NodeIdentity, pool: String },
     /// The instance was released, or went over to another.
     #[error("{instance} belonged to {holder} when the ticket was earned, and was released since, or went over to another")]
     Released {
         instance: NodeIdentity,
-        /// To whom it belonged.
+        /// Owner of the instance when the ticket was earned.
         holder: String,
     },
     /// The pool's inventory names the machine no longer, nor does a Machine object of the cluster that stands.
@@ -223,7 +223,7 @@ pub enum TicketError {
         "{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM; or it has become a Node"
     )]
     NotInInventory {
-        /// The machine.
+        /// The cloud instance, or else the machine's identity.
         identity: NodeIdentity,
         pool: String,
     },
@@ -238,7 +238,7 @@ pub enum TicketError {
     Store(#[from] StoreError),
 }
 
-/// What of a ticket's text the seal has made; nothing, if it is no ticket.
+/// Returns the part of a ticket's text that the seal has made; empty if the text is not a ticket.
 #[must_use]
 pub fn sealed(text: &str) -> &str {
     text.strip_prefix(TICKET_PREFIX).unwrap_or_default()
@@ -324,7 +324,8 @@ impl Presented {
         }
     }
 
-    /// Asks about the machine once more: it may have been taken out of the inventory since it attested, or its Machine object be gone. Either is enough.
+    /// Checks that the machine is still listed: since it attested, it may have been taken out of the inventory, or its Machine object be
+    /// gone. To be in either is enough.
     ///
     /// # Errors
     /// [`TicketError::NotInInventory`] and [`TicketError::MachinesUnknown`].
@@ -353,7 +354,8 @@ impl Presented {
         })
     }
 
-    /// Asks the store about the node once more: it may have been revoked, or taken off the allowlist, or its instance released, since it attested.
+    /// Checks the node in the store again: since it attested, it may have been revoked, or taken off the allowlist, or its instance
+    /// released.
     fn stands(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
         let Content {
             identity,
@@ -385,7 +387,7 @@ impl Presented {
         })
     }
 
-    /// Asks to whom the instance belongs, if it is one: to the same, since the same time, or to nobody still.
+    /// Checks the owner of the instance, if it is one: still the same, since the same time, or still none.
     fn belongs(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
         let Content {
             identity,

@@ -12,7 +12,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// What its certificate has proven.
+    /// Returns the facts that its certificate has proven.
     #[must_use]
     pub const fn verified(&self) -> &Verified {
         &self.verified

@@ -5,7 +5,7 @@ use attest_store::StoreError;
 /// The reason why a node with a good certificate is not of the pool.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
-    /// Its name is none of the pool's.
+    /// Its name is not one of the pool's.
     #[error(transparent)]
     WrongPool(#[from] WrongPool),
     /// It is revoked, or the store cannot tell.

@@ -1,8 +1,8 @@
-//! Kubelets: what a node is that shows the client certificate which its cluster has signed for it.
+//! Kubelets: nodes that show the client certificate which their cluster has signed for them.
 //!
-//! A node that started with the pre-approved config submits a CSR; once that is approved, its kubelet has a certificate for
-//! `system:node:NAME`, and the node can come back for the rest. Whoever holds the certificate's key has proven in the handshake that
-//! he does ([`PossessionVerifier`]). Everything else is judged for each request, by what holds then:
+//! A node that started with the pre-approved config submits a CSR. Once that is approved, its kubelet has a certificate for
+//! `system:node:NAME`, and the node can return for the rest. The handshake proves that the client holds the certificate's key
+//! ([`PossessionVerifier`]). Everything else is checked for each request, by the state at that time:
 //!
 //! ```text
 //! TLS handshake → Presented → Verified (verify: chain, dates, usage, subject) → Member (admit: not revoked, of this pool) → Grant

@@ -1,4 +1,4 @@
-//! One certificate that is taken, and for each field one that is refused.
+//! Tests with one valid certificate, and for each field one that is refused.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
@@ -64,7 +64,7 @@ impl Ca {
     }
 }
 
-/// A leaf's fields.
+/// Fields of a leaf certificate.
 struct Leaf {
     subject: Vec<(DnType, String)>,
     usages: Vec<ExtendedKeyUsagePurpose>,
@@ -108,7 +108,7 @@ impl Leaf {
     }
 }
 
-/// The name that a leaf signed by the cluster's CA is taken for, or the error.
+/// Returns the node name of a leaf that the cluster's CA has signed, or the error.
 fn judge(leaf: &Leaf) -> Result<String, KubeletError> {
     let ca = Ca::new("kube-csr-signer", None);
     judge_chain(&[leaf.signed_by(&ca)], &ca, NOW)
@@ -118,7 +118,7 @@ fn judge_chain(chain: &[CertificateDer<'static>], ca: &Ca, now: u64) -> Result<S
     verify(&Presented::new(chain), &ca.authorities(), at(now)).map(|verified| verified.name().to_owned())
 }
 
-/// Why the subject is none of a node, although the chain holds.
+/// Returns why the subject is not a node's, although the chain holds.
 #[track_caller]
 fn subject(change: impl FnOnce(&mut Vec<(DnType, String)>)) -> SubjectError {
     match judge(&Leaf::with(|leaf| change(&mut leaf.subject))) {
@@ -169,7 +169,7 @@ fn what_is_verified_is_what_a_record_says() {
     assert_eq!(verified.path(), [leaf], "a certificate that the chain does not need is not kept");
 }
 
-/// By the names in the handshake a kubelet finds out which of its certificates to show.
+/// A kubelet chooses its certificate by the CA names in the handshake.
 #[test]
 fn each_ca_is_taken_once_and_its_name_is_told_once() {
     let (first, renewed, second) = (Ca::new("a", None), Ca::new("a", None), Ca::new("b", None));

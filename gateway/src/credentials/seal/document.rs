@@ -1,4 +1,4 @@
-//! The seal's keys as they stand in the store: one document, so that replicas that change them at once agree by comparing it.
+//! The seal's keys in the store: one document, so that replicas that change them at once agree by comparing it.
 
 #[cfg(test)]
 mod tests;
@@ -9,25 +9,25 @@ use super::key::{Secret, random_id};
 use super::key_file::{KeyFile, StoreKey};
 use super::{Keys, ROTATE_EVERY, SealError, Times};
 
-/// What is encrypted, and for what.
+/// Prefix of the data that is authenticated with one encrypted key.
 const DOMAIN: &str = "attestation-gateway/v1/sealing-key";
-/// What the keys are authenticated for, all together.
+/// Prefix of the data that is authenticated for all keys together.
 const SET_DOMAIN: &str = "attestation-gateway/v2/sealing-keys";
 /// The version of the document: a newer one is refused.
 const VERSION: u8 = 2;
 /// Bytes of a key's id.
 const ID_BYTES: usize = 8;
-/// How long before a key seals it is there: every replica reads the store many times meanwhile.
+/// Time that a key is in the store before it seals, in seconds: every replica reads the store many times meanwhile.
 pub(super) const LEAD_SECONDS: u64 = 3600;
-/// How long what a key has sealed can be good, and more than that: what settings allow at most (a test compares), not what those of one
+/// Upper bound of the validity of sealed texts, in seconds. It exceeds what settings allow at most (a test compares), not what those of one
 /// replica say, so that replicas agree.
 pub(super) const KEEP_SECONDS: u64 = 10 * 24 * 3600;
-/// How long a key may seal if no other can take its place: a store that cannot be written for so long serves nobody.
+/// Time that a key may seal if no other can replace it, in seconds. A store that cannot be written for so long serves no client.
 const SEALS_AT_MOST_SECONDS: u64 = 2 * ROTATE_EVERY.as_secs();
-/// How far two gateways' clocks may differ without one of them being taken for wrong.
+/// Difference of two gateways' clocks, in seconds, up to which neither counts as wrong.
 const CLOCKS_DIFFER_SECONDS: u64 = 3600;
 
-/// The keys, encrypted.
+/// The keys, encrypted, with their metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
@@ -43,7 +43,7 @@ pub(super) struct Document {
     set: String,
 }
 
-/// What each version says.
+/// The member that every version has.
 #[derive(Deserialize)]
 struct Versioned {
     v: u8,
@@ -53,12 +53,12 @@ struct Versioned {
 #[serde(deny_unknown_fields)]
 struct EncryptedKey {
     id: String,
-    /// When it was made, seconds since 1970.
+    /// Creation time, in seconds since 1970.
     made: u64,
     seals_from: u64,
     /// From then on nothing that it has sealed is good.
     ends: u64,
-    /// When a gateway has first seen it seal, by that one's clock: what the key before it has sealed expires by clocks.
+    /// Time at which a gateway first saw it seal, by that gateway's clock: texts of the key before it expire by clocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sealing_since: Option<u64>,
     ciphertext: String,
@@ -82,12 +82,12 @@ pub(super) struct SharedKeys {
     keys: Vec<SharedKey>,
 }
 
-/// What was done with keys that were tended.
+/// Changes that [`SharedKeys::tend`] has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tended {
-    /// There is a new one.
+    /// There is a new key.
     pub(super) made: bool,
-    /// They are not what they were.
+    /// The keys have changed in any way.
     pub(super) changed: bool,
 }
 
@@ -139,7 +139,7 @@ impl Document {
         }
     }
 
-    /// What is authenticated of all together.
+    /// Returns the data that is authenticated for all keys together.
     fn beside(&self) -> String {
         let Self {
             key_file, store, changes, ..
@@ -154,7 +154,7 @@ impl Document {
 }
 
 impl EncryptedKey {
-    /// What stands beside the ciphertext and cannot be altered. No part has a line break: ids are hexadecimal.
+    /// Returns the data that is authenticated with the ciphertext. No part has a line break: ids are hexadecimal.
     fn beside(&self, key: &StoreKey, store: &str) -> String {
         let Self {
             id,
@@ -170,7 +170,7 @@ impl EncryptedKey {
 }
 
 impl SharedKeys {
-    /// One new key, for a store that has none, or whose keys are worth nothing.
+    /// Creates a set of one key, for a store that has none, or whose keys are worthless.
     pub(super) fn new(store: String, now: Times, changes: u64) -> Result<Self, SealError> {
         let mut first = SharedKey::new(now.store, now.store)?;
         first.sealing_since = Some(now.clock);
@@ -269,7 +269,7 @@ impl SharedKeys {
         true
     }
 
-    /// One more key, which seals when every replica has it.
+    /// Adds a key, which seals when every replica has it.
     pub(super) fn rotate(&mut self, now: u64) -> Result<(), SealError> {
         self.keys.push(SharedKey::new(now, now.saturating_add(LEAD_SECONDS))?);
         Ok(())
@@ -281,7 +281,7 @@ impl SharedKeys {
         Ok(Keys(keys.collect::<Result<_, _>>()?))
     }
 
-    /// Of those whose time to seal has come the newest seals; if none has, the one that is there for longest.
+    /// Returns the keys, the one that seals first: the newest of those whose time to seal has come, or else the oldest.
     fn in_order(&self, now: u64) -> Vec<&SharedKey> {
         let mut keys: Vec<&SharedKey> = self.keys.iter().collect();
         keys.sort_by_key(|key| {
@@ -312,7 +312,7 @@ impl SharedKey {
     }
 }
 
-/// Whether a text begins with what could be the id of a key in a store.
+/// Returns whether a text could be the id of a key in a store.
 pub(super) fn could_be_an_id(id: &str) -> bool {
     id.len() == 2 * ID_BYTES && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -19,12 +19,12 @@ const ID_BYTES: usize = 4;
 
 struct FileKey {
     id: String,
-    /// When it was made, seconds since 1970.
+    /// Creation time, in seconds since 1970.
     made: u64,
     secret: Secret,
 }
 
-/// The newest first.
+/// Keys of the file, the newest first.
 struct FileKeys(Vec<FileKey>);
 
 /// Reads the file, or makes it with a new key.
@@ -71,7 +71,8 @@ pub(super) fn read_private(file: &Path) -> Result<Zeroizing<String>, SealError> 
     read(file, |mode, _| is_owners(mode))
 }
 
-/// As [`read_private`], of a file that root may also have given to this user's group to read: so Kubernetes gives a Secret to a pod that is not root.
+/// Like [`read_private`], but root may also have given the file to this user's group to read. Kubernetes gives a Secret so to a pod that is
+/// not root.
 pub(super) fn read_private_or_given(file: &Path) -> Result<Zeroizing<String>, SealError> {
     read(file, |mode, owner| is_owners(mode) || files::is_given(mode, owner))
 }

@@ -1,4 +1,5 @@
-//! How far the seal's keys in the store have come, beside the mark of the store: who could write there could set them back, to keys that were dropped.
+//! Number of the newest set of the seal's keys, in a file next to the mark of the store. A client that can write to the store could set the
+//! keys back, to ones that were dropped.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::SealError;
 use super::key_file::{KeyFile, StoreKey};
 
-/// Beside the store's mark.
+/// File name, in the folder of the store's mark.
 const FILE: &str = "seal.set";
-/// What is authenticated.
+/// Prefix of the authenticated data.
 const DOMAIN: &str = "attestation-gateway/v1/sealing-keys-kept";
-/// The document's version.
+/// Version of the document's format.
 const VERSION: u8 = 1;
 
-/// Which set of keys, of which store.
+/// A set of keys: its store, and its number of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Set {
     pub(super) store: String,

@@ -1,4 +1,4 @@
-//! A key: its bytes, and what it does with them.
+//! A key: its bytes and its cipher.
 
 use aws_lc_rs::aead::{AES_256_GCM, RandomizedNonceKey};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::SealError;
 
-/// AES-256.
+/// Length of an AES-256 key.
 const KEY_BYTES: usize = 32;
 
 /// The bytes of a key. They are wiped when they go, and are in no `Debug`.
@@ -15,7 +15,7 @@ pub(super) struct Secret(Zeroizing<[u8; KEY_BYTES]>);
 
 /// A key that seals and opens.
 pub(super) struct Key {
-    /// What a sealed text begins with, so that one key is tried.
+    /// Prefix of a sealed text, so that only one key is tried.
     pub(super) id: String,
     pub(super) cipher: RandomizedNonceKey,
 }
@@ -32,7 +32,7 @@ impl Secret {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
 
-    /// As [`Secret::of`], of hexadecimal digits.
+    /// Like [`Secret::of`], for hexadecimal digits.
     pub(super) fn from_hex(hex: &str) -> Option<Self> {
         Self::of(&Zeroizing::new(HEXLOWER.decode(hex.as_bytes()).ok()?))
     }

@@ -1,4 +1,4 @@
-//! The key that replicas share, in a file of each: under it the seal's keys stand in the store.
+//! The key file, of which each replica has a copy: its key encrypts the seal's keys in the store.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::key::Secret;
 
 /// The first line of the file: its format.
 const HEAD: &str = "attestation-gateway store key 1";
-/// What an id is made of, before the key.
+/// Prefix that is hashed before a key to make its id.
 const ID_DOMAIN: &[u8] = b"attestation-gateway/v1/store-key-id";
 /// Digits of an id: enough to tell keys apart, and far too few to find one.
 const ID_DIGITS: usize = 16;
@@ -30,7 +30,7 @@ pub(super) struct KeyFile {
 
 /// A key of the file.
 pub(super) struct StoreKey {
-    /// Which one it is: made of the key by a digest, so that it cannot be claimed for another.
+    /// Id of the key: a digest of it, so that it cannot be claimed for another.
     pub(super) id: String,
     secret: Secret,
     cipher: RandomizedNonceKey,
@@ -96,7 +96,8 @@ impl KeyFile {
         locked(self.path.clone()).await
     }
 
-    /// Puts a new key before the one by which the store is encrypted. Another one, of a replacement that was broken off, goes: somebody may have read that, too.
+    /// Puts a new key before the one that encrypts the store. Another one, of an interrupted replacement, is dropped: it may have been
+    /// read, too.
     pub(super) fn begin_to_replace(self, in_use: &str) -> Result<Self, SealError> {
         let mut keys = vec![StoreKey::new(Secret::random()?)?];
         keys.extend(self.keys.into_iter().filter(|key| key.id == in_use));
@@ -105,7 +106,7 @@ impl KeyFile {
         Ok(replaced)
     }
 
-    /// Wants this key to be the newest: nobody has put another file in the place of this one.
+    /// Checks that this key is the newest: no other process has replaced the file.
     pub(super) fn begins_with(self, id: &str) -> Result<Self, SealError> {
         if self.newest()?.id != id {
             return Err(SealError::KeyFileReplaced(self.path));
@@ -149,7 +150,7 @@ impl StoreKey {
         Ok(BASE64URL_NOPAD.encode(&[nonce.as_ref().as_slice(), &tag].concat()))
     }
 
-    /// Whether [`StoreKey::authenticate`] has made it of this text.
+    /// Returns whether [`StoreKey::authenticate`] has made this tag of this text.
     pub(super) fn is_authentic(&self, tag: &str, text: &str) -> bool {
         let opened = || {
             let bytes = BASE64URL_NOPAD.decode(tag.as_bytes()).ok()?;
@@ -162,7 +163,7 @@ impl StoreKey {
         opened() == Some(true)
     }
 
-    /// Base64url of nonce, ciphertext and tag. What stands beside it has to be `beside` when it is decrypted.
+    /// Returns base64url of nonce, ciphertext and tag. `beside` is authenticated, and must be the same when it is decrypted.
     pub(super) fn encrypt(&self, secret: &Secret, beside: &str) -> Result<String, SealError> {
         let mut text = secret.bytes().to_vec();
         let nonce = self
@@ -172,7 +173,7 @@ impl StoreKey {
         Ok(BASE64URL_NOPAD.encode(&[nonce.as_ref().as_slice(), &text].concat()))
     }
 
-    /// `None` if it, or what stands beside it, is not what was encrypted.
+    /// Returns `None` if the text or `beside` is not what was encrypted.
     pub(super) fn decrypt(&self, text: &str, beside: &str) -> Option<Secret> {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
         let (nonce, text) = bytes.split_at_checked(NONCE_LEN)?;

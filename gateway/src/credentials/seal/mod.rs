@@ -28,12 +28,12 @@ use zeroize::Zeroizing;
 use document::could_be_an_id;
 use shared::{Change, Shared};
 
-/// How long a key seals: a random nonce of 96 bits is good for 2^32 texts (NIST SP 800-38D, 8.3), which no fleet reaches in a month.
+/// Time that a key seals. A random nonce of 96 bits is good for 2^32 texts (NIST SP 800-38D, 8.3), which no fleet reaches in a month.
 const ROTATE_EVERY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Longest sealed text that is looked at: twice the largest challenge request, which is what sealing makes of it.
 const SEALED_LIMIT_BYTES: usize = 128 * 1024;
 
-/// What is sealed: one kind cannot be presented as another.
+/// Kind of a sealed text: one kind cannot be presented as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sealed {
     Challenge,
@@ -49,17 +49,17 @@ impl Sealed {
     }
 }
 
-/// What time it is, in seconds since 1970, for keys that replicas share.
+/// Current time by two clocks, in seconds since 1970, for keys that replicas share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// By the store, or by this gateway's clock, if that is behind it: the dates of keys that others have as well do not come by one clock.
+    /// Store time, or the time of this gateway's clock if that is behind it: the dates of shared keys must not come from one clock.
     pub store: u64,
-    /// By this gateway's clock, by which challenges and tickets expire.
+    /// Time of this gateway's clock, by which challenges and tickets expire.
     pub clock: u64,
 }
 
 impl Times {
-    /// What the store believes, and what the clock says.
+    /// Combines the store time and the time of this gateway's clock.
     #[must_use]
     pub fn of(believed: u64, clock: u64) -> Self {
         let store = believed.min(clock);
@@ -68,7 +68,7 @@ impl Times {
 }
 
 impl From<u64> for Times {
-    /// Both say the same.
+    /// Uses one time for both clocks.
     fn from(now: u64) -> Self {
         Self::of(now, now)
     }
@@ -81,11 +81,11 @@ pub struct Seal {
     keys: RwLock<Arc<Keys>>,
 }
 
-/// Where the keys are.
+/// Location of the seal's keys.
 enum Home {
-    /// In a file of this gateway's.
+    /// A file of this gateway.
     File(PathBuf),
-    /// In the store, encrypted by a key that replicas share.
+    /// The store, encrypted by a key that replicas share.
     Store(Shared),
 }
 
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Seal {
     }
 }
 
-/// Why there is no seal.
+/// Error of the seal or of its keys.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The key file cannot be read or written.
@@ -128,7 +128,7 @@ pub enum SealError {
          if none has it any longer: `attest-gateway seal rotate --drop --key-lost`"
     )]
     OtherStoreKey { path: PathBuf, found: String, wanted: String },
-    /// Somebody else has replaced the store's key file.
+    /// Another process has replaced the store's key file.
     #[error("{0} was replaced while its key was: bring the file that opens what is in the store, and run it again")]
     KeyFileReplaced(PathBuf),
     /// A lock could not be waited for.
@@ -149,19 +149,19 @@ pub enum SealError {
         "the seal's keys in the store were set back, to change {found}, and {known} were known ({by}); bring the newer ones back, or begin anew by `attest-gateway seal rotate --drop`: challenges and tickets under way are worthless then"
     )]
     SetBack {
-        /// How often they had been changed.
+        /// Number of changes of the set in the store.
         found: u64,
-        /// How often they have been changed, as far as is known here.
+        /// Number of changes that are known here.
         known: u64,
-        /// Where that is known.
+        /// Source of the known number.
         by: String,
     },
-    /// What says how far the keys had come is not what was written.
+    /// The file with the newest known set was altered.
     #[error(
         "{0} does not say how far the seal's keys in the store had come: it was altered. Bring it back; if it is lost: remove it, and begin anew by `attest-gateway seal rotate --drop`"
     )]
     NotKept(PathBuf),
-    /// What stands in the store is no seal's keys.
+    /// The entry in the store does not hold a seal's keys.
     #[error("the seal's keys in the store cannot be read: {0}. If a newer release has written them: run that one")]
     Document(serde_json::Error),
     /// They are a newer release's.
@@ -180,12 +180,12 @@ pub enum SealError {
     Unread,
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What cannot be written.
+    /// The content cannot be written as JSON.
     #[error("what is to be sealed cannot be written: {0}")]
     Content(#[from] serde_json::Error),
 }
 
-/// What was presented was not sealed by this key, or as something else, or was changed.
+/// The text was not sealed by this key, or not as this kind, or it was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not sealed by this gateway")]
 pub struct NotSealed;
@@ -223,7 +223,7 @@ impl Seal {
         Ok(KeyFile::make(path)?.newest()?.id.clone())
     }
 
-    /// Whether there is a key file that could be used.
+    /// Checks that there is a usable key file.
     ///
     /// # Errors
     /// [`SealError`].
@@ -234,7 +234,7 @@ impl Seal {
     /// The entry of [`attest_store::EntryKind::SealKey`] that has the keys which replicas share.
     pub const SHARED_ENTRY: &str = shared::ENTRY;
 
-    /// Whether the key file opens what stands in the entry of this store.
+    /// Checks that the key file opens the entry of this store.
     ///
     /// # Errors
     /// [`SealError`].
@@ -251,7 +251,7 @@ impl Seal {
         file::replace(file)
     }
 
-    /// As [`Seal::replace`], if there is such a file.
+    /// Like [`Seal::replace`], but only if the file exists.
     ///
     /// # Errors
     /// [`SealError`].
@@ -270,7 +270,7 @@ impl Seal {
         file::tend(file, now, keep, true).map(drop)
     }
 
-    /// As [`Seal::rotate`], of keys in a store: the new one seals when every replica has had time to read it.
+    /// Like [`Seal::rotate`], for keys in a store: the new one seals when every replica has had time to read it.
     ///
     /// # Errors
     /// [`SealError`].
@@ -278,7 +278,8 @@ impl Seal {
         shared::change(store, key_file, now.into(), &Change::Rotate, None).await.map(drop)
     }
 
-    /// As [`Seal::replace`], of keys in a store, whatever is there; but if that is encrypted by a key that the file lacks, only if this key is lost.
+    /// Like [`Seal::replace`], for keys in a store, whatever is there. If they are encrypted by a key that the file lacks, that key must be
+    /// lost.
     ///
     /// # Errors
     /// [`SealError`].
@@ -324,7 +325,7 @@ impl Seal {
         }
     }
 
-    /// Whether the keys are in the store.
+    /// Returns whether the keys are in the store.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         matches!(self.home, Home::Store(_))

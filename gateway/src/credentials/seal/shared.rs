@@ -17,12 +17,12 @@ use super::{Keys, SealError, Times};
 
 /// The id of the one entry.
 pub(super) const ENTRY: &str = "keys";
-/// How often the store is read for the sake of a key that is not known.
+/// Shortest interval between reads of the store for an unknown key.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// How often a change is tried again when another replica was faster. One of those that race wins each time.
+/// Maximum number of attempts at a change while other replicas are faster. One of those that race wins each time.
 const ATTEMPTS: usize = 32;
 
-/// Where the keys are, and what was read of them last.
+/// Location of the keys, with the set that was read last.
 pub(super) struct Shared {
     store: Arc<dyn Store>,
     key_file: PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Shared {
     read: Mutex<Option<LastRead>>,
 }
 
-/// When the store was read last for a key that was not known, and whether it could be.
+/// Last read of the store for an unknown key, and its success.
 struct LastRead {
     began: Instant,
     ended: Instant,
@@ -42,14 +42,14 @@ struct Known {
     now: Times,
 }
 
-/// What becomes of the keys.
+/// Change of the keys in the store.
 pub(super) enum Change {
-    /// What is due.
+    /// Only the changes that are due.
     Tend,
-    /// One more key, which seals when every replica has it.
+    /// An additional key, which seals when every replica has it.
     Rotate,
-    /// One new key, which seals at once; whatever others have sealed is worthless. What cannot be read is replaced, too; what is encrypted by a
-    /// key that the file here lacks only if that key is lost: others may have it.
+    /// A new key, which seals at once; texts that others have sealed become worthless. Unreadable keys are replaced, too. Keys encrypted by
+    /// a key that this file lacks are replaced only if that key is lost: other replicas may have it.
     Drop { key_is_lost: bool },
 }
 
@@ -109,7 +109,7 @@ impl Shared {
         found.map(|()| true)
     }
 
-    /// Which set is known, as of before the store is read: what is read after that is none before it.
+    /// Returns the known set, before the store is read: a set that is read after that must not be older.
     fn known(&self) -> Set {
         let known = self.lock();
         Set {
@@ -141,18 +141,18 @@ impl Shared {
     }
 }
 
-/// What stands in the store.
+/// State of the keys in the store.
 struct Found {
-    /// As it is there.
+    /// The entry as it was read.
     entry: Option<Entry>,
-    /// Which store it is.
+    /// Id of the store.
     store: String,
     file: KeyFile,
-    /// None if there are none, or those of another store.
+    /// `None` if the store has no keys, or those of another store.
     keys: Option<SharedKeys>,
     /// The id of the key of the file that they are encrypted by.
     encrypted_by: Option<String>,
-    /// Where it is kept how far they have come.
+    /// Path of the file with the newest known set.
     kept: Option<PathBuf>,
     /// The newest set that was read here before.
     known: Result<Option<Set>, SealError>,
@@ -169,7 +169,7 @@ impl Found {
         found.not_before(known.as_ref())
     }
 
-    /// Wants a set that is none from before the one that is known.
+    /// Checks that the set is not older than the known one.
     fn not_before(self, known: Option<&Set>) -> Result<Self, SealError> {
         match (&self.keys, known) {
             (Some(keys), Some(known)) if keys.store == known.store && keys.changes < known.changes => Err(SealError::SetBack {
@@ -183,7 +183,7 @@ impl Found {
         }
     }
 
-    /// Whether there were keys of this store, by what is known or was read here before, and now there are none of any.
+    /// Returns whether keys of this store are known or were read here earlier, and the store has no entry.
     fn is_gone(&self, known: Option<&Set>) -> bool {
         let read = self.known.as_ref().ok().and_then(Option::as_ref);
         self.entry.is_none() && read.into_iter().chain(known).any(|set| set.store == self.store)
@@ -212,8 +212,8 @@ impl Found {
         }
     }
 
-    /// The number of a set that is begun anew at this time: higher than that of any that was there, also where nobody can read that: no set is
-    /// changed once a second. What whoever could write there has put in its place says nothing.
+    /// Returns the number of a new set at this time. It is higher than that of any earlier set, even of an unreadable one: no set is
+    /// changed once a second. A forged entry in its place has no influence.
     fn anew(&self, now: u64) -> u64 {
         let known = self.known.as_ref().ok().and_then(Option::as_ref).map_or(0, |known| known.changes);
         let next = self.entry.as_ref().map_or(1, |entry| {
@@ -249,7 +249,7 @@ impl Found {
         Ok(self)
     }
 
-    /// Puts these in their place; says whether nobody else was faster.
+    /// Writes these in their place; returns whether no other replica was faster.
     async fn write(self, store: &dyn Store, keys: &SharedKeys, newest_key: bool) -> Result<bool, SealError> {
         let (kept, file) = (self.kept.clone(), &self.file);
         // Replicas whose file is an older one go on until they have the newer.
@@ -272,7 +272,7 @@ impl Found {
     }
 }
 
-/// The id of the key that an entry is encrypted by, and the keys in it; none if they are for another store: nobody needs to read them.
+/// Returns the id of the key that encrypts an entry, and the keys in it. `None` if they are for another store: those need not be read.
 pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<Option<(String, SharedKeys)>, SealError> {
     let document = Document::parse(&entry.value)?;
     if !document.is_for(store) {
@@ -282,8 +282,8 @@ pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<Option<
     Ok(Some((key.id.clone(), document.decrypt(key)?)))
 }
 
-/// Changes the keys in the store, whoever else does so at the same time; gives them, and whether there is a new one by this.
-/// None is from before what is `known`, or was read here.
+/// Changes the keys in the store, even if other replicas do so at the same time. Returns them, and whether this has made a new one. They
+/// are never older than `known`, or than a set that was read here.
 pub(super) async fn change(
     store: &dyn Store,
     key_file: &Path,

@@ -75,7 +75,7 @@ impl Case {
         Ok(redeemed)
     }
 
-    /// How often it was used, as far as the store remembers.
+    /// Returns how often it was used, as far as the store remembers.
     async fn uses(&self, settings: &TicketSettings, text: &str) -> u32 {
         let content = open(&self.seal, settings, text, "worker", NOW).unwrap().content;
         self.store.uses(EntryKind::Ticket, &content.id).await.unwrap()
@@ -249,7 +249,7 @@ impl Case {
         self.issue_as(&LATE, by_allowlist)
     }
 
-    /// What comes of a use at this time, which is recorded then.
+    /// Uses the ticket at this time, at which that is recorded.
     async fn late(&self, text: &str, at: u64) -> Result<(u32, Option<u64>), TicketError> {
         let decision = format!("c{at}");
         let redeemed = self.redeem_as(&LATE, text, at, &decision).await?;

@@ -12,25 +12,25 @@ use zeroize::Zeroizing;
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 /// Says whether it is for showing to a server at all; others sign configuration only.
 const USAGE: &str = "usage-bootstrap-authentication";
-/// How many characters the halves have, lower-case letters and digits.
+/// Lengths of the halves, in lower-case letters and digits.
 const HALVES: [(&str, usize); 2] = [("token-id", 6), ("token-secret", 16)];
 /// Fewest different characters of a half that is secret. Of 16 random ones fewer are different once in some hundred million tokens.
 const FEWEST_DIFFERENT: usize = 6;
 
-/// What such a Secret says.
+/// Content of a bootstrap token's Secret.
 pub(super) struct Bootstrap {
-    /// As nodes show it: both halves, and a dot between them.
+    /// Token as nodes show it: both halves, with a dot between them.
     pub(super) text: Zeroizing<String>,
     /// Seconds since 1970; none: it does not expire there.
     pub(super) expires: Option<u64>,
 }
 
-/// Whether the text is the manifest of one.
+/// Returns whether the text is the manifest of a bootstrap token.
 pub(super) fn is_one(text: &str) -> bool {
     reading::type_of(text).is_some_and(|of_type| of_type == TYPE)
 }
 
-/// Reads it.
+/// Reads a bootstrap token from its manifest.
 ///
 /// # Errors
 /// What is wrong with it; never anything of its values.

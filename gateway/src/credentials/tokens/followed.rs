@@ -10,10 +10,10 @@ use super::import::{ImportError, Imported};
 use super::record::TokenRecord;
 use super::{bootstrap, secret};
 
-/// How the names of such tokens begin: the namespace in which the cluster has them. No other token may be called so.
+/// Prefix of such tokens' names: the namespace in which the cluster has them. No other token may have it.
 const PREFIX: &str = "kube-system/";
 
-/// Whether a token of this name is the cluster's, and not an administrator's.
+/// Returns whether a token of this name is the cluster's, and not an administrator's.
 #[must_use]
 pub fn is_followed(name: &str) -> bool {
     name.starts_with(PREFIX)
@@ -24,7 +24,7 @@ pub fn is_followed(name: &str) -> bool {
 pub struct BootstrapToken {
     /// The hash that stands for it.
     id: String,
-    /// Its public half.
+    /// Public half of the token.
     token_id: String,
     expires: u64,
 }
@@ -37,10 +37,10 @@ impl fmt::Debug for BootstrapToken {
     }
 }
 
-/// Why a Secret is no token that is followed. Never what is in it.
+/// Reason why a Secret is not a token to follow; never its content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// It is no token for authentication, or one that can be guessed.
+    /// It is not a token for authentication, or it can be guessed.
     #[error(transparent)]
     Token(#[from] ImportError),
     /// It is not of the type.
@@ -86,13 +86,13 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// What the store calls it.
+    /// Returns the token's name in the store.
     fn name(&self) -> String {
         format!("{PREFIX}bootstrap-token-{}", self.token.token_id)
     }
 }
 
-/// What was done to a token.
+/// Change that was made to a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Made,

@@ -1,4 +1,5 @@
-//! Who shows a token: a machine whose first boot begins anew, because its kernel arguments change, fetches once more, and is one machine.
+//! Identity of the node that shows a token. A machine whose first boot starts again, because its kernel arguments change, fetches its
+//! config again, and is one machine.
 
 use attest::NodeIdentity;
 use attest::protocol::CLAIMANT_BYTES;
@@ -6,19 +7,20 @@ use aws_lc_rs::digest;
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
 
-/// How long after it has used a token a node can show it again without using it once more, seconds. A first boot takes minutes; one that hangs
-/// overnight, and is switched off and on, is the same first boot still. What a node keeps its claimant in is a secret for no longer.
+/// Time after a use in which a node can show the token again without another use, in seconds. A first boot takes minutes; one that hangs
+/// overnight, and is switched off and on, is still the same first boot. The place where a node keeps its claimant is a secret for no
+/// longer.
 pub const AGAIN_SECONDS: u64 = 24 * 3600;
-/// How often a node can show a token again for one use. Three boots, for FIPS and for kernel arguments one after the other, are the most that is known, and
-/// the fetch of each may be cut off once. Whoever has both token and claimant has so many configs more, and not as many as he likes.
+/// Maximum number of times that a node can show a token again for one use. Three boots, for FIPS and then for kernel arguments, are the
+/// known maximum, and the fetch of each may be cut off once. A thief of both token and claimant gets so many configs more, and no others.
 pub const REPEATS_LIMIT: u32 = 5;
 
-/// What a node is known by that keeps a secret over the boots of its first boot: its SHA-256.
+/// SHA-256 of the secret that a node keeps over the boots of its first boot, to be recognized.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimant(pub(super) String);
 
 impl Claimant {
-    /// Reads the header's value. `None` if it is no claimant.
+    /// Reads the header's value; returns `None` if it is not a claimant.
     #[must_use]
     pub fn read(value: &[u8]) -> Option<Self> {
         let claimant = Zeroizing::new(BASE64URL_NOPAD.decode(value).ok()?);
@@ -27,7 +29,7 @@ impl Claimant {
     }
 }
 
-/// Who shows a token.
+/// Node that shows a token.
 #[derive(Debug, Clone, Copy)]
 pub enum Node<'n> {
     /// A node that says by its claimant that it is the same.

@@ -9,26 +9,26 @@ use zeroize::Zeroizing;
 use super::bootstrap;
 use super::publication::Secret;
 
-/// Fewest characters: 128 random bits in Base64, the least that nobody guesses.
+/// Fewest characters: 128 random bits in Base64, the least that cannot be guessed.
 const SHORTEST_CHARACTERS: usize = 22;
 /// Fewest hexadecimal digits, which hold less: 128 bits again.
 const SHORTEST_DIGITS: usize = 32;
-/// Fewest decimal digits, likewise.
+/// Fewest decimal digits: 128 bits again.
 const SHORTEST_DECIMALS: usize = 39;
 /// Fewest letters of one case: 26 of them tell apart less than Base64 does.
 const SHORTEST_LETTERS: usize = 28;
 /// Fewest letters of one case and digits, such as Base32 has.
 const SHORTEST_BASE32: usize = 26;
-/// Most characters: an `Authorization` header may hold more, and nobody needs it.
+/// Most characters: an `Authorization` header may hold more, but no token needs it.
 const LONGEST_CHARACTERS: usize = 512;
 /// Fewest different characters. Of 32 random hexadecimal digits fewer than 8 are different once in some million tokens; `0000…` and words
 /// have fewer.
 const FEWEST_DIFFERENT: usize = 8;
 
-/// Why a text is no token. Never what is in it.
+/// Reason why a text is not a token; never its content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// There is nothing.
+    /// The text has no characters.
     #[error("holds no token")]
     Empty,
     /// More than one line: no header could hold it.
@@ -37,16 +37,16 @@ pub enum ImportError {
     /// A character that no header takes.
     #[error("has other than printable ASCII characters, or a space")]
     Characters,
-    /// Too few characters.
+    /// It has too few characters to be random.
     #[error(
         "has {found} characters: a token that can be guessed is none. 128 random bits are {SHORTEST_CHARACTERS} characters of Base64, {SHORTEST_DIGITS} hexadecimal digits, and at least {needed} of characters such as these: `dd if=/dev/urandom bs=32 count=1 | base64`"
     )]
     Short {
         found: usize,
-        /// How many of these would hold 128 bits.
+        /// Number of such characters that would hold 128 bits.
         needed: usize,
     },
-    /// Too many characters.
+    /// It has too many characters.
     #[error("has {0} characters, at most {LONGEST_CHARACTERS} are taken")]
     Long(usize),
     /// The same characters over and over.
@@ -55,7 +55,7 @@ pub enum ImportError {
     /// A shorter text several times.
     #[error("repeats itself after {0} characters: that is no random text; this makes one: `dd if=/dev/urandom bs=32 count=1 | base64`")]
     Repeated(usize),
-    /// What this gateway takes for a ticket.
+    /// This gateway would read it as a ticket.
     #[error("begins as a ticket does ({:?}), and would be taken for one", TICKET_PREFIX)]
     Ticket,
     /// A manifest without a token.
@@ -63,7 +63,7 @@ pub enum ImportError {
     Manifest(String),
 }
 
-/// The text of a token that was made elsewhere: one that nobody guesses, and that a node can show. [`Imported::read`] makes one.
+/// Text of a token that was made elsewhere: it cannot be guessed, and a node can show it. [`Imported::read`] makes one.
 #[derive(Clone)]
 pub struct Imported {
     text: Secret,
@@ -125,7 +125,7 @@ impl Imported {
         })
     }
 
-    /// When it expires where it is from, seconds since 1970.
+    /// Returns its expiry at its origin, in seconds since 1970.
     #[must_use]
     pub const fn expires(&self) -> Option<u64> {
         self.expires
@@ -136,12 +136,12 @@ impl Imported {
     }
 }
 
-/// Whether a text can be the token that somebody imported: anything else needs no look into the store.
+/// Returns whether a text can be an imported token: any other needs no lookup in the store.
 pub(super) fn could_be(text: &str) -> bool {
     (shortest(text)..=LONGEST_CHARACTERS).contains(&text.len())
 }
 
-/// How many characters of the kinds that a text has hold 128 random bits.
+/// Returns how many characters of the text's alphabet hold 128 random bits.
 fn shortest(text: &str) -> usize {
     let all = |kind: fn(&u8) -> bool| text.as_bytes().iter().all(kind);
     if all(u8::is_ascii_digit) {
@@ -159,7 +159,7 @@ fn shortest(text: &str) -> usize {
     }
 }
 
-/// After how many characters a text begins again, at least once whole.
+/// Returns the number of characters after which a text repeats itself, at least once whole.
 fn repeated(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     (1..=bytes.len() / 2).find(|length| bytes.iter().zip(bytes.iter().skip(*length)).all(|(one, next)| one == next))
@@ -170,7 +170,7 @@ fn repeated(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// As `dd if=/dev/urandom bs=32 count=1 | base64` prints.
+    /// Output of `dd if=/dev/urandom bs=32 count=1 | base64`.
     const TOKEN: &str = "q3/Jx+0ZkG7yJmJ8vD1mXw2aT+0pQ9cR4nL6sYbU5eE=";
 
     fn read(content: &str) -> Result<String, ImportError> {

@@ -1,4 +1,4 @@
-//! What the administrator does to tokens: create, revoke, list. Rotating is in [`super::rotate`].
+//! Administration of tokens: create, revoke, list. Rotation is in [`super::rotate`].
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,46 +14,46 @@ use super::publication::{self, Prepared, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
 use super::secret;
 
-/// Longest name of a token: it stands in lists, in logs and in names of files.
+/// Longest name of a token, which appears in lists, in logs and in file names.
 const NAME_LIMIT_CHARACTERS: usize = 63;
-/// How long an expired token stays in the list, so that it can be seen why a node was refused.
+/// Time that an expired token stays in the list, in seconds, to show why a node was refused.
 const KEEP_EXPIRED_SECONDS: u64 = 7 * 86_400;
-/// How often a token may rotate by itself: well above the interval at which the gateway looks.
+/// Shortest interval of automatic rotation, in seconds: well above the interval at which the gateway looks.
 const SHORTEST_ROTATION_SECONDS: u64 = 300;
-/// How often revoking looks again for a token that was made of the revoked one meanwhile.
+/// Maximum number of times that revoking looks for a token that has replaced the revoked one meanwhile.
 const REVOKE_ROUNDS: usize = 16;
-/// How many derived names are tried; with three random bytes each, one is free.
+/// Maximum number of derived names to try; with three random bytes each, one is free.
 const NAME_TRIES: usize = 16;
 
 /// A token to be made.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// What the administrator calls it.
+    /// Name that the administrator gives it.
     pub name: String,
     /// The pools it is for; at least one.
     pub pools: BTreeSet<String>,
-    /// How long it is good, seconds.
+    /// Lifetime of the token, in seconds.
     pub lifetime: u64,
-    /// How often it may be used; none is no limit.
+    /// Maximum number of uses; `None` is unlimited.
     pub uses: Option<u32>,
-    /// For how long after a use another one from the same address is the same one, seconds; none is not at all.
+    /// Time after a use in which another one from the same address counts as the same, in seconds; `None` is never.
     pub again: Option<u64>,
     /// From where it may be used; empty is from everywhere.
     pub networks: Vec<IpNet>,
-    /// If it rotates by itself: when, and where to.
+    /// Automatic rotation: its interval, and its folder.
     pub rotation: Option<Rotation>,
 }
 
 /// A token just made, or brought: the only time that its text exists here.
 pub struct Created {
     pub text: Secret,
-    /// What was stored.
+    /// The record that was stored.
     pub record: TokenRecord,
-    /// Whether its files have their names, if it has any. The token is good either way.
+    /// Result of giving its files their names, if it has any. The token is valid either way.
     pub published: Result<(), PublishError>,
 }
 
-/// Why there is no new token.
+/// Reason why a token was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// The name cannot be shown in a line.
@@ -82,17 +82,17 @@ pub enum IssueError {
         lasting(*.every), lasting(*.grace), lasting(.every.saturating_add(*.grace)), lasting(*.lifetime)
     )]
     TooShort {
-        /// When it rotates, seconds.
+        /// Interval of its rotation, in seconds.
         every: u64,
-        /// How long it is good after that, seconds.
+        /// Grace period after that, in seconds.
         grace: u64,
-        /// How long it would live, seconds.
+        /// Lifetime that was asked for, in seconds.
         lifetime: u64,
     },
     /// Another token is written into the same file.
     #[error("token {name:?} is written into {file} already; use another name, or another folder")]
     FileTaken {
-        /// The other token.
+        /// Name of the other token.
         name: String,
         file: PathBuf,
     },
@@ -102,7 +102,7 @@ pub enum IssueError {
     /// There is nothing to rotate.
     #[error("there is no token named {0:?}; `attest-gateway token list` shows which there are")]
     Unknown(String),
-    /// Somebody was faster.
+    /// Another gateway or administrator was faster.
     #[error("token {0:?} was rotated or revoked by somebody else meanwhile; there is no new one")]
     Changed(String),
     /// Its files cannot be written.
@@ -118,13 +118,13 @@ pub enum IssueError {
 /// Makes a token and stores its hash; `ca` is what its pointers carry, if it is written into a folder.
 ///
 /// # Errors
-/// [`IssueError`]; then there is no token.
+/// [`IssueError`]; then no token was made.
 pub async fn create(store: &dyn Store, draft: Draft, ca: &Path, now: UnixTime) -> Result<Created, IssueError> {
     let token = secret::generate().ok_or(IssueError::Random)?;
     issue(store, draft, token, ca, now).await
 }
 
-/// As [`create`], of a token that was made elsewhere.
+/// Like [`create`], for a token that was made elsewhere.
 ///
 /// # Errors
 /// [`IssueError`]; then nothing has changed.
@@ -201,7 +201,7 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
     })
 }
 
-/// Whether a current token has the name.
+/// Returns whether a current token has the name.
 fn is_taken(all: &[Known], name: &str, now: UnixTime) -> bool {
     let taken = |known: &Known| known.record.name == name && known.record.is_current();
     // One that rotates by itself comes to life again at the next occasion.
@@ -264,7 +264,7 @@ pub async fn free_name(store: &dyn Store, pool: &str) -> Result<String, IssueErr
 /// Makes every token of this name worthless, current and previous; says how many there were.
 ///
 /// # Errors
-/// [`StoreError`]. [`IssueError::Changed`] if somebody rotates it as fast as it is revoked.
+/// [`StoreError`]. [`IssueError::Changed`] if it is rotated as fast as it is revoked.
 pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> {
     let mut revoked = 0;
     // A rotation may have come between reading and removing; it finds nothing to start from once all are gone.
@@ -283,7 +283,7 @@ pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> 
     Err(IssueError::Changed(name.to_owned()))
 }
 
-/// Takes a token back that nobody has: its text could not be given to whoever asked for it.
+/// Removes a token that was not delivered: its text could not be given to the administrator who asked for it.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -308,7 +308,8 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(TokenRecord, u32)>, StoreErr
     Ok(listed)
 }
 
-/// Removes tokens that expired some time ago; says how many. One that rotates by itself stays: it is made anew when its folder is back.
+/// Removes tokens that expired some time ago; returns how many. A token that rotates by itself stays: it is rotated when its folder is
+/// back.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -31,8 +31,8 @@ pub use redeem::{Presented, Redeemed, TokenError, look_up, open};
 pub use rotate::{RotateOptions, Rotated, rotate};
 pub use schedule::{Done, tick};
 
-/// How long a rotated token is good still, unless the administrator says otherwise: long enough for nodes that are booting, and for a
-/// pointer to be replaced on a working day.
+/// Default grace period of a rotated token, in seconds. It is long enough for nodes that are booting, and for a pointer to be replaced on a
+/// working day.
 pub const GRACE_SECONDS: u64 = 24 * 3600;
 
 #[cfg(test)]

@@ -19,11 +19,11 @@ use zeroize::Zeroizing;
 use super::record::{Rotation, TokenRecord};
 use attest_pointers::{Pointer, PointerError};
 
-/// Only the gateway's user; whoever else is to read the token is given it by the administrator.
+/// Mode for the gateway's user only; the administrator gives the token to other users that are to read it.
 const MODE: u32 = 0o600;
 /// Length of a temporary file's random part, in bytes.
 const TEMPORARY_BYTES: usize = 8;
-/// Age of a temporary file that nobody is going to rename any longer: a gateway crashed. A rotation under way takes seconds.
+/// Age of a temporary file that will not be renamed, because a gateway crashed. A rotation under way takes seconds.
 const LEFTOVER_SECONDS: u64 = 3600;
 /// Largest `NAME.token` that is read: a token has 43 characters.
 const TOKEN_FILE_LIMIT_BYTES: u64 = 1024;
@@ -33,16 +33,16 @@ const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 /// A text that holds a token.
 pub type Secret = Zeroizing<String>;
 
-/// Why a token is not in its folder.
+/// Reason why a token is not in its folder.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The folder, or a file in it.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// The CA, which stands in pointers.
+    /// The CA that is written into pointers.
     #[error(transparent)]
     Authority(#[from] SourceError),
-    /// The URL, which stands in pointers.
+    /// The URL that is written into pointers.
     #[error(transparent)]
     Pointer(#[from] PointerError),
     /// The system's random generator fails.
@@ -140,15 +140,15 @@ pub(super) fn prepare(record: &TokenRecord, rotation: &Rotation, text: &str, ca:
     Ok(prepared)
 }
 
-/// The token that is in the folder, if one is. A file that is there and cannot be read is another matter: whoever uses it may be well.
+/// Returns the token in the folder, if there is one. A file that exists and cannot be read is an error: its users may be able to read it.
 pub(super) fn published(record: &TokenRecord, rotation: &Rotation) -> Result<Option<Secret>, PublishError> {
     let path = rotation.into.join(token_file(&record.name));
     let text = read(&path, TOKEN_FILE_LIMIT_BYTES).map_err(|source| io(&path, source))?;
     Ok(text.map(|text| Zeroizing::new(text.trim_end().to_owned())))
 }
 
-/// Writes again what is missing beside the published token, or is not what it should be: the MCS CA in the pointers may have changed.
-/// Says how many files that were.
+/// Writes again the published token's other files that are missing or differ: the MCS CA in the pointers may have changed. Returns how many
+/// those were.
 pub(super) fn refresh(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<usize, PublishError> {
     let mut prepared = Prepared::none(rotation.into.clone());
     for (name, text) in contents(record, rotation, text, ca)? {
@@ -165,7 +165,7 @@ pub(super) fn refresh(record: &TokenRecord, rotation: &Rotation, text: &str, ca:
     Ok(count)
 }
 
-/// What is in the files, in the order of [`files`].
+/// Returns the contents of the files, in the order of [`files`].
 fn contents(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<Vec<(String, Secret)>, PublishError> {
     let authorities = source::authorities(ca)?;
     let mut texts = vec![auth_secret(text)];
@@ -182,7 +182,7 @@ fn contents(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) ->
     Ok(files(record).into_iter().zip(texts).collect())
 }
 
-/// What a small file holds, or the beginning of a large one. `None` if it is not there, or holds no text.
+/// Reads a small file, or the beginning of a large one. Returns `None` if it does not exist, or holds no text.
 fn read(path: &Path, limit: u64) -> std::io::Result<Option<Secret>> {
     let mut text = Zeroizing::new(String::new());
     let read = fs::metadata(path).and_then(|metadata| {
@@ -199,10 +199,10 @@ fn read(path: &Path, limit: u64) -> std::io::Result<Option<Secret>> {
     }
 }
 
-/// In a folder with this bit, files belong to whoever made them.
+/// Mode bit of folders in which files belong to the users that made them.
 const STICKY: u32 = 0o1000;
 
-/// Fails if everybody can put files of theirs in the place of ours: who fetches the token from there would hand out another.
+/// Fails if every user can replace our files: a tool that fetches the token from there would hand out another.
 fn keep_strangers_out(folder: &Path) -> std::io::Result<()> {
     const BY_EVERYBODY: u32 = 0o002;
     let mode = fs::metadata(folder)?.mode();
@@ -212,8 +212,8 @@ fn keep_strangers_out(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Fails if a file that is written could not get its name: found out before the store changes, since a token that is rotated and never
-/// gets into the folder would die with the grace period. Gives the file to the folder's owner, if the administrator is somebody else.
+/// Fails if a file that is written could not get its name. That is found out before the store changes: a rotated token that never gets into
+/// the folder would die with the grace period. Gives the file to the folder's owner, if the administrator is another user.
 fn can_replace(folder: &Path, file: &File, target: &Path) -> std::io::Result<()> {
     let folder = fs::metadata(folder)?;
     if file.metadata()?.uid() != folder.uid() {
@@ -256,7 +256,7 @@ fn remove_leftovers(record: &TokenRecord, folder: &Path, now: UnixTime) -> Resul
     Ok(())
 }
 
-/// Whether a name is one that `file` has while it is written.
+/// Returns whether a name is a temporary one of `file`.
 fn is_temporary(name: &str, file: &str) -> bool {
     let random = name
         .strip_prefix('.')

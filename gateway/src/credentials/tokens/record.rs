@@ -1,4 +1,4 @@
-//! What the store keeps of a token.
+//! Records of tokens in the store.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,72 +15,72 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRecord {
-    /// What the administrator calls it. A token and those that it has replaced have one name.
+    /// Name that the administrator gave it. A token and those that it has replaced have one name.
     pub name: String,
     /// The pools it is for; at least one.
     #[serde(deserialize_with = "at_least_one")]
     pub pools: BTreeSet<String>,
-    /// When it was made, seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// The last second at which it is good, since 1970; 0 if it was rotated without a grace period: then it is good at no time.
+    /// The last second at which it is valid, since 1970; 0 if it was rotated without a grace period, and is never valid.
     pub expires: u64,
-    /// How often it may be used; none is no limit.
+    /// Maximum number of uses; `None` is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
-    /// For how long after a use another one from the same address is the same one, seconds; none is not at all.
+    /// Time after a use in which another one from the same address counts as the same, in seconds; `None` is never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<u64>,
     /// From where it may be used; empty is from everywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<IpNet>,
-    /// What replaced it, if anything has.
+    /// Replacement of this token, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded: Option<Superseded>,
-    /// If it rotates by itself: when, and where to.
+    /// Automatic rotation: its interval, and its folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
 }
 
-/// What has become of a token that was rotated.
+/// Replacement of a token by rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Superseded {
-    /// When it was rotated, seconds since 1970.
+    /// Time of the rotation, in seconds since 1970.
     pub at: u64,
     /// The id of the token that took its place.
     pub by: String,
 }
 
-/// How a token rotates by itself.
+/// Settings of a token's automatic rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
-    /// How old a token becomes before it is replaced, seconds.
+    /// Age at which a token is replaced, in seconds.
     pub every: u64,
-    /// How long the one before is good still, seconds.
+    /// Grace period of the token before, in seconds.
     pub grace: u64,
     /// The folder that it is written into; an absolute path.
     pub into: PathBuf,
-    /// How nodes reach the gateway, for the pointers that are written.
+    /// URL at which nodes reach the gateway, for the pointers that are written.
     pub url: Url,
-    /// Of several gateways, the one that rotates it: the folder is on its machine.
+    /// Replica that rotates it: the folder is on its machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
 }
 
 impl Rotation {
-    /// Whether another one of several gateways rotates it.
+    /// Returns whether another replica rotates it.
     pub(super) fn is_of_another(&self, replica: Option<&str>) -> bool {
         replica.is_some() && self.replica.is_some() && self.replica.as_deref() != replica
     }
 }
 
-/// What a token is worth.
+/// Validity of a token at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It is good.
+    /// It is valid, and was not rotated.
     Current,
-    /// It was rotated, and is good for its grace period.
+    /// It was rotated, and is valid for its grace period.
     Previous,
     Expired,
     /// It was used as often as it may be.
@@ -96,38 +96,38 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<S
 }
 
 impl TokenRecord {
-    /// Whether it is too old at `now`.
+    /// Returns whether it has expired at `now`.
     #[must_use]
     pub fn is_expired(&self, now: UnixTime) -> bool {
         now.as_secs() > self.expires
     }
 
-    /// When it ends, or has ended, seconds since 1970.
+    /// Returns the time at which it ends, or has ended, in seconds since 1970.
     #[must_use]
     pub fn ends(&self) -> u64 {
         let rotated = self.superseded.as_ref().map(|superseded| superseded.at);
         rotated.filter(|_| self.expires == 0).unwrap_or(self.expires)
     }
 
-    /// Whether it is the one of its name that pointers should have.
+    /// Returns whether it is the token of its name that pointers should have.
     #[must_use]
     pub const fn is_current(&self) -> bool {
         self.superseded.is_none()
     }
 
-    /// Whether it may be used from this address.
+    /// Returns whether it may be used from this address.
     #[must_use]
     pub fn may_come_from(&self, peer: IpAddr) -> bool {
         self.networks.is_empty() || self.networks.iter().any(|network| network.contains(&peer))
     }
 
-    /// How long it is good if nothing replaces it, seconds.
+    /// Returns its lifetime unless it is replaced, in seconds.
     #[must_use]
     pub const fn lifetime(&self) -> u64 {
         self.expires.saturating_sub(self.created)
     }
 
-    /// What it is worth at `now`, after `used` uses.
+    /// Returns its state at `now`, after `used` uses.
     #[must_use]
     pub fn state(&self, used: u32, now: UnixTime) -> State {
         if self.is_expired(now) {
@@ -141,7 +141,7 @@ impl TokenRecord {
         }
     }
 
-    /// When it is replaced, seconds since 1970, if it rotates by itself.
+    /// Returns the time of its replacement, in seconds since 1970, if it rotates by itself.
     #[must_use]
     pub fn rotates_at(&self) -> Option<u64> {
         let rotation = self.rotation.as_ref().filter(|_| self.is_current())?;

@@ -32,7 +32,7 @@ pub struct Redeemed {
 }
 
 impl Redeemed {
-    /// What the administrator calls the token.
+    /// Returns the name that the administrator gave the token.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -44,36 +44,36 @@ impl Redeemed {
         &self.pool
     }
 
-    /// Which use this was; the first is 1.
+    /// Returns the number of this use; the first is 1.
     #[must_use]
     pub const fn use_number(&self) -> u32 {
         self.use_number
     }
 
-    /// Whether the node has made this use before: it is the same node, and one use.
+    /// Returns whether the same node has made this use before: it counts once.
     #[must_use]
     pub const fn again(&self) -> bool {
         self.again
     }
 
-    /// What to tell the administrator if it was rotated before: somewhere a pointer has the old one.
+    /// Returns a message to the administrator if the token was rotated: some pointer has the old one.
     #[must_use]
     pub fn stale(&self) -> Option<&str> {
         self.stale.as_deref()
     }
 }
 
-/// Why a token is refused.
+/// Reason for refusing a token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// There is no such token.
+    /// The store has no such token.
     #[error("there is no such token")]
     Invalid,
     #[error("token {name:?} expired at {expires}, it is now {now} (seconds since 1970){}", rotated(*.superseded))]
     Expired {
         name: String,
         expires: u64,
-        /// When it was rotated, if that is why.
+        /// Time of its rotation, if that is the reason.
         superseded: Option<u64>,
         now: u64,
     },
@@ -81,7 +81,7 @@ pub enum TokenError {
     #[error("token {name:?} is for pool {token}, asked for was {asked}")]
     WrongPool {
         name: String,
-        /// Its pools.
+        /// Pools that it is for.
         token: String,
         /// The pool asked for.
         asked: String,
@@ -90,16 +90,16 @@ pub enum TokenError {
     #[error("token {name:?} is for use from {token}, it came from {peer}")]
     WrongNetwork {
         name: String,
-        /// Its networks.
+        /// Networks that it may come from.
         token: String,
-        /// Where it came from.
+        /// Address that it came from.
         peer: IpAddr,
     },
     /// It was used as often as it may be.
     #[error("the {uses} uses of token {name:?} are spent")]
     Spent {
         name: String,
-        /// Its limit.
+        /// Number of uses that it allows.
         uses: u32,
     },
     /// The store cannot tell.
@@ -151,7 +151,7 @@ pub fn open(transaction: &mut EntryTransaction<'_>, text: &str, pool: &str, peer
 }
 
 impl Presented {
-    /// What the administrator calls the token.
+    /// Returns the name that the administrator gave the token.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.record.name
@@ -186,8 +186,8 @@ impl Presented {
         })
     }
 
-    /// On which occasion the token is used: one that has no limit is used each time. A node that can be told from others by more than its address
-    /// is not taken for another one at the same address.
+    /// Returns the occasion of a use: for a token without a limit, each use is one. A node that is known by more than its address is never
+    /// confused with another one at the same address.
     fn occasion(&self, node: Node<'_>) -> Occasion {
         let again = |who: &str, of: &str, seconds| {
             Occasion::By(Holder {

@@ -10,23 +10,23 @@ use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, pub
 use super::record::{Rotation, Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
 
-/// How many tokens are changed at once: an engine takes few keys in one transaction (etcd 120).
+/// Maximum number of tokens that are changed at once: an engine takes few keys in one transaction (etcd 120).
 const AT_ONCE: usize = 50;
 
 /// A token in the place of others.
 pub struct Rotated {
-    /// The token.
+    /// The token that replaces the others.
     pub created: Created,
     /// The last second at which the last of those before it is good, since 1970; none if they are good no longer.
     pub previous_until: Option<u64>,
 }
 
-/// How to rotate.
+/// Options of one rotation, which override the token's.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RotateOptions {
-    /// How long the tokens before are good still, seconds; none is as long as the token says, or [`GRACE_SECONDS`].
+    /// Grace period of the tokens before, in seconds; `None` is the token's own, or [`GRACE_SECONDS`].
     pub grace: Option<u64>,
-    /// How long the new token is good, seconds; none is as long as the one before was.
+    /// Lifetime of the new token, in seconds; `None` is that of the one before.
     pub lifetime: Option<u64>,
 }
 
@@ -34,13 +34,13 @@ pub struct RotateOptions {
 /// for the grace period only. All of that or nothing; but those that were replaced before, and would be good for longer, have their end first.
 ///
 /// # Errors
-/// [`IssueError`]; then there is no new token, and the one that it would have replaced is as it was.
+/// [`IssueError`]; then no token was made, and the one that it would have replaced is as it was.
 pub async fn rotate(store: &dyn Store, name: &str, options: RotateOptions, ca: &Path, now: UnixTime) -> Result<Rotated, IssueError> {
     let known = all(store).await?;
     rotate_known(store, &known, name, options, ca, now).await
 }
 
-/// As [`rotate`], of tokens that were read before.
+/// Like [`rotate`], for tokens that were read already.
 pub(super) async fn rotate_known(
     store: &dyn Store,
     known: &[Known],

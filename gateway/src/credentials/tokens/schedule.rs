@@ -12,20 +12,20 @@ use super::record::{Rotation, TokenRecord};
 use super::rotate::{RotateOptions, Rotated, rotate_known};
 use super::secret;
 
-/// How long whoever made a token has to give its files their names. Before that, a folder without it is no sign of a crash.
+/// Time in which the maker of a token gives its files their names, in seconds. Until then, a folder without it is not a sign of a crash.
 const SETTLE_SECONDS: u64 = 60;
 
-/// How long after a token was due another gateway than the one that rotates it says so.
+/// Time after a token was due until gateways that do not rotate it report that, in seconds.
 const OVERDUE_SECONDS: u64 = 600;
 
-/// What came of one token.
+/// Outcome for one token.
 #[derive(Debug)]
 pub enum Done {
-    /// It was rotated.
+    /// A new token has replaced it.
     Rotated,
-    /// Files beside it were written again.
+    /// Its other files were written again.
     Refreshed,
-    /// Somebody else was faster: another gateway, or the administrator.
+    /// Another gateway or the administrator was faster.
     Overtaken,
     /// It is another gateway's to rotate, and that has not done so in time.
     Overdue,
@@ -123,14 +123,14 @@ fn report(name: &str, done: &Done) {
     }
 }
 
-/// What is in a token's folder.
+/// State of a token's folder.
 enum TokenFolder {
     Whole,
     Mended,
     AnotherToken,
 }
 
-/// Looks whether the folder holds the token with this hash, and sees to the files beside it.
+/// Checks that the folder holds the token with this hash, and repairs its other files.
 async fn look(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<TokenFolder, PublishError> {
     let (id, record, rotation, ca) = (id.to_owned(), record.clone(), rotation.clone(), ca.to_owned());
     let looked = tokio::task::spawn_blocking(move || {

@@ -17,7 +17,7 @@ pub(super) fn generate() -> Option<(Zeroizing<String>, String)> {
     Some((Zeroizing::new(BASE64URL_NOPAD.encode(&*bytes)), hash(&*bytes)))
 }
 
-/// What is hashed before the text of a token that was made elsewhere, so that it is nobody's bytes.
+/// Prefix that is hashed before the text of a token that was made elsewhere, so that it cannot equal another token's bytes.
 const IMPORTED: &[u8] = b"attestation-gateway/v1/imported-token\0";
 
 /// The hash of a token's text: of its bytes, if it has the form of those that are made here, and else of the text. `None` if it can be no
@@ -26,7 +26,7 @@ pub(super) fn hash_of_text(text: &str) -> Option<String> {
     import::could_be(text).then(|| hash_of_imported(text))
 }
 
-/// As [`hash_of_text`], of a text that is a token.
+/// Like [`hash_of_text`], for a text that is a token.
 pub(super) fn hash_of_imported(text: &str) -> String {
     match BASE64URL_NOPAD.decode(text.as_bytes()).map(Zeroizing::new) {
         Ok(bytes) if bytes.len() == TOKEN_BYTES => hash(&bytes),
@@ -46,7 +46,7 @@ fn hash_with(domain: &[u8], bytes: &[u8]) -> String {
     HEXLOWER.encode(hash.finish().as_ref())
 }
 
-/// Whether two hashes are the same, in a time that does not depend on where they differ.
+/// Returns whether two hashes are equal, in a time that does not depend on where they differ.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     constant_time::verify_slices_are_equal(one.as_bytes(), other.as_bytes()).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Which key seals, which opens, and until when.
+//! Tests of which key seals, which opens, and until when.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -191,7 +191,7 @@ fn that_a_key_seals_cannot_be_altered() {
     }
 }
 
-/// Of two clocks both have to say that a key has ended that no other has taken the place of.
+/// A key without a successor has ended only if both clocks say so.
 #[test]
 fn a_key_ends_by_the_store_s_time_and_by_the_clock() {
     const END: u64 = NOW + 70 * DAY;
@@ -305,7 +305,7 @@ fn a_key_as_it_stood_in_an_older_set_is_none_of_a_newer_one() {
     assert!(matches!(document.decrypt(&file_key()), Err(SealError::OtherSet)));
 }
 
-/// Also where nobody authenticates them together.
+/// Holds even without the authentication of all keys together.
 #[test]
 fn what_stands_beside_a_key_is_its_own() {
     let mut keys = new(NOW);

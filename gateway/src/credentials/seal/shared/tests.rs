@@ -1,4 +1,4 @@
-//! What is known of the keys, whatever comes at once.
+//! Tests of the known keys under concurrent reads and changes.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 

@@ -19,7 +19,7 @@ mod folder;
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// When the tests' tokens are made.
+/// Creation time of the tests' tokens.
 const START: u64 = 1_800_000_000;
 const PEER: &str = "192.0.2.1";
 
@@ -61,7 +61,7 @@ fn draft(name: &str) -> Draft {
     }
 }
 
-/// Uses a token.
+/// Redeems a token in one transaction.
 async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
     let (text, pool) = (text.to_owned(), pool.to_owned());
     let redeemed = store.transact(move |transaction| open(transaction, &text, &pool, peer, now)?.redeem(transaction, Node::Unknown));

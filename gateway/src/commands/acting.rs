@@ -13,7 +13,7 @@ use attest_system::clock::Clock;
 
 use super::{now, output, owner, with_store};
 
-/// As [`with_store`], where the work changes something: what it does is told of in the transaction that does it; also that it is refused.
+/// Like [`with_store`], for work that changes something: the transaction that does it records the act. A refusal is recorded, too.
 pub(super) fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
     config: &Path,
     verb: Verb,
@@ -23,7 +23,7 @@ pub(super) fn change_store<T, F: Future<Output = anyhow::Result<T>>>(
     change_store_as(By::this_process(), config, verb, work)
 }
 
-/// As [`change_store`], for whoever started this process, where that was asked before.
+/// Like [`change_store`], for the user that started this process, if that was looked up already.
 pub(super) fn change_store_as<T, F: Future<Output = anyhow::Result<T>>>(
     by: By,
     config: &Path,
@@ -42,7 +42,7 @@ pub(super) fn change_store_as<T, F: Future<Output = anyhow::Result<T>>>(
     })
 }
 
-/// That there was something to change.
+/// Fails if there was nothing to change.
 pub(super) fn found(there: bool, otherwise: impl FnOnce() -> String) -> anyhow::Result<()> {
     if !there {
         bail!("{}", otherwise());
@@ -50,8 +50,8 @@ pub(super) fn found(there: bool, otherwise: impl FnOnce() -> String) -> anyhow::
     Ok(())
 }
 
-/// Where files are changed, and not the store: what the work says that it has changed is told of when it is done. Whoever is killed in between has
-/// not told of it; a gateway that reads the files finds it out by itself.
+/// Runs work that changes files, and not the store; records its changes when it is done. A process that is killed in between has recorded
+/// nothing; a gateway that reads the files detects the change by itself.
 pub(super) fn change_files<T>(
     settings: &Settings,
     verb: Verb,

@@ -1,4 +1,4 @@
-//! `attest-gateway certificate`.
+//! The command `attest-gateway certificate`: replaces the MCS certificate.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) enum Command {
         after_help = "Example: the same names, another ten years, by a CA key that is kept elsewhere\n  attest-gateway certificate renew --ca-key /media/safe/mcs-ca.key\n\nA gateway that serves takes the new certificate within a second, and drops no connection. Pointers stay as they are."
     )]
     Renew {
-        /// The CA's private key [default: the one beside tls.ca].
+        /// The CA's private key [default: the one next to tls.ca].
         #[arg(long, value_name = "FILE")]
         ca_key: Option<PathBuf>,
         /// A DNS name that nodes use for this gateway (repeatable) [default: today's names and addresses].
@@ -33,7 +33,7 @@ pub(crate) enum Command {
         /// A certificate that the same CA has signed elsewhere [default: one is made here].
         #[arg(long, value_name = "FILE", requires = "key", conflicts_with_all = ["ca_key", "host", "ip", "algorithm"])]
         certificate: Option<PathBuf>,
-        /// Its private key.
+        /// Private key of that certificate.
         #[arg(long, value_name = "FILE", requires = "certificate")]
         key: Option<PathBuf>,
         #[command(flatten)]
@@ -41,19 +41,19 @@ pub(crate) enum Command {
     },
 }
 
-/// What kind of certificate, for every command that makes one.
+/// Kind of certificate, for every command that makes one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Kind {
     /// Its key: ecdsa-p256, rsa-2048, rsa-3072 or rsa-4096 [default: as before; at first ecdsa-p256].
     #[arg(long, value_name = "KIND")]
     pub algorithm: Option<Algorithm>,
-    /// How many days it is valid.
+    /// Number of days that it is valid.
     #[arg(long, value_name = "DAYS", default_value_t = issue::VALIDITY_DAYS, value_parser = clap::value_parser!(u32).range(1..=i64::from(issue::VALIDITY_LIMIT_DAYS)))]
     pub days: u32,
 }
 
 impl Kind {
-    /// What that means where there was nothing before, or something else.
+    /// Returns the wanted kind. Its default is the algorithm of the certificate before, if there was one.
     pub(crate) fn wanted(&self, before: Option<&Certificate>) -> Wanted {
         let before = before.and_then(install::algorithm_of);
         Wanted {
@@ -103,7 +103,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What there is to say of a serving certificate that was made.
+/// Returns a line about a serving certificate that was made.
 pub(super) fn made_line(made: &Certificate, authority: &Certificate) -> String {
     let shortened = if made.not_after == authority.not_after {
         ", when its CA ends"

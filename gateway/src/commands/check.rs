@@ -1,4 +1,4 @@
-//! `attest-gateway check`.
+//! The command `attest-gateway check`: checks the settings and their files.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,8 +23,8 @@ pub(crate) struct Arguments {
     /// :PORT, asked at that one both ways.
     #[arg(long, value_name = "ADDR", num_args = 1.., conflicts_with = "strict")]
     probe: Vec<String>,
-    /// With --probe: a pool and its pre-approved config, as `render --set pre-approved` prints it (repeatable). What strangers may get is known by these
-    /// alone then, and no gateway.toml is read: for a machine that is no gateway.
+    /// With --probe: a pool and its pre-approved config, as `render --set pre-approved` prints it (repeatable). These alone then say what
+    /// strangers may get, and no gateway.toml is read: for a machine that is not a gateway.
     #[arg(long, value_name = "POOL=FILE", requires = "probe", value_parser = pool_and_file)]
     pre_approved: Vec<(String, PathBuf)>,
 }

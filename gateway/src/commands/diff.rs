@@ -1,4 +1,4 @@
-//! `attest-gateway diff`.
+//! The command `attest-gateway diff`: compares the two configs of a pool.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use super::{output, table};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway diff --pool worker")]
 pub(crate) struct Arguments {
-    /// The pool.
+    /// Pool whose configs are compared.
     #[arg(long)]
     pool: String,
 }

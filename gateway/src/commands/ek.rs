@@ -1,4 +1,4 @@
-//! `attest-gateway ek`.
+//! The command `attest-gateway ek`: edits the EK allowlist.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,12 +46,13 @@ pub(crate) enum Command {
     /// List the endorsed EKs.
     #[command(after_help = "Example:\n  attest-gateway ek list")]
     List,
-    /// Endorse an EK no longer, whoever made its TPM. Its node's name stays taken until `attest-gateway node forget NAME` frees it.
+    /// Remove an EK from the allowlist, and block it even if its manufacturer is trusted. Its node's name stays taken until `attest-gateway
+    /// node forget NAME` frees it.
     #[command(
         after_help = "Example:\n  attest-gateway ek remove 0f3c…64 digits…9a\n\nIt counts at once: the machine's tickets are worthless too. The entry stays in `ek list`, as removed, so that a maker's root in\nek-roots does not let the machine join pools that it could not join before; `ek add` endorses it again. With --leave-to-roots the\nentry is forgotten, and if the EK's certificate chains to a root, the machine may join every pool that takes this root."
     )]
     Remove {
-        /// The EK's digest.
+        /// Digest of the EK: 64 hexadecimal digits.
         digest: EkDigest,
         /// Forget the entry: whether the TPM is endorsed is for the roots in ek-roots to say, for every pool.
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! `attest-gateway init`.
+//! The command `attest-gateway init`: makes a gateway's folder.
 
 use std::fs;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const SAMPLE_CONFIGS: [(&str, &str); 2] = [
     ("full", include_str!("../../dist/full.ign")),
     ("pre-approved", include_str!("../../dist/pre-approved.ign")),
 ];
-/// What the folder of EK roots is for.
+/// README of the folder of EK roots.
 const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, *.der) go here: a TPM whose EK certificate chains to a self-issued one\n\
     of them is endorsed in pools that say tpm.endorsement = \"any-tpm-of-a-trusted-maker\". Intermediates may lie here too; a file called\n\
     *.root.pem (.crt, .cer, .der) holds roots, whoever has issued them. Single TPMs: `attest-gateway ek add`.\n";
@@ -42,10 +42,10 @@ pub(crate) struct Arguments {
     ip: Vec<IpAddr>,
     #[command(flatten)]
     kind: Kind,
-    /// What the CA is called [default: machine-config-server-ca@ and the time].
+    /// Name of the CA [default: machine-config-server-ca@ and the time].
     #[arg(long, value_name = "NAME", value_parser = common_name, conflicts_with = "ca")]
     ca_name: Option<String>,
-    /// Where the CA's private key goes [default: tls/mcs-ca.key in the gateway's folder].
+    /// File for the CA's private key [default: tls/mcs-ca.key in the gateway's folder].
     #[arg(long, value_name = "FILE", conflicts_with = "ca")]
     ca_key_out: Option<PathBuf>,
     /// A CA of yours, instead of a new one: its certificate, PEM or the manifest of a ConfigMap or Secret.
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// A certificate that your CA has signed.
     #[arg(long, value_name = "FILE", requires_all = ["ca", "key"], conflicts_with_all = ["host", "ip", "algorithm"])]
     certificate: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of that certificate.
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
 }
@@ -112,13 +112,13 @@ fn samples(settings: &Settings) -> Vec<(PathBuf, &'static str)> {
     samples
 }
 
-/// Where the key of a CA that is to be made goes.
+/// Returns the file for the key of a CA that is to be made.
 fn key_out(arguments: &Arguments, files: &TlsSettings) -> Option<PathBuf> {
     let out = || arguments.ca_key_out.clone().unwrap_or_else(|| authority_keys::authority_key(files));
     arguments.ca.is_none().then(out)
 }
 
-/// What was not there before, and goes again when it is dropped: a folder that is half made would be in the way of the next attempt.
+/// Files and folders that were missing, and are removed again on drop: a half-made folder would be in the way of the next attempt.
 #[derive(Default)]
 struct Unfinished {
     made: Vec<PathBuf>,

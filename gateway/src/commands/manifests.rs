@@ -1,4 +1,4 @@
-//! `attest-gateway manifests`.
+//! The command `attest-gateway manifests`: prints the objects that run gateways in a cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,19 +16,20 @@ use super::output;
     after_help = "Examples:\n  attest-gateway manifests --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests --platform baremetal --only machine-config | kubectl apply -f -\n  attest-gateway manifests --platform none --only nft > door.nft && nft --check -f door.nft\n\nIn this order: each control-plane host must have a gateway before the MachineConfig is applied. From then on strangers get what that one gives, and nothing where there is none.\ndocs/install.md says how to install, upgrade and remove it all, and what a booting node gets at each step."
 )]
 pub(crate) struct Arguments {
-    /// Where the cluster's control plane runs.
+    /// Platform of the cluster's control plane.
     #[arg(long, value_enum)]
     platform: Platform,
     /// An address of a balancer that packets come with, and that is on no interface of the hosts (repeatable). Google Cloud's internal balancer has one.
     #[arg(long, value_name = "ADDRESS")]
     balancer_address: Vec<IpAddr>,
-    /// Whom the gateway runs as on the hosts, by number: who may reach the Machine Config Server where a network plugin keeps programs from it. That of the pods, if nothing else is said.
+    /// Numeric id of the gateway's user on the hosts: this user may reach the Machine Config Server where a network plugin keeps programs
+    /// from it. That of the pods, if nothing else is said.
     #[arg(long, value_name = "UID", default_value_t = USER)]
     user: u32,
     /// The gateway's image, with its registry and a tag or digest.
     #[arg(long, value_name = "IMAGE")]
     image: Option<Image>,
-    /// What pointers call the control plane: a name in the Machine Config Server's certificate.
+    /// Name of the control plane in pointers: one in the Machine Config Server's certificate.
     #[arg(long, value_name = "NAME")]
     host: Option<Host>,
     /// A pool that is served (repeatable).
@@ -37,10 +38,10 @@ pub(crate) struct Arguments {
     /// A member of the etcd that keeps the store (repeatable). None, and no --with store: each host has a store of its own, which is right for one host.
     #[arg(long, value_name = "URL")]
     etcd: Vec<String>,
-    /// What the gateway asks the cluster's API for (repeatable): it gets the rights for that, and no others.
+    /// Part of the cluster's API that the gateway uses (repeatable): it gets the rights for that, and no others.
     #[arg(long, value_enum, value_name = "PART")]
     with: Vec<Part>,
-    /// Where the gateway's objects are.
+    /// Namespace of the gateway's objects.
     #[arg(long, value_name = "NAMESPACE", default_value = NAME)]
     namespace: Namespace,
     /// A part of it all.
@@ -57,7 +58,7 @@ enum Only {
     Settings,
     /// The MachineConfig that puts the table on every control-plane host.
     MachineConfig,
-    /// The table of nftables alone, for a host that is no OpenShift's, or to look at.
+    /// The table of nftables alone, for a host that does not run OpenShift, or to look at.
     Nft,
 }
 

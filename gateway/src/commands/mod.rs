@@ -1,4 +1,4 @@
-//! What the administrator can ask for: each command is a file, or a folder; `acting` and `owner` say who acts, and as whom.
+//! The administrator's commands: each is a file or a folder. `acting` and `owner` determine who acts, and as which user.
 
 mod acting;
 pub(crate) mod ca;
@@ -56,7 +56,7 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     })
 }
 
-/// What time it is for the store, too, where a clock that is wrong would do harm.
+/// Returns the time, and the store time, for what a wrong clock would harm.
 async fn times(store: &dyn Store) -> anyhow::Result<Times> {
     let now = now();
     Ok(Times::of(store.time(now).await?, now))
@@ -76,13 +76,13 @@ fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.clone())
 }
 
-/// What the cluster says that nodes need before they are approved.
+/// Returns what nodes need before they are approved, as the cluster reports it.
 #[cfg(feature = "cluster")]
 async fn needed(settings: &Settings) -> NeededState {
     inspection::cluster::needed(settings, Clock::System).await
 }
 
-/// What the cluster says that nodes need before they are approved: nobody asks it.
+/// Returns that it is unknown what nodes need before they are approved: this build does not ask the cluster.
 #[cfg(not(feature = "cluster"))]
 async fn needed(_: &Settings) -> NeededState {
     NeededState::Untold

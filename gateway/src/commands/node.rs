@@ -1,4 +1,4 @@
-//! `attest-gateway node`.
+//! The command `attest-gateway node`: manages names, instance claims and revocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,8 @@ use super::{output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the machines that have attested, with their nodes' names, and who is revoked; and instances of clouds, with who has claimed each.
+    /// List the machines that have attested, with their nodes' names, and those that are revoked; and instances of clouds, with their
+    /// claims.
     #[command(
         after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that has attested beside it (tpm:..., nitro-tpm), or, where there was none, to who made up the\nsecret that came with the evidence (claimant:...)."
     )]
@@ -28,7 +29,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use, or from `ek add --name`. A name that `ek add` has given stays\nthat machine's: take its EK off the list first, `attest-gateway ek remove DIGEST`, or give it another name,\n`attest-gateway ek add DIGEST --name OTHER --replace`."
     )]
     Forget {
-        /// The name.
+        /// Name that is to be free.
         name: String,
     },
     /// Take a machine's TPM as it is now: forget how far its counters had come, which firmware it had, and what it had booted.
@@ -40,7 +41,7 @@ pub(crate) enum Command {
         #[arg(value_name = "WHAT")]
         what: String,
     },
-    /// Let an instance of a cloud be claimed anew: by the node after it was provisioned again, or with another TPM.
+    /// Let an instance of a cloud be claimed again: by the node after it was provisioned again, or with another TPM.
     #[command(
         after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to who first shows that it is his. Anybody else is refused with `instance-claimed`: look into that first,\nsome other process may have reached the instance's metadata server. The instance's name, if it has one, stays: `attest-gateway node forget`."
     )]
@@ -56,7 +57,7 @@ pub(crate) enum Command {
         /// The node's name (what its certificate says after `system:node:`), the digest of its EK, or its instance, as the log and the lists have it.
         #[arg(value_name = "WHAT")]
         what: String,
-        /// Why, for the attestation log; the node is not told.
+        /// Reason, for the attestation log; the node does not see it.
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         /// Also if nothing is known of such a machine: it has yet to come.
@@ -77,7 +78,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Longest reason, in characters: it stands in every record of a refusal.
+/// Longest reason, in characters: every record of a refusal contains it.
 const REASON_LIMIT_CHARACTERS: usize = 200;
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
@@ -168,8 +169,7 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
     Ok(())
 }
 
-/// One row for each name: those of machines that have attested, and those that are revoked, whether a machine has them or not; for each
-/// machine without a name; and for each other identity that is revoked.
+/// Returns one row for each name of a machine or a revocation, for each machine without a name, and for each other revoked identity.
 fn rows(names: Vec<(String, String)>, tpms: BTreeSet<String>, mut revoked: BTreeMap<String, Revocation>) -> Vec<[String; 3]> {
     let state = |revocation: Revocation| {
         let at = rfc3339(revocation.at);

@@ -12,17 +12,17 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::output;
 
-/// Whom something belongs to.
+/// Owner of a file or folder.
 struct Owner {
     uid: u32,
     gid: u32,
     of: PathBuf,
 }
 
-/// If root runs this: acts as the state's owner from now on. It must be done before there is a second thread.
+/// Switches to the state's owner, if root runs this. It must be done before there is a second thread.
 ///
 /// # Errors
-/// If there is no state, so that nobody knows whose it will be; or if root may not become somebody else.
+/// If the state does not exist, so that its owner is unknown; or if root may not become another user.
 pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
     if !act_if_there(settings)? {
         bail!(
@@ -46,7 +46,7 @@ pub(super) fn give(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings, as the gateway's user reads them, who has to be able to; from now on this is that user, if there is a state already.
+/// Reads the settings as the gateway's user, who must be able to. Switches to that user, if the state exists.
 ///
 /// # Errors
 /// As [`act`], and those of the settings.
@@ -55,7 +55,7 @@ pub(super) fn settings(config: &Path) -> anyhow::Result<Settings> {
     Ok(Settings::load(config)?)
 }
 
-/// As [`act`], but says `false` if there is no state yet.
+/// Like [`act`], but returns `false` if the state does not exist yet.
 fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
     if !geteuid().is_root() {
         return Ok(true);
@@ -68,10 +68,10 @@ fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// As [`act`], without a word, but says `false` if there is no state yet, whoever runs this.
+/// Like [`act`], but prints nothing, and returns `false` to any user if the state does not exist yet.
 ///
 /// # Errors
-/// If root may not become somebody else.
+/// If root may not become another user.
 pub(super) fn act_quietly(settings: &Settings) -> anyhow::Result<bool> {
     let Some(owner) = owner(settings)? else { return Ok(false) };
     if geteuid().is_root() && owner.uid != 0 {
@@ -110,7 +110,7 @@ impl Owner {
         })
     }
 
-    /// Groups first: who is not root any longer cannot change them.
+    /// Sets the groups first: only root can change them.
     fn take_over(&self) -> anyhow::Result<()> {
         let user = User::of(self.uid, Path::new("/etc"));
         let gid = user.as_ref().map_or(self.gid, |user| user.gid);
@@ -132,7 +132,7 @@ struct User {
 }
 
 impl User {
-    /// As passwd(5) and group(5) say. `None` if they do not know the user.
+    /// Reads passwd(5) and group(5). Returns `None` if they do not know the user.
     fn of(uid: u32, etc: &Path) -> Option<Self> {
         let passwd = fs::read_to_string(etc.join("passwd")).ok()?;
         let (name, gid) = passwd.lines().find_map(|line| {

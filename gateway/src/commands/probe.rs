@@ -41,7 +41,7 @@ pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, 
     Ok(ExitCode::FAILURE)
 }
 
-/// By this gateway's own pools, and whom to ask for.
+/// Returns the known configs of this gateway's own pools, and the pools to ask for.
 async fn known_here(config: &Path) -> anyhow::Result<(Known, Vec<String>)> {
     let settings = Settings::load(config)?;
     let folders = attest_pool::folders(&settings.pools)?;
@@ -67,7 +67,7 @@ fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<Known> {
     Ok(known)
 }
 
-/// Address, port, pool.
+/// Address, port and pool of a request.
 type Place = [String; 3];
 
 fn cells([address, port, pool]: Place, finding: Finding) -> [String; 5] {
@@ -79,7 +79,7 @@ fn cells([address, port, pool]: Place, finding: Finding) -> [String; 5] {
     [address, port, pool, result.to_owned(), why]
 }
 
-/// One after the other: the servers are in use.
+/// Probes one after the other, since the servers are in use.
 async fn probe(stranger: &Stranger, targets: &[Target], pools: &[String], known: &Known) -> Vec<(Place, Finding)> {
     let mut rows = Vec::new();
     for target in targets {

@@ -1,4 +1,4 @@
-//! `attest-gateway render`.
+//! The command `attest-gateway render`: prints a config as it is served.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use super::output;
     after_help = "Example: what a node of pool worker gets before it is approved\n  attest-gateway render --pool worker --set pre-approved --spec 3.4.0\n\nIt is printed as it would be served, without spaces; `| jq` makes it readable. The full config may hold secrets."
 )]
 pub(crate) struct Arguments {
-    /// The pool.
+    /// Pool of the config.
     #[arg(long)]
     pool: String,
-    /// Which of its configs.
+    /// Config of the pool to print.
     #[arg(long, value_enum)]
     set: Set,
     /// The spec version, as the node's Ignition asks for it.
@@ -25,12 +25,12 @@ pub(crate) struct Arguments {
     spec: SpecVersion,
 }
 
-/// One of a pool's configs.
+/// Kind of a pool's config.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Set {
-    /// What a node gets that has proven what it is.
+    /// For a node that has proven what it is.
     Full,
-    /// What a node needs to submit its CSR.
+    /// For a node that has to submit its CSR.
     PreApproved,
 }
 

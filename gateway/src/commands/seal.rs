@@ -1,4 +1,4 @@
-//! `attest-gateway seal`.
+//! The command `attest-gateway seal`: rotates the keys of the seal.
 
 use std::io::ErrorKind;
 use std::path::Path;

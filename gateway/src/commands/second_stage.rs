@@ -1,4 +1,4 @@
-//! `attest-gateway second-stage`.
+//! The command `attest-gateway second-stage`: prints MachineConfigs of the second stage.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::output;
     after_help = "Example:\n  attest-gateway second-stage | oc apply --server-side -f -\n\nOf each pool with second_stage.machine_config_daemon, the MachineConfig that its pre-approved config names. It must be in the cluster before a node boots with that config, and stay while one may: those that\nwere applied before are not taken away. --server-side, because what oc apply else notes on an object has no room for a MachineConfig.\ndocs/second-stage.md says what a node goes through."
 )]
 pub(crate) struct Arguments {
-    /// Of these pools (repeatable); of all without it.
+    /// Pool to print (repeatable) [default: every pool].
     #[arg(long, value_name = "POOL")]
     pool: Vec<String>,
 }

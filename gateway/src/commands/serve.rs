@@ -1,4 +1,4 @@
-//! `attest-gateway serve`.
+//! The command `attest-gateway serve`: runs the gateway.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
     after_help = "The console shows one line for each decision; the attestation log in the state folder has all of it, one JSON line each.\nSIGTERM or Ctrl-C: no new connections, requests under way finish."
 )]
 pub(crate) struct Arguments {
-    /// How the console's lines look, whatever gateway.toml says.
+    /// Format of the console's lines, whatever gateway.toml says.
     #[arg(long, value_enum)]
     log_format: Option<Format>,
 }
@@ -25,8 +25,8 @@ enum Format {
     Json,
 }
 
-/// Nobody but root reads this process's memory, and no core file has it: there are keys and tokens in it. Whoever becomes another user loses
-/// that again, so it comes after. prctl(2) knows no reason to fail.
+/// Keeps all users but root from this process's memory, and keeps it out of core files: there are keys and tokens in it. A process that
+/// becomes another user loses that again, so it comes after. prctl(2) knows no reason to fail.
 fn keep_from_dumps() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }

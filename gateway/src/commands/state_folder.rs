@@ -1,4 +1,4 @@
-//! `attest-gateway state-folder`.
+//! The command `attest-gateway state-folder`: prepares the state folder for its user.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use rustix::fs::{Gid, Mode, OFlags, Uid, XattrFlags, fchmod, fchown, fgetxattr, fsetxattr, fstat, open, openat};
 use rustix::io::Errno;
 
-/// Where SELinux has a file's context.
+/// Extended attribute with SELinux's context of a file.
 const CONTEXT: &str = "security.selinux";
 /// Longest context that is read: those of containers have some fifty characters, and a thousand categories five thousand.
 const CONTEXT_LIMIT_BYTES: usize = 8192;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The folder, by its handle from then on, so that nobody puts another in its place; what is in it is its user's own doing.
+/// Gives the folder to the user, by its handle, so that no other process can put another in its place. Its content is its user's own doing.
 fn give(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),

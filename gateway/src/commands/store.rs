@@ -1,4 +1,4 @@
-//! `attest-gateway store`.
+//! The command `attest-gateway store`: exports, imports and copies the store.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter};
@@ -21,7 +21,7 @@ use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Take the store that is there for the right one, or begin an empty one, after the gateway has refused to start.
+    /// Accept the current store, or initialize an empty one, after the gateway has refused to start.
     #[command(
         after_help = "Example:\n  attest-gateway store accept\n\nThe gateway refuses a store that is not the one it knows: lost, emptied, another one, or restored from before. Bring the right one\nback if there is any. What is lost with it: nodes and EKs revoked or restricted since, names, and which tokens were used. Challenges\nand tickets under way become worthless: the seal gets a new key. The attestation log\nhas a line about it. Stop the gateway first; then look through `node list`, `ek list` and\n`token list`, and revoke again what has to be."
     )]
@@ -31,7 +31,7 @@ pub(crate) enum Command {
         after_help = "Example: to another host, or into another store\n  attest-gateway store export store.jsonl\n\nThe file holds what the store holds, for its owner only (0600); keep it as well as the state folder. What the gateway does after that is not\nin it: to take a copy while it serves, `store backup`."
     )]
     Export { file: PathBuf },
-    /// As `export`, of one moment, while a gateway serves.
+    /// Write a snapshot like `export`, while a gateway serves.
     #[command(
         after_help = "Example:\n  attest-gateway store backup /backup/store-$(date +%F).jsonl\n\nA backup that is restored forgets what was revoked and used up since: `store import` says so in the attestation log."
     )]

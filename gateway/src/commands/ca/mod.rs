@@ -1,4 +1,4 @@
-//! `attest-gateway ca`.
+//! The command `attest-gateway ca`: makes and rotates the MCS CA.
 
 mod status;
 
@@ -32,10 +32,10 @@ pub(crate) enum Command {
         after_help = "Example: on a machine that is kept offline\n  attest-gateway ca create --out ca.crt --key-out ca.key\nThen, where the gateway is:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.example.com\n  attest-gateway ca introduce --certificate ca.crt      (in a gateway that is there already)"
     )]
     Create {
-        /// Where the certificate goes.
+        /// File for the certificate.
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
-        /// Where the private key goes.
+        /// File for the private key.
         #[arg(long, value_name = "FILE")]
         key_out: PathBuf,
         #[command(flatten)]
@@ -51,7 +51,7 @@ pub(crate) enum Command {
         /// A CA that was made elsewhere [default: one is made here].
         #[arg(long, value_name = "FILE", conflicts_with_all = ["key_out", "name", "algorithm"])]
         certificate: Option<PathBuf>,
-        /// Where the new CA's private key goes [default: beside tls.ca].
+        /// File for the new CA's private key [default: next to tls.ca].
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
         #[command(flatten)]
@@ -64,13 +64,13 @@ pub(crate) enum Command {
         after_help = "Example:\n  attest-gateway ca switch\nIn a cluster with machine sets, if their pointers carry that CA:\n  attest-controller pointers && attest-gateway ca switch\nWith the CA's key kept elsewhere, and a certificate that was signed there:\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
     )]
     Switch {
-        /// The newest CA's private key [default: the one beside tls.ca].
+        /// The newest CA's private key [default: the one next to tls.ca].
         #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
         ca_key: Option<PathBuf>,
         /// A certificate that the newest CA has signed elsewhere.
         #[arg(long, value_name = "FILE", requires = "key", conflicts_with = "algorithm")]
         certificate: Option<PathBuf>,
-        /// Its private key.
+        /// Private key of that certificate.
         #[arg(long, value_name = "FILE", requires = "certificate")]
         key: Option<PathBuf>,
         #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         caution: Caution,
     },
-    /// Third step: pointers carry no CA any longer but the one in use.
+    /// Third step: pointers carry only the CA in use.
     #[command(after_help = "Example:\n  attest-gateway ca retire --discard-key")]
     Retire {
         /// Remove the old CA's private key, if it is here, instead of giving it another name.
@@ -87,7 +87,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         caution: Caution,
     },
-    /// Which stage the rotation is in, which CAs there are, which pointers were seen, and whether the next step is safe.
+    /// Show the stage of the rotation, the CAs, the pointers that were seen, and whether the next step is safe.
     #[command(after_help = "Example:\n  attest-gateway ca status --within 90d")]
     Status {
         #[command(flatten)]
@@ -97,14 +97,14 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Name {
-    /// What the CA is called [default: machine-config-server-ca@ and the time]. Two CAs of one gateway must differ in it.
+    /// Name of the CA [default: machine-config-server-ca@ and the time]. Two CAs of one gateway must differ in it.
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     name: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Within {
-    /// How far back pointers that were seen count: a number with s, m, h or d.
+    /// Age up to which pointers that were seen count: a number with s, m, h or d.
     #[arg(long, value_name = "TIME", default_value_t = format!("{WITHIN_DAYS}d"), value_parser = checked)]
     within: String,
 }
@@ -193,10 +193,10 @@ fn described(ca: &Certificate) -> String {
     )
 }
 
-/// What a step has to say, and what it has changed.
+/// Message of a step, and the things that it has changed.
 type Done = (String, Vec<Thing>);
 
-/// A step: what it says is said when it is recorded.
+/// Runs a step, and prints its message once it is recorded.
 fn recorded(config: &Path, verb: Verb, step: impl FnOnce() -> anyhow::Result<Done>) -> anyhow::Result<()> {
     output::done(change_files(&Settings::load(config)?, verb, step)?)
 }

@@ -1,4 +1,4 @@
-//! `attest-gateway ca status`, and what it says to those who would go on regardless.
+//! The command `attest-gateway ca status`, and the safety check of the other steps.
 
 use std::path::Path;
 
@@ -28,10 +28,10 @@ pub(super) fn foreign(settings: &Settings, today: &Today) -> String {
     )
 }
 
-/// Where the pointers are that no gateway has seen yet.
+/// Hint to the pointers that no gateway has seen yet.
 const MACHINE_SETS: &str = "\nmachine sets: `attest-controller pointers` shows which CAs the pointers of a cluster's machine sets carry";
 
-/// What is known of pointers, and whether the next step is safe.
+/// Returns the sightings of pointers, and whether the next step is safe.
 fn sighted(config: &Path, today: &Today, within: &Within) -> anyhow::Result<(Vec<Sighting>, Safety)> {
     let all = with_store(config, |store| async move { Ok(sightings::list(&store).await?) })?;
     let newest = newest(today);

@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 
 use super::{clean, output, table};
 
-/// How long before its end a certificate is worth a warning, in seconds: two months, as `check` has it.
+/// Time before its end at which a certificate is worth a warning, in seconds: two months, like in `check`.
 const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
 /// The bits of a file's mode that say who may do what.
 const MODE_BITS: u32 = 0o777;
@@ -38,7 +38,7 @@ enum Output {
     Json,
 }
 
-/// How something does.
+/// State of a certificate or key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Good,
@@ -97,21 +97,21 @@ impl Serialize for State {
 struct Item {
     name: String,
     state: State,
-    /// Why it is broken.
+    /// Reason why it is broken.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    /// What it is for.
+    /// Purpose of the certificate or key.
     purpose: &'static str,
-    /// Who made it, and how.
+    /// Origin: its maker, and how it was made.
     made: String,
-    /// Where it lies.
+    /// Location of its file.
     place: String,
-    /// What breaks when it fails.
+    /// Consequences of its failure.
     fails: &'static str,
     /// The last second at which it is valid, since 1970; keys have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<u64>,
-    /// How it is replaced.
+    /// Steps that replace it.
     rotates: String,
 }
 
@@ -169,7 +169,7 @@ fn print(items: &[Item], now: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long it is until then, in the largest unit that says enough.
+/// Returns the time until then, in the largest unit that says enough.
 fn left(until: u64, now: u64) -> String {
     let words = |seconds: u64| {
         let (hours, days) = (seconds / 3600, seconds / (24 * 3600));
@@ -193,7 +193,7 @@ fn place(path: &Path) -> String {
     }
 }
 
-/// Whom a certificate is for, who signed it, and with what key: what it says of itself.
+/// Describes a certificate by its own content: subject, signer and key.
 fn described(certificate: &Certificate) -> String {
     let Certificate {
         subject, issuer, key_kind, ..

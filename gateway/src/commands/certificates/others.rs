@@ -25,7 +25,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     items
 }
 
-/// Something that somebody else has made.
+/// Returns an item for a file that was made elsewhere.
 fn brought(name: &str, path: &Path) -> Item {
     Item {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! What the gateway shows to nodes, and what that stands on: CA, certificate, their keys, the seal's and the attestation log's.
+//! CA and certificate that nodes see, and the keys behind them: theirs, the seal's and the attestation log's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use rustls::crypto::aws_lc_rs;
 
 use super::{Item, State, clean, described, place};
 
-/// What the names of CAs that this program or the cluster's operator makes begin with.
+/// Beginnings of the names of CAs that this program or the cluster's operator makes.
 const USUAL_NAMES: [&str; 2] = ["CN=machine-config-server-ca@", "CN=attestation-gateway MCS CA"];
 const CA_PURPOSE: &str = "every pointer carries it: by it, and by nothing else, a booting node knows this gateway";
 const CA_FAILS: &str =
@@ -62,7 +62,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     items
 }
 
-/// Where the private keys of CAs may lie, what each is for, and whose it is if it can be read.
+/// Possible file of a CA's private key, with its role, and the public halves if it can be read.
 struct AuthorityKey {
     name: &'static str,
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! Whom the gateway trusts: the kubelets' client CA, the makers of TPMs, the servers that pools come from.
+//! Trust anchors of the gateway: the kubelets' client CA, the manufacturers of TPMs, the servers that pools come from.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     items
 }
 
-/// The certificates of a file that somebody else made; one broken item if they cannot be read.
+/// Returns the certificates of a file that was made elsewhere; one broken item if they cannot be read.
 pub(super) fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
     match source::authorities(path) {
         Ok(certificates) => certificates.iter().map(|certificate| with(item(), certificate, now)).collect(),
@@ -40,7 +40,7 @@ pub(super) fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item
     }
 }
 
-/// A maker's certificate that has expired endorses nobody, and that is all: the others do.
+/// Returns the state of a manufacturer's certificate. An expired one endorses no TPM, and that is all: the others do.
 pub(super) fn of_maker(certificate: &Certificate, now: UnixTime) -> State {
     match State::of(certificate, now) {
         State::Expired => State::OutOfUse,
@@ -112,7 +112,7 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
     items
 }
 
-/// As much of a `pool.toml` as is needed here.
+/// The part of a `pool.toml` that is needed here.
 #[derive(Deserialize)]
 struct PoolFile {
     upstream: Option<UpstreamSettings>,

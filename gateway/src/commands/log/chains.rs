@@ -1,4 +1,4 @@
-//! Where lines that are written one after the other do not verify as one file: each file begins anew what stands before a chain.
+//! Finds where lines that are written in sequence do not verify as one file: the lines before a chain begin again in each file.
 
 use attest_command_line::records::Read;
 
@@ -11,7 +11,7 @@ const NAMED_LIMIT: usize = 20;
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
     lines: u64,
-    /// Which of the lines the present file begins with.
+    /// Number of the line that the present file begins with.
     file: u64,
     chain: Option<String>,
     /// The lines with which another file has to begin.

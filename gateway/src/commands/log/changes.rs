@@ -1,4 +1,4 @@
-//! When to look again: the kernel tells of a folder's changes, if it does; and of a reader that has gone.
+//! Waits for changes of a folder, which the kernel reports if it can, and notices when a reader has gone.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::commands::output::Reader;
 
 /// Room for what the kernel tells; what it tells is only that something has changed.
 const EVENTS_BYTES: usize = 16 * 1024;
-/// How often it is looked where the kernel does not tell: the folder was replaced, or others write it on a network.
+/// Interval of looks for changes that the kernel does not report: the folder was replaced, or others write it over a network.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often where it tells nothing at all.
+/// Interval of looks if the kernel reports nothing at all.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// Watch on a folder: see the module.
 pub(crate) struct Changes {
     folder: PathBuf,
     told: Option<Inotify>,
@@ -41,8 +41,8 @@ impl Changes {
         }
     }
 
-    /// Waits until something has changed, or for as long as it may go unseen; but so long at least, unless nobody reads any more what is written to
-    /// `output`.
+    /// Waits until something has changed, or until the next look is due. Waits for `at_least` in any case, unless the reader of `output` is
+    /// gone.
     pub(crate) fn wait(&mut self, output: &impl AsFd, at_least: Duration) -> Reader {
         if !at_least.is_zero() && is_gone(output, None, at_least) {
             return Reader::Gone;
@@ -62,7 +62,7 @@ const fn reader(gone: bool) -> Reader {
     if gone { Reader::Gone } else { Reader::There }
 }
 
-/// Waits until something is told, or nobody reads `output` any more, which it says; or for that long.
+/// Waits until the kernel reports something, until the reader of `output` is gone, or for `limit`; returns whether the reader is gone.
 fn is_gone(output: &impl AsFd, told: Option<&Inotify>, limit: Duration) -> bool {
     // What is always said of a descriptor: that its other end is gone.
     let mut events = vec![PollFd::new(output, PollFlags::empty())];

@@ -1,4 +1,4 @@
-//! `attest-gateway log checkpoints`.
+//! The command `attest-gateway log checkpoints`: prints the checkpoints of the store.
 
 use std::path::Path;
 use std::process::ExitCode;

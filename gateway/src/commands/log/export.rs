@@ -1,4 +1,4 @@
-//! `attest-gateway log export`.
+//! The command `attest-gateway log export`: writes records as JSON lines.
 
 use std::io::Write;
 use std::path::PathBuf;

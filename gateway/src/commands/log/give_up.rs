@@ -1,4 +1,4 @@
-//! `attest-gateway log give-up`.
+//! The command `attest-gateway log give-up`: declares a gateway's log lost.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use super::super::now;
 use super::super::visible;
 use super::output;
 
-/// As many digits of a chain's id as `audit` shows.
+/// Fewest digits of a chain's id: as many as `audit` shows.
 const DIGITS: usize = 8;
 
 #[derive(Debug, clap::Args)]

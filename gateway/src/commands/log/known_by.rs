@@ -1,4 +1,4 @@
-//! What a node is known by, besides its name.
+//! Finds the identities of a node, besides its name.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ pub(crate) fn source_with_identities(settings: &Settings, source: Source) -> any
     Ok(Source { filter, ..source })
 }
 
-/// Has a filter find the records of a node by what that is known by, besides its name: by the store, or by what these files say if they are not the
-/// gateway's own, or there is no store here.
+/// Makes a filter find the records of a node also by its identities. They come from the store, or from these files, if they are not the
+/// gateway's own or the store does not exist here.
 pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[PathBuf]) -> anyhow::Result<Filter> {
     let Some(node) = filter.node().filter(|node| is_node_name(node)).map(str::to_owned) else {
         return Ok(filter);
@@ -53,8 +53,8 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
     Ok(filter)
 }
 
-/// Returns the identities by which the store knows a node, without its name; `None` if there is no store here. The store is read in a
-/// thread of its own, which acts as the state's owner. Other files that the command reads and writes may belong to another user.
+/// Returns the identities by which the store knows a node, without its name; `None` if the store does not exist here. The store is read in
+/// a thread of its own, which acts as the state's owner. Other files that the command reads and writes may belong to another user.
 fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
     let read = || {
         if !owner::act_quietly(settings)? {

@@ -1,4 +1,4 @@
-//! `attest-gateway log`.
+//! The command `attest-gateway log`: reads the attestation log.
 
 mod chains;
 mod changes;
@@ -38,7 +38,8 @@ pub(crate) enum Command {
     Checkpoints,
     /// List the chains of which the store keeps a checkpoint: of each gateway that has served, by each key, and those that were given up.
     Status,
-    /// Say that a gateway's log is lost for good, or accept a new log.key: `audit` misses what was signed no longer, and shows who has said so.
+    /// Declare a gateway's log lost for good, or accept a new log.key: `audit` no longer requires what was signed, and shows who declared
+    /// it.
     GiveUp(give_up::Arguments),
 }
 

@@ -1,11 +1,11 @@
-//! A record in one line, for whoever is awake at 3 a.m.
+//! Formats a record as one line, for an operator at 3 a.m.
 
 pub(crate) use crate::commands::{visible, visible_json};
 use attest_log::NEXT_STEP;
 
 use attest_command_line::records::Fields;
 
-/// How wide columns are, in characters; what is longer is cut, but for the last one's with `--wide`.
+/// Widths of the columns, in characters; longer text is cut without `--wide`.
 const NODE: usize = 28;
 const POOL: usize = 14;
 const DECISION: usize = 19;
@@ -14,7 +14,7 @@ const NEXT: usize = 80;
 /// Digits of an id, which are enough to ask for the record.
 const ID: usize = 12;
 
-/// What the columns are called.
+/// Returns the names of the columns.
 pub(crate) fn head() -> String {
     let [time, record, node, pool, decision, code] = ["TIME", "RECORD", "NODE", "POOL", "DECISION", "CODE"];
     format!("{time:<20}  {record:<ID$}  {node:<NODE$}  {pool:<POOL$}  {decision:<DECISION$}  {code:<CODE$}  NEXT STEP\n")
@@ -34,7 +34,7 @@ pub(crate) fn row(fields: &Fields, wide: bool) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// Its name; its identity, where it has none; or where it came from.
+/// Returns the name, or else the identity, or else the address that it came from.
 fn node(fields: &Fields) -> String {
     let known = fields.name.as_ref().or(fields.identity.as_ref());
     visible(known.unwrap_or(&fields.peer))
@@ -47,7 +47,7 @@ fn decision(fields: &Fields) -> String {
     words.join(" ").replace("config served", "served")
 }
 
-/// That of a refusal; in brackets what a node says it was refused by.
+/// Returns the code of a refusal; in brackets, the code that a node says it was refused by.
 fn code(fields: &Fields) -> String {
     match (&fields.code, &fields.not_attested) {
         (Some(code), _) => visible(code),
@@ -56,7 +56,7 @@ fn code(fields: &Fields) -> String {
     }
 }
 
-/// What to do about it, as far as there is something to do.
+/// Returns the alert, the next step or else the reason, if it is not empty.
 fn next_step(fields: &Fields) -> String {
     if let Some(alert) = fields.alerts.first() {
         return format!("ALERT: {}", visible(alert));

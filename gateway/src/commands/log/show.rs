@@ -1,4 +1,4 @@
-//! `attest-gateway log show`.
+//! The command `attest-gateway log show`: lists decisions, or prints one.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use super::known_by::source_with_identities;
 use super::row::{head, row, visible, visible_json};
 use crate::commands::output::{Output, Reader, stdout};
 
-/// How many are listed if nobody says how many: a screen or two.
+/// Default number of records that are listed: a screen or two.
 const LAST: usize = 50;
 
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// All of them, however many there are.
     #[arg(long, conflicts_with = "last")]
     all: bool,
-    /// Cut no column.
+    /// Print all columns at full length.
     #[arg(long)]
     wide: bool,
     /// Print one record whole: by its id, the beginning of it (at least 8 digits), or its number in its chain.
@@ -73,7 +73,7 @@ fn show_record(settings: &Settings, source: &Source, record: &Record) -> anyhow:
     Ok(ExitCode::from(u8::from(is_unread)))
 }
 
-/// What a person reads first, and then all of it.
+/// Prints the summary of a record first, and then all of it.
 fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &Fields) -> anyhow::Result<Reader> {
     output.put(row(fields, true).as_bytes())?;
     if !fields.reason.is_empty() {

@@ -1,4 +1,4 @@
-//! `attest-gateway log tail`.
+//! The command `attest-gateway log tail`: prints decisions as they come.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::known_by::with_identities;
 use super::row::{head, row, visible};
 use crate::commands::output::{self, Output, Reader, stdout};
 
-/// How many come first if nobody says how many.
+/// Default number of records that come first.
 const LAST: usize = 10;
 /// Least time between two looks for a file that is not there yet: each looks at all of them.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// Begin with the last N of them.
     #[arg(long, short = 'n', value_name = "N", default_value_t = LAST)]
     last: usize,
-    /// Cut no column.
+    /// Print all columns at full length.
     #[arg(long)]
     wide: bool,
     /// Records as they are, one on a line.

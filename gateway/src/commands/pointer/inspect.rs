@@ -16,12 +16,12 @@ use url::Url;
 use super::super::{clean, output, table, with_store};
 use super::token::{self, Worth};
 
-/// What came out.
+/// Result of the inspection, in sentences.
 #[derive(Default)]
 struct Judgement {
-    /// Good to know.
+    /// Remarks that are good to know.
     remarks: Vec<String>,
-    /// Why this gateway would not satisfy the pointer.
+    /// Reasons why this gateway would not satisfy the pointer.
     reasons: Vec<String>,
 }
 
@@ -235,7 +235,7 @@ impl Judgement {
         }
     }
 
-    /// What becomes of it when the serving certificate is replaced by one of the newest CA.
+    /// Notes whether the pointer works when the serving certificate is replaced by one of the newest CA.
     fn rotation(&mut self, reading: &Reading, serving: &Serving) {
         let Some(newest) = serving.authorities().last() else { return };
         let carries = |wanted: &Certificate| {
@@ -307,7 +307,7 @@ impl Judgement {
         Ok(())
     }
 
-    /// The last words, and the exit code.
+    /// Prints the result, and returns the exit code.
     fn print(self) -> anyhow::Result<ExitCode> {
         for remark in &self.remarks {
             output::line(format_args!("{remark}"))?;

@@ -1,4 +1,4 @@
-//! `attest-gateway pointer`.
+//! The command `attest-gateway pointer`: prints and inspects pointer configs.
 
 mod inspect;
 mod token;
@@ -21,10 +21,10 @@ use super::output;
 
 /// Largest file with a token: a token, and white space around it.
 const TOKEN_FILE_LIMIT_BYTES: usize = 8192;
-/// Where the Machine API looks for user data.
+/// Namespace in which the Machine API looks for user data.
 const SECRET_NAMESPACE: &str = "openshift-machine-api";
-/// Tells the Machine Config Operator that somebody looks after the CAs in this user data. Without it, the operator of OpenShift 4.19 and
-/// later puts the cluster's CA in the place of a pointer's only one, in every Secret with an Ignition config, and nodes refuse the gateway.
+/// Label that tells the Machine Config Operator that the CAs in this user data are managed. Without it, the operator of OpenShift 4.19 and
+/// later replaces a pointer's only CA by the cluster's. It does so in every Secret with an Ignition config, and nodes refuse the gateway.
 const SECRET_LABEL: &str = "machineconfiguration.openshift.io/managed-ca-bundle-derived-from-configmap";
 /// Longest name of an object in Kubernetes.
 const SECRET_NAME_LIMIT_BYTES: usize = 253;
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// name, and the port of `listen`].
     #[arg(long)]
     url: Option<Url>,
-    /// A provisioning token for machines that cannot attest. Whoever can read the pointer has it then. On the command line everybody on
+    /// A provisioning token for machines that cannot attest. Every reader of the pointer has it then. On the command line every user of
     /// this machine can see it, in `ps`: better use --token-file.
     // A token is base64url: one in 64 begins with a hyphen.
     #[arg(long, conflicts_with = "token_file", allow_hyphen_values = true)]
@@ -170,7 +170,8 @@ pub(super) fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How nodes reach the gateway: as the command says it, or `pointer_url`; else by the certificate's first name, and the port of `listen`.
+/// Returns the gateway's URL for nodes: that of the command, or `pointer_url`, or else the certificate's first name and the port of
+/// `listen`.
 pub(super) fn base_url(settings: &Settings, url: Option<&Url>) -> anyhow::Result<Url> {
     if let Some(url) = url.or(settings.pointer_url.as_ref()) {
         return Ok(url.clone());

@@ -1,4 +1,4 @@
-//! What the store says of a token that a pointer carries. It is looked up by its hash, and never spent.
+//! Describes a pointer's token by the store. It is looked up by its hash, and never spent.
 
 use attest::UnixTime;
 use attest_gateway::credentials::tokens::{self, State};
@@ -6,7 +6,7 @@ use attest_store::{Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use zeroize::Zeroizing;
 
-/// What a token is worth, in words without the token.
+/// Validity of a token, in words without the token.
 pub(super) enum Worth {
     /// It would be taken.
     Good(String),

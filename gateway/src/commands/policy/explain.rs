@@ -1,4 +1,4 @@
-//! `attest-gateway policy explain`.
+//! The command `attest-gateway policy explain`: describes a pool's requirements.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::commands::{output, pool};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway policy explain worker")]
 pub(crate) struct Arguments {
-    /// The pool.
+    /// Pool whose policy is explained.
     pool: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// What becomes of machines that have booted what no reference value has.
+/// Describes the consequences for machines that have booted what no reference value has.
 fn of_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
         let becomes = match observes {
@@ -73,7 +73,7 @@ fn words(policy: &AppraisalPolicy) -> String {
     text
 }
 
-/// What is refused although all of that holds.
+/// Describes what is refused although all of that holds.
 fn of_history(rules: HistoryRules) -> String {
     let lines: String = rules.words().map(|words| format!("- {words}\n")).collect();
     match lines.as_str() {

@@ -1,4 +1,4 @@
-//! `attest-gateway policy`.
+//! The command `attest-gateway policy`: explains policies of pools.
 
 mod explain;
 

@@ -15,7 +15,7 @@ use crate::commands::{output, pool_folder, with_store};
     after_help = "Example: a question of `attest-gateway reference-values pending`, after what it names was looked at\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n\nA generation with exactly these values is added to the file, which a serving gateway reads by itself; machines that wait are trusted when they come again. Other\ngateways have files of their own: bring the file there. A question that was denied can be accepted, too."
 )]
 pub(crate) struct Arguments {
-    /// The pool.
+    /// Pool of the questions.
     pool: String,
     /// Questions, by their ids.
     #[arg(value_name = "ID", required = true)]
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// The file in the pool's folder of reference values that gets them; it is made if it is not there.
     #[arg(long, value_name = "FILE")]
     set: PathBuf,
-    /// What the generation is called [default: question ID].
+    /// Name of the generation [default: question ID].
     #[arg(long)]
     name: Option<String>,
     /// Until when they are accepted, such as 2026-06-03T10:00:00Z.
@@ -69,7 +69,8 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     output::done(format_args!("{}: {name:?} has {} values", file.display(), values.len()))
 }
 
-/// In a thread of its own: that one acts as the state's owner from then on, and pools may be somebody else's to write.
+/// Reads the questions in a thread of its own. That thread acts as the state's owner from then on, and pools may be another user's to
+/// write.
 fn read_as_owner(config: &Path, pool: &str, ids: &[String]) -> anyhow::Result<(Vec<NewValue>, Question)> {
     let read = || with_store(config, |store| async move { Ok(new_values::values_of(&store, pool, ids).await?) });
     std::thread::scope(|scope| scope.spawn(read).join()).map_err(|_| anyhow!("the store could not be read"))?

@@ -12,11 +12,11 @@ use crate::commands::{now, output};
     after_help = "Example: nobody has rolled this out\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'unknown kernel on rack 7'\n\nMachines whose boots have all of it are refused at once from now on, with the refusal that there is without any question; the log says that it was denied, by whom\nand why. With less of it, or with another value in its place, a boot is another question."
 )]
 pub(crate) struct Arguments {
-    /// The pool.
+    /// Pool of the question.
     pool: String,
     /// The question, by its id.
     id: String,
-    /// Why, for the attestation log; the node is not told.
+    /// Reason, for the attestation log; the node does not see it.
     #[arg(long, value_name = "TEXT", required_unless_present = "take_back")]
     reason: Option<String>,
     /// Take a denial back: who boots it asks again.

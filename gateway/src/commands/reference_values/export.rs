@@ -11,10 +11,10 @@ use crate::commands::output;
     after_help = "Example:\n  attest-gateway reference-values export pools/worker/reference-values/*.json > accepted.json\n  attest-gateway reference-values export recorded.json --corim 'kernel 6.12.43' > kernel.corim"
 )]
 pub(crate) struct Arguments {
-    /// The files.
+    /// Files of reference values.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// One generation as an unsigned CoRIM, CBOR, whether it has lapsed or not.
+    /// A single generation as an unsigned CoRIM, CBOR, whether it has lapsed or not.
     #[arg(long, value_name = "GENERATION")]
     corim: Option<String>,
 }

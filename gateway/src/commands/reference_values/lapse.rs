@@ -10,11 +10,11 @@ use crate::commands::output;
     after_help = "Example: when the nodes have rolled\n  attest-gateway reference-values lapse pools/worker/reference-values/recorded.json 'kernel 6.12.41' --at 2026-06-03T10:00:00Z"
 )]
 pub(crate) struct Arguments {
-    /// The file.
+    /// File of the generation.
     file: PathBuf,
-    /// The generation.
+    /// Name of the generation.
     generation: String,
-    /// When [default: now].
+    /// Time of the lapse [default: now].
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<Time>,
 }

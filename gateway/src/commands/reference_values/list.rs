@@ -8,7 +8,7 @@ use crate::commands::{output, table};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway reference-values list pools/worker/reference-values/*.json")]
 pub(crate) struct Arguments {
-    /// The files.
+    /// Files of reference values.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }

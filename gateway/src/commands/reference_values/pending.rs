@@ -17,7 +17,7 @@ const NAMED_LIMIT: usize = 3;
     after_help = "Example: what machines have booted that no reference value has\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'nobody has rolled this out'\n\nAll that a boot has beyond the pool's reference values is one question, with a row for each value. MACHINES is how many have shown all of it, and how many the\npool wants before it asks. Names are the node's own words, unless they stand in quotation marks alone. Below stands who waits for each answer, until when, and\nwhich machines have booted something else besides, for which a yes is not enough."
 )]
 pub(crate) struct Arguments {
-    /// Only this pool's.
+    /// Pool of the questions [default: every pool].
     pool: Option<String>,
     /// Also those that were answered.
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     output::print(text)
 }
 
-/// Whether somebody waits still: also after a yes, whose file the machines' gateway has not got.
+/// Returns whether a machine still waits: also after a yes, if its gateway does not have that file.
 fn is_open(row: &Row) -> bool {
     match &row.answered {
         None => true,
@@ -102,7 +102,7 @@ fn rows(row: &Row, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
     each.collect()
 }
 
-/// What a yes to a question is enough for, and what not.
+/// Describes for which machines a yes to a question is enough, and for which not.
 fn below(row: &Row, rules: Option<&NewValueRules>, now: u64) -> String {
     let mut lines = vec![
         format!("question {} of pool {}", row.id, row.pool),
@@ -139,7 +139,7 @@ fn below(row: &Row, rules: Option<&NewValueRules>, now: u64) -> String {
     format!("\n{lines}")
 }
 
-/// A value, and what it is called.
+/// Returns a value with its name.
 fn with_name(value: &NewValue) -> String {
     match value.called() {
         called if called.is_empty() => value.to_string(),
@@ -147,7 +147,7 @@ fn with_name(value: &NewValue) -> String {
     }
 }
 
-/// Who waits, since when and until when.
+/// Describes a machine that waits, since when and until when.
 fn waits(one: &Showing, rules: Option<&NewValueRules>, now: u64) -> String {
     let who = match &one.name {
         Some(name) => format!("{name} ({})", one.machine),

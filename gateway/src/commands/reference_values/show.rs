@@ -6,9 +6,9 @@ use crate::commands::{output, visible};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway reference-values show pools/worker/reference-values/recorded.json 'kernel 6.12.43'")]
 pub(crate) struct Arguments {
-    /// The file.
+    /// File of the generation.
     file: PathBuf,
-    /// The generation.
+    /// Name of the generation.
     generation: String,
 }
 

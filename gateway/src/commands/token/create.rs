@@ -1,4 +1,4 @@
-//! `attest-gateway token create`.
+//! The command `attest-gateway token create`: makes or imports a token.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::commands::acting::change_store_as;
 use crate::commands::durations::{LONGEST_SECONDS, seconds, seconds_or_none};
 use crate::commands::output;
 
-/// How long a token is good unless the administrator says otherwise.
+/// Default lifetime of a token, in seconds.
 const LIFETIME_SECONDS: u64 = 24 * 3600;
 /// Largest file that a token is taken from: the manifest of a Secret, with what an API server adds.
 const IMPORT_LIMIT_BYTES: usize = 64 * 1024;
@@ -28,11 +28,11 @@ pub(crate) struct Create {
     /// The pool it is for; may be repeated.
     #[arg(long, required = true)]
     pool: Vec<String>,
-    /// What you call it: the attestation log names it so [default: the pool and something random].
+    /// Name of the token in the attestation log [default: the pool and something random].
     #[arg(long)]
     name: Option<String>,
-    /// How many machines it is good for: how often it can be used. A machine that keeps a claimant, as attest-node does, and boots again within its first
-    /// boot uses it once; of others, each fetch counts [default: no limit].
+    /// Number of machines that it is good for: of times that it can be used. A machine that keeps a claimant, as attest-node does, and
+    /// boots again within its first boot uses it once. Of others, each fetch counts [default: no limit].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
     /// With --uses: for how long after a use another one from the same address is the same machine, and costs nothing: for machines without attest-node
@@ -40,7 +40,7 @@ pub(crate) struct Create {
     /// [default: not at all].
     #[arg(long, value_parser = seconds, requires = "uses")]
     again: Option<u64>,
-    /// How long it is good: a number with s, m, h or d [default: 24h; with --rotate-every, twice that and the grace period].
+    /// Lifetime of the token: a number with s, m, h or d [default: 24h; with --rotate-every, twice that and the grace period].
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
     /// From where it may be used, such as 192.0.2.0/24 or 2001:db8::/48; may be repeated [default: from everywhere].
@@ -129,7 +129,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
     created.published.map_err(unpublished)
 }
 
-/// A token that could not be shown, so that nobody has it: it is made worthless again. One that is in a folder is not lost.
+/// Revokes a token that could not be shown, so that it was not delivered. One that is in a folder is not lost.
 fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyhow::Error {
     let TokenRecord { name, rotation, .. } = &created.record;
     if let Some(Rotation { into, .. }) = rotation {
@@ -147,8 +147,8 @@ fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyho
     })
 }
 
-/// What is to be said of a pool whose machines fetch more than once in their first boot. Nothing of one that cannot be read at the moment: that is
-/// said elsewhere.
+/// Returns a warning about a pool whose machines fetch more than once in their first boot. `None` for a pool that cannot be read at the
+/// moment, which is reported elsewhere.
 fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
     let why = super::super::pool(settings, pool).ok()?.boots_again()?;
     Some(format!(
@@ -157,7 +157,7 @@ fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
     ))
 }
 
-/// How long it is good, seconds: not beyond its end where it is from.
+/// Returns the lifetime in seconds: not beyond the token's expiry at its origin.
 fn lifetime(asked: Option<u64>, standard: u64, expires: Option<u64>, now: u64) -> anyhow::Result<u64> {
     let Some(expires) = expires else {
         return Ok(asked.unwrap_or(standard));
@@ -185,7 +185,7 @@ fn imported(file: &Path) -> anyhow::Result<Imported> {
     Imported::read(text).with_context(name)
 }
 
-/// How the token rotates by itself, if it is to.
+/// Returns the settings of the token's automatic rotation, if it has one.
 fn rotation(settings: &Settings, arguments: &Create) -> anyhow::Result<Option<Rotation>> {
     let (Some(every), Some(into)) = (arguments.rotate_every, &arguments.into) else {
         return Ok(None);

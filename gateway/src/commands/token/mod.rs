@@ -1,4 +1,4 @@
-//! `attest-gateway token`.
+//! The command `attest-gateway token`: manages provisioning tokens.
 
 mod create;
 mod rotate;
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// Make every token of a name worthless, current and previous. Takes effect at once, on a running gateway too.
     #[command(after_help = "Example:\n  attest-gateway token revoke rack7")]
     Revoke {
-        /// What the token was called when it was made.
+        /// Name of the token.
         name: String,
     },
 }

@@ -1,4 +1,4 @@
-//! `attest-gateway token rotate`.
+//! The command `attest-gateway token rotate`: replaces a token.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use crate::commands::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rotate {
-    /// What the token is called.
+    /// Name of the token.
     name: String,
-    /// How long the one before is good still: a number with s, m, h or d. 0s makes it worthless at once [default: as it was created, or 24h].
+    /// Grace period of the token before: a number with s, m, h or d. 0s makes it worthless at once [default: as it was created, or 24h].
     #[arg(long, value_parser = seconds_or_none)]
     grace: Option<u64>,
-    /// How long the new one is good [default: as long as the one before was].
+    /// Lifetime of the new token [default: as long as the one before was].
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
     #[command(flatten)]

@@ -16,16 +16,16 @@ use super::super::output::{self, Reader};
 use super::super::pointer::base_url;
 use super::join;
 
-/// What is said before a new token.
+/// Remark that precedes a new token.
 pub(super) const SHOWN: &str = "it is shown this once:";
 
-/// What is printed.
+/// Form in which a token is printed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shape {
     /// The token; the Secret machineconfig-auth for the namespace openshift-config; or a pointer config with the token.
     #[arg(long, value_enum, default_value = "token")]
     pub(super) output: Output,
-    /// In pointers: how nodes reach the gateway [default: the certificate's first name, and the port of `listen`].
+    /// In pointers: URL at which nodes reach the gateway [default: the certificate's first name, and the port of `listen`].
     #[arg(long)]
     pub(super) url: Option<Url>,
     /// With --output pointer: which of the token's pools.
@@ -113,10 +113,10 @@ impl Shape {
         Ok(pointer.render()?)
     }
 
-    /// Prints what is asked for: somebody has it then.
+    /// Prints the token in the form that is asked for, which delivers it.
     ///
     /// # Errors
-    /// If it could not be written, or nobody reads it.
+    /// If it could not be written, or its reader is gone.
     pub(super) fn show(&self, settings: &Settings, created: &Created) -> anyhow::Result<()> {
         let Created { text, record, .. } = created;
         let shown = match self.output {

@@ -33,15 +33,15 @@ const CA: Named = Named {
     namespace: "openshift-config-managed",
     name: "kube-apiserver-server-ca",
 };
-/// What says where nodes reach the API: the only object of its kind.
+/// Name of the watch on the API's URL for nodes, which the only object of its kind has.
 const INFRASTRUCTURE: &str = "infrastructure";
 const INFRASTRUCTURE_FIELDS: &str = "metadata.name=cluster";
-/// What messages call all of it.
+/// Name of the kubeconfig in messages.
 const ALL: &str = "bootstrap kubeconfig";
 /// Longest token that is taken, in bytes: a service account's has about 1,000.
 const TOKEN_LIMIT_BYTES: usize = 16 * 1024;
 
-/// A Secret's token, and the CAs beside it.
+/// A Secret's token and CAs.
 #[derive(Clone)]
 struct Token {
     token: Option<Text>,
@@ -66,7 +66,7 @@ impl Content for Token {
     }
 }
 
-/// What the API says.
+/// State of these objects at the API.
 struct Said {
     token: Option<Token>,
     ca: Option<Bundle>,
@@ -116,14 +116,14 @@ users:
     }
 }
 
-/// Whether it has the form of a JWT, as service accounts' tokens are (RFC 7519, section 3.1).
+/// Returns whether it has the form of a JWT, like service accounts' tokens (RFC 7519, section 3.1).
 fn is_token(token: &str) -> bool {
     let of_base64url =
         |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     token.len() <= TOKEN_LIMIT_BYTES && token.starts_with("eyJ") && token.split('.').count() == 3 && token.split('.').all(of_base64url)
 }
 
-/// Whether it is the URL of a server, and of nothing on it.
+/// Returns whether it is the URL of a server, without a path.
 fn is_server(server: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'/' | b'.' | b'-' | b'[' | b']');
     server.bytes().all(plain)
@@ -205,7 +205,7 @@ impl Told {
         }
     }
 
-    /// What the API says, once it has said all of it.
+    /// Returns the state at the API, once all of it is known.
     fn said(&self) -> Option<Said> {
         Some(Said {
             token: self.token.now()?,

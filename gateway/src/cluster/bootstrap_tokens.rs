@@ -1,8 +1,8 @@
 //! The cluster's bootstrap tokens as provisioning tokens, kept in step.
 //!
-//! What is a token here is one in the cluster: a Secret of the type `bootstrap.kubernetes.io/token` in `kube-system`, called after the token's id, for
-//! authentication, not being deleted, not expired (kubernetes/kubernetes, `plugin/pkg/auth/authenticator/token/bootstrap/bootstrap.go`; kubernetes.io,
-//! "Authenticating with Bootstrap Tokens").
+//! A token here is a token in the cluster: a Secret of the type `bootstrap.kubernetes.io/token` in `kube-system`, called after the token's
+//! id. It is for authentication, not being deleted, not expired (kubernetes/kubernetes,
+//! `plugin/pkg/auth/authenticator/token/bootstrap/bootstrap.go`; kubernetes.io, "Authenticating with Bootstrap Tokens").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use zeroize::Zeroizing;
 
 use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
 
-/// How the watch is called in messages.
+/// Name of the watch in messages.
 const TOKENS: &str = "bootstrap tokens";
 const NAMESPACE: &str = "kube-system";
 const FIELDS: &str = "type=bootstrap.kubernetes.io/token";
 /// Says for which pools a token is, separated by commas: of those that the settings name.
 const POOLS_ANNOTATION: &str = "attest-gateway.internal/pools";
-/// How often it is looked whether all is in step, also when nothing has changed: another gateway may have led, or the store was away.
+/// Interval of comparisons, also when nothing has changed: another gateway may have led, or the store was away.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Most tokens that are followed; a cluster has one for each occasion on which machines join.
 const TOKENS_LIMIT: usize = 1000;
 
 type Secret = Object<Token>;
 
-/// What is kept of such a Secret: nothing that anybody could show.
+/// The parts of such a Secret that are kept: none of them can be shown as a credential.
 #[derive(Clone)]
 struct Token(Result<BootstrapToken, FollowError>);
 
@@ -72,7 +72,7 @@ fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Followed
     Ok(Some(Followed { token, pools }))
 }
 
-/// Asks once.
+/// Checks once whether the tokens can be listed.
 pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
     let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
     let one = ListParams::default().limit(1).fields(FIELDS);
@@ -96,7 +96,7 @@ struct Follower {
     pools: BTreeSet<String>,
     clock: Clock,
     turn: Turn,
-    /// What was said already, of what is not as it should be: by the Secret's or token's name.
+    /// Problems that were reported already, by the Secret's or token's name.
     said: BTreeMap<String, String>,
 }
 

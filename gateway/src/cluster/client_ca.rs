@@ -1,10 +1,10 @@
 //! The CAs that sign kubelets' client certificates, as the cluster has them: kept in a file of the gateway's own, from where they are used as those of
 //! `tls.client_ca` are. So they are there at the next start, whether the API is there or not.
 //!
-//! It is the ConfigMap `csr-controller-ca` in `openshift-config-managed`, with the CAs of what the kube-controller-manager signs for kubelets
-//! (openshift/cluster-machine-approver, `pkg/controller/controller.go`: `kubeletCAConfigMap`; openshift/cluster-kube-apiserver-operator, where it is the part
-//! for kubelets of the API server's client CAs). `kube-apiserver-client-ca` has those of administrators and of the control plane besides, whose word is none
-//! about a node.
+//! They are in the ConfigMap `csr-controller-ca` in `openshift-config-managed`: the CAs of what the kube-controller-manager signs for
+//! kubelets (openshift/cluster-machine-approver, `pkg/controller/controller.go`: `kubeletCAConfigMap`). In
+//! openshift/cluster-kube-apiserver-operator it is the part for kubelets of the API server's client CAs. `kube-apiserver-client-ca` also
+//! has those of administrators and of the control plane, whose signatures prove nothing about a node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const CLIENT_CA: Named = Named {
     name: "csr-controller-ca",
 };
 
-/// Asks once.
+/// Checks once whether the CAs can be read.
 pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
     CLIENT_CA.look::<Bundle>(cluster).await
 }

@@ -9,28 +9,28 @@ use attest_system::files;
 use tokio::time::{Interval, MissedTickBehavior};
 use zeroize::Zeroizing;
 
-/// How often it is looked whether the file is as the cluster says, also when nothing has changed: it could not be written, or a certificate was of a time that
-/// had not come yet.
+/// Interval of comparisons of the file with the cluster, even without a change: it could not be written, or a certificate was not valid
+/// yet.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Longest problem that is told, in characters: some names and a reason.
+/// Longest problem in a message, in characters: some names and a reason.
 const TOLD_LIMIT_CHARACTERS: usize = 512;
 
-/// A tick for who keeps a copy.
+/// Returns the ticks for comparisons of a copy.
 pub(super) fn now_and_then() -> Interval {
     let mut every = tokio::time::interval(LOOK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     every
 }
 
-/// One such file.
+/// File that is a copy of cluster objects.
 #[derive(Debug)]
 pub(super) struct Copied {
-    /// What it is a copy of, in messages.
+    /// Name of the original in messages.
     what: &'static str,
     path: PathBuf,
     mode: u32,
-    /// What was said already of what cannot be used.
+    /// Problem that was reported already.
     said: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl Copied {
         }
     }
 
-    /// Whether the file said something else before.
+    /// Writes the file; returns whether its text has changed.
     ///
     /// # Errors
     /// Why it cannot be written.
@@ -87,13 +87,13 @@ impl Copied {
     }
 }
 
-/// As it is told: what certificates say of themselves is part of it, and theirs to choose.
+/// Returns a problem for a message: some of its text comes from certificates, whose makers choose it.
 fn told(problem: &str) -> String {
     let plain = problem.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(TOLD_LIMIT_CHARACTERS).collect()
 }
 
-/// Of one text, for several who look at it.
+/// A text with several readers.
 pub(super) type Text = Arc<Zeroizing<String>>;
 
 #[cfg(test)]

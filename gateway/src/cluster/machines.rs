@@ -1,9 +1,9 @@
 //! Machine objects and Nodes, kept as they change: which instances the cluster has made, and which of them have joined.
 //!
-//! Of a Machine object (`machine.openshift.io/v1beta1`, openshift/api `machine/v1beta1/types_machine.go`) these are looked at: what controls it, by
-//! `metadata.ownerReferences`; the labels by which the control plane's are known, which a ControlPlaneMachineSet has to give (openshift/api
-//! `machine/v1/types_controlplanemachineset.go`); `spec.providerID`; `status.nodeRef`; `status.phase`; and on AWS `status.providerStatus.instanceId`, which is
-//! there earlier than the `providerID`.
+//! These parts of a Machine object (`machine.openshift.io/v1beta1`, openshift/api `machine/v1beta1/types_machine.go`) are looked at: its
+//! controller, by `metadata.ownerReferences`; the labels by which the control plane's are known, which a ControlPlaneMachineSet has to give
+//! (openshift/api `machine/v1/types_controlplanemachineset.go`); `spec.providerID`; `status.nodeRef`; `status.phase`; and on AWS
+//! `status.providerStatus.instanceId`, which is there earlier than the `providerID`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use kube::core::Selector;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How the watches are called in messages.
+/// Names of the watches in messages.
 const MACHINES: &str = "machines";
 const NODES: &str = "nodes";
 /// Pause between two changes that are taken over: Nodes change all the time, and all of them are gone through for each.
@@ -28,7 +28,7 @@ const TAKE_OVER_EVERY: Duration = Duration::from_millis(200);
 /// The role of machines of the control plane, as their labels have it.
 const CONTROL_PLANE: &str = "master";
 
-/// What is looked at of a Machine object, and nothing else of it.
+/// The parts of a Machine object that are looked at.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Whole")]
 struct Machine {
@@ -36,7 +36,7 @@ struct Machine {
     object: MachineObject,
 }
 
-/// What is looked at of a Node.
+/// The parts of a Node that are looked at.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "WholeNode")]
 struct Node {
@@ -134,7 +134,7 @@ impl From<WholeNode> for Node {
     }
 }
 
-/// What a watch needs of an object's metadata.
+/// Returns the metadata of an object that a watch needs.
 fn identified(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         name: metadata.name,
@@ -149,7 +149,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> Option<&'v str> {
     value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
-/// Which instance it names: by its `providerID`, or as soon as AWS has given the instance an id.
+/// Returns the instance that it names: by its `providerID`, or as soon as AWS has given the instance an id.
 fn provider_id(spec: &Value, status: &Value) -> String {
     let said = text(spec, "/providerID").map(Cow::Borrowed);
     let of_aws = || {
@@ -160,7 +160,7 @@ fn provider_id(spec: &Value, status: &Value) -> String {
     said.or_else(of_aws).unwrap_or_default().into_owned()
 }
 
-/// When it was made. One that does not say so is younger than any instance.
+/// Returns its creation time, in seconds since 1970. An object without one is younger than any instance.
 fn created(metadata: &ObjectMeta) -> u64 {
     let seconds = metadata.creation_timestamp.as_ref().map(|created| created.0.as_second());
     seconds.and_then(|seconds| seconds.try_into().ok()).unwrap_or(u64::MAX)
@@ -207,7 +207,7 @@ pub(super) async fn look(cluster: &Cluster, namespace: &str) -> [(&'static str, 
     [(MACHINES, machines.map(drop)), (NODES, nodes.map(drop))]
 }
 
-/// Since when Machine objects or Nodes are not told any longer.
+/// Returns the time since when the watch on Machine objects or on Nodes is broken.
 pub fn away_since(cluster: &Cluster) -> Option<u64> {
     let watches = cluster.health().watches();
     let since = |what: &str| match watches.get(what) {

@@ -4,9 +4,9 @@
 //! does not rotate) `root-ca` in `kube-system`: in that order, as the operator looks for them (machine-config-operator 7ff337a, `pkg/operator/sync.go`:
 //! `getMCSCABundle`; `manifests/machineconfigserver/daemonset.yaml`).
 //!
-//! Who may write the ConfigMap is not who may write the Secret: machine-config-daemon, whose account's token each node has, may change every ConfigMap of that
-//! namespace (`manifests/machineconfigdaemon/role.yaml`). So of its CAs only one is taken that has signed the Secret's certificate; and it is kept, while the
-//! ConfigMap has it, when that is replaced by one of another.
+//! More clients may write the ConfigMap than the Secret: machine-config-daemon, whose account's token each node has, may change every
+//! ConfigMap of that namespace (`manifests/machineconfigdaemon/role.yaml`). So of its CAs only one is taken that has signed the Secret's
+//! certificate. When that certificate is replaced by one of another CA, the earlier CA is kept while the ConfigMap has it.
 //!
 //! All three are one file, so that it has what fits together whenever the power fails: the manifest of a Secret.
 
@@ -44,7 +44,7 @@ const ROOT_CA: Named = Named {
     namespace: "kube-system",
     name: "root-ca",
 };
-/// What messages call all of it.
+/// Name of certificate and CA in messages.
 const ALL: &str = "MCS certificate and CA";
 
 /// A Secret's certificate and key, neither looked at yet.
@@ -73,7 +73,7 @@ impl Content for Pair {
     }
 }
 
-/// What the API says; of the CAs, which object says them.
+/// State at the API; for the CAs, with the object that has them.
 struct Said {
     pair: Option<Pair>,
     bundle: Option<(Named, Bundle)>,
@@ -81,10 +81,10 @@ struct Said {
 
 /// Most CAs that are looked at, the newest: an operator's bundle has one, and two while they change. Each costs a signature for each name.
 const AUTHORITIES_LIMIT: usize = 16;
-/// How long after one look the next one is: each node may write the ConfigMap, as often as it likes.
+/// Pause between two looks: each node may write the ConfigMap, as often as it likes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is put into files: all of it, and the CAs for who asks another server.
+/// Contents of the files: all of it, and the CAs alone for pools from another server.
 struct Made {
     all: Zeroizing<String>,
     authorities: String,
@@ -93,7 +93,7 @@ struct Made {
 }
 
 impl Said {
-    /// What is to be served, if nodes would take it now; `known` are the CAs that were taken before.
+    /// Returns the files to serve from, if nodes would take them now; `known` are the CAs that were taken before.
     fn made(&self, clock: Clock, known: &[Certificate]) -> Result<Made, String> {
         let pair = self.pair.as_ref().ok_or_else(|| format!("there is no Secret {TLS}"))?;
         let (certificate, key) = match (&pair.certificate, &pair.key) {
@@ -230,7 +230,7 @@ impl Told {
         }
     }
 
-    /// What the API says, once it has said enough to judge it by.
+    /// Returns the state at the API, once enough of it is known to judge it.
     fn said(&self) -> Option<Said> {
         let (pair, ca) = (self.pair.now()?, self.ca.now()?);
         let bundle = match ca {

@@ -1,7 +1,7 @@
-//! The cluster's API: what the gateway is told there, and what it does there.
+//! The cluster's API: the state that the gateway reads there, and its own writes.
 //!
-//! What is told is kept by watches ([`Kept`]): who decides by it asks nobody, and knows how old it may be. An API that is away takes nothing from what was known
-//! last; how long it has been away is said in the log, in a metric and by `check`.
+//! Watch caches keep the state ([`Kept`]): a decision needs no request, and knows how old the state may be. If the API is away, the cached
+//! state stays. The log, a metric and `check` report how long it has been away.
 
 pub mod attested_nodes;
 mod bootstrap_kubeconfig;
@@ -36,13 +36,13 @@ use crate::pools::live::LivePools;
 use crate::settings::{AttestedNodes, ClusterSettings, Settings};
 use attest_pool::needed::NeededState;
 
-/// What of the gateway works with the cluster's API.
+/// Parts of the gateway that work with the cluster's API.
 pub(crate) struct Parts<'a> {
     pub clock: Clock,
     pub metrics: &'a Arc<Metrics>,
     pub pools: &'a Arc<LivePools>,
     pub store: &'a Arc<dyn Store>,
-    /// As whom what the gateway does there is told.
+    /// Actor of what the gateway does there, in the log.
     pub by: By,
     /// The attestation log, and how far it is on disk.
     pub log: LogPlaces,
@@ -102,7 +102,7 @@ pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'stati
     found
 }
 
-/// Asks once for that of which there is no copy that could be used, and makes one: what is wrong, in words.
+/// Makes copies that are missing or unusable, by asking once for each; returns the problems, in words.
 pub async fn first_copies(cluster: &Cluster, settings: &Settings, clock: Clock) -> Vec<String> {
     let mut wrong = Vec::new();
     let tls = &settings.tls;

@@ -1,4 +1,4 @@
-//! What somebody wants of a machine who edits its object, and what becomes of it.
+//! Edits of a machine's object, the steps that they ask for, and their outcomes.
 //!
 //! A ban counts for as long as the object says it. Whatever gives something is done once, when it is written: what stands there still is not done again.
 
@@ -19,7 +19,7 @@ use super::machines::Machine;
 use super::object::{Approved, Spec};
 use super::status::{Answer, Handled};
 
-/// One thing that is to be done.
+/// A step that an edit asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     Forget(String),
@@ -28,10 +28,10 @@ pub(super) enum Step {
     Lift,
 }
 
-/// What became of it.
+/// Outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// One word, if nothing was done.
+    /// Reason in one word, if nothing was done.
     refused: Option<&'static str>,
     said: String,
 }
@@ -45,7 +45,7 @@ fn refused(why: &'static str, said: impl Into<String>) -> Outcome {
     Outcome { refused, said }
 }
 
-/// What there is to do, the ban last: it counts, whatever else is written.
+/// Returns the steps to do, the ban last: it counts, whatever else is written.
 pub(super) fn steps(spec: &Spec, handled: &Handled, machine: &Machine, object: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(name) = spec.forget.as_ref().filter(|name| handled.forget.as_ref() != Some(*name)) {
@@ -66,7 +66,7 @@ pub(super) fn steps(spec: &Spec, handled: &Handled, machine: &Machine, object: &
     steps
 }
 
-/// What was done of it once, or will not be.
+/// Returns the edits that were done once, or will not be.
 pub(super) fn handled(spec: &Spec) -> Handled {
     Handled {
         approved: spec.approved.as_ref().map(digest_of),
@@ -79,7 +79,7 @@ fn digest_of(approved: &Approved) -> String {
     HEXLOWER.encode(digest(&SHA256, text.as_bytes()).as_ref())
 }
 
-/// What the object says of an edit.
+/// Returns the object's answer to an edit.
 pub(super) fn answer(spec: &Spec, machine: &Machine, object: &str, outcomes: &[Outcome]) -> Answer {
     let mut said: Vec<&str> = outcomes.iter().map(|outcome| outcome.said.as_str()).collect();
     let mut why = outcomes.iter().find_map(|outcome| outcome.refused);
@@ -95,7 +95,7 @@ pub(super) fn answer(spec: &Spec, machine: &Machine, object: &str, outcomes: &[O
     }
 }
 
-/// Whoever does it, for whom, and where.
+/// Executor of steps: the store, the actor and the known pools.
 pub(super) struct Hands<'a> {
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) by: By,

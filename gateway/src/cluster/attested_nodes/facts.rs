@@ -1,4 +1,4 @@
-//! What the lines of the attestation log say of machines that have proven who they are; of several about one the last.
+//! Facts in the attestation log about machines that have proven their identity; of several about one machine, the last.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use serde::de::IgnoredAny;
 use super::object::object_name;
 use super::status::{Answer, Attestation, Config, Question, Refusal, Status, reason_of_code};
 
-/// What is known of one machine.
+/// Facts about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) identity: String,
-    /// As it was called when it attested.
+    /// Name at the time of its attestation.
     name: Option<String>,
     attestation: Option<(u64, Attestation)>,
     refusal: Option<(u64, Refusal)>,
     config: Option<(u64, Config)>,
 }
 
-/// What is known of all of them, by the names of their objects.
+/// Facts about all machines, by the names of their objects.
 #[derive(Debug, Default)]
 pub(super) struct News(pub(super) HashMap<String, Facts>);
 
@@ -98,7 +98,7 @@ impl Line {
 }
 
 impl Facts {
-    /// Whether it has attested: who was only ever refused has no object for that.
+    /// Returns whether it has attested: a machine that was only ever refused gets no object.
     pub(super) const fn is_of_a_machine(&self) -> bool {
         self.attestation.is_some() || self.config.is_some()
     }

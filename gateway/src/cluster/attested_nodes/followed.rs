@@ -1,4 +1,4 @@
-//! The gateway's own attestation log, followed: what it says of a machine is told on the machine's object, however late the API can be told.
+//! Follows the gateway's own attestation log, and writes the facts about a machine to its object, however late the API can be reached.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,22 +20,23 @@ use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
 use crate::metrics::Metrics;
 
-/// How often it is looked whether there is something new.
+/// Interval of looks for new lines.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How soon after a failure it is tried again.
+/// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
 /// Machines whose news are held at once: some megabytes. What comes after them stays in the log meanwhile.
 const HELD_LIMIT: usize = 5000;
-/// Objects that are written before it is looked anew what the API has.
+/// Number of objects that are written before the watch cache is looked at again.
 const WRITTEN_AT_ONCE: usize = 200;
-/// Some hundreds of lines each, that are read before it is looked whether the program ends.
+/// Number of reads, of some hundreds of lines each, after which the end of the program is checked.
 const READ_AT_ONCE: usize = 20;
-/// How often the API may refuse to write an object, while it writes others, until that is given up: somebody has made it too large.
+/// Number of times that the API may refuse to write an object, while it writes others, before that is given up. A client has made it too
+/// large.
 const FAILURES_LIMIT: u32 = 10;
-/// How often it is noted how far the log was read: what was read since is read again after a restart, and comes to the same.
+/// Interval of notes of how far the log was read. Later lines are read again after a restart, with the same result.
 const NOTE_EVERY: Duration = Duration::from_secs(30);
 
-/// Where the log is, and the note of how far it was read.
+/// Path of the log, and of the note of how far it was read.
 #[derive(Debug, Clone)]
 pub(crate) struct LogPlaces {
     pub log: PathBuf,
@@ -263,7 +264,7 @@ fn note(places: &LogPlaces) -> PositionFile {
     PositionFile::of(folder(&places.note), name)
 }
 
-/// What goes wrong, said once.
+/// Current problem, which is reported once.
 #[derive(Default)]
 struct Failing(Option<String>);
 
@@ -282,7 +283,7 @@ impl Failing {
     }
 }
 
-/// What waits for the disk waits elsewhere. `None` if the program ends.
+/// Runs work that waits for the disk on another thread. Returns `None` if the program ends.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }

@@ -1,6 +1,6 @@
 //! The kind AttestedNode, as `gateway/dist/kubernetes/parts/attested-nodes/roles.yaml` defines it for the API.
 //!
-//! Its group ends in `internal`, which ICANN has reserved for private use (its Board, 29 July 2024): nobody can register it.
+//! Its group ends in `internal`, which ICANN has reserved for private use (its Board, 29 July 2024), so that it cannot be registered.
 
 pub(super) const GROUP: &str = "attest-gateway.internal";
 pub(super) const VERSION: &str = "v1alpha1";

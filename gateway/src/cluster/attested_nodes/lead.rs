@@ -1,4 +1,4 @@
-//! What one of several gateways does: an object for each machine that the store knows, what the store says of it, and what is edited there.
+//! Leader task of attested nodes. It makes an object for each machine in the store, writes the store's facts to it, and performs its edits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use super::writer::{Writer, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
 use crate::pools::live::LivePools;
 
-/// How often it is looked whether an object is otherwise.
+/// Interval of looks for changed objects.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Between two passes at least.
+/// Shortest pause between two passes.
 const PAUSE_LEAST: Duration = Duration::from_millis(200);
-/// And this many times as long as it took the last one to read what the store has of all machines.
+/// Factor by which a pause is longer than the last pass took to read all machines from the store.
 const PAUSE_FACTOR: u32 = 10;
-/// How often what the store says is told, if no object is otherwise.
+/// Interval of passes, if no object has changed.
 const PASS_EVERY: Duration = Duration::from_secs(30);
-/// How soon after a failure it is tried again.
+/// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
-/// Objects that are no machine's, of which that is said in one pass: whoever makes thousands of them is in no machine's way.
+/// Number of objects without a machine that get a note of that in one pass: thousands of them do not delay a machine.
 const STRANGE_AT_ONCE: usize = 10;
-/// Objects that are written in one pass: then it is looked anew what there is.
+/// Number of objects that are written in one pass, before all are looked at again.
 const WRITTEN_AT_ONCE: usize = 100;
 
 pub(super) struct Leading {
@@ -44,7 +44,7 @@ pub(super) struct Leading {
     pub(super) takes_edits: bool,
 }
 
-/// Why a pass has come to no end.
+/// Reason why a pass was aborted.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     #[error(transparent)]
@@ -62,20 +62,20 @@ impl PassError {
     }
 }
 
-/// What is left to do.
+/// Work that a pass has left.
 #[derive(Debug, Default)]
 struct Left {
     /// Something was changed, or is not as it was seen.
     again: bool,
     written: usize,
-    /// How long the store was read.
+    /// Time that it took to read the store.
     read: Duration,
     /// The names of all machines' objects.
     names: BTreeSet<String>,
 }
 
 impl Leading {
-    /// Does so for as long as it is polled.
+    /// Runs the leader task for as long as it is polled.
     pub(super) async fn run(mut self) {
         let mut turn = Turn::new(Arc::clone(&self.store), "show machines");
         let mut writer = Writer::new(Arc::clone(&self.cluster));
@@ -118,7 +118,7 @@ impl Leading {
         }
     }
 
-    /// Whether an object is to be looked at, or one is missing.
+    /// Returns whether an object is to be looked at, or one is missing.
     fn is_open(&self, names: &BTreeSet<String>) -> bool {
         let all = self.kept.all().unwrap_or_default();
         let is_unseen = |node: &Arc<AttestedNode>| node.status().observed_generation != Some(node.generation());
@@ -315,7 +315,7 @@ impl Leading {
         Ok(())
     }
 
-    /// Says on an object that it is no machine's. It is left where it is: somebody else has made it.
+    /// Notes on an object that it is not a machine's. It is left in place: another client has made it.
     async fn say_strange(&self, node: &AttestedNode, writer: &mut Writer) -> Result<(), PassError> {
         let (before, generation) = (node.status().into_owned(), node.generation());
         let mut status = before.clone();
@@ -362,7 +362,7 @@ impl Leading {
     }
 }
 
-/// What could not be written.
+/// Writes that have failed in one pass.
 #[derive(Default)]
 struct Problems {
     first: Option<ClusterError>,
@@ -384,7 +384,7 @@ impl Problems {
     }
 }
 
-/// Whether it was said of this object that it is no machine's.
+/// Returns whether this object has the note that it is not a machine's.
 fn is_said(node: &AttestedNode) -> bool {
     let status = node.status();
     status.observed_generation == Some(node.generation())

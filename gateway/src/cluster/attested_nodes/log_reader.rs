@@ -39,17 +39,17 @@ pub(crate) struct Reader {
     log: PathBuf,
     follower: Follower,
     durable: watch::Receiver<Durable>,
-    /// Of the log as it was when the follower began.
+    /// Number of cuts of the log when the follower began.
     cuts: u64,
-    /// Given last.
+    /// Position of the line that was returned last.
     last: Option<ReadPosition>,
-    /// Whether the files were listed anew because of what comes next.
+    /// Set if the files were listed again because of the next line.
     listed_anew: bool,
     /// Files that are damaged: the follower passes over the rest of them.
     left_out: Vec<PathBuf>,
-    /// Why nothing comes next.
+    /// Error that the next read returns.
     failed: Option<ReadError>,
-    /// Whether it does not hold any more what was given, so that all of it is given again.
+    /// Set if the log no longer holds the lines that were returned, so that all of it is returned again.
     pub is_set_back: bool,
 }
 
@@ -73,7 +73,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// What comes next: some records, one, or none at the moment.
+    /// Returns the next records: some, one, or none at the moment.
     pub(crate) fn read(&mut self) -> Result<Vec<Line>, ReadError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -146,7 +146,7 @@ impl Reader {
         }
     }
 
-    /// Whether lines are missing between the one that was given last and this one.
+    /// Returns whether lines are missing between the one that was returned last and this one.
     fn is_gap(&self, next: &Line) -> bool {
         let last = self.last.as_ref().and_then(|last| last.chain.as_ref().zip(last.number));
         let next = next.place.chain.as_ref().zip(next.place.number);

@@ -12,23 +12,23 @@ use attest_system::clock::rfc3339;
 use super::object::{identity_of_tpm, object_name};
 use super::status::{Answer, Question, Status};
 
-/// How the identity of a TPM begins.
+/// Prefix of a TPM's identity.
 const TPM: &str = "tpm:";
 
-/// What the store knows of one.
+/// Facts of the store about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     pub(super) identity: String,
     pub(super) name: Option<String>,
     pub(super) listed: Option<EkRecord>,
-    /// By its identity, or by its name alone.
+    /// Revocation by its identity, or by its name alone.
     pub(super) revoked: Option<Revocation>,
-    /// Whether the former.
+    /// Set if its identity is revoked.
     pub(super) revoked_itself: bool,
 }
 
 impl Machine {
-    /// One of which the store knows nothing, by its object: that of a TPM, or one that has attested.
+    /// Returns a machine that the store does not know, by its object: that of a TPM, or one that has attested.
     pub(super) fn unknown(object: &str, status: &Status) -> Option<Self> {
         let said = status
             .identity

@@ -1,13 +1,13 @@
 //! `kubectl get attestednodes`: an object of the API for each machine, and what is edited there: `docs/attested-nodes.md`.
 //!
 //! ```text
-//! the gateway's own attestation log → facts (what a machine has shown, and was served)  ┐
-//! the store → machines (which there are, what they are called, who is banned)           ├→ Status → the API
-//! the objects → edits (what somebody wants of a machine) → the store, as a command does ┘
+//! the gateway's own attestation log → facts (attestations, refusals and served configs)  ┐
+//! the store → machines (identities, names, allowlist and revocations)                    ├→ Status → the API
+//! the objects → edits (wanted changes of a machine) → the store, like a command          ┘
 //! ```
 //!
-//! No request waits for any of it. Each gateway tells what it has decided itself, and one of those with a store the rest. What a gateway has decided while
-//! the API was away, it tells when that is back: it stands in the log.
+//! No request waits for any of it. Each gateway writes its own decisions, and the leader of those with one store the rest. Decisions that
+//! were made while the API was away are written when it is back: the log has them.
 
 mod edits;
 mod facts;
@@ -38,9 +38,10 @@ use self::lead::Leading;
 use super::Parts;
 use crate::settings::AttestedNodes;
 
-/// What is watched, as messages and metrics call it.
+/// Name of the watch in messages and metrics.
 const WHAT: &str = "attested nodes";
-/// Machines that have objects, at most: three times as many as a cluster can have nodes. Objects of others do not count, and who has proven nothing has none.
+/// Maximum number of machines that have objects: three times as many as a cluster can have nodes. Other objects do not count, and an
+/// unauthenticated client has none.
 const MACHINES_LIMIT: usize = 20_000;
 
 /// Objects that the API refuses to write before it is left alone for a while.
@@ -79,12 +80,12 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, wanted: Att
     tasks.spawn(leading.run());
 }
 
-/// Whether it is told what there is. Where it is not, the API is away, or has no such kind, and nothing is written until it is back.
+/// Returns whether the watch is current. If not, the API is away or does not have such a kind, and nothing is written until it is back.
 fn is_told(cluster: &Cluster) -> bool {
     cluster.health().watches().get(WHAT) == Some(&Heard::Well)
 }
 
-/// How many of the objects are of machines: those that a stranger may have made are not.
+/// Returns the number of objects that are machines': those that other clients may have made do not count.
 fn of_machines(kept: &Kept<AttestedNode>) -> usize {
     let all = kept.all().unwrap_or_default();
     all.iter().filter(|node| node.status().identity.is_some()).count()

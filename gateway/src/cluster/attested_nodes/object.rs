@@ -16,17 +16,17 @@ use super::status::Status;
 
 /// `apiVersion` of the objects, as events name it.
 pub(super) const API_VERSION: &str = "attest-gateway.internal/v1alpha1";
-/// How the identity of a TPM begins, and the name of its object.
+/// Prefix of a TPM's identity, and of its object's name.
 const TPM: (&str, &str) = ("tpm:", "tpm-");
 /// Digits of a digest.
 const DIGEST_DIGITS: usize = 64;
-/// What else identities begin with, and names of objects before a hyphen.
+/// Prefixes of other identities, and of their objects' names before a hyphen.
 const CLOUDS: [&str; 5] = ["gcp", "aws", "aws-nitrotpm", "azure", "azure-vtpm"];
 /// Longest identity that has an object: the schema's.
 const IDENTITY_LIMIT_BYTES: usize = 320;
 
-/// The name of a machine's object. It is made of the identity, so that nobody has another machine's: of a TPM its digest, of an instance of a cloud the SHA-256
-/// of its identity. `None` if it is no machine's identity.
+/// Returns the name of a machine's object. It is derived from the identity, so that no machine has another's: a TPM's digest, or the
+/// SHA-256 of a cloud instance's identity. `None` if the text is not a machine's identity.
 #[must_use]
 pub fn object_name(identity: &str) -> Option<String> {
     let is_digest = |text: &str| text.len() == DIGEST_DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -44,11 +44,11 @@ pub(super) fn identity_of_tpm(name: &str) -> Option<String> {
     (object_name(&identity).as_deref() == Some(name)).then_some(identity)
 }
 
-/// A machine's object.
+/// Object of the API for one machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttestedNode {
-    /// What it is. In a list the API says it of the list.
+    /// Version and kind. In a list, the API gives them for the list only.
     #[serde(flatten, default)]
     types: Option<TypeMeta>,
     #[serde(default)]
@@ -59,7 +59,7 @@ pub struct AttestedNode {
     status: Lenient<Status>,
 }
 
-/// What somebody wants of the machine.
+/// Changes to the machine that the object's editors want.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Spec {
@@ -73,7 +73,7 @@ pub(super) struct Spec {
     pub(super) forget: Option<String>,
 }
 
-/// For what its TPM is endorsed.
+/// Endorsement of its TPM: pools and name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Approved {
@@ -87,7 +87,7 @@ pub(super) struct Approved {
 #[serde(untagged)]
 enum Lenient<T> {
     Read(T),
-    /// Why not.
+    /// Reason why it could not be read.
     Unread(String),
 }
 
@@ -112,7 +112,7 @@ impl<'de, T: DeserializeOwned + Default> Deserialize<'de> for Lenient<T> {
 }
 
 impl AttestedNode {
-    /// One of which nothing is known yet.
+    /// Returns an object of which nothing is known yet.
     pub(super) fn new(name: String) -> Self {
         Self {
             types: Some(TypeMeta {
@@ -144,7 +144,7 @@ impl AttestedNode {
         self.metadata.labels.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Takes away what is not looked at: labels and annotations are as large as whoever writes the object makes them.
+    /// Removes unused parts: labels and annotations can be as large as a client makes them.
     pub(super) fn trim(&mut self) {
         self.metadata.managed_fields = None;
         self.metadata.annotations = None;
@@ -157,7 +157,7 @@ impl AttestedNode {
         self.metadata.generation.unwrap_or_default()
     }
 
-    /// What is wanted.
+    /// Returns the changes that are wanted.
     ///
     /// # Errors
     /// Why it cannot be read.
@@ -168,7 +168,7 @@ impl AttestedNode {
         }
     }
 
-    /// What a gateway has said of it; nothing, if that cannot be read.
+    /// Returns the status that a gateway has written; an empty one, if that cannot be read.
     pub(super) fn status(&self) -> Cow<'_, Status> {
         match &self.status {
             Lenient::Read(status) => Cow::Borrowed(status),
@@ -176,7 +176,7 @@ impl AttestedNode {
         }
     }
 
-    /// What has written its spec last, as `metadata.managedFields` has it.
+    /// Returns the client that has written its spec last, by `metadata.managedFields`.
     pub(super) fn manager(&self) -> Option<&str> {
         let fields = self.metadata.managed_fields.iter().flatten();
         let of_spec = fields.filter(|entry| {

@@ -1,4 +1,4 @@
-//! What an object says of its machine.
+//! Status of a machine in its object.
 
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use super::kind::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_L
 /// Longest value of a label.
 const LABEL_LIMIT_BYTES: usize = 63;
 
-/// All of it.
+/// The whole status of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Status {
@@ -34,10 +34,10 @@ pub(super) struct Status {
     pub(super) conditions: Vec<Condition>,
 }
 
-/// In one word.
+/// Summary of the status in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum State {
-    /// It gets nothing.
+    /// Nothing is given to it.
     Banned,
     /// Its last attestation held.
     Trusted,
@@ -47,7 +47,7 @@ pub(super) enum State {
     Expected,
     /// The store knows it, and the log that was read says nothing of it.
     Known,
-    /// There is no such machine.
+    /// No such machine is known.
     Unknown,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Attestation {
     pub(super) record: String,
 }
 
-/// The last one that was refused, of who has proven who it is.
+/// The last refusal of a machine that has proven its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub(super) at: String,
@@ -103,18 +103,18 @@ impl Handled {
     }
 }
 
-/// Which question a condition answers.
+/// Type of a condition: the statement that it confirms or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Whether its last attestation held.
+    /// Its last attestation held.
     Attested,
-    /// Whether the administrator vouches for its TPM.
+    /// The administrator endorses its TPM.
     Approved,
-    /// Whether it gets nothing.
+    /// Nothing is given to it.
     Banned,
-    /// Whether it was served a config for an attestation.
+    /// It was served a config for an attestation.
     ConfigServed,
-    /// Whether what the object's spec says was done.
+    /// The edits in the object's spec were done.
     Accepted,
 }
 
@@ -130,7 +130,7 @@ impl Question {
     }
 }
 
-/// As `metav1.Condition` of apimachinery.
+/// Condition like `metav1.Condition` of apimachinery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Condition {
@@ -148,7 +148,7 @@ pub(super) struct Condition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) holds: Option<bool>,
-    /// One word.
+    /// Reason in one word.
     pub(super) reason: String,
     pub(super) message: String,
 }
@@ -164,12 +164,12 @@ impl Answer {
 }
 
 impl Status {
-    /// What it says to a question.
+    /// Returns the condition for a question.
     pub(super) fn says(&self, question: Question) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.of == question.as_str())
     }
 
-    /// Whether it says yes.
+    /// Returns whether the answer is yes.
     pub(super) fn holds(&self, question: Question) -> bool {
         self.says(question).is_some_and(|condition| condition.status == "True")
     }

@@ -1,4 +1,4 @@
-//! What is written to the API: some objects each second, each of the version that it was made of.
+//! Writes to the API: some objects each second, each for the version that it was made from.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::status::Status;
 
 /// Between two writes: 50 in a second, so that 10,000 machines are told within minutes, and others have room at the API meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
-/// As whom the API says that it was written.
+/// Field manager of these writes at the API.
 const MANAGER: &str = "attest-gateway";
 const CONFLICT: u16 = 409;
 const INVALID: u16 = 422;
 
-/// What became of a write.
+/// Outcome of a write to the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
     /// It is as it should be.
     Yes,
-    /// Somebody has changed it meanwhile: it is looked at as it is then.
+    /// Another client has changed it meanwhile: the new version is looked at later.
     Later,
     /// The API takes no such status: its schema is another.
     Never,
@@ -37,11 +37,11 @@ pub(super) struct Writer {
     cluster: Arc<Cluster>,
     events: Events,
     pace: Interval,
-    /// The versions that were written over: whoever is told of them again is told of the past.
+    /// Versions that were written over: a watch that reports one of them is behind.
     past: HashMap<String, Vec<String>>,
-    /// How often in a row the API has refused to write each of these, though it answers.
+    /// Number of times in a row that the API has refused to write each of these, though it answers.
     failed: HashMap<String, u32>,
-    /// Whether it was said that the schema is another.
+    /// Set if it was reported that the schema is another.
     said: bool,
     /// The log has a line that labels cannot be written.
     unlabelled: bool,
@@ -66,7 +66,7 @@ impl Writer {
         Api::all(self.cluster.client())
     }
 
-    /// Whether the watch has not told yet what was written over this.
+    /// Returns whether this version was written over, and the watch has not reported that yet.
     pub(super) fn is_past(&mut self, node: &AttestedNode) -> bool {
         let is_past = self
             .past
@@ -78,7 +78,7 @@ impl Writer {
         is_past
     }
 
-    /// How often in a row it could not be written, though the API answers. Others come first.
+    /// Returns the number of failed writes in a row, though the API answers. Others come first.
     pub(super) fn failures(&self, name: &str) -> u32 {
         self.failed.get(name).copied().unwrap_or_default()
     }
@@ -92,12 +92,12 @@ impl Writer {
         }
     }
 
-    /// As it is at this moment, with who has written it.
+    /// Reads the object as it is at this moment, with the clients that have written it.
     pub(super) async fn read(&self, name: &str) -> Result<Option<AttestedNode>, ClusterError> {
         self.cluster.ask(WHAT, self.api().get_opt(name)).await
     }
 
-    /// Makes one, if there is none.
+    /// Makes an object; returns `None` if it exists.
     pub(super) async fn create(&mut self, name: &str) -> Result<Option<AttestedNode>, ClusterError> {
         self.pace.tick().await;
         let (node, params) = (AttestedNode::new(name.to_owned()), params());
@@ -180,7 +180,7 @@ impl Writer {
         }
     }
 
-    /// Says it to whoever looks at the object, if there is room for it in this minute.
+    /// Reports it as an event of the object, if the limit of this minute allows that.
     pub(super) async fn tell(
         &mut self,
         node: &AttestedNode,

@@ -1,5 +1,5 @@
-//! When another server is asked again for its configs: when the cluster has changed what it goes by. And which of its MachineConfigs nodes need before they are
-//! approved.
+//! Refreshes configs from another server when the cluster has changed that server's inputs, and the MachineConfigs that nodes need before
+//! they are approved.
 
 mod needed;
 mod standing;
@@ -23,13 +23,13 @@ use self::needed::Had;
 use self::standing::Standing;
 use crate::pools::live::{LivePools, News};
 
-/// How long nothing must change before the server is asked: a rollout changes several objects one after the other.
+/// Time without a change before the server is asked: a rollout changes several objects one after the other.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long is waited for that at most.
+/// Maximum wait for that time.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-/// The server is told by watches of its own, and may be told later than this gateway: so it is asked once more.
+/// Time after which the server is asked again: its own watches may be later than this gateway's.
 const ONCE_MORE: Duration = Duration::from_secs(15);
-/// How soon what could not be had is asked for again.
+/// Pause after a failed request.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// MachineConfigs that are of a role; rendered ones are of none.
@@ -69,7 +69,7 @@ fn trim_metadata(metadata: &mut ObjectMeta) {
     }
 }
 
-/// What is kept.
+/// Watch caches of these objects.
 struct Configs {
     cluster: Arc<Cluster>,
     pools: Kept<DynamicObject>,
@@ -106,7 +106,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, live: &Arc<
     tasks.spawn(async move { configs.tell(&live).await });
 }
 
-/// What is needed before approval, asked for once.
+/// Asks once for the MachineConfigs that are needed before approval.
 pub(super) async fn ask(cluster: &Cluster) -> NeededState {
     match needed::ask(cluster).await {
         Ok(needed) => NeededState::Told(Arc::new(needed)),
@@ -179,7 +179,7 @@ impl Configs {
         while Instant::now() < limit && timeout_at(limit.min(Instant::now() + SETTLE), self.changed()).await.is_ok() {}
     }
 
-    /// What the server goes by; nothing until all of it was listed once.
+    /// Returns the server's inputs; `None` until all of them were listed once.
     fn standing(&self) -> Option<Standing> {
         Some(Standing::of(
             &self.pools.all()?,
@@ -213,7 +213,7 @@ impl Configs {
     }
 }
 
-/// Completes then; never, if there is no such time.
+/// Completes at that time; never, if it is `None`.
 async fn at(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,

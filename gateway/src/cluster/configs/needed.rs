@@ -13,25 +13,25 @@ use attest_pool::needed::{Needed, is_needed};
 
 /// Most MachineConfigs that are taken. A cluster has a dozen that nodes need at first; each may have 1.5 MB.
 const LIMIT: usize = 200;
-/// What is asked for, in messages.
+/// Name of the objects in messages.
 const WHAT: &str = "machineconfigs that are needed before approval";
 
-/// What was had so far: asked for anew is only what has changed.
+/// Objects that were fetched so far: only changed ones are fetched again.
 #[derive(Default)]
 pub(super) struct Had {
-    /// By name, with the version that it is.
+    /// MachineConfigs by name, with their versions.
     objects: BTreeMap<String, (String, Value)>,
     pools: Vec<Value>,
 }
 
-/// Why it is not known.
+/// Reason why the objects are unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotHad {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error("there are {found} of them; at most {LIMIT} are taken")]
     TooMany { found: usize },
-    /// One is not there any more, or another by now: the API tells of that.
+    /// An object is gone or has changed meanwhile: the API reports that.
     #[error("they change")]
     Changing,
 }
@@ -46,13 +46,13 @@ impl NotHad {
 }
 
 impl Had {
-    /// Whether these are what was had.
+    /// Returns whether these are the objects that were fetched.
     pub(super) fn is(&self, pools: &[Value], metas: &[Meta]) -> bool {
         let versions = self.objects.iter().map(|(name, (version, _))| (name.clone(), version.clone()));
         self.pools == pools && versions.eq(needed(metas))
     }
 
-    /// Has them, with the pools' own objects.
+    /// Fetches missing objects, and returns all, with the pools' own.
     pub(super) async fn fetch(&mut self, cluster: &Cluster, metas: &[Meta], pools: Vec<Value>) -> Result<Needed, NotHad> {
         let wanted = needed(metas);
         if wanted.len() > LIMIT {
@@ -89,7 +89,7 @@ pub(super) async fn ask(cluster: &Cluster) -> Result<Needed, NotHad> {
     Had::default().fetch(cluster, &metas, pools.iter().map(selecting).collect()).await
 }
 
-/// Of a MachineConfigPool, what says which MachineConfigs are its own.
+/// Returns the part of a MachineConfigPool that selects its MachineConfigs.
 pub(super) fn selecting(pool: &DynamicObject) -> Value {
     let selector = pool.data.pointer("/spec/machineConfigSelector").cloned().unwrap_or_default();
     json!({

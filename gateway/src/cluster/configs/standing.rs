@@ -1,4 +1,4 @@
-//! What a Machine Config Server goes by: while it is the same, so are its answers.
+//! Inputs of a Machine Config Server: while they are the same, so are its answers.
 //!
 //! By `pkg/server/cluster_server.go` of machine-config-operator (7ff337a): the pool's rendered MachineConfig, which never changes under its name; the CAs of the
 //! ControllerConfig; the image of the pool's MachineOSConfig. What else it reads, the bootstrap kubeconfig's token and CA, is in Secrets and ConfigMaps that a gateway
@@ -16,12 +16,12 @@ use crate::pools::live::News;
 /// An object of which the metadata is known.
 pub(super) type Meta = Arc<PartialObjectMeta<DynamicObject>>;
 
-/// What it goes by.
+/// Inputs of a Machine Config Server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
     /// For each pool, the rendered MachineConfig that new nodes get; none if it names none.
     pools: BTreeMap<String, Option<String>>,
-    /// What is of consequence to all pools: kinds and names of objects, and which state of them it is.
+    /// Inputs of all pools: kinds and names of objects, with their generations or versions.
     common: BTreeMap<(&'static str, String), String>,
 }
 
@@ -42,7 +42,7 @@ impl Standing {
         Self { pools, common }
     }
 
-    /// Of which pools answers may be others than before; none if of none.
+    /// Returns the pools whose answers may have changed; `None` if no pool has changed.
     pub(super) fn news(&self, before: Option<&Self>) -> Option<News> {
         let Some(before) = before else { return Some(News::All) };
         if self.common != before.common {

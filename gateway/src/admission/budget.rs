@@ -40,7 +40,7 @@ struct Tier {
 enum Takers {
     /// Any source. The spending counts for its address alone, since no other source in its networks wanted it.
     Anybody,
-    /// A source that has spent no more than so many eighths of its part then, in networks that have spent no more than so many of theirs: the rest of
+    /// A source that has spent at most this many eighths of its part, in networks that have spent at most this many of theirs. The rest of
     /// theirs is for members that ask less.
     Within { own: u64, networks: u64 },
     /// A source that has nothing to make up for: it is new, or asks rarely.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::Source;
 use super::shares::{NoRoom, Share, Shares};
 
-/// Connections of balancers that have not said yet whose they are, all together: as many as a storm brings at once, as each lasts until the
+/// Maximum number of connections of balancers that have not named their client yet. A storm brings as many at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
 const UNNAMED_LIMIT: usize = 1024;
 

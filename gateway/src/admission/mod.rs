@@ -39,8 +39,8 @@ pub(crate) const CHALLENGES_AT_ONCE: u64 = 20_000;
 /// Challenges each second beyond that: at 0.3 ms each, a quarter of a processor.
 pub(crate) const CHALLENGES_EACH_SECOND: u64 = 800;
 
-/// Challenges that clients may spend at once that have proven nothing, where the store is on objects of the cluster's API: each is written to the cluster's own
-/// etcd. A rack of machines of a cloud that boots together.
+/// Challenges that unauthenticated clients may spend at once, if the store is on objects of the cluster's API. Each is written to the
+/// cluster's own etcd. A rack of machines of a cloud that boots together needs as many.
 const SPENDS_AT_ONCE: u64 = 1000;
 /// Such challenges each second beyond that. Three gateways spend thirty, which is what `docs/replicas.md` says that this store bears.
 const SPENDS_EACH_SECOND: u64 = 10;
@@ -63,7 +63,7 @@ pub struct Admission {
     pub challenges: Budget,
     /// Challenges that are spent, where that costs more than the gateway alone.
     pub spends: Option<Budget>,
-    /// Credentials that turned out wrong.
+    /// Limit on wrong credentials per source.
     pub wrong: WrongCredentials,
 }
 

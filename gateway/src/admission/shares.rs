@@ -109,7 +109,7 @@ impl Shares {
         }
     }
 
-    /// Takes everything back, and gives nothing any more.
+    /// Evicts all shares, and gives no more.
     pub fn close(&self) {
         let mut state = self.lock();
         state.limit = 0;
@@ -141,7 +141,7 @@ impl Shares {
         async move { drop(tokio::time::timeout(GRACE, freed).await) }
     }
 
-    /// Tells who is next of those who wait, and still there.
+    /// Wakes the next source in the queue that still waits.
     fn tell_next(&self) {
         while let Some(next) = { self.line().next() } {
             if next.send(()).is_ok() {

@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// one address in a network of 64 bits has 2^64 of them. The owner of a network of 48 bits has 65,536 of those. Shares are fair among the
 /// largest, in each of them among the smaller ones, and in those among addresses.
 ///
-/// An IPv4 address is in none: they are handed out one by one, and a prefix would make a rack of good machines answer for one bad neighbour.
+/// An IPv4 address is in none. They are handed out one by one, and a prefix would make a rack of good machines answer for one bad
+/// neighbour.
 const IPV6_NETWORKS_BITS: [u8; 2] = [48, 64];
 /// The network that stands for an IPv6 address where an address says nothing.
 const IPV6_MACHINES_BITS: u8 = 64;

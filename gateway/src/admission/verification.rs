@@ -35,7 +35,7 @@ impl Default for Verification {
 }
 
 impl Verification {
-    /// Does the work when it is this source's turn, and what is long while other threads go on answering.
+    /// Runs the work when it is this source's turn; long work runs while other threads continue to answer.
     ///
     /// # Errors
     /// [`TooBusy`].

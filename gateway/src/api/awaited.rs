@@ -27,7 +27,7 @@ enum Fate {
 pub(super) struct Waiting(Awaited);
 
 impl Awaited {
-    /// Marks the decision as given, as which it is recorded. Must come before anything is recorded that gives something, and after
+    /// Marks the decision as given: from then on it is recorded so. Must come before anything is recorded that gives something, and after
     /// everything else.
     ///
     /// # Errors

@@ -176,7 +176,7 @@ struct ConfigCase<'r> {
 /// Refusal of a transaction that served no config. Nothing was written.
 struct Turned {
     refusal: Box<Refusal>,
-    /// The record, as far as it had come; `None` if the store cannot tell.
+    /// The record so far; `None` if the store failed.
     record: Option<Box<Record>>,
 }
 
@@ -270,8 +270,8 @@ impl<'r> ConfigCase<'r> {
         }
     }
 
-    /// Refuses what would not be served, because the pool gives nothing for it or cannot say it in the node's spec version, before anything
-    /// is used up for it.
+    /// Refuses a config that would not be served, before anything is used up for it. The pool gives nothing, or cannot express it in the
+    /// node's spec version.
     fn giving(&self, earns: Earns, version: SpecVersion, awaited: &Awaited, refused: impl Fn() -> Refusal) -> Result<Giving, Refusal> {
         let pool = self.asked.pool;
         let set = earns.set().ok_or_else(refused)?;
@@ -283,7 +283,7 @@ impl<'r> ConfigCase<'r> {
         })
     }
 
-    /// Decides in one transaction: what is read stands there at one moment, and what is used up is used up for a decision that is recorded.
+    /// Decides in one optimistic transaction, so that all reads are of one moment. Uses are only spent for a decision that is recorded.
     async fn transact(
         &mut self,
         mut work: impl FnMut(&mut EntryTransaction<'_>, &mut Record) -> Result<Arc<RenderedConfig>, Refusal> + Send + 'static,

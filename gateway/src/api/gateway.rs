@@ -41,7 +41,7 @@ pub struct Gateway {
     pub metrics: Arc<Metrics>,
     /// TLS configuration that nodes currently get.
     pub tls: Arc<LiveTls>,
-    /// Limits on shared resources: queues and rate limits, with retries for the rest.
+    /// Limits on shared resources: fair queues, rate limits and load shedding.
     pub admission: Arc<Admission>,
     /// Records of which pointer configs are in use.
     pub sightings: Arc<Sightings>,

@@ -1,4 +1,4 @@
-//! Credentials that turned out wrong.
+//! Counting of wrong credentials.
 
 use std::net::IpAddr;
 use std::sync::Arc;

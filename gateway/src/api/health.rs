@@ -38,8 +38,9 @@ pub(super) async fn alive() -> StatusCode {
     StatusCode::OK
 }
 
-/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, when the attestation log cannot be written, and when no pool is served. A pool that is
-/// not served, or in its last good state only, has a line, without the reason; so has an attestation log that was moved.
+/// `GET /readyz`: nodes can be sent here. 503 while draining, when the store does not answer, when the attestation log cannot be written,
+/// and when no pool is served. There is a line, without the reason, for each pool that is not served, or in its last good state only. There
+/// is one for an attestation log that was moved, too.
 pub(super) async fn ready(State(readiness): State<Arc<Readiness>>) -> (StatusCode, String) {
     let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     if readiness.draining.load(Ordering::Relaxed) {

@@ -27,7 +27,7 @@ pub struct Refusal {
     told: String,
     /// Full reason, for the log and the record.
     detail: Box<str>,
-    /// The next step, where it is one command; otherwise it is the advice's.
+    /// The next step, if it is one command; otherwise the code's advice has it.
     command: Option<Box<str>>,
     /// Set if the inputs of the decision have changed meanwhile.
     outdated: bool,
@@ -123,7 +123,7 @@ impl Refusal {
         }
     }
 
-    /// 503: a machine that no Machine object names, which may be told in a moment.
+    /// 503: a machine that no Machine object names; one may be reported in a moment.
     pub(super) fn machine_awaited(machine: &NodeIdentity) -> Self {
         tracing::info!("{machine}: no Machine object names it yet; told to come again");
         Self {

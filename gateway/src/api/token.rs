@@ -1,4 +1,4 @@
-//! A provisioning token beside evidence. It is looked at while the rest is verified, and used up last, when all of that holds.
+//! A provisioning token in evidence. It is looked up while the rest is verified, and used up last, when all of that holds.
 
 use attest::protocol::Evidence;
 use attest_store::{Store, StoreError, Transact};

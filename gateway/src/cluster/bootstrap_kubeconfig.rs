@@ -74,7 +74,7 @@ struct Said {
 }
 
 impl Said {
-    /// The kubeconfig, if a kubelet could use it. No part of it can be anything else than what it is meant to be, so nothing is quoted.
+    /// Returns the kubeconfig, if a kubelet could use it. Each part of it has the form that it should have, so nothing is quoted.
     fn made(&self) -> Result<Zeroizing<String>, String> {
         let Token { token, ca } = self.token.as_ref().ok_or_else(|| format!("there is no Secret {TOKEN}"))?;
         let token = token.as_ref().ok_or_else(|| format!("Secret {TOKEN} has no token"))?;
@@ -140,7 +140,7 @@ fn server_of(object: &DynamicObject) -> Option<String> {
     Some(server.to_owned())
 }
 
-/// Asks whether all of it would be told.
+/// Checks once whether all of it can be read.
 pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), ClusterError>); 3] {
     let one = ListParams::default().limit(1).fields(INFRASTRUCTURE_FIELDS);
     let api = infrastructures(cluster);

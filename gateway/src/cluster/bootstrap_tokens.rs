@@ -50,7 +50,7 @@ impl Content for Token {
     }
 }
 
-/// The token that there is to be, if there is; `pools` are those that such tokens may be for.
+/// Returns the token that the store should have, if any; `pools` are those that such tokens may be for.
 fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Followed>, String> {
     if secret.metadata.deletion_timestamp.is_some() {
         return Ok(None);
@@ -79,7 +79,7 @@ pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), Cluster
     (TOKENS, cluster.ask(TOKENS, api.list_metadata(&one)).await.map(drop))
 }
 
-/// Keeps the store's tokens in step with the cluster's, for as long as it is polled. `store` tells of what is changed there.
+/// Keeps the store's tokens in step with the cluster's, for as long as it is polled. `store` records the changes.
 pub async fn follow_bootstrap_tokens(cluster: Arc<Cluster>, pools: BTreeSet<String>, store: Arc<dyn Store>, clock: Clock) {
     let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
     let (kept, keeping) = keep_by_fields(&api, (), FIELDS, TOKENS, cluster.health());

@@ -1,5 +1,5 @@
-//! The CAs that sign kubelets' client certificates, as the cluster has them: kept in a file of the gateway's own, from where they are used as those of
-//! `tls.client_ca` are. So they are there at the next start, whether the API is there or not.
+//! The CAs that sign kubelets' client certificates, as the cluster has them. They are kept in a file of the gateway's own, and used like
+//! those of `tls.client_ca`. So they are there at the next start, whether the API is there or not.
 //!
 //! They are in the ConfigMap `csr-controller-ca` in `openshift-config-managed`: the CAs of what the kube-controller-manager signs for
 //! kubelets (openshift/cluster-machine-approver, `pkg/controller/controller.go`: `kubeletCAConfigMap`). In

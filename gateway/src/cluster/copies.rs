@@ -1,4 +1,5 @@
-//! Files with what the cluster has said last: by them it is used, and they are there at the next start, whether the API is there or not.
+//! Files with the last known state of cluster objects. The gateway uses the files, so that they are there at the next start, whether the
+//! API is there or not.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ use serde_json::Value;
 /// Names of the watches in messages.
 const MACHINES: &str = "machines";
 const NODES: &str = "nodes";
-/// Pause between two changes that are taken over: Nodes change all the time, and all of them are gone through for each.
+/// Pause between two updates: Nodes change all the time, and each update goes through all of them.
 const TAKE_OVER_EVERY: Duration = Duration::from_millis(200);
 /// The role of machines of the control plane, as their labels have it.
 const CONTROL_PLANE: &str = "master";

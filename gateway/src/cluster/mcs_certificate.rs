@@ -1,4 +1,4 @@
-//! The MCS certificate, its key and the MCS CA as the cluster has them: what its own Machine Config Server shows, and what its pointers carry.
+//! The MCS certificate, its key and the MCS CA as the cluster has them, for its own Machine Config Server and its pointers.
 //!
 //! The Secret `machine-config-server-tls`, and the ConfigMap `machine-config-server-ca`, or where that is not (before OpenShift 4.19, and where the operator
 //! does not rotate) `root-ca` in `kube-system`: in that order, as the operator looks for them (machine-config-operator 7ff337a, `pkg/operator/sync.go`:
@@ -88,7 +88,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 struct Made {
     all: Zeroizing<String>,
     authorities: String,
-    /// CAs that the ConfigMap has, and that are not taken: by their fingerprints, as what else they say is a stranger's.
+    /// Fingerprints of CAs that the ConfigMap has, and that are not taken: the rest of their content is untrusted.
     left: Vec<String>,
 }
 
@@ -151,12 +151,12 @@ fn known(path: &Path) -> Vec<Certificate> {
     source::authorities(path).unwrap_or_default()
 }
 
-/// The CAs alone, beside the file that has all of it.
+/// Returns the path of the CAs alone, next to the file that has all of it.
 fn authorities_beside(path: &Path) -> PathBuf {
     path.with_file_name("machine-config-server-ca.crt")
 }
 
-/// Asks whether all of it would be told.
+/// Checks once whether all of it can be read.
 pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), ClusterError>); 3] {
     tokio::join!(
         TLS.look::<Pair>(cluster),

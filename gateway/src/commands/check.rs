@@ -18,13 +18,13 @@ pub(crate) struct Arguments {
     /// Fail for warnings, and for what is broken while the rest is served, too.
     #[arg(long)]
     strict: bool,
-    /// Ask these addresses for configs as a stranger would, instead: exit code 1 if one gives more than the pre-approved config. Each is an
-    /// IP address or a host's name, asked at 22623 (TLS) and 22624 (plain), where a cluster's own Machine Config Server answers; or with
-    /// :PORT, asked at that one both ways.
+    /// Ask these addresses for configs like an unauthenticated client, instead: exit code 1 if one gives more than the pre-approved config.
+    /// Each is an IP address or a host's name, asked at 22623 (TLS) and 22624 (plain), where a cluster's own Machine Config Server answers.
+    /// With :PORT, it is asked at that one both ways.
     #[arg(long, value_name = "ADDR", num_args = 1.., conflicts_with = "strict")]
     probe: Vec<String>,
     /// With --probe: a pool and its pre-approved config, as `render --set pre-approved` prints it (repeatable). These alone then say what
-    /// strangers may get, and no gateway.toml is read: for a machine that is not a gateway.
+    /// an unauthenticated client may get, and no gateway.toml is read: for a machine that is not a gateway.
     #[arg(long, value_name = "POOL=FILE", requires = "probe", value_parser = pool_and_file)]
     pre_approved: Vec<(String, PathBuf)>,
 }

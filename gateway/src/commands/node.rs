@@ -29,7 +29,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use, or from `ek add --name`. A name that `ek add` has given stays\nthat machine's: take its EK off the list first, `attest-gateway ek remove DIGEST`, or give it another name,\n`attest-gateway ek add DIGEST --name OTHER --replace`."
     )]
     Forget {
-        /// Name that is to be free.
+        /// Name that becomes free.
         name: String,
     },
     /// Take a machine's TPM as it is now: forget how far its counters had come, which firmware it had, and what it had booted.

@@ -286,8 +286,8 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Settles the decisions of this gateway that its log has, and gives back the uses of those that were never recorded, as its start does: where the store goes,
-/// there is another log.
+/// Settles the decisions of this gateway that its log has, and gives back the uses of those that were never recorded, like its start does.
+/// The store's new place has another log.
 fn decide_pending(from: &Settings) -> anyhow::Result<()> {
     let store = match AnyStore::look(&from.store) {
         // It has gone there before, as it is; or there is none, as is said of it then.

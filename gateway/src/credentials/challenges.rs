@@ -46,7 +46,7 @@ pub enum ChallengeError {
     /// It was answered before.
     #[error("the challenge was answered before")]
     Spent,
-    /// The store cannot tell.
+    /// The store could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -69,7 +69,7 @@ impl Opened {
         Ok(Self(challenge))
     }
 
-    /// The challenge, to see whose it is. Nothing of it may be said before it is spent.
+    /// Returns the challenge, to look up its node. Nothing of it may be disclosed before it is spent.
     #[must_use]
     pub const fn peek(&self) -> &Challenge {
         &self.0

@@ -1,5 +1,5 @@
-//! Tickets: what a successful attestation earns. Bound to node and pool, short-lived, good for a few fetches. One that was never used is good for
-//! longer, and from then on short-lived: its node waits for a gateway that is away.
+//! Tickets, which a successful attestation earns: bound to node and pool, short-lived, valid for a few fetches. An unused one is valid for
+//! longer, and short-lived from its first use on: its node may wait for a gateway that is away.
 
 use attest::protocol::TICKET_PREFIX;
 use attest::{EkDigest, EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
@@ -110,7 +110,7 @@ pub struct StillListed<'p> {
 pub struct Issued {
     /// The text that the node presents.
     pub text: String,
-    /// The last second at which it is good, since 1970.
+    /// The last second at which it is valid, since 1970.
     pub expires: u64,
 }
 
@@ -146,7 +146,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
     })
 }
 
-/// A ticket that this gateway issued for the pool asked for, and that is not too old, or would not be if it was not used before. Not yet used.
+/// A ticket that this gateway issued for the requested pool. It has not expired, or not if this is its first use. It is not yet used.
 #[derive(Debug)]
 pub struct Presented {
     content: Content,
@@ -218,7 +218,7 @@ pub enum TicketError {
         /// Owner of the instance when the ticket was earned.
         holder: String,
     },
-    /// The pool's inventory names the machine no longer, nor does a Machine object of the cluster that stands.
+    /// The pool's inventory no longer names the machine, nor does an existing Machine object of the cluster.
     #[error(
         "{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM; or it has become a Node"
     )]
@@ -230,10 +230,10 @@ pub enum TicketError {
     /// It is not known which machines the cluster has.
     #[error(transparent)]
     MachinesUnknown(#[from] MachinesUnknown),
-    /// The node is revoked, or the store cannot tell.
+    /// The node is revoked, or the store failed.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
-    /// The store cannot tell.
+    /// The store could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -231,7 +231,7 @@ impl<'r> EvidenceCase<'r> {
         }
     }
 
-    /// Decides in one transaction, by what stands there at one moment.
+    /// Decides in one optimistic transaction, by the store at one moment.
     async fn transact(&mut self, verified: Verified, awaited: &Awaited) -> Result<Earned, Refusal> {
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
         endpoint.decisions.can_record()?;

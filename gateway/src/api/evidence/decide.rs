@@ -40,7 +40,7 @@ pub(super) struct Verified {
     pub(super) appraised: Result<AttestationResult, Reject>,
     /// Membership in the pool, with the Machine object that proves it; only checked if the policy accepts the claims.
     pub(super) admitted: Result<Option<MachineObject>, Refusal>,
-    /// A provisioning token beside the evidence.
+    /// A provisioning token that came with the evidence.
     pub(super) token: Option<Zeroizing<String>>,
     /// The record, as far as it has come.
     pub(super) record: Record,
@@ -65,7 +65,7 @@ impl Earned {
 /// A decision that gives nothing. Nothing was written.
 pub(super) struct Turned {
     pub(super) refusal: Box<Refusal>,
-    /// The record, as far as it has come; `None` if the store cannot tell.
+    /// The record so far; `None` if the store failed.
     pub(super) record: Option<Box<Record>>,
     /// Set if the instance has an owner, as far as that was looked up.
     pub(super) is_somebodys: bool,

@@ -1,6 +1,7 @@
 //! Edits of a machine's object, the steps that they ask for, and their outcomes.
 //!
-//! A ban counts for as long as the object says it. Whatever gives something is done once, when it is written: what stands there still is not done again.
+//! A ban counts for as long as the object has it. An edit that gives something is done once, when it is written: if it stays in the object,
+//! it is not done again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

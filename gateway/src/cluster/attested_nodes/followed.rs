@@ -128,7 +128,7 @@ impl Followed {
         }
     }
 
-    /// Tells what there is, some of it at a time; what was told is not held any more.
+    /// Writes the facts that are held, some at a time; those that were written are dropped.
     async fn tell(&self, news: &mut News, writer: &mut Writer) -> Result<(), ClusterError> {
         let (false, true, Some(all)) = (news.0.is_empty(), is_told(&self.cluster), self.kept.all()) else {
             return Ok(());
@@ -227,7 +227,8 @@ impl Followed {
     }
 }
 
-/// Reads what there is, as far as there is room for it, some at a time; gives the last line that was read, and whether there may be more.
+/// Reads new lines, some at a time, as far as there is room for their facts. Returns the last line that was read, and whether there may be
+/// more.
 fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<ReadPosition>, bool), String> {
     let mut last = None;
     for _ in 0..READ_AT_ONCE {

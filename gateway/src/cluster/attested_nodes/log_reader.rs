@@ -154,7 +154,7 @@ impl Reader {
             .is_some_and(|((chain, last), (of, next))| chain == of && next != last.saturating_add(1))
     }
 
-    /// Goes on after the line that was given last, wherever it stands by now. Says whether it stands anywhere.
+    /// Continues after the line that was returned last, in whatever file it is by then. Returns whether it still exists.
     fn list_anew(&mut self) -> Result<bool, ReadError> {
         let follower = match &self.last {
             Some(last) => Follower::after(&self.log, &last.position)?,

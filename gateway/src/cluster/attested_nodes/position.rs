@@ -1,4 +1,5 @@
-//! The position in the log up to which its records were handled, in a file: written after that, so that a crash repeats some records and loses none.
+//! The position in the log up to which its records were handled, in a file. It is written afterwards, so that a crash repeats some records
+//! and loses none.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ pub(crate) enum PositionError {
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
     File(#[from] FileError),
-    /// Something else stands there.
+    /// The file holds something else.
     #[error("{path} holds no position in the attestation log: {problem}")]
     Malformed { path: PathBuf, problem: String },
 }

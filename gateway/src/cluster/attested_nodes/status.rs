@@ -202,7 +202,7 @@ impl Status {
         }
     }
 
-    /// Says in one word what all of it comes to.
+    /// Sets the summary in one word.
     pub(super) fn sum_up(&mut self) {
         let refused = self.says(Question::Attested).is_some_and(|said| said.status == "False");
         self.state = Some(if self.holds(Question::Banned) {

@@ -15,7 +15,7 @@ use super::kind::KIND;
 use super::object::{API_VERSION, AttestedNode};
 use super::status::Status;
 
-/// Between two writes: 50 in a second, so that 10,000 machines are told within minutes, and others have room at the API meanwhile.
+/// Pause between two writes: 50 in a second, so that 10,000 machines are written within minutes, and the API has room for others.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Field manager of these writes at the API.
 const MANAGER: &str = "attest-gateway";

@@ -45,7 +45,7 @@ enum State {
     /// Its end is near.
     ExpiresSoon,
     Expired,
-    /// It has expired, and so will others of its kind: makers of TPMs have many, and not all are missed.
+    /// It has expired, like others of its kind will: manufacturers of TPMs have many, and not all are missed.
     OutOfUse,
     NotYetValid,
     /// It is not here, and need not be.

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::commands::output::Reader;
 
-/// Room for what the kernel tells; what it tells is only that something has changed.
+/// Size of the buffer for the kernel's events; they only say that something has changed.
 const EVENTS_BYTES: usize = 16 * 1024;
 /// Interval of looks for changes that the kernel does not report: the folder was replaced, or others write it over a network.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

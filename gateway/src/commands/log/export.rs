@@ -19,7 +19,7 @@ use crate::commands::output::{Output, Reader, stdout};
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: Source,
-    /// Into a new file, which is there when it is whole; standard output otherwise.
+    /// New file to write to, which appears when it is complete; standard output otherwise.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

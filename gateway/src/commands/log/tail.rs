@@ -18,7 +18,7 @@ use crate::commands::output::{self, Output, Reader, stdout};
 
 /// Default number of records that come first.
 const LAST: usize = 10;
-/// Least time between two looks for a file that is not there yet: each looks at all of them.
+/// Least time between two looks for a file that does not exist yet: each looks at all files.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]

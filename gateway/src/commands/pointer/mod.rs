@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// The pool that nodes with this pointer join.
     #[arg(long, required = true)]
     pool: Option<String>,
-    /// The URL by which nodes reach the gateway, https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first
+    /// The URL at which nodes reach the gateway, https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first
     /// name, and the port of `listen`].
     #[arg(long)]
     url: Option<Url>,

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 /// Validity of a token, in words without the token.
 pub(super) enum Worth {
-    /// It would be taken.
+    /// It would be accepted.
     Good(String),
     /// It would be refused.
     Bad(String),

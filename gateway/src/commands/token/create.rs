@@ -35,9 +35,9 @@ pub(crate) struct Create {
     /// boots again within its first boot uses it once. Of others, each fetch counts [default: no limit].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
-    /// With --uses: for how long after a use another one from the same address is the same machine, and costs nothing: for machines without attest-node
-    /// that boot again within their first boot. Behind NAT or a balancer all machines have one address, and what runs on a machine has it too
-    /// [default: not at all].
+    /// With --uses: time after a use in which another one from the same address is the same machine, and costs nothing. This is for
+    /// machines without attest-node that boot again within their first boot. Behind NAT or a balancer all machines have one address, and so
+    /// have the programs on a machine [default: not at all].
     #[arg(long, value_parser = seconds, requires = "uses")]
     again: Option<u64>,
     /// Lifetime of the token: a number with s, m, h or d [default: 24h; with --rotate-every, twice that and the grace period].
@@ -49,14 +49,15 @@ pub(crate) struct Create {
     /// Have the serving gateway replace it by itself, that often.
     #[arg(long, value_parser = seconds, requires = "into")]
     rotate_every: Option<u64>,
-    /// With --rotate-every: how long the one before is good still [default: 24h].
+    /// With --rotate-every: grace period of the token before [default: 24h].
     #[arg(long, value_parser = seconds_or_none, requires = "rotate_every")]
     grace: Option<u64>,
     /// With --rotate-every: the folder for NAME.token, NAME.secret.yaml and NAME-POOL.ign. The gateway must be able to write there.
     #[arg(long, requires = "rotate_every", value_name = "FOLDER")]
     into: Option<PathBuf>,
-    /// Take this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
-    /// `token`, or of a bootstrap token of Kubernetes, which is good here for as long as there at most. At least 128 random bits: 22 characters of Base64, or 32 hexadecimal digits. Where you have it from, it stays; it is not printed again.
+    /// Import this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
+    /// `token`. Or the manifest of a bootstrap token of Kubernetes, which is valid here for as long as there at most. At least 128 random
+    /// bits: 22 characters of Base64, or 32 hexadecimal digits. The original stays where it is; the token is not printed again.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
     #[command(flatten)]

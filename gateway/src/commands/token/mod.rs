@@ -25,8 +25,8 @@ pub(crate) enum Command {
         after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attestation-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
     )]
     Create(Box<create::Create>),
-    /// Replace a token: print a new one of the same name, for the same pools, networks and number of uses. The one before is good for the
-    /// grace period still.
+    /// Replace a token: print a new one of the same name, for the same pools, networks and number of uses. The one before stays valid for
+    /// the grace period.
     #[command(
         after_help = "Example: the next token, as a pointer config\n  attest-gateway token rotate rack7 --output pointer > worker.ign\n\nExample: the token has leaked\n  attest-gateway token rotate rack7 --grace 0s"
     )]

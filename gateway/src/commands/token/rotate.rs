@@ -53,7 +53,7 @@ pub(super) fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
     created.published.map_err(unpublished)
 }
 
-/// The one before goes all the same, and nothing else can be put in its place.
+/// Adds to an error that the new token was not delivered. The one before ends all the same, and nothing else can replace it.
 fn lost(TokenRecord { name, rotation, .. }: &TokenRecord, error: anyhow::Error) -> anyhow::Error {
     error.context(match rotation {
         Some(Rotation { into, .. }) => format!("token {name:?} was rotated, and could not be shown; its files are in {}", into.display()),

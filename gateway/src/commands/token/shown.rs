@@ -1,4 +1,4 @@
-//! A new token, shown to who asked for it: its text is nowhere else.
+//! Output of a new token, whose text is nowhere else.
 
 use std::collections::BTreeSet;
 

@@ -10,9 +10,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::CertificateDer;
 
-/// Asks for a certificate, which a client need not have, and verifies the handshake's signature by it. Whether the certificate is any
-/// good is decided for each request: a refusal is then recorded and explained, and a connection that was opened long ago is not
-/// better than a fresh one.
+/// Asks for a certificate, which a client need not have, and verifies the handshake's signature by it. The certificate itself is judged for
+/// each request. A refusal is then recorded and explained, and an old connection is not better than a fresh one.
 #[derive(Debug)]
 pub struct PossessionVerifier {
     hints: Vec<DistinguishedName>,

@@ -8,10 +8,10 @@ pub enum MemberError {
     /// Its name is not one of the pool's.
     #[error(transparent)]
     WrongPool(#[from] WrongPool),
-    /// It is revoked, or the store cannot tell.
+    /// It is revoked, or the store failed.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
-    /// The store cannot tell.
+    /// The store could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -56,7 +56,7 @@ struct EncryptedKey {
     /// Creation time, in seconds since 1970.
     made: u64,
     seals_from: u64,
-    /// From then on nothing that it has sealed is good.
+    /// Time from which nothing that it has sealed is valid.
     ends: u64,
     /// Time at which a gateway first saw it seal, by that gateway's clock: texts of the key before it expire by clocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,8 +206,8 @@ impl SharedKeys {
         Ok(document)
     }
 
-    /// Drops keys whose time is over: the one that has taken their place has sealed for so long, by the store's time and by the clock, that nothing
-    /// is good any more which they have sealed. The store's time may pass faster than a clock, and a clock may jump.
+    /// Drops keys that are over. Their successor has sealed for so long, by the store time and by the clock, that nothing which they have
+    /// sealed is valid. The store time may pass faster than a clock, and a clock may jump.
     pub(super) fn drop_over(&mut self, now: Times) {
         let is_over = |since: u64, now: u64| since.saturating_add(KEEP_SECONDS) < now;
         let sealed_for_long =
@@ -252,8 +252,8 @@ impl SharedKeys {
         }
     }
 
-    /// Notes of the key that seals since when that was seen. Of one whose date has not come, because the clock that gave it was ahead, the
-    /// earliest time counts: else it would seal for as long as that clock was ahead. It is the oldest one then.
+    /// Notes since when the present key has been seen to seal. If its date has not come, because the clock that gave it was ahead, the
+    /// earliest time counts. Otherwise it would seal for as long as that clock was ahead. It is the oldest key then.
     fn note_sealing(&mut self, now: Times) -> bool {
         let Some(id) = self.in_order(now.store).first().map(|key| key.id.clone()) else {
             return false;

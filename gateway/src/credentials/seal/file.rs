@@ -14,7 +14,7 @@ use super::{Keys, ROTATE_EVERY, SealError};
 
 /// The first line of the key file: its format.
 const HEAD: &str = "attestation-gateway seal 2";
-/// Bytes of a key's id: enough to tell some keys apart; that it is the right one is for the key to say.
+/// Bytes of a key's id: enough to tell some keys apart; only the key itself shows that it is the right one.
 const ID_BYTES: usize = 4;
 
 struct FileKey {
@@ -129,7 +129,7 @@ impl FileKeys {
         text
     }
 
-    /// Drops keys that have sealed nothing that is good still: a newer one is older than that.
+    /// Drops keys that have sealed nothing that is still valid: a newer one is older than that.
     fn drop_over(&mut self, now: u64, keep: Duration) {
         let newer: Vec<u64> = self.0.iter().map(|key| key.made).collect();
         let over = newer

@@ -121,7 +121,7 @@ impl KeyFile {
     }
 }
 
-/// Waits for the lock of this file, or folder, for as long as another has it; nothing else waits meanwhile.
+/// Waits for the lock of this file, or folder, for as long as another process has it; nothing else waits meanwhile.
 async fn locked(path: PathBuf) -> Result<File, SealError> {
     let locking = tokio::task::spawn_blocking(move || {
         let file = File::open(&path).and_then(|file| file.lock().map(|()| file));

@@ -298,8 +298,8 @@ impl Seal {
         shared::replace_key_file(store, key_file, now.into()).await
     }
 
-    /// Takes over what has become of the keys where they are kept, drops those whose time is over, and makes a new one if the newest is old.
-    /// Says whether it made one. Of keys in a file, older ones are kept for as long as `keep`.
+    /// Reads the keys again, drops those whose time is over, and makes a new one if the newest is old. Returns whether it made one. For
+    /// keys in a file, older ones are kept for as long as `keep`.
     ///
     /// # Errors
     /// [`SealError`]: the keys stay what they were, each until its end.
@@ -331,8 +331,8 @@ impl Seal {
         matches!(self.home, Home::Store(_))
     }
 
-    /// Reads the store again if this was sealed by a key that is not known here, as another replica's newest may be: at most once a second,
-    /// whatever strangers send. Afterwards [`Seal::unseal`] knows.
+    /// Reads the store again if the text was sealed by an unknown key, such as another replica's newest. It does so at most once a second,
+    /// whatever unauthenticated clients send. Afterwards [`Seal::unseal`] knows the key.
     ///
     /// # Errors
     /// [`SealError`]: whether there is such a key is not known.

@@ -240,7 +240,7 @@ impl Found {
         })
     }
 
-    /// Wants the key of what is there, as far as that says it: an older key file does not take the place of a newer one.
+    /// Checks that the file has the key of the entry, if that names one: an older key file must not replace a newer one.
     fn for_drop(mut self, key_is_lost: bool) -> Result<Self, SealError> {
         let document = self.entry.as_ref().and_then(|entry| Document::parse(&entry.value).ok());
         if let Some(document) = document.filter(|document| !key_is_lost && document.is_for(&self.store)) {

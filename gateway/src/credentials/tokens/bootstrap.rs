@@ -1,5 +1,5 @@
-//! Kubernetes' bootstrap tokens, by which kubelets join: a Secret of a type of its own in `kube-system`, with the two halves of the token, when it expires,
-//! and what it is for.
+//! Kubernetes' bootstrap tokens, by which kubelets join. Each is a Secret of a type of its own in `kube-system`, with the token's two
+//! halves, its expiry and its purpose.
 
 use std::collections::BTreeSet;
 

@@ -22,7 +22,7 @@ pub fn is_followed(name: &str) -> bool {
 /// A bootstrap token as the store knows it: without its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
-    /// The hash that stands for it.
+    /// Hash of the token, which is its id.
     id: String,
     /// Public half of the token.
     token_id: String,
@@ -78,7 +78,7 @@ impl BootstrapToken {
     }
 }
 
-/// A token that there is to be, and for which pools; at least one.
+/// A token that the store should have, and its pools; at least one.
 #[derive(Debug, Clone)]
 pub struct Followed {
     pub token: BootstrapToken,
@@ -98,12 +98,12 @@ pub enum Step {
     Made,
     Changed,
     Ended,
-    /// An administrator has taken it by hand: it is left alone.
+    /// An administrator has imported it by hand: it is left alone.
     Theirs,
 }
 
-/// Brings the store in step with the tokens that there are to be: makes what is missing, changes what is otherwise, ends what is not there any more. Says what was
-/// done, by name. Tokens that are not the cluster's are left alone, whatever they are.
+/// Makes the store's tokens match the wanted ones: adds missing ones, changes those that differ, ends those that are gone. Returns the
+/// changes, by name. Tokens that are not the cluster's are left alone, whatever they are.
 ///
 /// # Errors
 /// [`StoreError`]; what was done by then is done.

@@ -1,4 +1,4 @@
-//! A token that was made elsewhere, and lies in pointers already.
+//! A token that was made elsewhere, and is in pointers already.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const SHORTEST_CHARACTERS: usize = 22;
 const SHORTEST_DIGITS: usize = 32;
 /// Fewest decimal digits: 128 bits again.
 const SHORTEST_DECIMALS: usize = 39;
-/// Fewest letters of one case: 26 of them tell apart less than Base64 does.
+/// Fewest letters of one case: 26 of them hold less than Base64 does.
 const SHORTEST_LETTERS: usize = 28;
 /// Fewest letters of one case and digits, such as Base32 has.
 const SHORTEST_BASE32: usize = 26;
@@ -71,8 +71,8 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// Reads a file that holds the token and at most one line end after it; or the manifest of a Secret with it, such as
-    /// `oc get secret machineconfig-auth -o yaml` prints: the value of `token`; or a bootstrap token of Kubernetes.
+    /// Reads a file that holds the token and at most one line end after it. It may also hold the manifest of a Secret with the value of
+    /// `token`, as `oc get secret machineconfig-auth -o yaml` prints. Or it holds a bootstrap token of Kubernetes.
     ///
     /// # Errors
     /// [`ImportError`].

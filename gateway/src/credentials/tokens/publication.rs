@@ -2,8 +2,8 @@
 //! `NAME-POOL.ign` for each pool.
 //!
 //! Two things have to change together, the store and the folder, and nothing makes that one step. So the files are written whole under
-//! other names first, then the store changes, then the files get their names, `NAME.token` last. Whatever that token is, the other files
-//! have it too; and if it is not the one in the store, a crash came between, and the token is rotated again.
+//! other names first. Then the store changes; then the files get their names, `NAME.token` last. The other files always have the same token
+//! as that one. If it is not the one in the store, a crash came between, and the token is rotated again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! A token in use: whether it is good for this fetch.
+//! Use of a token, if it is valid for a fetch.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
 use super::record::TokenRecord;
 use super::secret;
 
-/// A token that is good for this pool, from there, at this time. Not yet used: it may be spent.
+/// A token that is valid for this pool, from this address, at this time. Not yet used: it may be spent.
 #[derive(Debug)]
 pub struct Presented {
     /// Its id in the store: its hash.
@@ -102,7 +102,7 @@ pub enum TokenError {
         /// Number of uses that it allows.
         uses: u32,
     },
-    /// The store cannot tell.
+    /// The store could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -17,7 +17,7 @@ const AT_ONCE: usize = 50;
 pub struct Rotated {
     /// The token that replaces the others.
     pub created: Created,
-    /// The last second at which the last of those before it is good, since 1970; none if they are good no longer.
+    /// The last second at which the last of the tokens before is valid, since 1970; `None` if they are no longer valid.
     pub previous_until: Option<u64>,
 }
 
@@ -30,8 +30,8 @@ pub struct RotateOptions {
     pub lifetime: Option<u64>,
 }
 
-/// Replaces the token of that name: a new one with the same name, pools, uses and networks takes its place, and those before it are good
-/// for the grace period only. All of that or nothing; but those that were replaced before, and would be good for longer, have their end first.
+/// Replaces the token of that name by a new one with the same name, pools, uses and networks. Those before it are valid for the grace
+/// period only. All of that is done or nothing. But tokens that were replaced earlier, and would be valid for longer, have their end first.
 ///
 /// # Errors
 /// [`IssueError`]; then no token was made, and the one that it would have replaced is as it was.

@@ -33,8 +33,8 @@ pub enum Done {
     Failed(IssueError),
 }
 
-/// Rotates the tokens that are due, and those whose folder does not hold them, but for those of other gateways; says what was done, by name. To
-/// be called every now and then, by each gateway that has this store.
+/// Rotates the tokens that are due, and those whose folder does not hold them, except those of other gateways. Returns what was done, by
+/// name. To be called regularly, by each gateway that has this store.
 ///
 /// # Errors
 /// [`StoreError`]. What fails for one token is in the answer and in the console, and keeps no other from its turn.

@@ -1,4 +1,4 @@
-//! The token itself, and the hash that stands for it.
+//! The token itself, and its hash.
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use aws_lc_rs::{constant_time, digest};
@@ -20,8 +20,8 @@ pub(super) fn generate() -> Option<(Zeroizing<String>, String)> {
 /// Prefix that is hashed before the text of a token that was made elsewhere, so that it cannot equal another token's bytes.
 const IMPORTED: &[u8] = b"attestation-gateway/v1/imported-token\0";
 
-/// The hash of a token's text: of its bytes, if it has the form of those that are made here, and else of the text. `None` if it can be no
-/// token at all.
+/// Returns the hash of a token's text: of its bytes, if it has the form of those that are made here, otherwise of the text. `None` if it
+/// cannot be a token at all.
 pub(super) fn hash_of_text(text: &str) -> Option<String> {
     import::could_be(text).then(|| hash_of_imported(text))
 }

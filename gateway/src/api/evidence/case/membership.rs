@@ -8,8 +8,8 @@ use crate::api::problem::Refusal;
 use crate::pools::live::LivePools;
 
 impl EvidenceCase<'_> {
-    /// Checks that the machine is one of the pool's, by its inventory or by the cluster's Machine objects, if it has either; gives the object that it was
-    /// let in by. The cluster is asked of those that no inventory names.
+    /// Checks that the machine is one of the pool's, by its inventory or by the cluster's Machine objects, if it has either. Returns the
+    /// object that it was let in by. The cluster is only asked about machines that no inventory names.
     pub(super) fn admit(&mut self, pool: &Pool, claims: &Claims) -> Result<Option<MachineObject>, Refusal> {
         let Made { anchors, basis, .. } = &mut self.made;
         let inventory = pool.inventory.as_ref();

@@ -47,7 +47,7 @@ impl EvidenceCase<'_> {
     /// does not. The reason stays the refusal's, which is the same when it is decided again.
     ///
     /// # Errors
-    /// What is answered to a machine that has waited before, and is recorded already; or the store cannot tell.
+    /// The answer to a machine that waits already, and is recorded; or the store failed.
     pub(super) async fn or_waits(&mut self) -> Result<Option<Refusal>, Refusal> {
         let (pool, values) = (&self.asked.pool, &self.made.new_values);
         let (Some(rules), Some(claims), false) = (&pool.new_values, &self.record.claims, values.is_empty()) else {
@@ -121,7 +121,8 @@ impl EvidenceCase<'_> {
         Ok(step)
     }
 
-    /// A machine is trusted. If it is so because the pool observes, and there is nothing else that it would be refused for, its values are asked about.
+    /// Handles a machine that is trusted. If that is because the pool observes, and nothing else would be refused, its values raise a
+    /// question.
     pub(super) async fn is_let_in(&mut self, pool: &Pool, result: &AttestationResult) -> Result<(), Refusal> {
         let Some(rules) = &pool.new_values else { return Ok(()) };
         let machine = result.claims().identity().as_str();
@@ -153,7 +154,7 @@ impl EvidenceCase<'_> {
         Ok(())
     }
 
-    /// A trusted machine that has nothing new waits for nothing any more, if it has.
+    /// Ends the wait of a trusted machine that has no new values, if it waits.
     async fn waits_no_more(&self, pool: &Pool, machine: &str) -> Result<(), Refusal> {
         let ended = self.endpoint.new_values.ended(pool.name(), machine).await;
         let ended = ended.map_err(|error| Refusal::because(&error))?;

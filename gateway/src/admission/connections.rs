@@ -105,8 +105,8 @@ impl Waiting {
         self.waits.evicted().await;
     }
 
-    /// The connection's place: the source with most gives up the connection that has been idle longest. Idle are also those whose handshake,
-    /// request or reading of an answer is waited for.
+    /// Takes a place for the connection: the source with most gives up the connection that has been idle longest. Idle are also those whose
+    /// handshake, request or reading of an answer is waited for.
     ///
     /// # Errors
     /// [`NoRoom`], at the moment.

@@ -89,7 +89,7 @@ impl Handshakes {
         }
     }
 
-    /// A request's turn, after `patience` at most.
+    /// Waits for a request's turn, `patience` at most.
     ///
     /// # Errors
     /// [`TooBusy`].

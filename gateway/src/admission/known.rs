@@ -23,7 +23,7 @@ struct Sources {
 }
 
 impl Known {
-    /// At `now` this address has proven something.
+    /// Notes that this address has proven something at `now`.
     pub fn note(&self, address: IpAddr, now: Instant) {
         let address = address.to_canonical();
         let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);

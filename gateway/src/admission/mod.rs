@@ -68,7 +68,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Within these limits, in front of this store.
+    /// Creates the limits of these settings, in front of this store.
     #[must_use]
     pub fn new(limits: &Limits, store: &EngineSettings) -> Self {
         let requests = Turns::new(limits.requests);

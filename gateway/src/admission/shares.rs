@@ -87,7 +87,7 @@ impl Shares {
         }))
     }
 
-    /// A share for this source, of nothing yet.
+    /// Returns an empty share for this source.
     #[must_use]
     pub fn enter(&self, source: Source) -> Share {
         let evicted = Arc::new(Notify::new());
@@ -171,7 +171,7 @@ impl Share {
     /// Like [`Share::grow`], but only if `left` remains afterwards.
     ///
     /// # Errors
-    /// As [`Share::grow`].
+    /// Those of [`Share::grow`].
     pub fn grow_leaving(&self, amount: usize, left: usize, now: Instant) -> Result<(), NoRoom> {
         let mut state = self.shares.lock();
         // Whoever takes something is not waiting at the moment.
@@ -303,7 +303,7 @@ impl Holder {
         fair.then_some((source, id))
     }
 
-    /// The member with most, of those that have something to give.
+    /// Returns the member with most, of those that have something to give.
     fn gives_first(&self) -> Option<&(usize, Network)> {
         let gives = |network: &Network| self.members.get(network).is_some_and(|member| member.waiting > 0);
         self.by_amount.iter().rev().find(|(_, network)| gives(network))

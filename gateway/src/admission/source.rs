@@ -45,8 +45,8 @@ impl From<IpAddr> for Source {
 }
 
 impl Source {
-    /// An address that has proven something lately ([`super::Known`]). It counts by itself, as an IPv4 address does: neighbours that have proven
-    /// nothing use up none of its share.
+    /// Returns an address that has proven something lately ([`super::Known`]). It counts by itself, like an IPv4 address: neighbours that
+    /// have proven nothing use up none of its share.
     #[must_use]
     pub fn known(peer: IpAddr) -> Self {
         let address = peer.to_canonical();
@@ -56,7 +56,7 @@ impl Source {
         }
     }
 
-    /// The networks that have a share of which this source has a part, the largest first, and the address itself last.
+    /// Returns the networks that have a share of which this source has a part, the largest first, and the address itself last.
     pub fn networks(self) -> impl Iterator<Item = Network> {
         let counts_alone = self.is_known || self.address.is_ipv4();
         let larger = IPV6_NETWORKS_BITS.into_iter().filter(move |_| !counts_alone);
@@ -64,7 +64,7 @@ impl Source {
         larger.chain([Network::of(self.address, IPV6_BITS)])
     }
 
-    /// The network of its machines, for what is not worth an entry for each address; of an IPv4 address the address.
+    /// Returns the network of its machines, for what is not worth an entry for each address; for an IPv4 address that address.
     #[must_use]
     pub fn machines(self) -> Network {
         Network::of(self.address, IPV6_MACHINES_BITS)
@@ -84,7 +84,7 @@ impl Network {
         }
     }
 
-    /// The length of its prefix, as an IPv6 network's.
+    /// Returns the length of its prefix, as an IPv6 network's.
     pub(super) const fn bits(self) -> u8 {
         self.bits
     }

@@ -106,7 +106,7 @@ impl Account {
         self.full_at.saturating_sub(now).saturating_add(step) > BURST * REFILL_MILLIS
     }
 
-    /// A clock that was set back must not keep a source waiting for longer than it would have.
+    /// Adjusts the account to a clock that was set back, which must not keep a source waiting for longer.
     const fn set_back(&mut self, now: u64) {
         if now < self.last {
             self.full_at = self.full_at.saturating_sub(self.last).saturating_add(now);

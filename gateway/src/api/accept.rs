@@ -19,7 +19,7 @@ struct Wanted {
     quality: f32,
 }
 
-/// The version to answer in.
+/// Returns the version to answer in.
 ///
 /// # Errors
 /// `spec-version-unknown`, if the client asks for a version that is neither 2.2 or newer nor any 3.x.
@@ -68,7 +68,7 @@ fn wanted(part: &str) -> Option<Wanted> {
     })
 }
 
-/// Major and minor of a semantic version; what follows the third number does not matter.
+/// Parses major and minor of a semantic version; the text after the third number does not matter.
 fn numbers(version: &str) -> Option<(u64, u64)> {
     let numbers = version.split(['-', '+']).next()?;
     let mut parts = numbers.split('.').map(|part| part.parse().ok());

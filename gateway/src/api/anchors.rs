@@ -169,7 +169,7 @@ impl Anchors {
 /// Sends the node's request to AWS STS, if it is one that may be sent, and what has come of it is not `known` already.
 ///
 /// # Errors
-/// What the check of the request refuses, and `cloud-unavailable`.
+/// Those of the check of the request, and `cloud-unavailable`.
 pub(super) async fn ask_sts(
     clouds: &Clouds,
     asked: &EvidenceAsked<'_>,

@@ -226,7 +226,7 @@ impl Giving {
 }
 
 impl<'r> ConfigCase<'r> {
-    /// The decision, whole; or why the gateway cannot decide now.
+    /// Returns the whole decision, or the reason why the gateway cannot decide now.
     async fn decide(mut self, awaited: &Awaited) -> Result<Decided<Response>, Refusal> {
         let ConfigAsked { headers, .. } = self.asked;
         self.record.not_attested = not_attested(headers);
@@ -244,7 +244,7 @@ impl<'r> ConfigCase<'r> {
         Ok(Decided { record, kept, outcome })
     }
 
-    /// The config that is due.
+    /// Returns the config that is due.
     async fn config(&mut self, awaited: &Awaited) -> Result<Arc<RenderedConfig>, Refusal> {
         let ConfigAsked {
             pool,

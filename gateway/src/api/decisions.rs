@@ -51,7 +51,7 @@ impl Decisions {
         recorded
     }
 
-    /// The answer to a decision about an attestation, of which a refusal says which record it is; 503 if it could not be recorded.
+    /// Answers a decision about an attestation: a refusal names its record. The answer is 503 if it could not be recorded.
     pub(super) async fn answer(&self, decided: Decided<Result<Response, Refusal>>) -> Response {
         let recorded = match self.record(decided).await {
             Ok(recorded) => recorded,

@@ -53,7 +53,7 @@ fn has_key(uri: &Uri) -> bool {
     parameters.any(|(name, _)| name == KUBELET_KEY_PARAMETER)
 }
 
-/// The pool that is asked about.
+/// Returns the pool that is asked about.
 fn pool(uri: &Uri) -> Option<String> {
     let mut pools = url::form_urlencoded::parse(uri.query()?.as_bytes()).filter(|(name, _)| name == POOL_PARAMETER);
     pools.next().map(|(_, pool)| pool.into_owned())

@@ -58,13 +58,13 @@ impl Endorsers {
         &self.clouds
     }
 
-    /// The certificates that endorse EKs, by the SHA-256 of their DER.
+    /// Returns the certificates that endorse EKs, by the SHA-256 of their DER.
     #[must_use]
     pub fn ek_roots(&self) -> &[String] {
         &self.ek_root_blobs
     }
 
-    /// Those of them that are roots because the administrator names them so.
+    /// Returns those of them that are roots because the administrator names them so.
     #[must_use]
     pub fn ek_named_roots(&self) -> &[String] {
         &self.ek_named_root_blobs

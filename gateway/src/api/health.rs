@@ -70,7 +70,7 @@ pub(super) async fn waiting() -> (StatusCode, &'static str) {
     (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n")
 }
 
-/// Answers `GET /metrics` in the OpenMetrics text format.
+/// Answers `GET /metrics` with all metrics as text.
 pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
     const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     match metrics.text() {

@@ -51,7 +51,7 @@ const USER_AGENT_LIMIT_CHARACTERS: usize = 128;
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// The whole API. Each endpoint has its part of the gateway, and no more.
+/// Returns the whole API. Each endpoint has its part of the gateway, and no more.
 pub fn router(gateway: &Gateway) -> Router {
     // What has no body is not asked for one.
     let guarded = |path: &str, endpoint: MethodRouter, body_bytes: usize| {
@@ -93,13 +93,13 @@ pub fn waiting_router() -> Router {
         .fallback(async || Refusal::unavailable())
 }
 
-/// Metrics, on an address of their own.
+/// Returns the route of the metrics, which have an address of their own.
 pub fn metrics_router(gateway: &Gateway) -> Router {
     let metrics = Arc::clone(&gateway.metrics);
     Router::new().route("/metrics", get(health::metrics)).with_state(metrics)
 }
 
-/// The pool of that name; it stays the same for a whole request.
+/// Returns the pool of that name; it stays the same for a whole request.
 fn pool(pools: &LivePools, name: &str) -> Result<Arc<Pool>, Refusal> {
     match pools.get(name) {
         Lookup::Pool(pool) => Ok(pool),

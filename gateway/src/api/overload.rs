@@ -48,7 +48,7 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
     }
 }
 
-/// The answer to a request; `None` if it did not come to its turn, or to its end, in time.
+/// Returns the answer to a request; `None` if it did not come to its turn, or to its end, in time.
 ///
 /// A request that has started runs to its end, although its client disconnects or its time is over. Only then is a spent credential
 /// recorded, or given back. It keeps its turn until then, so that clients that disconnect make no more work than others.

@@ -36,13 +36,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal whose whole reason the node may know.
+    /// Creates a refusal whose whole reason the node may know.
     fn new(code: Code, reason: impl ToString) -> Self {
         let reason = reason.to_string();
         Self::guarded(code, reason.clone(), reason)
     }
 
-    /// A refusal whose reason is more than the node may know.
+    /// Creates a refusal whose reason is more than the node may know.
     fn guarded(code: Code, told: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             code,
@@ -74,7 +74,7 @@ impl Refusal {
         &self.told
     }
 
-    /// The reason, for the log and the record.
+    /// Returns the reason, for the log and the record.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
@@ -238,7 +238,7 @@ impl IntoResponse for Refusal {
 }
 
 impl Refusal {
-    /// The answer, which says by which record of the attestation log it was refused, if there is one.
+    /// Returns the answer, which names the record of the attestation log, if there is one.
     pub(super) fn recorded_as(self, decision: Option<String>) -> Response {
         let next_step = self.next_step().to_owned();
         let Self {

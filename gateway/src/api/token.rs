@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::problem::Refusal;
 use crate::credentials::tokens;
 
-/// The token's text, if there is one.
+/// Returns the token's text, if there is one.
 pub(super) fn text(evidence: &Evidence) -> Option<Zeroizing<String>> {
     let token = &evidence.token.as_ref()?.token;
     Some(Zeroizing::new(token.reveal().to_owned()))

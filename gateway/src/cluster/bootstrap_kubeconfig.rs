@@ -155,7 +155,7 @@ pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), Cluste
 /// Has the file say what the cluster says, asked for once.
 ///
 /// # Errors
-/// Why it does not.
+/// The reason why it does not.
 pub(super) async fn first(cluster: &Cluster, path: &Path) -> Result<(), String> {
     let told = |error: ClusterError| error.to_string();
     let one = ListParams::default().limit(1).fields(INFRASTRUCTURE_FIELDS);

@@ -187,7 +187,7 @@ mod tests {
         json!({"metadata": {"name": "bootstrap-token-4hq7wz"}, "type": "bootstrap.kubernetes.io/token", "data": data})
     }
 
-    /// The pools of the token that there is to be, or what is wrong.
+    /// Checks the pools of the token that the store should have, or the problem.
     fn check(change: impl Fn(&mut Value), expect: Result<Option<&[&str]>, &str>) {
         let mut changed = secret();
         change(&mut changed);

@@ -54,7 +54,7 @@ async fn follow(mut one: One<Bundle>, path: PathBuf) {
     }
 }
 
-/// A bundle that could not be used is never written: the next start would fail by it.
+/// Returns a bundle that can be used. Another is never written: the next start would fail by it.
 fn made(bundle: Option<Bundle>) -> Result<Zeroizing<String>, String> {
     let Some(Bundle(Some(text))) = bundle else {
         return Err(format!("{CLIENT_CA} has no ca-bundle.crt"));

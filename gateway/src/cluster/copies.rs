@@ -69,7 +69,7 @@ impl Copied {
     /// Writes the file; returns whether its text has changed.
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// The reason why it cannot be written.
     pub(crate) async fn write(&self, text: Zeroizing<String>) -> Result<bool, String> {
         let (path, mode) = (self.path.clone(), self.mode);
         let write = move || {

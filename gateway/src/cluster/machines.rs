@@ -166,7 +166,7 @@ fn created(metadata: &ObjectMeta) -> u64 {
     seconds.and_then(|seconds| seconds.try_into().ok()).unwrap_or(u64::MAX)
 }
 
-/// The name of what controls it, if that is of this kind of the Machine API's.
+/// Returns the name of its controller, if that is of this kind of the Machine API's.
 fn controller(metadata: &ObjectMeta, kind: &str) -> Option<String> {
     let owners = metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
@@ -186,7 +186,7 @@ fn ends(metadata: &ObjectMeta, status: &Value) -> bool {
     metadata.deletion_timestamp.is_some() || matches!(text(status, "/phase"), Some("Deleting" | "Failed"))
 }
 
-/// The Node that it is. One that cannot be read is one all the same.
+/// Returns the name of its Node. An unreadable reference counts as a Node, too.
 fn node(status: &Value) -> Option<String> {
     let node = status.get("nodeRef").filter(|node| !node.is_null())?;
     Some(text(node, "/name").unwrap_or("unnamed").to_owned())

@@ -146,7 +146,7 @@ impl Said {
     }
 }
 
-/// The CAs of the file that is there.
+/// Returns the CAs of the present file.
 fn known(path: &Path) -> Vec<Certificate> {
     source::authorities(path).unwrap_or_default()
 }
@@ -169,7 +169,7 @@ pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), Cluste
 /// Has the files say what the cluster says, asked for once.
 ///
 /// # Errors
-/// Why they do not.
+/// The reason why they do not.
 pub(super) async fn first(cluster: &Cluster, path: &Path, clock: Clock) -> Result<(), String> {
     let told = |error: ClusterError| error.to_string();
     let pair = TLS.ask(cluster).await.map_err(told)?;

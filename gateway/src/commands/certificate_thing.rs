@@ -3,7 +3,7 @@
 use attest_certificates::Certificate;
 use attest_log::admin::Thing;
 
-/// A certificate in its role: before and after.
+/// Returns a certificate in its role, before and after an act.
 pub(super) fn thing(role: &str, before: Option<&Certificate>, after: Option<&Certificate>) -> Thing {
     let told = |certificate: Option<&Certificate>| certificate.map(Certificate::told);
     Thing {

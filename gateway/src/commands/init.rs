@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files of the sample pool, and the word on EK roots, unless there is one.
+/// Returns the files of the sample pool, and the README of EK roots, unless there is one.
 fn samples(settings: &Settings) -> Vec<(PathBuf, &'static str)> {
     let pool = settings.pools.join("worker");
     let mut samples = vec![(pool.join("pool.toml"), attest_pool::SAMPLE)];
@@ -125,7 +125,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// A file that is going to be made, and the folders that it needs.
+    /// Notes a file that is going to be made, and the folders that it needs.
     fn note(&mut self, path: &Path) -> anyhow::Result<()> {
         if fs::symlink_metadata(path).is_ok() {
             bail!(
@@ -210,7 +210,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     Ok(format!("{}\n{kept}", made_line(&made.certificate, &ca.certificate)))
 }
 
-/// The CA of these that the key belongs to, the newest last.
+/// Returns the CA of these that the key belongs to; of several the newest.
 fn brought(authorities: &[Certificate], key: &Path, files: &TlsSettings) -> anyhow::Result<(Certificate, SigningKey)> {
     let mut refused = None;
     for ca in authorities.iter().rev() {

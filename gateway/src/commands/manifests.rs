@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// A member of the etcd that keeps the store (repeatable). None, and no --with store: each host has a store of its own, which is right for one host.
     #[arg(long, value_name = "URL")]
     etcd: Vec<String>,
-    /// Part of the cluster's API that the gateway uses (repeatable): it gets the rights for that, and no others.
+    /// Function for which the gateway asks the cluster's API (repeatable): it gets the rights for that, and no others.
     #[arg(long, value_enum, value_name = "PART")]
     with: Vec<Part>,
     /// Namespace of the gateway's objects.

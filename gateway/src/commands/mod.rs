@@ -62,7 +62,7 @@ async fn times(store: &dyn Store) -> anyhow::Result<Times> {
     Ok(Times::of(store.time(now).await?, now))
 }
 
-/// The folder of a pool that is there.
+/// Returns the folder of an existing pool.
 fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
     let folders = attest_pool::folders(&settings.pools)?.pools;
     let Some(folder) = folders.get(pool) else {

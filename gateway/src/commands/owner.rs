@@ -49,7 +49,7 @@ pub(super) fn give(settings: &Settings, file: &Path) -> anyhow::Result<()> {
 /// Reads the settings as the gateway's user, who must be able to. Switches to that user, if the state exists.
 ///
 /// # Errors
-/// As [`act`], and those of the settings.
+/// Those of [`act`], and those of the settings.
 pub(super) fn settings(config: &Path) -> anyhow::Result<Settings> {
     act_if_there(&Settings::load(config)?)?;
     Ok(Settings::load(config)?)
@@ -80,7 +80,7 @@ pub(super) fn act_quietly(settings: &Settings) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The store's owner; before there is a store, the folder's.
+/// Returns the store's owner; before there is a store, the folder's.
 fn owner(settings: &Settings) -> anyhow::Result<Option<Owner>> {
     for path in [settings.store.file.clone(), settings.state.clone()] {
         match fs::metadata(&path) {
@@ -99,7 +99,7 @@ fn owner(settings: &Settings) -> anyhow::Result<Option<Owner>> {
 }
 
 impl Owner {
-    /// All credentials of this thread, and so of those that it starts.
+    /// Changes all credentials of this thread, and so of those that it starts.
     fn become_it(&self) -> anyhow::Result<()> {
         self.take_over().with_context(|| {
             format!(

@@ -76,7 +76,7 @@ fn label(folder: impl AsFd, wanted: &str) -> anyhow::Result<()> {
     fsetxattr(&folder, CONTEXT, context.as_bytes(), XattrFlags::REPLACE).with_context(|| format!("{CONTEXT}: {context}"))
 }
 
-/// The context with another type, and with the lowest level, which every container may reach.
+/// Returns the context with another type, and with the lowest level, which every container may reach.
 fn with_type(context: &str, wanted: &str) -> Option<String> {
     let [user, role, _type, _level @ ..] = &*context.split(':').collect::<Vec<_>>() else {
         return None;

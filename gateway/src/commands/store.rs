@@ -139,7 +139,7 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Before another store is in use: says so, and makes worthless what it may not know to be spent.
+/// Prepares the use of another store: records that, and makes worthless what this store may not know to be spent.
 fn begin_anew(
     settings: &Settings,
     log: &mut CommandLog,

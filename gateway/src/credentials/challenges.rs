@@ -106,7 +106,7 @@ mod tests {
 
     const EXPIRES: u64 = 1_800_000_120;
 
-    /// Opened at this time, by itself: before anything is spent, and before evidence is looked at.
+    /// Opens a challenge at this time, before anything is spent, and before evidence is looked at.
     fn opened(at: u64) -> Result<Challenge, ChallengeError> {
         let folder = tempfile::tempdir().unwrap();
         let key = Seal::open(&folder.path().join("seal.key")).unwrap();

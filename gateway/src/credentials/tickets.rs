@@ -164,7 +164,7 @@ pub struct Redeemed {
 }
 
 impl Redeemed {
-    /// The pool it is for.
+    /// Returns the pool that it is for.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
@@ -274,19 +274,19 @@ pub fn open(seal: &Seal, settings: &TicketSettings, text: &str, pool: &str, now:
 }
 
 impl Presented {
-    /// The node it was issued to.
+    /// Returns the node that it was issued to.
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
         &self.content.identity
     }
 
-    /// The node's name, if it has one.
+    /// Returns the node's name, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.content.name.as_deref()
     }
 
-    /// Id of the decision that earned it.
+    /// Returns the id of the decision that earned it.
     #[must_use]
     pub fn decision(&self) -> &str {
         &self.content.decision
@@ -311,7 +311,7 @@ impl Presented {
         }
     }
 
-    /// On which occasion it is used, and how late that is, if it has expired.
+    /// Returns the occasion of this use, and how late it is, if the ticket has expired.
     fn occasion(&self) -> (Occasion, Option<u64>) {
         let Content { expires, lifetime, .. } = self.content;
         match self.now.checked_sub(expires) {

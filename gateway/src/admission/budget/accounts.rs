@@ -41,7 +41,7 @@ pub(super) struct Level {
 }
 
 impl State {
-    /// The accounts of this source and of its networks, the largest network first.
+    /// Returns the accounts of this source and of its networks, the largest network first; makes missing ones.
     pub(super) fn enter(&mut self, source: Source, mut part: u64, mut each_second: u64, now: u64) -> Vec<Level> {
         let most = self.all.owed;
         let mut levels = Vec::new();

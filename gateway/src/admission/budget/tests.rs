@@ -145,7 +145,7 @@ fn spends(budget: &Budget, source: Source, amount: u64, now: u64) -> Spending {
     budget.spend(source, amount, UnixTime::since_unix_epoch(Duration::from_secs(now)))
 }
 
-/// A tenth of the gateway's, beside which attackers ask 25 times as often as there is something.
+/// Returns a tenth of the gateway's budget, of which attackers ask for 25 times as much.
 fn challenges() -> Budget {
     Budget::new(CHALLENGES_AT_ONCE / 10, EACH_SECOND)
 }

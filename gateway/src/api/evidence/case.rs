@@ -188,7 +188,7 @@ impl<'r> EvidenceCase<'r> {
         Ok((vouched, Ok(claims)))
     }
 
-    /// A refusal of evidence that proves nothing; outdated if the allowlist or the pool that it was verified by has changed.
+    /// Returns a refusal of evidence that proves nothing; outdated if the allowlist or the pool that it was verified by has changed.
     async fn refused_by_what_stands(&self, vouched: Vouched, refusal: Refusal) -> Refusal {
         if refusal.is_unavailable() {
             return refusal;

@@ -152,7 +152,7 @@ impl Verified {
         transaction.fetch(wanted.iter().map(|(kind, id)| (*kind, id.as_str())))
     }
 
-    /// The names that the machine comes with: the administrator's, and the one that it asks for.
+    /// Returns the names that the machine comes with: the administrator's, and the one that it asks for.
     fn names(&self) -> Vec<&str> {
         let given = self.allowlisted.as_ref().and_then(|record| record.name.as_deref());
         given.into_iter().chain(self.claims.name()).collect()
@@ -242,7 +242,7 @@ impl Verified {
     }
 }
 
-/// All that a machine is known by.
+/// Returns all identities of a machine.
 pub(super) fn identities(claims: &Claims) -> impl Iterator<Item = &NodeIdentity> {
     claims.instance().into_iter().chain([claims.identity()])
 }

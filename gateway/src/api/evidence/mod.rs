@@ -219,7 +219,7 @@ fn note(challenge: &Challenge, record: &mut Record) {
     record.name.clone_from(&challenge.name);
 }
 
-/// The answer to evidence that has earned a ticket.
+/// Returns the answer to evidence that has earned a ticket.
 fn answer(earned: &Earned) -> Response {
     let Earned { record, ticket, .. } = earned;
     let body = EvidenceResponse {

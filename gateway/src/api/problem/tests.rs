@@ -13,7 +13,7 @@ use crate::credentials::tokens::TokenError;
 
 const MARK: &str = "for-the-administrator";
 
-/// The record has what the node is not told. What is shown is the node's own: it may hear it again.
+/// Checks that the record has `MARK`, and the messages to the node do not. Values that the node has shown may be in both.
 #[track_caller]
 fn check(refusal: impl Into<Refusal>, code: &str) {
     let refusal = refusal.into();

@@ -99,7 +99,7 @@ impl Followed {
         }
     }
 
-    /// A reader where the last one was.
+    /// Returns a reader at the position of the last one.
     async fn begin(&self, said: &mut Failing) -> Option<Reader> {
         loop {
             let (places, durable) = (self.log.clone(), self.durable.clone());

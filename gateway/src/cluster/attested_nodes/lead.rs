@@ -181,7 +181,7 @@ impl Leading {
         problems.first.map_or(Ok(left), |problem| Err(problem.into()))
     }
 
-    /// A machine that the store does not know: one that has attested, or of which something is wanted.
+    /// Returns a machine that the store does not know: one that has attested, or that an edit is about.
     fn unknown(&self, node: &AttestedNode) -> Option<Machine> {
         let status = node.status();
         let machine = Machine::unknown(node.name(), &status)?;

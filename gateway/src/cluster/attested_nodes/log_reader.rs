@@ -54,7 +54,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// From the line on that follows the one at this place. If the log has no such line there, from its first: what was read is read again.
+    /// Reads from the line that follows the one at this place. If the log has no such line, it begins with the first: all of it is read
+    /// again.
     pub(crate) fn after(log: &Path, place: Option<&ReadPosition>, durable: watch::Receiver<Durable>) -> Result<Self, ReadError> {
         let cuts = durable.borrow().cuts;
         let position = place.map(|place| &place.position);

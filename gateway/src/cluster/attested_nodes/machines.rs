@@ -73,7 +73,7 @@ impl Machine {
     }
 }
 
-/// All of them, by the names of their objects.
+/// Returns all machines, by the names of their objects.
 pub(super) async fn all(store: &dyn Store) -> Result<BTreeMap<String, Machine>, StoreError> {
     let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
     let mut known = |identity: &str, add: &mut dyn FnMut(&mut Machine)| {

@@ -38,7 +38,7 @@ pub fn object_name(identity: &str) -> Option<String> {
     is_one.then(|| format!("{cloud}-{}", HEXLOWER.encode(digest(&SHA256, identity.as_bytes()).as_ref())))
 }
 
-/// The identity of the TPM whose object has this name, whether there is such a machine or not.
+/// Returns the identity of the TPM whose object has this name, whether there is such a machine or not.
 pub(super) fn identity_of_tpm(name: &str) -> Option<String> {
     let identity = format!("{}{}", TPM.0, name.strip_prefix(TPM.1)?);
     (object_name(&identity).as_deref() == Some(name)).then_some(identity)
@@ -160,7 +160,7 @@ impl AttestedNode {
     /// Returns the changes that are wanted.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     pub(super) fn spec(&self) -> Result<&Spec, &str> {
         match &self.spec {
             Lenient::Read(spec) => Ok(spec),

@@ -48,7 +48,7 @@ struct Document {
 pub(crate) struct PositionFile(PathBuf);
 
 impl PositionFile {
-    /// The file of a reader, in the folder of the files of all readers.
+    /// Returns the file of a reader, in the folder of the files of all readers.
     #[must_use]
     pub(crate) fn of(folder: &Path, name: &str) -> Self {
         Self(folder.join(format!("{name}.json")))

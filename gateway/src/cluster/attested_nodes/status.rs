@@ -220,14 +220,14 @@ impl Status {
         });
     }
 
-    /// The labels that the object is to have; none where the value can be no label's: a node's name can be longer.
+    /// Returns the labels that the object should have; `None` for a value that a label cannot have: a node's name can be longer.
     pub(super) fn labels(&self) -> [(&'static str, Option<&str>); 2] {
         let pool = self.attestation.as_ref().map(|attestation| attestation.pool.as_str());
         [(NODE_LABEL, self.node_name.as_deref()), (POOL_LABEL, pool)]
             .map(|(label, value)| (label, value.filter(|value| self.identity.is_some() && is_label_value(value))))
     }
 
-    /// The merge patch (RFC 7386) that makes this of that; none if it is the same.
+    /// Returns the merge patch (RFC 7386) from `before` to this; `None` if they are equal.
     pub(super) fn patch(&self, before: &Self) -> Option<Value> {
         let value = |status: &Self| serde_json::to_value(status).unwrap_or_default();
         difference(&value(before), &value(self))
@@ -261,7 +261,7 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
     (!changes.is_empty()).then_some(Value::Object(changes))
 }
 
-/// A code of `docs/errors.md` as the reason of a condition, which has no hyphens.
+/// Returns a code of `docs/errors.md` as the reason of a condition, which has no hyphens.
 pub(super) fn reason_of_code(code: &str) -> String {
     let word = |word: &str| {
         let mut characters = word.chars();

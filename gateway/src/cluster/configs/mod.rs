@@ -32,7 +32,7 @@ const ONCE_MORE: Duration = Duration::from_secs(15);
 /// Pause after a failed request.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// MachineConfigs that are of a role; rendered ones are of none.
+/// Selects MachineConfigs that are of a role; rendered ones are of none.
 fn of_a_role() -> Selector {
     Expression::Exists(ROLE_LABEL.to_owned()).into()
 }

@@ -100,7 +100,7 @@ pub(super) fn selecting(pool: &DynamicObject) -> Value {
     })
 }
 
-/// An object without what only the API server needs.
+/// Returns an object without the parts that only the API server needs.
 fn value(mut object: DynamicObject) -> Value {
     object.managed_fields_mut().clear();
     serde_json::to_value(&object).unwrap_or_default()

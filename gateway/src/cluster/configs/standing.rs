@@ -57,7 +57,7 @@ impl Standing {
     }
 }
 
-/// The rendered MachineConfig that new nodes of a pool get: the latest, once a node of the pool has it.
+/// Returns the rendered MachineConfig that new nodes of a pool get: the latest, once a node of the pool has it.
 fn rendered(pool: &Value) -> Option<String> {
     let name = |place: &str| Some(pool.pointer(place)?.as_str()?.to_owned());
     let updated = pool

@@ -40,7 +40,7 @@ fn sighted(config: &Path, today: &Today, within: &Within) -> anyhow::Result<(Vec
     Ok((all, safety))
 }
 
-/// The CA that the rotation leads to.
+/// Returns the CA that the rotation leads to.
 fn newest(today: &Today) -> String {
     today.authorities.last().map_or_else(String::new, |ca| ca.fingerprint.short())
 }

@@ -71,7 +71,7 @@ impl State {
         matches!(self, Self::Expired | Self::NotYetValid | Self::Broken(_))
     }
 
-    /// By the dates of a certificate.
+    /// Returns the state by the dates of a certificate.
     fn of(certificate: &Certificate, now: UnixTime) -> Self {
         let now = now.as_secs();
         if now < certificate.not_before {
@@ -185,7 +185,7 @@ fn left(until: u64, now: u64) -> String {
     }
 }
 
-/// A file, and who may read it.
+/// Describes a file by its path and its mode.
 fn place(path: &Path) -> String {
     match fs::metadata(path) {
         Ok(found) => format!("{} (mode {:04o})", path.display(), found.permissions().mode() & MODE_BITS),

@@ -72,7 +72,7 @@ fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
     items
 }
 
-/// The folders of clouds' certificates. One that has expired is out of use, as others are there.
+/// Returns the certificates in the folders of clouds. An expired one is out of use, since others are there.
 fn of_clouds(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let (gcp, aws, azure) = (&settings.clouds.gcp, &settings.clouds.aws, &settings.clouds.azure);
     let folders = [

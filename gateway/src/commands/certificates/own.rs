@@ -20,7 +20,7 @@ const CA_FAILS: &str =
     "nodes that boot refuse the gateway: Ignition tries again for ever, attest-node gives up; nodes that run do not notice";
 const KEY_PURPOSE: &str = "signs new MCS certificates; the gateway serves without it";
 
-/// All of them, in the order of trust.
+/// Returns all items, in the order of trust.
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let serving = Serving::load(&settings.tls, now);
     let authorities = source::authorities(&settings.tls.ca);
@@ -82,7 +82,7 @@ fn authority_keys(ca: &Path) -> Vec<AuthorityKey> {
         .collect()
 }
 
-/// The public halves of the private keys in a file.
+/// Returns the public halves of the private keys in a file.
 pub(super) fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
     let provider = aws_lc_rs::default_provider().key_provider;
     let mut public = Vec::new();
@@ -191,7 +191,7 @@ fn key(settings: &Settings) -> Item {
     private(item, path, public_keys(path).map(drop))
 }
 
-/// An item for a private key, as its file is.
+/// Completes the item of a private key with the state of its file.
 pub(super) fn private(item: Item, path: &Path, read: Result<(), String>) -> Item {
     match (read, source::exposed(path)) {
         (Err(problem), _) => item.problem(problem),
@@ -238,7 +238,7 @@ fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKe
     items
 }
 
-/// The key of the attestation log's checkpoints.
+/// Returns the item of the key that signs the attestation log's checkpoints.
 fn log(settings: &Settings) -> Item {
     let path = settings.log_key();
     let item = Item {
@@ -262,7 +262,7 @@ fn log(settings: &Settings) -> Item {
     private(there, &path, LogKey::read(&path).map(drop).map_err(|error| error.to_string()))
 }
 
-/// The key that encrypts the seal's keys in the store.
+/// Returns the item of the key that encrypts the seal's keys in the store.
 fn store_key(path: &Path) -> Item {
     let item = Item {
         name: "store key".to_owned(),

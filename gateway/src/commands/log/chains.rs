@@ -24,7 +24,7 @@ impl Chains {
         self.next(read.begins_file, place.map(|place| (place.id.as_str(), place.begins.is_some())));
     }
 
-    /// The next line; which chain it is of, if it is of one, and whether that begins with it.
+    /// Takes the next line, with the id of its chain, if it has one, and whether the chain begins with it.
     fn next(&mut self, begins_file: bool, place: Option<(&str, bool)>) {
         self.lines += 1;
         if begins_file || self.lines == 1 {

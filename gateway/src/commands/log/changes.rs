@@ -32,7 +32,7 @@ impl Changes {
         changes
     }
 
-    /// The folder that has the name now. That it is watched already is nothing new to the kernel.
+    /// Watches the folder that has the name now. If it is watched already, that changes nothing.
     fn watch(&mut self) {
         let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
         if let Some(told) = &self.told {

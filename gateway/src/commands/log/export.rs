@@ -54,7 +54,7 @@ fn write<W: Write>(opened: &Opened, source: &Source, output: &mut Output<W>, ter
     Ok(unread)
 }
 
-/// A line of the log; for a terminal without what it takes for a command.
+/// Writes a line of the log; for a terminal, with control characters as JSON escapes.
 pub(crate) fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
     let mut bytes = match terminal {
         true => visible_json(&String::from_utf8_lossy(line)).into_bytes(),

@@ -84,7 +84,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The one chain that begins so.
+/// Returns the one chain whose id begins so.
 fn the_chain(all: &[Kept], wanted: &str) -> anyhow::Result<String> {
     let chains: BTreeSet<&String> = all
         .iter()
@@ -99,7 +99,7 @@ fn the_chain(all: &[Kept], wanted: &str) -> anyhow::Result<String> {
     }
 }
 
-/// The key of the gateway of this state; none where no gateway has served.
+/// Returns the key of the gateway of this state; `None` if no gateway has served.
 fn own_key(settings: &Settings) -> anyhow::Result<Option<LogPublicKey>> {
     match LogKey::read(&settings.log_key()) {
         Ok(key) => Ok(Some(key.public())),

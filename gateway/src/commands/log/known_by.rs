@@ -16,7 +16,7 @@ use crate::commands::owner;
 /// Identities of one node that are looked for: more than it has had.
 const IDENTITIES_LIMIT: usize = 1000;
 
-/// The same source, with [`with_identities`] in its filter.
+/// Returns the same source, with [`with_identities`] in its filter.
 pub(crate) fn source_with_identities(settings: &Settings, source: Source) -> anyhow::Result<Source> {
     let filter = with_identities(settings, source.filter, &source.log)?;
     Ok(Source { filter, ..source })

@@ -20,7 +20,7 @@ pub(crate) fn head() -> String {
     format!("{time:<20}  {record:<ID$}  {node:<NODE$}  {pool:<POOL$}  {decision:<DECISION$}  {code:<CODE$}  NEXT STEP\n")
 }
 
-/// A record; nothing of it is cut if it is `wide`.
+/// Returns the row of a record; nothing of it is cut if it is `wide`.
 pub(crate) fn row(fields: &Fields, wide: bool) -> String {
     let limit = |limit: usize| if wide { usize::MAX } else { limit };
     let id: String = visible(&fields.id).chars().take(ID).collect();

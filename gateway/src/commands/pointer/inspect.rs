@@ -108,7 +108,7 @@ const fn word(earns: Earns) -> &'static str {
     }
 }
 
-/// The URL without what may be secret in it.
+/// Returns the URL without the parts that may be secret.
 fn public(url: &Url) -> String {
     let mut public = url.clone();
     public.set_query(None);

@@ -126,7 +126,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// The Secret as installers make it. Without `disableTemplating` the Machine API would look for Go templates in the pointer.
+/// Returns the Secret as installers make it. Without `disableTemplating` the Machine API would look for Go templates in the pointer.
 fn secret(name: &str, pointer: &[u8]) -> anyhow::Result<Zeroizing<String>> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -152,7 +152,7 @@ fn token_of(file: &Path) -> anyhow::Result<Zeroizing<String>> {
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// A file, or standard input for `-`.
+/// Reads a file, or standard input for `-`.
 pub(super) fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
     if file != Path::new("-") {
         return files::read(file, u64::try_from(limit_bytes)?).with_context(|| file.display().to_string());

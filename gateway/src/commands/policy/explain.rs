@@ -41,7 +41,7 @@ fn of_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
     })
 }
 
-/// The PCR values and boot rules of a policy, by its sections.
+/// Returns the PCR values and boot rules of a policy, by its sections.
 fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &ReferenceValues)> {
     let tpm = policy.reference_values().map(|values| ("tpm", values));
     let azure = policy.azure_vtpm().map(|rules| ("azure_vtpm", rules.reference_values()));
@@ -49,7 +49,7 @@ fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &Refe
     [tpm, azure, nitro].into_iter().flatten()
 }
 
-/// Each rule in a line.
+/// Describes each rule in a line.
 fn words(policy: &AppraisalPolicy) -> String {
     let accepts: Vec<String> = policy.accepts().iter().map(ToString::to_string).collect();
     let mut text = format!("A node shows {}.\n", accepts.join(", or "));

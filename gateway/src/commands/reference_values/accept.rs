@@ -76,7 +76,7 @@ fn read_as_owner(config: &Path, pool: &str, ids: &[String]) -> anyhow::Result<(V
     std::thread::scope(|scope| scope.spawn(read).join()).map_err(|_| anyhow!("the store could not be read"))?
 }
 
-/// The file, where the pool reads it.
+/// Returns the path of the file, in the folder that the pool reads.
 fn in_folder(folder: &Path, set: &Path) -> anyhow::Result<PathBuf> {
     let name = set.file_name().with_context(|| format!("{} is no file", set.display()))?;
     let parent = set.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -59,7 +59,7 @@ fn is_open(row: &Row) -> bool {
     }
 }
 
-/// A question: one row for each of its values.
+/// Returns the rows of a question: one for each of its values.
 fn rows(row: &Row, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
     let machines = match rules {
         Some(rules) => format!("{} of {}", row.machines, rules.machines),

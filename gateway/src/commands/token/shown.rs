@@ -87,7 +87,7 @@ impl Shape {
         Ok(())
     }
 
-    /// The pointer config; it says the same of the gateway as those that are written into a folder.
+    /// Returns the pointer config; it says the same of the gateway as those that are written into a folder.
     fn pointer(
         &self,
         settings: &Settings,

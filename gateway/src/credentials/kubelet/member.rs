@@ -18,7 +18,7 @@ impl Member {
         &self.verified
     }
 
-    /// The pool that it belongs to.
+    /// Returns the pool that it belongs to.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool

@@ -105,7 +105,7 @@ impl Document {
         Ok(serde_json::to_string(self)?)
     }
 
-    /// The key of the file under which this is encrypted.
+    /// Returns the key of the file that encrypts this document.
     pub(super) fn store_key<'f>(&self, file: &'f KeyFile) -> Result<&'f StoreKey, SealError> {
         file.key(&self.key_file)
     }
@@ -114,7 +114,7 @@ impl Document {
         self.store == store
     }
 
-    /// All of them, or the id of one that was altered.
+    /// Returns all keys, or the id of one that was altered.
     pub(super) fn decrypt(self, key: &StoreKey) -> Result<SharedKeys, SealError> {
         let is_whole = key.is_authentic(&self.set, &self.beside());
         let Self { store, keys, changes, .. } = self;
@@ -238,7 +238,7 @@ impl SharedKeys {
         Ok(Tended { made: true, changed: true })
     }
 
-    /// From when on a new key is to seal, if it is time for one.
+    /// Returns the time from which a new key is to seal, if one is due.
     fn next_seals_from(&self, now: u64) -> Option<u64> {
         let lead = now.saturating_add(LEAD_SECONDS);
         // A date beyond that was given by a clock that was ahead.
@@ -275,7 +275,7 @@ impl SharedKeys {
         Ok(())
     }
 
-    /// The keys for use, the one that seals first.
+    /// Returns the keys for use, the one that seals first.
     pub(super) fn keys(&self, now: u64) -> Result<Keys, SealError> {
         let keys = self.in_order(now).into_iter().map(|SharedKey { id, secret, .. }| secret.key(id));
         Ok(Keys(keys.collect::<Result<_, _>>()?))
@@ -306,7 +306,7 @@ impl SharedKey {
         })
     }
 
-    /// From when on it seals: not later than it was seen to do so.
+    /// Returns the time from which it seals: not later than it was seen to do so.
     fn seals_since(&self) -> u64 {
         self.sealing_since.map_or(self.seals_from, |since| self.seals_from.min(since))
     }

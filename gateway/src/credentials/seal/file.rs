@@ -66,7 +66,7 @@ pub(super) fn tend(file: &Path, now: u64, keep: Duration, rotate: bool) -> Resul
     Ok((keys.keys()?, rotate))
 }
 
-/// The text of a file that is its owner's only.
+/// Reads the text of a file that only its owner can read.
 pub(super) fn read_private(file: &Path) -> Result<Zeroizing<String>, SealError> {
     read(file, |mode, _| is_owners(mode))
 }
@@ -107,7 +107,7 @@ impl FileKeys {
         Self::parse(&read_private(file)?).ok_or_else(|| SealError::NoKey(file.to_owned()))
     }
 
-    /// `None` if the text holds something else.
+    /// Returns `None` if the text holds something else.
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next()? != HEAD {

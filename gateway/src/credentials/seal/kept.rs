@@ -37,12 +37,12 @@ struct Document {
     tag: String,
 }
 
-/// The file of a store, if that has one.
+/// Returns the file of a store, if it has one.
 pub(super) fn file(store: &dyn Store) -> Option<PathBuf> {
     Some(files::folder(store.beside()?).join(FILE))
 }
 
-/// The newest set that was read here. What was written by a key that the file no longer has says nothing.
+/// Returns the newest set that was read here. A file by a key that the key file no longer has counts for nothing.
 pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<Set>, SealError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -80,7 +80,7 @@ pub(super) fn write(path: &Path, key: &StoreKey, set: &Set) -> Result<(), SealEr
     Ok(files::replace(path, files::PRIVATE, &format!("{text}\n"))?)
 }
 
-/// No part has a line break.
+/// Returns the data that is authenticated. No part has a line break.
 fn beside(key: &StoreKey, set: &Set) -> String {
     let Set { store, changes } = set;
     format!("{DOMAIN}\n{}\n{store}\n{changes}", key.id)

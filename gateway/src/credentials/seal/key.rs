@@ -27,7 +27,7 @@ impl Secret {
         Ok(Self(bytes))
     }
 
-    /// `None` if these are not as many bytes as a key has.
+    /// Returns `None` if these are not as many bytes as a key has.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
@@ -57,7 +57,7 @@ impl Secret {
     }
 }
 
-/// An id of so many random bytes, hexadecimal.
+/// Returns an id of so many random bytes, hexadecimal.
 pub(super) fn random_id<const BYTES: usize>() -> Result<String, SealError> {
     let mut id = [0; BYTES];
     SystemRandom::new().fill(&mut id).map_err(|_| SealError::Random)?;

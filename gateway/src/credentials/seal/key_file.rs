@@ -55,7 +55,7 @@ impl KeyFile {
         })
     }
 
-    /// `None` if the text holds something else.
+    /// Returns `None` if the text holds something else.
     fn parse(text: &str) -> Option<Vec<Secret>> {
         let mut lines = text.lines();
         lines.next().filter(|head| *head == HEAD)?;
@@ -72,12 +72,12 @@ impl KeyFile {
         text
     }
 
-    /// The key by which new things are encrypted.
+    /// Returns the key by which new data is encrypted.
     pub(super) fn newest(&self) -> Result<&StoreKey, SealError> {
         self.keys.first().ok_or_else(|| SealError::NoStoreKey(self.path.clone()))
     }
 
-    /// The key with this id.
+    /// Returns the key with this id.
     pub(super) fn key(&self, id: &str) -> Result<&StoreKey, SealError> {
         self.keys.iter().find(|key| key.id == id).ok_or_else(|| SealError::OtherStoreKey {
             path: self.path.clone(),
@@ -140,7 +140,7 @@ impl StoreKey {
         })
     }
 
-    /// Base64url of a nonce and a tag over this text.
+    /// Returns base64url of a nonce and a tag over this text.
     pub(super) fn authenticate(&self, text: &str) -> Result<String, SealError> {
         let mut tag = Vec::new();
         let nonce = self
@@ -189,7 +189,7 @@ impl StoreKey {
 pub(super) mod tests {
     use super::*;
 
-    /// A key of this byte alone.
+    /// Returns a key of this byte alone.
     pub(in super::super) fn key(byte: u8) -> StoreKey {
         StoreKey::new(Secret::of(&[byte; 32]).unwrap()).unwrap()
     }

@@ -64,7 +64,7 @@ impl Shared {
         })
     }
 
-    /// The keys that are known, for use.
+    /// Returns the known keys, for use.
     pub(super) fn keys(&self) -> Result<Keys, SealError> {
         let known = self.lock();
         known.keys.keys(known.now.store)

@@ -33,7 +33,7 @@ pub(super) fn is_one(text: &str) -> bool {
 /// Reads a bootstrap token from its manifest.
 ///
 /// # Errors
-/// What is wrong with it; never anything of its values.
+/// The problem with it; never any of its values.
 pub(super) fn read(text: &str) -> Result<Bootstrap, String> {
     let usage = reading::optional(text, USAGE)?;
     if usage.as_deref().map(String::as_str) != Some("true") {

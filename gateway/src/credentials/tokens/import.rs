@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A bootstrap token with these keys, as the API gives it.
+    /// Returns a bootstrap token with these keys, as the API gives it.
     fn bootstrap(keys: &[(&str, &str)]) -> String {
         let data: String = keys
             .iter()

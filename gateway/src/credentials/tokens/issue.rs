@@ -243,7 +243,7 @@ pub(super) fn check_lifetime(rotation: &Rotation, lifetime: u64) -> Result<(), I
     Ok(())
 }
 
-/// A name that no token has, derived of a pool's.
+/// Returns a name that no token has, derived from a pool's.
 ///
 /// # Errors
 /// [`IssueError::Random`], [`IssueError::Store`].
@@ -294,7 +294,7 @@ pub async fn withdraw(store: &dyn Store, created: &Created) -> Result<(), StoreE
         .map(drop)
 }
 
-/// All tokens by name, the newest of each first, and how often each was used. Their text is nowhere.
+/// Returns all tokens by name, the newest of each first, and how often each was used. Their text is nowhere.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -341,7 +341,7 @@ pub(super) async fn all(store: &dyn Store) -> Result<Vec<Known>, StoreError> {
     Ok(all)
 }
 
-/// The files of a token, if it has any, written and without their names.
+/// Writes the files of a token, if it has any, under temporary names.
 pub(super) async fn prepare(record: &TokenRecord, text: &Secret, ca: &Path, now: UnixTime) -> Result<Option<Prepared>, PublishError> {
     let Some(rotation) = record.rotation.clone() else { return Ok(None) };
     let (record, text, ca) = (record.clone(), text.clone(), ca.to_owned());

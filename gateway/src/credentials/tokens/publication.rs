@@ -53,13 +53,13 @@ pub enum PublishError {
     Interrupted,
 }
 
-/// The Secret that a cluster's operator reads the token from.
+/// Returns the Secret that a cluster's operator reads the token from.
 #[must_use]
 pub fn auth_secret(text: &str) -> Secret {
     secret_manifest::secret("openshift-config", "machineconfig-auth", &[("token", text.as_bytes())])
 }
 
-/// The files of a token, by name: the token itself is the last.
+/// Returns the names of a token's files; that of the token itself is the last.
 pub(super) fn files(record: &TokenRecord) -> Vec<String> {
     let name = &record.name;
     let pointers = record.pools.iter().map(|pool| format!("{name}-{pool}.ign"));

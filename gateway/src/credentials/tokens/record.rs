@@ -156,7 +156,7 @@ impl TokenRecord {
         }
     }
 
-    /// The token of an entry.
+    /// Reads the token of an entry.
     pub(super) fn read(entry: &Entry) -> Result<Self, StoreError> {
         serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
     }

@@ -38,7 +38,7 @@ impl Redeemed {
         &self.name
     }
 
-    /// The pool that was asked for, and that it is for.
+    /// Returns the pool that was asked for, and that it is for.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
@@ -111,7 +111,7 @@ fn rotated(superseded: Option<u64>) -> String {
     superseded.map_or_else(String::new, |at| format!("; it was rotated at {at}, its pointer is stale"))
 }
 
-/// The token with this text, and how often it was used. It is looked at only, and no use is spent.
+/// Returns the token with this text, and how often it was used. No use is spent.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -122,7 +122,7 @@ pub fn look_up(transaction: &mut EntryTransaction<'_>, text: &str) -> Result<Opt
     Ok(Some((record, transaction.uses(EntryKind::TokenUse, &id)?)))
 }
 
-/// The token with this text, and its id.
+/// Returns the token with this text, and its id.
 fn find(transaction: &mut EntryTransaction<'_>, text: &str) -> Result<Option<(String, TokenRecord)>, StoreError> {
     let Some(id) = secret::hash_of_text(text) else { return Ok(None) };
     match transaction.get(EntryKind::Token, &id)? {
@@ -225,7 +225,7 @@ impl Presented {
     }
 }
 
-/// Everything but the number of uses.
+/// Checks everything but the number of uses.
 fn check(record: &TokenRecord, pool: &str, peer: IpAddr, now: UnixTime) -> Result<(), TokenError> {
     let name = || record.name.clone();
     if record.is_expired(now) {

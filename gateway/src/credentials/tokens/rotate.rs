@@ -132,7 +132,7 @@ impl Changes {
     }
 }
 
-/// The token that is to be replaced: the current one of that name, or of expired ones the newest.
+/// Returns the token to be replaced: the current one of that name, or of expired ones the newest.
 fn template<'k>(named: &[&'k Known], name: &str, now: UnixTime) -> Result<&'k TokenRecord, IssueError> {
     let current = named.iter().map(|known| &known.record).filter(|record| record.is_current());
     let newest = current.max_by_key(|record| (!record.is_expired(now), record.created));

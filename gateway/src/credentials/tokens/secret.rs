@@ -10,7 +10,7 @@ use super::import;
 /// Length of a token before encoding.
 const TOKEN_BYTES: usize = 32;
 
-/// A new token: its text, and the hash under which the store has it. `None` if the system's random generator fails.
+/// Makes a new token: its text, and the hash under which the store has it. `None` if the system's random generator fails.
 pub(super) fn generate() -> Option<(Zeroizing<String>, String)> {
     let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
     SystemRandom::new().fill(&mut *bytes).ok()?;
@@ -34,7 +34,7 @@ pub(super) fn hash_of_imported(text: &str) -> String {
     }
 }
 
-/// Looked up by hash, so that nothing is compared byte by byte with what a guesser sent.
+/// Hashes a token, so that nothing is compared byte by byte with a guess.
 fn hash(bytes: &[u8]) -> String {
     hash_with(&[], bytes)
 }

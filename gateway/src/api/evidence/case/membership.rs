@@ -36,7 +36,8 @@ impl EvidenceCase<'_> {
     }
 }
 
-/// The other pools that have machines of the cluster's, and one whose inventory names this machine, which is that pool's whatever its object says.
+/// Returns the other pools that have machines of the cluster's. If another pool's inventory names this machine, it is that pool's whatever
+/// its object says.
 fn others(pools: &LivePools, pool: &Pool, machine: &NodeIdentity) -> Vec<(String, MachineSets)> {
     let others = pools.all().into_iter().filter(|other| other.name() != pool.name());
     others

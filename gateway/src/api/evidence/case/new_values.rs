@@ -170,7 +170,7 @@ impl EvidenceCase<'_> {
     }
 }
 
-/// The first of them, and how many more.
+/// Names the first of the values, and how many more there are.
 fn named(values: &[NewValue]) -> String {
     let mut words = String::new();
     for (place, value) in values.iter().take(NAMED_LIMIT).enumerate() {

@@ -119,7 +119,7 @@ impl Case {
         self.decide(change).await.unwrap_or_else(|turned| panic!("{:?}", turned.refusal))
     }
 
-    /// A refusal with this code, which leaves the store as it was.
+    /// Returns a refusal with this code, which leaves the store as it was.
     async fn refused(&self, code: &str, change: impl Fn(&mut Verified)) -> Turned {
         let before = Store::standing(&self.store);
         let turned = self.decide(change).await.err().unwrap();

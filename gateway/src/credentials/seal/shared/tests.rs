@@ -15,7 +15,7 @@ async fn shared(folder: &tempfile::TempDir) -> Shared {
     Shared::open(Arc::new(store), &key_file, NOW.into()).await.unwrap()
 }
 
-/// The key that seals.
+/// Returns the id of the key that seals.
 fn sealing(shared: &Shared) -> String {
     shared.keys().unwrap().0[0].id.clone()
 }

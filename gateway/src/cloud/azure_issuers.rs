@@ -1,9 +1,9 @@
 //! The CAs between Azure's metadata services and the configured roots: those of the folder, and those that are fetched when a document
 //! needs them.
 //!
-//! Whoever sends a document chooses what is fetched, within the list of [`AllowedUrl`], before anything is verified. So there is a rate
-//! for all of it, a cache of what came and of what did not, and what came is kept for others only after a whole document has been
-//! verified with it.
+//! The sender of a document chooses what is fetched, within the list of [`AllowedUrl`], before anything is verified. So all fetches share
+//! one rate limit. Answers and failures are cached. A fetched CA is kept for other documents only after a whole document has been verified
+//! with it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,16 +29,17 @@ const HOPS_LIMIT: usize = 3;
 const KEPT_LIMIT: usize = 48;
 /// Most URLs whose answers are remembered, the bad ones included.
 const ANSWERS_LIMIT: usize = 64;
-/// How long a CA that came is not fetched again. What is not kept is not needed by any document that was verified.
+/// Time in which a fetched CA is not fetched again. Documents that were verified do not need a CA that is not kept.
 const GOOD_SECONDS: u64 = 3600;
-/// How long a URL that gave nothing is not asked again.
+/// Time in which a URL that gave no CA is not asked again.
 const BAD_SECONDS: u64 = 60;
-/// Most fetches within [`RATE_SECONDS`]. A gateway needs a few in its life; who needs more sends documents that no root vouches for.
+/// Most fetches within [`RATE_SECONDS`]. A gateway needs a few in its life; a client that causes more sends documents that no root vouches
+/// for.
 const RATE_LIMIT: u32 = 30;
-/// For how long fetches are counted together.
+/// Period in which fetches are counted together for the rate limit.
 const RATE_SECONDS: u64 = 60;
 
-/// What attested documents are verified against.
+/// Certificates that attested documents are verified against.
 #[derive(Debug, Clone)]
 pub struct AzureTrustInUse {
     /// Clouds, roots and CAs in between.
@@ -60,7 +61,7 @@ pub(super) struct Issuers {
     kept: Mutex<Vec<CertificateDer<'static>>>,
 }
 
-/// How far a document's chain leads.
+/// Result of following a document's chain to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chain {
     /// To a root, and the document's signature is right.
@@ -72,7 +73,7 @@ enum Chain {
 }
 
 impl Issuers {
-    /// `outgoing` is none if nothing may be fetched.
+    /// Creates the issuers. Without `outgoing`, nothing is fetched.
     pub(super) fn new(configured: AzureTrustInUse, outgoing: Option<Outgoing>, wait: Duration, metrics: Arc<Metrics>) -> Self {
         Self {
             current: ArcSwap::from_pointee(configured.clone()),
@@ -86,12 +87,13 @@ impl Issuers {
         }
     }
 
-    /// What is configured, and what was fetched and proved its worth.
+    /// Returns the configured CAs, and the fetched ones with which a document was verified.
     pub(super) fn current(&self) -> AzureTrustInUse {
         self.current.load().as_ref().clone()
     }
 
-    /// What a document can be verified with that could not be verified with [`Issuers::current`], if it can be had within the wait.
+    /// Returns trust that verifies a document which [`Issuers::current`] could not verify, if the missing CAs can be fetched within the
+    /// wait.
     pub(super) async fn complete(self: &Arc<Self>, signature: &[u8], now: UnixTime) -> Option<AzureTrustInUse> {
         self.outgoing.as_ref()?;
         tokio::time::timeout(self.wait, self.chain(signature, now)).await.ok()?
@@ -188,7 +190,7 @@ impl Issuers {
     }
 }
 
-/// How far the chain of a document leads. The nonce is not known here; it is what [`attested_document::verify`] looks at last.
+/// Follows the chain of a document. The nonce is not known here; [`attested_document::verify`] checks it last.
 fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> Chain {
     match attested_document::verify(signature, trust, &ImdsNonce::derive(&[0; 32]), now) {
         Ok(_) | Err(AttestedDocumentError::Nonce { .. }) => Chain::Complete,
@@ -216,7 +218,7 @@ fn subject(certificate: &CertificateDer<'_>) -> String {
     X509Certificate::from_der(certificate).map_or_else(|_| String::new(), |(_, parsed)| parsed.subject().to_string())
 }
 
-/// Whether a URL may be asked.
+/// Decision on a fetch of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
     Fetch,
@@ -225,18 +227,18 @@ enum Begin {
     Limited,
 }
 
-/// What URLs gave, and how many were asked of late.
+/// Answers of URLs, and the number of fetches in the current period.
 #[derive(Debug, Default)]
 struct Answers {
     /// By URL: when, and what came.
     by_url: BTreeMap<String, (u64, Option<CertificateDer<'static>>)>,
-    /// When the counting began, in seconds since 1970.
+    /// Start of the current rate-limit period, in seconds since 1970.
     since: u64,
     count: u32,
 }
 
 impl Answers {
-    /// What a URL gave, if that is not too long ago.
+    /// Returns the certificate that a URL gave, if it is younger than [`GOOD_SECONDS`].
     fn get(&self, url: &AllowedUrl, now: u64) -> Option<CertificateDer<'static>> {
         let (at, found) = self.by_url.get(url.as_str())?;
         found.clone().filter(|_| now.abs_diff(*at) < GOOD_SECONDS)

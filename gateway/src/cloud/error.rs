@@ -1,4 +1,4 @@
-//! What can go wrong with what cloud evidence is verified against.
+//! Errors in loading, and in fetching, the certificates and keys that cloud evidence is verified against.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use attest::azure::attested_document::AzureTrustError;
 use attest::gcp::KeysError;
 use attest_certificates::folder::CertificateFolderError;
 
-/// Why what the settings name cannot be used: the gateway does not start.
+/// Error in a file or folder that the settings name: the gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudError {
     /// A folder of certificates cannot be read.
@@ -45,22 +45,22 @@ pub enum CloudUnavailable {
     #[error("{what}: no answer within {} ms", .limit.as_millis())]
     Slow {
         what: &'static str,
-        /// How long was waited.
+        /// Time that was waited.
         limit: Duration,
     },
     /// No answer that can be used.
     #[error("{what}: {problem}")]
     Failed { what: &'static str, problem: String },
-    /// Too many are asking for the same.
+    /// Too many requests for the same are under way.
     #[error("{what}: {limit} requests are under way, and none has ended within {} ms", .waited.as_millis())]
     Busy {
         what: &'static str,
-        /// How many may be under way.
+        /// Most requests that may be under way.
         limit: usize,
-        /// How long was waited.
+        /// Time that was waited.
         waited: Duration,
     },
-    /// What was fetched last is too old to be used.
+    /// The last fetched keys are too old to be used.
     #[error("{what}: those that were fetched last could be used until {until}, now is {now}; {problem}")]
     TooOld {
         what: &'static str,
@@ -68,7 +68,7 @@ pub enum CloudUnavailable {
         until: u64,
         /// The time, in seconds since 1970.
         now: u64,
-        /// Why there is nothing newer.
+        /// Reason for which there is nothing newer.
         problem: String,
     },
 }

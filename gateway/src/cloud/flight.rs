@@ -1,4 +1,4 @@
-//! One fetch at a time of the same thing: whoever asks meanwhile waits for that one.
+//! Shared fetches: at most one for each key at a time. Further requests wait for the one that is under way.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::task::AbortHandle;
 
-/// What a fetch came to; `None` if the gateway is being stopped.
+/// Result of a fetch, to be awaited by all that joined it; `None` if the gateway is being stopped.
 pub(super) type Flight<V> = Shared<BoxFuture<'static, Option<V>>>;
 
 /// Fetches that are under way.
@@ -25,8 +25,8 @@ impl<K, V> Default for Flights<K, V> {
 }
 
 impl<K: Ord, V: Clone + Send + Sync + 'static> Flights<K, V> {
-    /// The fetch that is under way, or one that `fetch` begins. It goes on when nobody waits for it any longer: the next one who asks
-    /// shall have it. `None` if nothing is under way and `fetch` does not want to.
+    /// Returns the fetch that is under way, or one that `fetch` begins. It continues when no request waits for it, so that the next one
+    /// gets its result. Returns `None` if nothing is under way and `fetch` returns `None`.
     pub(super) fn join<F: Future<Output = V> + Send + 'static>(&self, key: K, fetch: impl FnOnce() -> Option<F>) -> Option<Flight<V>> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|_, (task, _)| !task.is_finished());

@@ -22,7 +22,7 @@ use crate::settings::AzureSettings;
 /// Most roots of NitroTPM documents that are taken. AWS has one for each partition.
 const NITRO_ROOTS_LIMIT: usize = 16;
 
-/// What a folder came to: what is trusted, the certificates of it, and what was left out.
+/// Contents of a folder: the trust made of it, its certificates, and a reason for each one that was left out.
 #[derive(Debug)]
 pub(super) struct Loaded<T> {
     pub trust: T,
@@ -115,7 +115,7 @@ pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudError> 
     })
 }
 
-/// What keeps a certificate from being that of a region.
+/// Returns the reason for which a certificate cannot be used for a region.
 fn region_problem(region: &str, certificate: &CertificateDer<'static>) -> Option<String> {
     if let Err(problem) = SigningCertificate::parse(certificate) {
         return Some(format!(
@@ -149,8 +149,8 @@ pub(super) struct Azure {
     pub refused: Vec<String>,
 }
 
-/// The roots must have issued themselves, and the others must not: so records can tell them apart, and a file in the wrong folder trusts
-/// nobody.
+/// Loads Azure's roots and intermediate CAs. The roots must have issued themselves, and the others must not. So records can tell them
+/// apart, and a file in the wrong folder adds no trust.
 pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudError> {
     let mut refused = Vec::new();
     let mut read = |folder: &Path, limit: usize, root: bool| {
@@ -170,7 +170,7 @@ pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudError>
     })
 }
 
-/// What keeps a certificate from being a root of Azure's, or a CA in between.
+/// Returns the reason for which a certificate cannot be a root of Azure's, or an intermediate CA.
 fn azure_problem(certificate: &CertificateDer<'static>, root: bool) -> Option<String> {
     match (root, EkRoots::is_self_issued(certificate)) {
         (true, false) => return Some("it did not issue itself, so it is no root; azure.intermediates is for such CAs".to_owned()),

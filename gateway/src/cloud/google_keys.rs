@@ -1,9 +1,9 @@
 //! The keys that Google signs identity tokens with: fetched, kept for as long as Google says, and some time through an outage; or from a
 //! file.
 //!
-//! What a dead or slow Google may cost: one fetch at a time, one every half minute, and for each request a bounded wait while that one
-//! is under way. What it must never do: make a token good that Google's keys have not signed. So whatever cannot be read is thrown away
-//! whole, and the keys that were good stay.
+//! The cost of a dead or slow Google is bounded: one fetch at a time, one every half minute, and for each request a bounded wait while that
+//! one is under way. It must never make a token valid that Google's keys have not signed. So an answer that cannot be read is discarded as
+//! a whole, and the valid keys stay.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,21 +22,20 @@ use super::outgoing::Outgoing;
 use super::{CloudError, CloudUnavailable};
 use crate::metrics::{Fetched, Metrics};
 
-/// What these are in errors.
+/// Name of the keys in errors.
 const WHAT: &str = "Google's keys";
 /// Least time for which fetched keys are taken as fresh, whatever Google's answer says: so that an answer that must not be kept at all
 /// does not cost a fetch for each node.
 const FRESH_LEAST_SECONDS: u64 = 300;
 /// Most time for which they are. Google says some hours; a key that it withdraws is to be gone within a day.
 const FRESH_MOST_SECONDS: u64 = 86_400;
-/// How long keys are used after they have ceased to be fresh if no newer ones can be had. An outage that lasts longer is one that an
-/// administrator knows of. And it is the most that somebody who keeps the gateway from reaching Google gains: for so long a key that was
-/// withdrawn meanwhile is believed.
+/// Time for which keys are used after they have ceased to be fresh, if no newer ones can be had. An administrator knows of an outage that
+/// lasts longer. An attacker who keeps the gateway from reaching Google gains no more than this: for so long a withdrawn key is believed.
 const KEPT_SECONDS: u64 = 86_400;
-/// How long a fetch that failed is not made again: a Google that is down costs two requests in this time, however many nodes boot.
+/// Pause after a failed fetch: a Google that is down costs two requests in this time, however many nodes boot.
 const RETRY_SECONDS: u64 = 30;
-/// How often an unknown key id may lead to a fetch. Anybody can send one. A node whose token is signed with a key of the last seconds is
-/// refused until then, and boots again.
+/// Least time between fetches because of unknown key ids. Any client can send one. A node whose token is signed with a key of the last
+/// seconds is refused until then, and boots again.
 const UNKNOWN_KEY_SECONDS: u64 = 30;
 
 /// Keys, and what they were read from.
@@ -45,7 +44,7 @@ pub struct GoogleKeysInUse {
     pub keys: Arc<GoogleKeys>,
     /// The JWK set as it came, for the record.
     pub jwks: Vec<u8>,
-    /// When they were asked for, in seconds since 1970. 0 for those of a file.
+    /// Time of the request for them, in seconds since 1970. 0 for those of a file.
     fetched: u64,
     /// Last second in which they are fresh. The end of time for those of a file.
     fresh_until: u64,
@@ -57,7 +56,7 @@ impl GoogleKeysInUse {
         self.fetched <= now && now <= self.fresh_until
     }
 
-    /// Whether it is time to look for newer ones, while these are fresh still: in the last quarter.
+    /// Returns whether newer keys are to be fetched while these are still fresh: in the last quarter.
     const fn is_due(&self, now: u64) -> bool {
         let quarter = self.fresh_until.saturating_sub(self.fetched) / 4;
         now > self.fresh_until.saturating_sub(quarter)
@@ -68,7 +67,7 @@ impl GoogleKeysInUse {
     }
 }
 
-/// Where the keys come from.
+/// Source of the keys.
 #[derive(Debug)]
 enum KeySource {
     File(PathBuf),
@@ -85,26 +84,26 @@ pub(super) struct Keyring {
     attempts: Mutex<Attempts>,
 }
 
-/// How the fetches went.
+/// State of the last fetch.
 #[derive(Debug, Default)]
 struct Attempts {
-    /// When the last one began, in seconds since 1970.
+    /// Start of the last fetch, in seconds since 1970.
     last: Option<u64>,
-    /// Why the last one failed, if it did.
+    /// Error of the last fetch, if it failed.
     problem: Option<String>,
-    /// Whether the log has it that the keys are too old.
+    /// Set if the log has said that the keys are too old.
     too_old_said: bool,
 }
 
 impl Attempts {
-    /// Whether the last one began within `seconds`, or later than now.
+    /// Returns whether the last fetch began within `seconds` of `now`, before or after it.
     fn tried_within(&self, seconds: u64, now: u64) -> bool {
         self.last.is_some_and(|last| now.abs_diff(last) < seconds)
     }
 }
 
 impl Keyring {
-    /// Reads the file, if there is one; asks nobody.
+    /// Reads the file, if there is one; sends no request.
     pub(super) fn open(file: Option<&Path>, outgoing: &Outgoing, wait: Duration, metrics: Arc<Metrics>) -> Result<Self, CloudError> {
         let (source, keys) = match file {
             Some(path) => (KeySource::File(path.to_owned()), Some(Arc::new(read(path)?))),
@@ -160,7 +159,7 @@ impl Keyring {
         }
     }
 
-    /// Other keys than those, after a key was not among them: `None` if there are none, or it is too early to ask again.
+    /// Returns other keys than those, after a key was not among them. `None` without such keys, or if it is too early to ask again.
     pub(super) async fn newer(self: &Arc<Self>, than: &Arc<GoogleKeysInUse>, now: UnixTime) -> Option<Arc<GoogleKeysInUse>> {
         let now = now.as_secs();
         let newer = || self.current.load_full().filter(|current| current.keys != than.keys);
@@ -275,7 +274,7 @@ impl Keyring {
 /// For the moment in which the gateway is stopped.
 const NOT_TRIED: &str = "they were not fetched";
 
-/// What came of reading the file again.
+/// Result of reading the file again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reloaded {
     Unchanged,

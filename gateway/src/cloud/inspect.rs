@@ -1,4 +1,4 @@
-//! What of the evidence of clouds can be verified before any comes, and by what.
+//! Report on the kinds of cloud evidence that can be verified, before any comes, and with which certificates and keys.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use attest::Kind;
 
 use super::{Clouds, Role};
 
-/// The kinds of evidence that need something of the gateway's folders or of somebody outside.
+/// Returns the kinds of evidence that need certificates of the gateway's folders, or an outside service.
 fn kinds() -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().filter(|kind| kind.is_of_a_cloud())
 }
 
 impl Clouds {
-    /// What keeps the gateway from verifying evidence of this kind, and what would help. `None` if nothing does, or the kind needs
-    /// nothing. Whether somebody outside can be reached shows only when they are asked.
+    /// Returns the reason for which the gateway cannot verify evidence of this kind, and a remedy. `None` if it can, or the kind needs
+    /// nothing. An outside service that cannot be reached shows only when it is asked.
     #[must_use]
     pub fn missing(&self, kind: Kind) -> Option<String> {
         let none_in = |role: &dyn Fn(&Role) -> bool| self.count(role) == 0;
@@ -46,13 +46,13 @@ impl Clouds {
         }
     }
 
-    /// What of the kinds that need something is there, and what each has.
+    /// Lists the kinds that can be verified, and what each is verified with.
     pub(crate) fn set_up(&self) -> impl Iterator<Item = (Kind, String)> {
         let there = kinds().filter(|kind| self.missing(*kind).is_none());
         there.map(|kind| (kind, self.has(kind)))
     }
 
-    /// What of them is not, and what each lacks.
+    /// Lists the kinds that cannot be verified, and what each lacks.
     pub(crate) fn not_set_up(&self) -> impl Iterator<Item = (Kind, String)> {
         kinds().filter_map(|kind| Some((kind, self.missing(kind)?)))
     }
@@ -67,7 +67,7 @@ impl Clouds {
         &self.settings.gcp.vtpm_roots
     }
 
-    /// What a kind is verified with.
+    /// Describes what evidence of a kind is verified with.
     fn has(&self, kind: Kind) -> String {
         let authorities = match &self.settings.outgoing.ca {
             Some(path) => path.display().to_string(),

@@ -1,7 +1,9 @@
-//! What evidence of clouds is verified against: certificates from folders, Google's keys, Azure's CAs, and the call to AWS STS.
+//! Certificates, keys and services that cloud evidence is verified against: certificates from folders, Google's keys, Azure's CAs, and the
+//! call to AWS STS.
 //!
-//! Verification itself is in [`attest`], which does no I/O: here is what it is given. Everything that asks somebody is bounded in time,
-//! size and number, and asks only hosts that are known beforehand, so that who sends evidence decides as little as possible about it.
+//! Verification itself is in [`attest`], which does no I/O; this module gives it its inputs. Every request to an outside service is bounded
+//! in time, size and number, and goes only to hosts that are known beforehand. So the sender of evidence decides as little as possible
+//! about it.
 
 mod azure_issuers;
 mod error;
@@ -39,7 +41,7 @@ use sts::Sts;
 use crate::metrics::Metrics;
 use crate::settings::{AwsSettings, CloudSettings};
 
-/// The gateway's name in audiences if there is no other. What ties an identity token to this gateway is its key, in the same audience.
+/// Default name of the gateway in audiences. An identity token is tied to this gateway by its key, in the same audience.
 const NAME: &str = "attestation-gateway";
 
 /// Everything that evidence of clouds is verified against.
@@ -59,7 +61,7 @@ pub struct Clouds {
     refused: Vec<String>,
 }
 
-/// What a configured certificate is for.
+/// Purpose of a configured certificate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// A CA of Google's for vTPMs.
@@ -86,7 +88,7 @@ impl std::fmt::Debug for Clouds {
 }
 
 impl Clouds {
-    /// Reads folders and files, and asks nobody. `default_name` is the gateway's name if the settings have none.
+    /// Reads folders and files; sends no request. `default_name` is the gateway's name if the settings have none.
     ///
     /// # Errors
     /// [`CloudError`].
@@ -94,7 +96,7 @@ impl Clouds {
         Self::open_counted(settings, default_name, Arc::new(Metrics::default()))
     }
 
-    /// As [`Clouds::open`], with what is fetched counted in `metrics`.
+    /// Like [`Clouds::open`], but counts fetches in `metrics`.
     ///
     /// # Errors
     /// [`CloudError`].
@@ -187,14 +189,15 @@ impl Clouds {
         &self.azure_vtpm_roots
     }
 
-    /// What Azure's attested documents are verified against at the moment: what is configured, and what was fetched before.
+    /// Returns the certificates that Azure's attested documents are verified against: the configured ones, and the fetched ones that are
+    /// kept.
     #[must_use]
     pub fn azure_trust(&self) -> AzureTrustInUse {
         self.azure.current()
     }
 
-    /// The keys that Google signs identity tokens with. Fresh ones are there at once; if there are none, they are waited for, for a
-    /// bounded time; and if they cannot be fetched, those that were fetched last are good for another day.
+    /// Returns the keys that Google signs identity tokens with. Fresh keys are returned at once; without them, the call waits for a fetch,
+    /// for a bounded time. If it fails, the keys that were fetched last are used for another day.
     ///
     /// # Errors
     /// [`CloudUnavailable`]: nothing can be said about any token at the moment.
@@ -202,15 +205,16 @@ impl Clouds {
         self.google_keys.get(now).await
     }
 
-    /// Other keys than those, for when [`attest::gcp::verify`] has refused with [`attest::gcp::GcpError::KeyUnknown`]. `None` if there
-    /// are none, or if it is too early to ask again: then the refusal stands.
+    /// Returns other keys than those, for when [`attest::gcp::verify`] has refused with [`attest::gcp::GcpError::KeyUnknown`]. `None`
+    /// without such keys, or if it is too early to ask again: then the refusal is final.
     pub async fn newer_google_keys(&self, than: &Arc<GoogleKeysInUse>, now: UnixTime) -> Option<Arc<GoogleKeysInUse>> {
         self.google_keys.newer(than, now).await
     }
 
-    /// What a document (the `signature` of IMDS's answer) can be verified with, for when [`attest::azure::attested_document::verify`] has refused with
-    /// [`attest::azure::attested_document::AttestedDocumentError::is_unknown_issuer`]. Fetches CAs in between, as far as that is allowed. `None` if that
-    /// leads nowhere: then the refusal stands.
+    /// Returns trust with which a document (the `signature` of IMDS's answer) can be verified after
+    /// [`attest::azure::attested_document::verify`] has refused with
+    /// [`attest::azure::attested_document::AttestedDocumentError::is_unknown_issuer`]. Fetches intermediate CAs, as far as that is allowed.
+    /// `None` if that leads nowhere: then the refusal is final.
     pub async fn completed_azure_trust(&self, signature_base64: &[u8], now: UnixTime) -> Option<AzureTrustInUse> {
         self.azure.complete(signature_base64, now).await
     }
@@ -236,7 +240,7 @@ impl Clouds {
         self.google_keys.current.load_full()
     }
 
-    /// What was left out of the folders, and why.
+    /// Returns the files that were left out of the folders, each with a reason.
     #[must_use]
     pub fn refused(&self) -> &[String] {
         &self.refused

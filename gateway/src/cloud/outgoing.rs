@@ -23,7 +23,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// For a whole request, its connection and the answer's body included. Longer than a node's request waits, so that who is slow is
 /// heard in the end, for the next node.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept: many nodes that boot at once then share STS's.
+/// Time for which an idle connection is kept: many nodes that boot at once then share those to STS.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// Idle connections to one host: as many as a burst of nodes needs.
 const IDLE_LIMIT_CONNECTIONS: usize = 4;
@@ -45,7 +45,7 @@ pub(super) struct HttpAnswer {
 }
 
 impl Outgoing {
-    /// Reads the CAs; asks nobody.
+    /// Reads the CAs; sends no request.
     pub(super) fn new(settings: &OutgoingSettings) -> Result<Self, CloudError> {
         let roots = match &settings.ca {
             Some(path) => configured(path)?,
@@ -79,7 +79,7 @@ impl Outgoing {
         Ok(Self { client, authorities })
     }
 
-    /// How many CAs servers may be of. Without one no server is believed.
+    /// Returns the number of CAs that are accepted for servers. Without one no server is believed.
     pub(super) const fn authorities(&self) -> usize {
         self.authorities
     }
@@ -137,7 +137,7 @@ fn configured(path: &Path) -> Result<RootCertStore, CloudError> {
     Ok(roots)
 }
 
-/// The system's CAs. A system without any is no error: most gateways ask nobody.
+/// Returns the system's CAs. A system without any is accepted: most gateways send no outgoing requests.
 fn system() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();

@@ -12,23 +12,23 @@ use super::CloudUnavailable;
 use super::outgoing::Outgoing;
 use crate::metrics::{Fetched, Metrics};
 
-/// What this is in errors.
+/// Name of this service in errors.
 const WHAT: &str = "AWS STS";
 /// Calls at once. STS takes some hundred a second of an account and answers within a fraction of one; a STS that does not answer must
 /// not hold all requests of the gateway.
 const CALLS_LIMIT: usize = 32;
 
-/// What STS has answered, for [`attest::aws::sts::verify_answer`].
+/// Answer of STS, for [`attest::aws::sts::verify_answer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StsAnswer {
     pub status: u16,
-    /// The header `content-type`.
+    /// Value of the header `content-type`.
     pub content_type: Option<String>,
     /// The body, at most [`ANSWER_LIMIT_BYTES`] and one.
     pub body: Vec<u8>,
 }
 
-/// Who calls STS.
+/// Client of AWS STS.
 pub(super) struct Sts {
     outgoing: Outgoing,
     calls: Semaphore,

@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 use commands::output;
 
-/// Whatever is freed is wiped. Tokens and tickets pass through buffers of TLS and HTTP that nobody else wipes.
+/// Allocator that wipes all freed memory. Tokens and tickets pass through buffers of TLS and HTTP that nothing else wipes.
 #[global_allocator]
 static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 
@@ -41,7 +41,7 @@ struct Arguments {
 enum Command {
     /// Make a gateway's folder: MCS CA, certificate, gateway.toml, a pool to begin with.
     Init(commands::init::Arguments),
-    /// Serve.
+    /// Serve configs to nodes, until SIGTERM or Ctrl-C.
     Serve(commands::serve::Arguments),
     /// Print a pointer config: what a node's first Ignition config says.
     Pointer(commands::pointer::Arguments),
@@ -53,12 +53,12 @@ enum Command {
     SecondStage(commands::second_stage::Arguments),
     /// Make the folder of a gateway's state for its user, as root.
     StateFolder(commands::state_folder::Arguments),
-    /// What a node of a pool gets only after it is approved.
+    /// Print the part of a pool's config that a node gets only after it is approved.
     Diff(commands::diff::Arguments),
     /// The MCS CA: make one, see where its rotation stands, take the next step.
     #[command(subcommand)]
     Ca(commands::ca::Command),
-    /// The MCS certificate.
+    /// Replace the MCS certificate and its key.
     #[command(subcommand)]
     Certificate(commands::certificate::Command),
     /// Provisioning tokens, for machines that cannot attest.
@@ -70,7 +70,7 @@ enum Command {
     /// The names of nodes, and the machines they belong to.
     #[command(subcommand)]
     Node(commands::node::Command),
-    /// What a pool requires, in words.
+    /// Print a pool's requirements in words.
     #[command(subcommand)]
     Policy(commands::policy::Command),
     /// Reference values: what nodes may boot, in files with a history.
@@ -82,7 +82,7 @@ enum Command {
     /// The store of what is spent, revoked and enrolled.
     #[command(subcommand)]
     Store(commands::store::Command),
-    /// The attestation log.
+    /// Show and export the attestation log, and list its chains and checkpoints.
     #[command(subcommand)]
     Log(commands::log::Command),
     /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.

@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// What is counted and measured.
+/// All metrics of the gateway.
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
@@ -82,7 +82,7 @@ struct EventLabels {
     event: &'static str,
 }
 
-/// What came of a request of the gateway's own.
+/// Show and export the attestation log, and list its chains and checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fetched {
     /// An answer that could be used.
@@ -333,7 +333,7 @@ impl Metrics {
         self.tls_refused_by_client.inc();
     }
 
-    /// One more connection waits to begin its handshake, until what this gives is dropped.
+    /// Counts a connection that waits to begin its handshake, until the returned guard is dropped.
     #[must_use]
     pub fn handshake_waits(&self) -> HandshakeWaits<'_> {
         self.handshakes_waiting.inc();
@@ -398,7 +398,7 @@ impl Metrics {
     }
 }
 
-/// As long as it is there, a connection waits to begin its handshake.
+/// Guard that counts a connection as waiting to begin its handshake.
 #[derive(Debug)]
 pub struct HandshakeWaits<'m>(&'m Gauge);
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Why a text names no network.
+/// Text that does not name a network.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no network: use an address, or one with a prefix length, such as 192.0.2.0/24 or 2001:db8::/48")]
 pub struct NetworkError(String);

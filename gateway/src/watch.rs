@@ -1,5 +1,5 @@
-//! Watching files: which folders change, who is writing in them, and when they are quiet again. What that is worth is up to who watches: pools,
-//! pki and cloud.
+//! Watching of folders: which of them change, in which files are being written, and when they are quiet again. Its users, the modules
+//! `pools`, `pki` and `cloud`, decide what to do with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,9 +12,9 @@ use futures_util::StreamExt;
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::signal::unix::Signal;
 
-/// How long nothing must change before files are read: who changes several files at once is rarely slower.
+/// Time without changes before files are read: a person or program that changes several files at once is rarely slower.
 pub const SETTLE: Duration = Duration::from_millis(200);
-/// How long is waited for quiet in a folder where something always changes.
+/// Longest wait for quiet in a folder where something always changes.
 pub const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 /// Most links that are followed, as in the kernel.
 const LINK_LIMIT: usize = 40;
@@ -35,17 +35,17 @@ fn events() -> WatchMask {
         | WatchMask::ONLYDIR
 }
 
-/// What the kernel tells of the folders.
+/// Watched folders, kept current from the kernel's events.
 #[derive(Debug)]
 struct Folders {
     watches: Watches,
     watched: BTreeMap<PathBuf, WatchDescriptor>,
-    /// Files that somebody is writing, by their folder's watch.
+    /// Files that are being written, by their folder's watch.
     writing: BTreeSet<(i32, OsString)>,
 }
 
 impl Folders {
-    /// Watches these folders and no others; whether there were new ones.
+    /// Watches these folders and no others. Returns whether there were new ones.
     fn set(&mut self, folders: BTreeSet<PathBuf>) -> bool {
         let gone: Vec<PathBuf> = self.watched.keys().filter(|folder| !folders.contains(*folder)).cloned().collect();
         for folder in gone {
@@ -88,7 +88,7 @@ impl Folders {
         }
     }
 
-    /// Where nobody is writing.
+    /// Returns the folders in which no file is being written.
     fn view(&self) -> Quiet {
         let busy = |watch: &WatchDescriptor| self.writing.iter().any(|(id, _)| *id == watch.get_watch_descriptor_id());
         Quiet(
@@ -101,19 +101,19 @@ impl Folders {
     }
 }
 
-/// Folders in which nobody is writing, as far as is known: those that are watched, without those where somebody is.
+/// Watched folders in which, as far as is known, no file is being written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quiet(BTreeSet<PathBuf>);
 
 impl Quiet {
-    /// Whether nobody is writing in any of these.
+    /// Returns whether no file is being written in any of these.
     #[must_use]
     pub fn covers(&self, folders: &BTreeSet<PathBuf>) -> bool {
         folders.is_subset(&self.0)
     }
 }
 
-/// Folders, and the kernel's word of them.
+/// Folders, with the stream of the kernel's events about them.
 #[derive(Debug)]
 pub struct Watched {
     stream: EventStream<Vec<u8>>,
@@ -121,7 +121,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Watches these folders.
+    /// Starts to watch these folders.
     ///
     /// # Errors
     /// If the kernel cannot watch anything.
@@ -137,19 +137,19 @@ impl Watched {
     }
 }
 
-/// How long is waited for quiet.
+/// Waits for quiet before files are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     /// In a folder that was not watched before.
     pub new: Duration,
-    /// At most, where something always changes. `None`: who reads asks itself where nobody is writing.
+    /// Longest wait where something always changes. `None`: the reader itself checks in which folders files are being written.
     pub limit: Option<Duration>,
 }
 
-/// Why files are to be read.
+/// Reason for which files are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// Something may have changed, and nothing does any longer.
+    /// Something may have changed, and the folders are quiet again.
     Quiet,
     /// The administrator says so.
     Signal,
@@ -181,7 +181,7 @@ impl Settling {
         }
     }
 
-    /// Waits until the files are to be read, or until that time.
+    /// Waits until the files are to be read, or until `due`.
     pub async fn wake(&mut self, due: Option<Instant>) -> Wake {
         loop {
             tokio::select! {
@@ -211,14 +211,14 @@ impl Settling {
         self.settled = Some(limit.map_or(settled, |limit| limit.min(settled)));
     }
 
-    /// Watches these folders from now on. Quiet is waited for in new ones: what changed there before is told by nobody.
+    /// Watches these folders from now on. Waits for quiet in new ones, because no event reports earlier changes there.
     pub fn set(&mut self, folders: BTreeSet<PathBuf>) {
         if self.files.as_mut().is_some_and(|files| files.folders.set(folders)) {
             self.settled = Some(Instant::now() + self.pace.new);
         }
     }
 
-    /// Where nobody is writing. `None`: nothing is known of that.
+    /// Returns the folders in which no file is being written, or `None` if nothing is known of that.
     #[must_use]
     pub fn quiet(&self) -> Option<Quiet> {
         self.files.as_ref().map(|files| files.folders.view())
@@ -228,7 +228,7 @@ impl Settling {
 /// A watch, the name of a file in its folder, and what has happened to that.
 type Event = (WatchDescriptor, Option<OsString>, EventMask);
 
-/// What the kernel tells next: `None` if it tells nothing any longer. Never, where nothing is watched.
+/// Returns the kernel's next event, or `None` when the watch has ended. Never completes if nothing is watched.
 async fn next(files: &mut Option<Watched>) -> Option<Event> {
     let Some(files) = files else { return pending().await };
     match files.stream.next().await {

@@ -1,4 +1,4 @@
-//! Whether CA, certificate and key hold: what there is to say before a node finds out.
+//! Inspection of the MCS CA, certificate and key: finds problems before a node does.
 
 use std::path::Path;
 

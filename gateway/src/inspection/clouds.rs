@@ -1,4 +1,4 @@
-//! What there is to say of evidence of clouds before any comes.
+//! Inspection of the certificates and keys for cloud evidence, before any evidence comes.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use attest_pool::{Endorsement, Pool};
 use super::Finding;
 use crate::cloud::Clouds;
 
-/// What there is to say of what was read.
+/// Returns the findings about the certificates and keys that were read.
 #[must_use]
 pub fn findings(clouds: &Clouds) -> Vec<Finding> {
     let there = clouds.set_up().map(|(kind, has)| Finding::Good(format!("{kind}: {has}")));
@@ -28,7 +28,7 @@ pub fn findings(clouds: &Clouds) -> Vec<Finding> {
     findings
 }
 
-/// What a pool accepts and this gateway cannot verify: no node can show that.
+/// Returns a warning for each kind of evidence that a pool accepts and this gateway cannot verify: no node can attest with it.
 #[must_use]
 pub fn warnings(clouds: &Clouds, pool: &Pool) -> Vec<String> {
     let accepted: BTreeSet<Kind> = pool

@@ -1,4 +1,4 @@
-//! What there is to say of the cluster's API.
+//! Inspection of the cluster's API.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub(super) async fn open(
     Some(api)
 }
 
-/// What is asked for once: which MachineConfigs nodes need before they are approved.
+/// Asks for what is read once: the MachineConfigs that nodes need before they are approved.
 pub(super) async fn inspect(settings: &Settings, api: Option<&Api>, findings: &mut Vec<Finding>) -> NeededState {
     let (Some(settings), Some(Api { cluster, answers: true })) = (&settings.cluster, api) else {
         return NeededState::Untold;
@@ -83,7 +83,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&Api>, findings: &m
     cluster::needed(cluster, settings).await
 }
 
-/// What the cluster says of what nodes need before they are approved, for who looks at a pool.
+/// Returns the MachineConfigs that nodes need before they are approved, as the cluster states them, for commands that inspect a pool.
 pub async fn needed(settings: &Settings, clock: Clock) -> NeededState {
     let Some(settings) = &settings.cluster else {
         return NeededState::Untold;

@@ -1,6 +1,6 @@
-//! What there is to say of a gateway before it serves: one list, which `check` prints and by which `serve` refuses to start. So the one
-//! fails exactly when the other does; but for another store's key file on etcd. Nothing is made or changed for it, but the first copies of what the
-//! cluster says, where there is a state: before there is one, `check` cannot know what these will say.
+//! Inspection of a gateway before it serves: one list of findings, which `check` prints and by which `serve` refuses to start. So one fails
+//! exactly when the other does, except for another store's key file on etcd. The inspection makes and changes nothing, except the first
+//! copies of what the cluster says, if there is a state folder. Without one, `check` cannot know what these will say.
 
 mod certificates;
 pub mod clouds;
@@ -26,12 +26,12 @@ use crate::settings::Settings;
 #[cfg(not(feature = "cluster"))]
 use attest_pool::needed::NeededState;
 
-/// Something that was found.
+/// Result of one check, with its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// As it should be.
     Good(String),
-    /// Worth knowing.
+    /// Something unusual that an administrator should know.
     Warning(String),
     /// Something of this gateway's own is broken, and the rest is served without it.
     Degraded(String),
@@ -42,40 +42,39 @@ pub enum Finding {
 /// How closely to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// What is needed to serve.
+    /// Only what is needed to serve.
     Start,
     /// All that can be known, however long it takes: every config in every version.
     Thorough,
 }
 
-/// What the settings name, read and judged.
+/// Result of the inspection of everything that the settings name.
 #[derive(Debug)]
 pub struct Inspection {
-    /// What there is to say, in the order in which it was found.
+    /// Findings, in the order in which they were made.
     pub findings: Vec<Finding>,
     found: Option<Inspected>,
 }
 
-/// What a gateway needs to serve, besides its state.
+/// Everything that a gateway needs to serve, except its state.
 #[derive(Debug)]
 pub struct Inspected {
-    /// The MCS certificate.
     pub tls: Arc<LiveTls>,
     pub pools: LivePools,
-    /// Who endorses TPMs.
+    /// CAs that endorse TPMs.
     pub ek_roots: EkRootsFolder,
-    /// What evidence of clouds is verified against.
+    /// Certificates and keys that cloud evidence is verified against.
     pub clouds: Clouds,
-    /// Where nodes come.
+    /// Listener for the requests of nodes.
     pub listener: TcpListener,
-    /// Where metrics are fetched.
+    /// Listener for scrapes of the metrics.
     pub metrics_listener: Option<TcpListener>,
-    /// The cluster that this is a part of, if it asks one.
+    /// Client of the cluster's API, if this gateway uses one.
     #[cfg(feature = "cluster")]
     pub cluster: Option<Cluster>,
 }
 
-/// Why the gateway does not serve: every reason that was found.
+/// All errors for which the gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub struct Faults(Vec<String>);
 
@@ -157,19 +156,19 @@ impl Inspection {
         Self { findings, found }
     }
 
-    /// Whether the gateway does not serve.
+    /// Returns whether an error keeps the gateway from serving.
     #[must_use]
     pub fn fails(&self) -> bool {
         self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
     }
 
-    /// Whether there is anything that is not as it should be.
+    /// Returns whether any finding is not good.
     #[must_use]
     pub fn complains(&self) -> bool {
         self.findings.iter().any(|finding| !matches!(finding, Finding::Good(_)))
     }
 
-    /// Tells the log what is not as it should be, but for what keeps the gateway from serving.
+    /// Logs warnings and degradations, but not the errors that keep the gateway from serving.
     pub fn log(&self) {
         for finding in &self.findings {
             match finding {
@@ -180,7 +179,7 @@ impl Inspection {
         }
     }
 
-    /// What was found, for a gateway that is to serve. `None` if another one serves with this state.
+    /// Returns what a gateway needs to serve. `None` if another one serves with this state.
     ///
     /// # Errors
     /// [`Faults`], if there is an error among the findings.
@@ -230,7 +229,7 @@ fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsF
     Some(folder)
 }
 
-/// Takes the addresses. Who is not going to serve gives them back by dropping them.
+/// Binds the addresses. A caller that is not going to serve releases them by dropping the listeners.
 async fn addresses(settings: &Settings, findings: &mut Vec<Finding>) -> (Option<TcpListener>, Option<TcpListener>) {
     let mut listen = async |address| match TcpListener::bind(address).await {
         Ok(listener) => Some(listener),

@@ -1,4 +1,4 @@
-//! What there is to say of the pools.
+//! Inspection of the pools.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,25 @@ use crate::cloud::Clouds;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
 use crate::settings::ApprovalSettings;
 
-/// What decides what a pool's settings mean.
+/// Context that decides what a pool's settings mean.
 pub(super) struct Known<'a> {
-    /// Whether any maker's TPMs are endorsed.
+    /// Set if the TPMs of any maker are endorsed.
     pub roots: bool,
-    /// Whether kubelets are asked for their certificates.
+    /// Set if kubelets are asked for their certificates.
     pub client_ca: bool,
-    /// What evidence of clouds is verified against, if that could be read.
+    /// Certificates and keys that cloud evidence is verified against, if they could be read.
     pub clouds: Option<&'a Clouds>,
-    /// Whether the cluster says which machines it has made.
+    /// Set if the cluster says which machines it has made.
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
     pub bootstrap_tokens: &'a BTreeSet<String>,
     pub approval: &'a ApprovalSettings,
     pub depth: Depth,
-    /// Seconds since 1970.
+    /// Current time, in seconds since 1970.
     pub now: u64,
 }
 
-/// How long before the last reference values of something lapse it is worth a warning, in seconds: two weeks, in which nodes can be rolled.
+/// Time before the last reference values of something lapse at which a warning begins, in seconds: two weeks, in which nodes can be rolled.
 const LAPSE_WARNING_SECONDS: u64 = 14 * 24 * 3600;
 
 pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<Finding>) {
@@ -113,7 +113,7 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
     }
 }
 
-/// When nothing is accepted any more of what a rule looks for, if that is soon.
+/// Returns a finding if all reference values that a rule looks for have lapsed, or will soon.
 fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
     let (at, words) = pool.lapses()?;
     let text = format!(
@@ -131,7 +131,7 @@ fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
     }
 }
 
-/// What it earns, and how large it is; and who cannot get it.
+/// Describes what a pool's clients earn, how large its configs are, and which nodes cannot get them.
 fn describe(pool: &Pool, findings: &mut Vec<Finding>) {
     findings.push(Finding::Good(format!(
         "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; accepts {}{}",

@@ -1,4 +1,4 @@
-//! What there is to say of the private state, by looking only: who looks may be somebody else than who serves.
+//! Inspection of the private state, which only reads: the user who inspects may not be the user who serves.
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
@@ -16,9 +16,9 @@ use super::{Depth, Finding};
 use crate::credentials::seal::{Seal, SealError};
 use crate::settings::Settings;
 
-/// Whether a gateway serves with this state already.
+/// Result of the check for a gateway that serves with this state already.
 pub(super) enum Use {
-    /// Nobody has it.
+    /// No gateway uses the state.
     Free,
     /// A gateway is writing the log.
     Served,
@@ -66,7 +66,7 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Find
     log(&settings.attestation_log(), findings)
 }
 
-/// What `serve` and its store make, rename or remove beside that, and do not read: nothing but a file may stand there.
+/// Checks the other paths that `serve` and its store make, rename or remove, and do not read: only a file may be there.
 fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut files = vec![next_file(&settings.attestation_log())];
     if settings.store.engine == EngineSettings::Embedded {
@@ -82,7 +82,7 @@ fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether the seal's keys, or what encrypts them in the store, can be read.
+/// Show and export the attestation log, and list its chains and checkpoints.
 fn seal(settings: &Settings) -> Result<(), SealError> {
     if let Some(key_file) = &settings.store_key_file {
         Seal::look_at_key_file(key_file)?;
@@ -104,7 +104,7 @@ fn seal(settings: &Settings) -> Result<(), SealError> {
     }
 }
 
-/// Whether the store opens, whatever keeps it.
+/// Checks that the store opens, with any engine.
 fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
     let (place, looked) = match &settings.store.engine {
         EngineSettings::Embedded => (settings.store.file.display().to_string(), AnyStore::look(&settings.store)),
@@ -131,7 +131,7 @@ fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whoever is between can read who is endorsed, and write whoever he likes.
+/// Returns a warning if etcd is used without TLS: an attacker on the path can read the endorsements, and write others.
 fn insecure(etcd: &EtcdSettings) -> Option<String> {
     let is_here = |endpoint: &String| {
         ["http://127.0.0.1:", "http://[::1]:", "http://localhost:"]
@@ -147,7 +147,7 @@ fn insecure(etcd: &EtcdSettings) -> Option<String> {
     })
 }
 
-/// Whether others can get at the state, and whether all of it is one user's.
+/// Checks that other users cannot access the state, and that all of it belongs to one user.
 fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>) {
     let (path, mode) = (settings.state.display(), folder.mode() & 0o777);
     if mode & 0o077 != 0 {
@@ -175,7 +175,7 @@ fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>
     }
 }
 
-/// A folder that is not there: whether it could be made.
+/// Reports whether a folder that does not exist could be made.
 fn to_be_made(folder: &Path) -> Finding {
     let above = folder.ancestors().skip(1).map(|above| match above.as_os_str().is_empty() {
         true => Path::new("."),
@@ -189,7 +189,7 @@ fn to_be_made(folder: &Path) -> Finding {
     }
 }
 
-/// Whether files can be made in a folder.
+/// Checks that files can be made in a folder.
 fn writable(folder: &Path) -> io::Result<()> {
     if !fs::metadata(folder)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -197,14 +197,14 @@ fn writable(folder: &Path) -> io::Result<()> {
     Ok(access(folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Whether a file that is not there could be made: where a link leads, if it is one. The folder itself was looked at.
+/// Checks that a file that does not exist could be made: at the target, if the path is a link. The folder itself was checked.
 fn creatable(path: &Path) -> io::Result<()> {
     let Ok(target) = fs::read_link(path) else { return Ok(()) };
     let target = path.parent().unwrap_or(Path::new("")).join(target);
     writable(target.parent().unwrap_or(Path::new("/")))
 }
 
-/// The attestation log: whether it could be written, and whether somebody does.
+/// Checks that the attestation log could be written, and whether a gateway is writing it.
 fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
     if is_written(path) {
         return Use::Served;
@@ -221,7 +221,7 @@ fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
     Use::Free
 }
 
-/// The error; and whose the file is, if that may be why.
+/// Returns the text of the error, with the file's owner if that may be the cause.
 fn with_owner(path: &Path, error: &io::Error) -> String {
     match fs::metadata(path) {
         Ok(found) if error.kind() == io::ErrorKind::PermissionDenied => {

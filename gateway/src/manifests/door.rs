@@ -5,19 +5,21 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use super::{Door, GATEWAY_PORT};
 
-/// Its name in the kernel.
+/// Name of the table in the kernel.
 const TABLE: &str = "attest-gateway";
-/// Where the gateway reaches the server of its own host: an address of the loopback interface that nobody else uses, at a port where nobody listens.
+/// Address at which the gateway reaches the Machine Config Server of its own host: a loopback address and port that no other program uses.
 pub(super) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 22, 62, 3), 22_626);
 
-/// What `nft -f` takes. Loading it again replaces the table in one step, so that the door is open at no moment.
+/// Returns the script for `nft -f`. Loading it again replaces the table in one step, so that the server's ports are reachable at no moment.
 ///
-/// It is a table of its own, of family inet, and comes before those of network plugins and of Google's routes: whose address translation is first is the one
-/// that counts. It says nothing of this release: hosts are restarted when it changes. What another one has led to the server's ports all the same is refused on its way in.
+/// It is a table of its own, of family inet, and comes before those of network plugins and of Google's routes: only the first address
+/// translation counts. It does not contain the version of this release, because hosts are restarted when it changes. Connections that
+/// another table has led to the server's ports are refused on their way in.
 ///
-/// OVN-Kubernetes refuses each connection to these ports that the host itself begins, on its own interfaces, too (openshift/ovn-kubernetes,
-/// `go-controller/pkg/node/OCP_HACKS.go`: a chain of type filter at the hook output). So the gateway's connections get the server's port after that hook, and lose it
-/// on their way back; without connection tracking, which would see two connections in one. Nobody but the gateway's user begins one: what the kernel says of a connection that its program has closed already is nobody's.
+/// OVN-Kubernetes refuses each connection to these ports that the host itself begins, also on its own interfaces (openshift/ovn-kubernetes,
+/// `go-controller/pkg/node/OCP_HACKS.go`: a chain of type filter at the hook output). So the gateway's connections get the server's port
+/// after that hook, and lose it on their way back. They go without connection tracking, which would see two connections in one. Only the
+/// gateway's user can begin one. Packets that the kernel sends for a connection after its program has closed it belong to no user.
 #[must_use]
 pub fn table(door: &Door) -> String {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = door.balancers.iter().partition(|address| address.is_ipv4());

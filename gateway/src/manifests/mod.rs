@@ -1,8 +1,8 @@
-//! What a cluster needs so that the gateway takes its Machine Config Server's place on the control-plane hosts: the server keeps its ports, strangers
-//! do not reach them.
+//! Objects with which the gateway takes the place of a cluster's Machine Config Server on the control-plane hosts: the server keeps its
+//! ports, but clients outside the host do not reach them.
 //!
-//! What comes from outside to 22623 is led to the gateway on the same host, so that every pointer stays as it is: by name, virtual IP or balancer. The
-//! host itself goes on reaching the server, and by that the gateway gets its configs.
+//! Connections from outside to 22623 are redirected to the gateway on the same host, so that every pointer stays as it is: by name, virtual
+//! IP or balancer. The host itself still reaches the server, and so the gateway gets its configs.
 
 mod door;
 mod in_cluster;
@@ -20,16 +20,16 @@ pub use self::part::Part;
 pub use self::settings::InitialSettings;
 pub use self::values::{BadValue, Host, Image, Namespace, PoolName};
 
-/// Whom the gateway runs as in a pod: a user that no host has, and no other image, as a host's programs are told apart by it.
+/// User that the gateway runs as in a pod. No host and no other image has it, because a host's programs are told apart by their user.
 pub const USER: u32 = 22_625;
 
-/// What the gateway's objects are called, and its namespace if nothing else is said.
+/// Name of the gateway's objects, and default name of its namespace.
 pub const NAME: &str = "attest-gateway";
 
-/// Where the gateway listens on a control-plane host: the next free port beside those of the Machine Config Server.
+/// Port that the gateway listens on on a control-plane host: the next free one after those of the Machine Config Server.
 pub const GATEWAY_PORT: u16 = 22625;
 
-/// Where the cluster's control plane runs.
+/// Platform that the cluster's control plane runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "lowercase")]
 pub enum Platform {
@@ -49,19 +49,19 @@ pub enum Platform {
     Azure,
 }
 
-/// What is closed, and for which addresses it is answered.
+/// Ingress redirect of a control-plane host: which ports it closes, and for which addresses the gateway answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Door {
     /// Balancers' addresses that packets come with, and that are on none of the host's interfaces.
     balancers: Vec<IpAddr>,
-    /// Whom the gateway runs as on the host: who may reach the server past a network plugin.
+    /// User that the gateway runs as on the host: it may reach the server past a network plugin.
     user: u32,
 }
 
-/// A door that would not be one.
+/// Arguments with which the ingress redirect would not work.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDoor {
-    /// Google Cloud's packets would be taken for somebody else's.
+    /// On Google Cloud without a balancer's address, the host would take packets to be for another host.
     #[error(
         "--platform gcp needs --balancer-address: packets come with the address of the internal balancer, which is on no interface of the host (`gcloud compute forwarding-rules list` shows it; the name api-int leads to it)"
     )]
@@ -72,7 +72,7 @@ pub enum BadDoor {
 }
 
 impl Door {
-    /// Of a control-plane host of this platform, whose gateway runs as this user.
+    /// Creates the redirect for a control-plane host of this platform, whose gateway runs as this user.
     ///
     /// # Errors
     /// [`BadDoor`].

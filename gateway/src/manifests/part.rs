@@ -1,6 +1,6 @@
 //! The parts of the gateway that ask the cluster's API, and the objects that each needs there.
 
-/// What the gateway and its controller can do with the cluster's API. Each is off unless it is asked for.
+/// Use of the cluster's API by the gateway or its controller. Each is off unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Part {
     /// Say when configs have to be fetched again.
@@ -28,7 +28,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
+    /// All parts, in the order of their declaration.
     pub const ALL: [Self; 11] = [
         Self::Configs,
         Self::Inventory,
@@ -43,7 +43,7 @@ impl Part {
         Self::AttestedNodes,
     ];
 
-    /// As it is asked for, and as its roles are called.
+    /// Returns the name for the command line, which is also that of its roles.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,13 +61,13 @@ impl Part {
         }
     }
 
-    /// Whether `attest-controller` does it, and the gateway has no right for it.
+    /// Returns whether `attest-controller` does it, and the gateway has no right for it.
     #[must_use]
     pub const fn is_of_controller(self) -> bool {
         matches!(self, Self::Pointers | Self::Approval | Self::SecondStage)
     }
 
-    /// What it is for.
+    /// Returns a sentence about the part's purpose.
     #[must_use]
     pub const fn purpose(self) -> &'static str {
         match self {

@@ -8,13 +8,13 @@ use super::door::SERVER;
 use super::{GATEWAY_PORT, Host, NAME, Namespace, Part, PoolName};
 use crate::settings::{Settings, SettingsError};
 
-/// The controller's objects are called so.
+/// Name of the controller's objects.
 const CONTROLLER: &str = "attest-controller";
-/// Where what is given to the gateway is in the container, a folder for each volume.
+/// Folder in the container with the gateway's configuration, a subfolder for each volume.
 const CONFIGURATION: &str = "/etc/attest-gateway";
-/// Its state.
+/// State folder in the container.
 const STATE: &str = "/var/lib/attest-gateway";
-/// What the administrator trusts to endorse TPMs and clouds: a folder, and a ConfigMap, for each.
+/// Trust anchors that the administrator provides for TPMs and clouds: a folder, and a ConfigMap, for each.
 const ANCHORS: [&str; 7] = [
     "ek-roots",
     "gcp-vtpm-roots",
@@ -25,24 +25,24 @@ const ANCHORS: [&str; 7] = [
     "azure-vtpm-roots",
 ];
 
-/// What they are made from.
+/// Parameters of the initial settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitialSettings {
     pub namespace: Namespace,
-    /// What pointers, and the Machine Config Server's certificate, call the control plane.
+    /// Name of the control plane in pointers and in the Machine Config Server's certificate.
     pub host: Host,
     /// Each has a file of its own.
     pub pools: BTreeSet<PoolName>,
-    /// The members of the etcd that has the store; none: each host has a store of its own.
+    /// Members of the etcd that has the store; empty: each host has a store of its own.
     pub etcd: Vec<String>,
-    /// What it asks the cluster's API for; none: it asks no API.
+    /// Uses of the cluster's API; empty: the gateway does not use the API.
     pub parts: BTreeSet<Part>,
 }
 
 /// Pools of the control plane: no machine gets into them because a part was asked for.
 const CONTROL_PLANE: [&str; 2] = ["arbiter", "master"];
 
-/// `[cluster]`.
+/// Returns section `[cluster]` of `gateway.toml`, or nothing if the gateway does not use the API.
 fn cluster(parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let mut cluster = String::new();
     if parts.iter().all(|part| part.is_of_controller()) {
@@ -111,7 +111,7 @@ key = \"{CONFIGURATION}/store/tls.key\"
     }
 }
 
-/// `controller.toml`.
+/// Returns the text of `controller.toml`.
 fn controller((namespace, host): (&Namespace, &Host), etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let mut text = format!(
         "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
@@ -167,7 +167,7 @@ address = \"{NAME}.{namespace}.svc:{GATEWAY_PORT}\"
     text
 }
 
-/// `gateway.toml`.
+/// Returns the text of `gateway.toml`.
 fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
     let cluster = cluster(parts, pools);
     let store = match store(etcd, parts) {
@@ -232,7 +232,8 @@ vtpm_roots = \"{CONFIGURATION}/{azure_vtpm}\"
     )
 }
 
-/// A pool's `pool.toml`: the sample, whose full config the host's own Machine Config Server gives, and which gives nothing to who has shown nothing.
+/// Returns a pool's `pool.toml`: the sample, with its full config from the host's own Machine Config Server. It gives nothing to
+/// unauthenticated clients.
 fn pool(host: &Host, parts: &BTreeSet<Part>) -> String {
     let ca = match parts.contains(&Part::McsCertificate) {
         // As the cluster says it, kept by the gateway itself.
@@ -260,16 +261,16 @@ ca = \"{ca}\"
 }
 
 impl InitialSettings {
-    /// Whether a pool is not the control plane's.
+    /// Returns whether a pool is not the control plane's.
     #[must_use]
     pub fn has_workers(&self) -> bool {
         !workers(&self.pools).is_empty()
     }
 
-    /// As ConfigMaps: `gateway.toml`, the pools, and `controller.toml` if a part is the controller's.
+    /// Returns the ConfigMaps: `gateway.toml`, the pools, and `controller.toml` if a part is the controller's.
     ///
     /// # Errors
-    /// [`SettingsError`]: what was asked for is no setting.
+    /// [`SettingsError`]: an argument is not valid as a setting.
     pub fn config_maps(&self) -> Result<Vec<String>, SettingsError> {
         let settings = settings(&self.host, &self.etcd, &self.parts, &self.pools);
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
@@ -371,7 +372,7 @@ mod tests {
         controller((&namespace, &host), etcd, parts, pools)
     }
 
-    /// What is printed for the controller.
+    /// Parses the settings that are printed for the controller.
     fn of_controller(etcd: &[&str], parts: &[Part]) -> attest_controller::settings::Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
         let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();

@@ -1,4 +1,5 @@
-//! What an administrator says of a cluster, and goes into manifests as it is: held to what the API takes there, so that nothing becomes YAML of its own.
+//! Values that an administrator gives for a cluster, and that go into manifests unchanged. They are limited to what the API accepts there,
+//! so that none can add YAML of its own.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,7 +33,7 @@ pub enum BadValue {
     Pool(String),
 }
 
-/// Where the gateway's objects are.
+/// Namespace of the gateway's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace(String);
 

@@ -1,4 +1,4 @@
-//! Where the private keys of CAs are kept: beside the CA's certificate, if they are on this machine.
+//! Paths of the private keys of CAs: next to the CA's certificate, if they are on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,19 @@ use super::error::InstallError;
 use super::issue::SigningKey;
 use crate::settings::TlsSettings;
 
-/// Where the key of the CA in use is kept, unless it is kept elsewhere: beside the CA.
+/// Returns the path of the key of the CA in use, next to the CA. The key may be kept elsewhere.
 #[must_use]
 pub fn authority_key(files: &TlsSettings) -> PathBuf {
     files.ca.with_extension("key")
 }
 
-/// Where the key of the next CA is kept until the old one is retired.
+/// Returns the path of the next CA's key until the old CA is retired.
 #[must_use]
 pub fn next_authority_key(files: &TlsSettings) -> PathBuf {
     beside(files, "next")
 }
 
-/// Where the key of a CA is kept that was retired.
+/// Returns the path of a retired CA's key.
 pub(super) fn old_authority_key(files: &TlsSettings) -> PathBuf {
     beside(files, "old")
 }
@@ -32,7 +32,7 @@ pub(super) fn beside(files: &TlsSettings, word: &str) -> PathBuf {
     files.ca.with_file_name(format!("{stem}-{word}.key"))
 }
 
-/// The file beside the CA that holds its key, if there is one.
+/// Returns the file next to the CA that holds its key, if there is one.
 #[must_use]
 pub fn kept_key(files: &TlsSettings, ca: &Certificate) -> Option<PathBuf> {
     [authority_key(files), next_authority_key(files), old_authority_key(files)]
@@ -49,7 +49,7 @@ pub(super) fn signing_keys(path: &Path) -> Result<Vec<SigningKey>, SourceError> 
     Ok(keys.iter().filter_map(|key| SigningKey::parse(key).ok()).collect())
 }
 
-/// The first of these files' keys that is the CA's.
+/// Returns the first key in these files that is the CA's.
 ///
 /// # Errors
 /// [`InstallError::NoAuthorityKey`], or what is wrong with the one file that was given.

@@ -8,7 +8,7 @@ use attest_system::files::FileError;
 use super::ServingError;
 use super::issue::CreateError;
 
-/// Why the files stay as they are.
+/// Error for which the files are left unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// A file cannot be written.
@@ -20,13 +20,13 @@ pub enum InstallError {
     /// A certificate cannot be made.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// What would be there could not be served.
+    /// The gateway could not serve with the new files.
     #[error(transparent)]
     Serving(#[from] ServingError),
-    /// Somebody else writes the file.
+    /// The file is a manifest, which another program writes.
     #[error("{0} is a manifest: it is not changed here; who put it there rotates it, and the gateway reads it again when it changes")]
     Manifest(PathBuf),
-    /// The cluster's operator is the one who does.
+    /// CA and certificate are the cluster's: its operator replaces them.
     #[error(
         "cluster.mcs_certificate says that CA and certificate are the cluster's: its operator replaces them, the gateway follows, and nothing is changed here"
     )]
@@ -37,9 +37,9 @@ pub enum InstallError {
     /// The key that is needed is not here.
     #[error("the private key of the CA {subject} is in none of {}: bring it (--ca-key FILE), or a certificate that was signed elsewhere", .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     NoAuthorityKey {
-        /// The CA.
+        /// Subject of the CA.
         subject: String,
-        /// Where it was looked for.
+        /// Files that were searched for the key.
         looked: Vec<PathBuf>,
     },
     /// There is nothing where a CA or a certificate should be.

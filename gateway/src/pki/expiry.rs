@@ -1,27 +1,27 @@
-//! When certificates end, said in time.
+//! Warnings before certificates expire.
 
 use std::collections::BTreeSet;
 
 use attest_certificates::{Certificate, Fingerprint};
 use attest_system::clock::rfc3339;
 
-/// How long before its end a certificate is worth a warning, in seconds: two months.
+/// Time before its expiry at which warnings about a certificate begin, in seconds: two months.
 pub const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
-/// How often that is said, in seconds: once a day.
+/// Interval of these warnings, in seconds: once a day.
 const WARN_EVERY_SECONDS: u64 = 24 * 3600;
-/// How long to wait at most before looking again, in seconds: the clock may be set.
+/// Longest pause between checks, in seconds: the clock may be set.
 const LOOK_EVERY_SECONDS: u64 = 3600;
 
 /// Something to be logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// It ends before long.
+    /// The certificate expires before long.
     Soon(String),
-    /// It is over.
+    /// The certificate has expired.
     Over(String),
 }
 
-/// What was said already.
+/// Notices that have been given already.
 #[derive(Debug, Default)]
 pub(super) struct Expiry {
     warned: Option<u64>,
@@ -29,7 +29,8 @@ pub(super) struct Expiry {
 }
 
 impl Expiry {
-    /// What is to be said at `now` of certificates, each by what it is for: what is over once, what ends soon once a day.
+    /// Returns the notices that are due at `now` for certificates, each with its role. Expired ones get one notice, those that expire soon
+    /// one a day.
     pub(super) fn notices(&mut self, certificates: &[(&str, &Certificate)], now: u64) -> Vec<Notice> {
         let due = self.warned.is_none_or(|warned| now >= warned.saturating_add(WARN_EVERY_SECONDS));
         let mut notices = Vec::new();
@@ -58,7 +59,7 @@ impl Expiry {
     }
 }
 
-/// How many seconds after `now` to look again: when the next of these ends, and within the hour.
+/// Returns the seconds from `now` to the next check: until the next of these expires, but at most an hour.
 pub(super) fn look_again(certificates: &[(&str, &Certificate)], now: u64) -> u64 {
     certificates
         .iter()

@@ -15,24 +15,24 @@ use rustls_pki_types::PrivateKeyDer;
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
-/// How long certificates are valid unless said otherwise: as long as those that OpenShift's operator makes.
+/// Default validity of certificates: as long as those that OpenShift's operator makes.
 pub const VALIDITY_DAYS: u32 = 3650;
-/// The longest that can be asked for: a century. What is meant to outlive that was mistyped.
+/// Longest validity that can be asked for: a century. A longer one is taken to be a typing error.
 pub const VALIDITY_LIMIT_DAYS: u32 = 36_500;
-/// How far before now validity begins: a booting machine's clock may be behind.
+/// Time before now at which validity begins: a booting machine's clock may be behind.
 const BACKDATED: Duration = Duration::days(1);
 /// Length of a serial number: 128 random bits; X.509 allows 20 bytes.
 const SERIAL_BYTES: usize = 16;
 /// The serving certificate's name, as OpenShift's operator calls it.
 const SERVING_NAME: &str = "system:machine-config-server";
-/// What a CA is called, before the time of its making: two CAs in one bundle must not have one name, or who verifies may take one for
-/// the other.
+/// Name of a CA, to which the time of its making is appended. Two CAs in one bundle must not have the same name, or verifiers may confuse
+/// them.
 const AUTHORITY_NAME: &str = "machine-config-server-ca";
 
-/// What nodes call this gateway.
+/// Names and addresses that nodes use for this gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
-    /// DNS names.
+    /// DNS names of the gateway.
     pub hosts: Vec<String>,
     pub addresses: Vec<IpAddr>,
 }
@@ -51,7 +51,7 @@ impl Names {
         names
     }
 
-    /// Whether there is none.
+    /// Returns whether there is neither a name nor an address.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.hosts.is_empty() && self.addresses.is_empty()
@@ -69,7 +69,7 @@ impl fmt::Display for Names {
     }
 }
 
-/// What kind of key is made.
+/// Algorithm of a new key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// ECDSA on P-256: small, and a quarter of an RSA handshake's cost.
@@ -86,7 +86,7 @@ pub enum Algorithm {
 impl Algorithm {
     pub const ALL: [Self; 4] = [Self::EcdsaP256, Self::Rsa2048, Self::Rsa3072, Self::Rsa4096];
 
-    /// What the command line calls it.
+    /// Returns the name of the algorithm on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl Algorithm {
         }
     }
 
-    /// As [`Certificate::key_kind`] calls it.
+    /// Returns the name that [`Certificate::key_kind`] gives it.
     #[must_use]
     pub const fn key_kind(self) -> &'static str {
         match self {
@@ -135,12 +135,12 @@ impl FromStr for Algorithm {
     }
 }
 
-/// How a certificate is to be.
+/// Requested properties of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// The key.
+    /// Algorithm of its key.
     pub algorithm: Algorithm,
-    /// How long it is valid, in days from now.
+    /// Validity, in days from now.
     pub days: u32,
 }
 
@@ -153,13 +153,13 @@ impl Default for Wanted {
     }
 }
 
-/// Why there is no new certificate.
+/// Error in making a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// A certificate cannot be made: a name that is none, or a broken random generator.
+    /// A certificate cannot be made: a name is invalid, or the random generator is broken.
     #[error("cannot make the certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// What was made cannot be read.
+    /// The new certificate cannot be parsed.
     #[error("the certificate that was made is of no use: {0}")]
     Unreadable(String),
     /// No name at all.
@@ -174,16 +174,16 @@ pub enum CreateError {
     /// The key is another CA's.
     #[error("the key is not that of the CA {subject}")]
     OtherKey {
-        /// The CA's subject.
+        /// Subject of the CA.
         subject: String,
     },
-    /// The CA is none.
+    /// The issuer's certificate does not allow it to sign certificates.
     #[error("{subject} is no CA: it may not sign certificates (basic constraints, key usage)")]
     NoAuthority {
-        /// The certificate's subject.
+        /// Subject of the certificate.
         subject: String,
     },
-    /// There is no random number.
+    /// The random number generator failed.
     #[error("the random number generator failed")]
     Random,
 }
@@ -198,7 +198,7 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// A key that was not there before.
+    /// Generates a new key.
     ///
     /// # Errors
     /// [`CreateError::Certificate`].
@@ -220,13 +220,13 @@ impl SigningKey {
         SpkiSha256::of_spki(&self.0.subject_public_key_info())
     }
 
-    /// As PEM, PKCS #8 if it was generated here.
+    /// Returns the key as PEM, in PKCS #8 if it was generated here.
     #[must_use]
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.serialize_pem())
     }
 
-    /// Whether it is RSA.
+    /// Returns whether it is an RSA key.
     fn is_rsa(&self) -> bool {
         self.0.algorithm() == &PKCS_RSA_SHA256
     }
@@ -239,7 +239,7 @@ pub struct Made {
     pub key: SigningKey,
 }
 
-/// What a CA that is made at `now` is called, unless said otherwise.
+/// Returns the default name of a CA that is made at `now`.
 #[must_use]
 pub fn authority_name(now: UnixTime) -> String {
     format!("{AUTHORITY_NAME}@{}", now.as_secs())

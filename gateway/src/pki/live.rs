@@ -1,4 +1,4 @@
-//! What is shown to nodes at the moment. It changes as a whole or not at all, and connections that are open go on as they are.
+//! TLS configuration for new connections. It changes as a whole or not at all, and open connections continue unchanged.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,15 +18,15 @@ use super::{Serving, ServingError};
 use crate::credentials::kubelet::PossessionVerifier;
 use crate::settings::TlsSettings;
 
-/// How long evidence is taken that was made for a key which has been replaced: as long as the longest challenge can be answered.
+/// Time for which evidence for a replaced server key is accepted: as long as the longest challenge can be answered.
 const RETIRED_KEY_SECONDS: u64 = 900;
-/// How long after its start a gateway has kubelets wait for the CAs that the cluster has not told: an API that is back within that has not cost a kubelet its
-/// config; who may not ask it never will be told, and is to be found out.
+/// Time after the start in which kubelets wait for client CAs that the cluster has not named yet. An API that returns within it has not
+/// cost a kubelet its config. A gateway without the right to ask never gets them, and that has to show.
 const CLIENT_AUTHORITIES_AWAITED_SECONDS: u64 = 600;
-/// Most of these keys: who rotates more often than that in a quarter of an hour is trying something out.
+/// Most of these keys: a CA or certificate that changes more often within a quarter of an hour is being tried out.
 const RETIRED_LIMIT_KEYS: usize = 16;
 
-/// Why there is no TLS.
+/// Error in loading the TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The files cannot be used.
@@ -46,37 +46,37 @@ pub struct LiveTls {
     files: TlsSettings,
     clock: Clock,
     current: ArcSwap<Current>,
-    /// When it was opened, in seconds since 1970.
+    /// Time at which it was opened, in seconds since 1970.
     since: u64,
-    /// Keys that were in use until a moment ago, and until when evidence for them is taken.
+    /// Keys that were replaced, each with the time until which evidence for it is accepted.
     retired: Mutex<Vec<(SpkiSha256, u64)>>,
 }
 
-/// What new connections get.
+/// State for new connections.
 #[derive(Debug)]
 pub struct Current {
-    /// The certificate, checked.
+    /// Certificate and CAs, checked.
     pub serving: Serving,
-    /// TLS by it.
+    /// Configuration of rustls with this certificate.
     pub config: Arc<ServerConfig>,
     /// Digest of all that was read for it.
     read: [u8; 32],
-    /// The CAs whose word is taken for kubelets, for connections that are open already too.
+    /// CAs that may sign client certificates of kubelets, also for connections that are open already.
     pub client_authorities: Authorities,
-    /// Whether these are the cluster's to tell, and it has not told them yet.
+    /// Set if the cluster provides these CAs and has not done so yet.
     client_authorities_untold: bool,
 }
 
-/// What a reload found.
+/// Result of a reload.
 #[derive(Debug)]
 pub enum Reloaded {
     /// The files are what they were.
     Unchanged,
     /// Something else is used from now on.
     Changed {
-        /// What was used before.
+        /// State that was used before.
         old: Arc<Current>,
-        /// What is used now.
+        /// State that is used from now on.
         new: Arc<Current>,
     },
 }
@@ -97,13 +97,13 @@ impl LiveTls {
         })
     }
 
-    /// What new connections get.
+    /// Returns the state for new connections.
     #[must_use]
     pub fn current(&self) -> Arc<Current> {
         self.current.load_full()
     }
 
-    /// Whether kubelets are to wait for the CAs by which their certificates are judged: the cluster has not told them, and may yet.
+    /// Returns whether kubelets have to wait for the CAs that verify their certificates: the cluster has not named them yet, and still may.
     #[must_use]
     pub fn awaits_client_authorities(&self, current: &Current) -> bool {
         let waited = self.clock.now().as_secs().saturating_sub(self.since);
@@ -186,7 +186,8 @@ impl Current {
     }
 }
 
-/// 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption; without CAs nobody is asked for a certificate.
+/// Builds the TLS configuration: 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption. Without CAs, clients are not asked for
+/// a certificate.
 fn server_config(serving: &Serving, client_authorities: Option<&Authorities>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match client_authorities {

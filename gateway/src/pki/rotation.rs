@@ -1,8 +1,8 @@
 //! The rotation of the MCS CA: which stage it is in, by what is in the files, and whether the next step locks nodes out.
 //!
 //! 1. *settled*: one CA, and it signs the certificate.
-//! 2. *introduced*: a second CA stands in every pointer that is written; the first one signs still.
-//! 3. *switched*: the second CA signs. Pointers that carry only the first one do not work any longer.
+//! 2. *introduced*: every new pointer also carries a second CA; the first one still signs.
+//! 3. *switched*: the second CA signs. Pointers that carry only the first one no longer work.
 //! 4. *settled* again: the first CA has gone from the pointers.
 
 use std::fmt;
@@ -11,10 +11,10 @@ use attest_certificates::{Certificate, Fingerprint};
 
 use crate::sightings::Sighting;
 
-/// How far back sightings count unless said otherwise, in days: machines are added again with the pointer of last month.
+/// Default period in which sightings count, in days: machines are added again with the pointer of last month.
 pub const WITHIN_DAYS: u64 = 30;
 
-/// Where a rotation stands.
+/// Stage of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// There is one CA.
@@ -23,7 +23,7 @@ pub enum Stage {
     Introduced,
     /// There are two, and the newer one signs.
     Switched,
-    /// There are more: nothing that these commands have made.
+    /// There are more than two: these commands have not made them.
     Foreign,
 }
 
@@ -72,30 +72,30 @@ fn stage_of(authorities: impl Iterator<Item = Fingerprint>, signed_by: Fingerpri
     }
 }
 
-/// What is known of the pointers that the next step would harm.
+/// Sightings of pointers that the next step would harm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Safety {
-    /// Pointers that would not work any longer, or that perhaps do not work already.
+    /// Pointers that would no longer work, or that perhaps do not work already.
     pub in_the_way: Vec<Sighting>,
-    /// Whether any pointer was seen at all within the time that counts.
+    /// Set if any pointer was seen within the time that counts.
     pub known: bool,
 }
 
 impl Safety {
-    /// Whether nothing speaks against the next step.
+    /// Returns whether no known pointer is in the way of the next step.
     #[must_use]
     pub const fn is_safe(&self) -> bool {
         self.in_the_way.is_empty()
     }
 }
 
-/// Whether the next step is safe, by the pointers that were seen within the last `within` seconds. `newest` is the CA that the rotation
-/// leads to, by the first digits of its fingerprint.
+/// Judges whether the next step is safe, by the pointers that were seen within the last `within` seconds. `newest` is the CA that the
+/// rotation leads to, by the first digits of its fingerprint.
 ///
 /// - Before the switch, a pointer is in the way that does not say that it carries the newest CA: the switch would lock its nodes out.
-/// - After it, whoever gets through trusts the newest CA, whatever the pointer says. In the way are pointers that lack it and were not seen
-///   since: their nodes fail in the handshake, where no pool and no pointer is known yet, and only going back to the old CA would let
-///   them in. Once that is retired, pointers no longer carry it, and going back would lock out others.
+/// - After it, every node that gets through trusts the newest CA, whatever the pointer says. In the way are pointers that lack it and were
+///   not seen since. Their nodes fail in the handshake, where neither pool nor pointer is known yet. Only going back to the old CA would
+///   let them in. Once that is retired, pointers no longer carry it, and going back would lock out others.
 #[must_use]
 pub fn safety(stage: Stage, newest: &str, sightings: &[Sighting], now: u64, within: u64) -> Safety {
     let recent = || sightings.iter().filter(|sighting| sighting.last >= now.saturating_sub(within));

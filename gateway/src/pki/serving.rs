@@ -1,4 +1,4 @@
-//! What the gateway shows to nodes: a chain that whoever trusts the MCS CA accepts now, and the key that fits it.
+//! The gateway's serving certificate: a chain that every client which trusts the MCS CA accepts now, and its key.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::settings::TlsSettings;
 
-/// Why nothing can be served by these files.
+/// Error in files that the gateway cannot serve with.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
     /// A file is of no use.
@@ -26,32 +26,32 @@ pub enum ServingError {
     /// No key in the file is the certificate's.
     #[error("no key in {key} is that of {certificate}")]
     WrongKey {
-        /// The certificate's file.
+        /// Path of the certificate.
         certificate: PathBuf,
-        /// The key's file.
+        /// Path of the key.
         key: PathBuf,
     },
-    /// The certificate is of no time, or of another.
+    /// The certificate is not valid at this time.
     #[error("{path}: {subject} is valid from {} until {}, it is now {}", rfc3339(*.not_before), rfc3339(*.not_after), rfc3339(*.now))]
     NotCurrent {
         path: PathBuf,
-        /// The certificate's subject.
+        /// Subject of the certificate.
         subject: String,
         not_before: u64,
         not_after: u64,
         now: u64,
     },
-    /// It names nobody.
+    /// The certificate has no name and no address.
     #[error("{0} names no host and no address")]
     NoName(PathBuf),
     /// Nodes would refuse it.
     #[error("nodes that trust {ca} refuse {certificate}: {problem}")]
     Untrusted {
-        /// The CA's file.
+        /// Path of the CA.
         ca: PathBuf,
-        /// The certificate's file.
+        /// Path of the certificate.
         certificate: PathBuf,
-        /// What they say.
+        /// Error with which nodes refuse it.
         problem: String,
     },
 }
@@ -77,7 +77,7 @@ impl Serving {
         Self::of(files, authorities, chain, keys, now)
     }
 
-    /// As [`Serving::load`], of what would be in the files.
+    /// Like [`Serving::load`], but checks contents that have not been written to the files yet.
     ///
     /// # Errors
     /// [`ServingError`].
@@ -162,7 +162,7 @@ impl Serving {
             .find(|name| name.parse::<IpAddr>().is_err() && !name.contains('*'))
     }
 
-    /// It, and what it comes with.
+    /// Returns the certificate and its intermediate CAs.
     #[must_use]
     pub fn chain(&self) -> &[Certificate] {
         &self.chain
@@ -174,19 +174,19 @@ impl Serving {
         &self.authorities
     }
 
-    /// The one of them that the chain ends at.
+    /// Returns the fingerprint of the CA that the chain ends at.
     #[must_use]
     pub const fn signed_by(&self) -> Fingerprint {
         self.authority.fingerprint
     }
 
-    /// That CA.
+    /// Returns the CA that the chain ends at.
     #[must_use]
     pub const fn authority(&self) -> &Certificate {
         &self.authority
     }
 
-    /// For TLS.
+    /// Returns chain and key in the form that rustls takes.
     #[must_use]
     pub fn certified_key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.key)
@@ -203,7 +203,7 @@ fn not_current(path: &std::path::Path, certificate: &Certificate, now: UnixTime)
     }
 }
 
-/// Whether who trusts this CA only takes the chain, for every name in it.
+/// Checks that a client which trusts only this CA accepts the chain, for every name in it.
 fn accepts(authority: &Certificate, chain: &[Certificate], provider: &Arc<CryptoProvider>, now: UnixTime) -> Result<(), String> {
     let mut roots = RootCertStore::empty();
     roots.add(authority.der.clone()).map_err(|error| error.to_string())?;

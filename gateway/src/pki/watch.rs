@@ -48,7 +48,7 @@ pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signa
     }
 }
 
-/// What was said already, so that it is not said all the time.
+/// State of the log messages, so that each is given once.
 #[derive(Debug, Default)]
 struct Said {
     problem: Option<String>,
@@ -113,7 +113,7 @@ impl Said {
     }
 }
 
-/// One line of what has changed.
+/// Logs one line about what has changed.
 fn changed(old: &Serving, new: &Serving) {
     let (Some(before), Some(leaf)) = (old.certificate(), new.certificate()) else {
         return;

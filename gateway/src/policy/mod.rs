@@ -26,13 +26,13 @@ impl Grant {
         self.set
     }
 
-    /// What an attestation earns. `None` is a refusal.
+    /// Returns what an attestation earns. `None` is a refusal.
     #[must_use]
     pub fn for_attested(grants: &Grants, result: &AttestationResult) -> Option<Self> {
         grant(grants.attested, result.claims().pool())
     }
 
-    /// What a ticket earns: the same as the attestation it stands for, by the policy of today.
+    /// Returns what a ticket earns: the same as the attestation it represents, by today's policy.
     #[must_use]
     pub fn for_ticket(grants: &Grants, ticket: &tickets::Redeemed) -> Option<Self> {
         grant(grants.attested, ticket.pool())
@@ -44,13 +44,13 @@ impl Grant {
         grant(grants.token, token.pool())
     }
 
-    /// What a kubelet's client certificate earns.
+    /// Returns what a kubelet's client certificate earns.
     #[must_use]
     pub fn for_kubelet(grants: &Grants, member: &Member) -> Option<Self> {
         grant(grants.kubelet, member.pool())
     }
 
-    /// What a node earns that shows nothing.
+    /// Returns what an unauthenticated node earns.
     #[must_use]
     pub fn for_nothing(grants: &Grants, pool: &str) -> Option<Self> {
         grant(grants.nothing, pool)

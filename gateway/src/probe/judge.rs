@@ -1,4 +1,4 @@
-//! Whether what a stranger was given is more than the pre-approved config.
+//! Comparison of the config that an unauthenticated client was given with the pre-approved config.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use attest_pool::{Change, Difference, Pool, differences};
 
-/// How many of the entries beyond are named.
+/// Most entries beyond the pre-approved config that are named.
 const NAMED_LIMIT: usize = 3;
 
 /// The pre-approved configs of this gateway's pools.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// In each version that they can be said in. One version says what another has by default.
+    /// Configs in each version that can express them. One version states what another has by default.
     pre_approved: BTreeMap<String, Vec<Config>>,
 }
 
-/// What was given.
+/// Result of comparing an answer with the pre-approved config.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Given {
     /// Something that the pre-approved config has not.
@@ -78,7 +78,7 @@ impl Known {
     }
 }
 
-/// What the answer has that ours has not, or differently.
+/// Returns the entries of the answer that our config does not have, or has differently.
 fn beyond(ours: &Config, answer: &Config) -> Vec<Difference> {
     let mut differences = differences(ours, answer);
     differences.retain(|difference| difference.change != Change::Missing);

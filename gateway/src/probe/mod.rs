@@ -1,6 +1,6 @@
-//! What a stranger gets: asks servers for configs as Ignition does, shows nothing, trusts anything, and looks at what comes.
+//! Probe for open servers: asks for configs as Ignition does, without credentials and with any server certificate, and judges the answers.
 //!
-//! The gateway is worth nothing while another server gives its full config to anybody: each control-plane host of OpenShift runs a
+//! The gateway is worth nothing while another server gives its full config to any client. Each control-plane host of OpenShift runs a
 //! Machine Config Server that does, with TLS on 22623 and without on 22624. This is how an administrator sees whether they are closed.
 
 mod judge;
@@ -17,10 +17,10 @@ use reqwest::{Client, Response, StatusCode, redirect};
 pub use self::judge::{Given, Known};
 pub use self::target::{BadTarget, Port, Target};
 
-/// Without this, some server might treat the question as another one. The gateway itself does not look at it.
+/// User agent of the requests, because some server might treat other clients differently. The gateway itself does not look at it.
 const IGNITION: HeaderValue = HeaderValue::from_static("Ignition/2.26.0");
-/// What is asked for, newest first: a server may have one and not another. A Machine Config Server has never given 3.0.0; who says no
-/// version gets 2.2.0 from it.
+/// Requested versions, newest first: a server may have one and not another. A Machine Config Server has never given 3.0.0; a client that
+/// names no version gets 2.2.0 from it.
 const VERSIONS: [Option<SpecVersion>; 8] = [
     Some(SpecVersion::V3_6),
     Some(SpecVersion::V3_5),
@@ -31,7 +31,7 @@ const VERSIONS: [Option<SpecVersion>; 8] = [
     Some(SpecVersion::V2_2),
     None,
 ];
-/// Ignition follows any number. More than a few lead nowhere.
+/// Most redirects that are followed. Ignition follows any number, but more than a few lead nowhere.
 const REDIRECTS_LIMIT: usize = 5;
 const LIMITS: Limits = Limits {
     connect: Duration::from_secs(5),
@@ -45,23 +45,23 @@ struct Limits {
     connect: Duration,
     /// For a whole request. A Machine Config Server under load takes seconds.
     request: Duration,
-    /// For a body. etcd, from which full configs come, takes objects of 1.5 MiB; the files in them are encoded once more.
+    /// For a body, in bytes. etcd, from which full configs come, takes objects of 1.5 MiB; the files in them are encoded a second time.
     body_bytes: usize,
 }
 
-/// What came of asking one port for one pool.
+/// Result of asking one port for one pool.
 #[derive(Debug)]
 pub enum Finding {
-    /// A stranger gets more than the pre-approved config.
+    /// An unauthenticated client gets more than the pre-approved config.
     Open(String),
-    /// A stranger gets the pre-approved config at the most.
+    /// An unauthenticated client gets at most the pre-approved config.
     PreApproved(String),
-    /// A stranger gets nothing.
+    /// An unauthenticated client gets no config.
     Closed(String),
 }
 
 impl Finding {
-    /// Whether strangers get what they must not.
+    /// Returns whether unauthenticated clients get what they must not.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
@@ -80,7 +80,7 @@ pub struct Stranger {
 pub struct NoClient(String);
 
 impl Stranger {
-    /// Without any credential.
+    /// Creates the client, which has no credentials.
     ///
     /// # Errors
     /// [`NoClient`].
@@ -104,7 +104,7 @@ impl Stranger {
         Ok(Self { client, limits })
     }
 
-    /// Whether anything listens at a port: says why not, if not.
+    /// Checks that a server listens at a port. The error gives the reason if not.
     pub async fn connects(&self, target: &Target, port: Port) -> Result<(), String> {
         let request = self.client.head(target.url(port, "/healthz"));
         match request.send().await {
@@ -154,7 +154,7 @@ impl Stranger {
         }
     }
 
-    /// What cannot be read to its end cannot be called harmless.
+    /// Reads the body. An error is reported as open: a body that cannot be read to its end cannot be called harmless.
     async fn body(&self, mut response: Response) -> Result<Vec<u8>, String> {
         let mut body = Vec::new();
         loop {
@@ -170,7 +170,7 @@ impl Stranger {
     }
 }
 
-/// What happened, without the URL, and without what would move the cursor.
+/// Returns the innermost error, without the URL and without control characters.
 fn said(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(cause) = innermost.source() {
@@ -184,7 +184,7 @@ fn said(error: &reqwest::Error) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(200).collect()
 }
 
-/// For who asks all of a gateway's pools.
+/// Returns the pools to ask all servers for: this gateway's, and those that every cluster has.
 #[must_use]
 pub fn pools_to_ask<'p>(own: impl Iterator<Item = &'p String>) -> Vec<String> {
     // Every cluster has these two, whatever this gateway serves.

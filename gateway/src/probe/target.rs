@@ -1,13 +1,13 @@
-//! Whom to ask.
+//! Addresses of the servers to probe.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use url::Host;
 
-/// Where a Machine Config Server listens with TLS.
+/// Port of a Machine Config Server with TLS.
 const TLS_PORT: u16 = 22623;
-/// And where without.
+/// Port of a Machine Config Server without TLS.
 const PLAIN_PORT: u16 = 22624;
 
 /// An address, and the port to ask there if it is not the usual two.
@@ -17,20 +17,20 @@ pub struct Target {
     port: Option<u16>,
 }
 
-/// A port, and how to speak there.
+/// A port, with or without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
     number: u16,
     tls: bool,
 }
 
-/// Not an address.
+/// Text that is not an address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not an address: give an IP address or a host's name, with :PORT if it is not 22623 and 22624")]
 pub struct BadTarget(String);
 
 impl Target {
-    /// `192.0.2.5`, `192.0.2.5:8443`, `2001:db8::5`, `[2001:db8::5]:8443`, `host`, `host:8443`.
+    /// Parses `192.0.2.5`, `192.0.2.5:8443`, `2001:db8::5`, `[2001:db8::5]:8443`, `host`, `host:8443`.
     ///
     /// # Errors
     /// [`BadTarget`].
@@ -60,7 +60,7 @@ impl Target {
         Ok(Self { host, port })
     }
 
-    /// What to ask: the Machine Config Server's two ports, or the one that was named, both with TLS and without.
+    /// Returns the ports to ask: the Machine Config Server's two, or the one that was named, both with TLS and without.
     #[must_use]
     pub fn ports(&self) -> [Port; 2] {
         [

@@ -1,4 +1,4 @@
-//! TLS with whoever is there.
+//! TLS configuration that trusts any server.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_t
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// Takes any certificate, and nothing else takes this. A stranger does not care who it is that gives him a config; the probe sends nothing
-/// that is worth anything, and believes nothing of the answer but that it was given.
+/// Verifier that accepts any server certificate; only the probe uses it. An unauthenticated client does not care which server gives it a
+/// config. The probe sends nothing of value, and believes nothing of the answer except that it was given.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -26,14 +26,14 @@ pub struct Installation<'a> {
     _lock: File,
 }
 
-/// What [`Installation::retire`] did.
+/// Effects of [`Installation::retire`] on the bundle and the keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Retired {
     /// The CAs that are gone from the bundle.
     pub dropped: Vec<Certificate>,
-    /// Where the old CA's key is now.
+    /// Path of the old CA's key.
     pub old_key: Option<PathBuf>,
-    /// Where the key of the CA in use is now, if it was moved.
+    /// Path of the key of the CA in use, if it was moved.
     pub key: Option<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ pub fn first(
 }
 
 impl<'a> Installation<'a> {
-    /// Takes the files, if they may be changed here and nobody else is at it.
+    /// Locks the files, if they may be changed here and no other command is changing them.
     ///
     /// # Errors
     /// [`InstallError`].
@@ -91,7 +91,7 @@ impl<'a> Installation<'a> {
         }
     }
 
-    /// What is there.
+    /// Loads the files as they are.
     ///
     /// # Errors
     /// [`InstallError::Serving`].
@@ -167,8 +167,8 @@ impl<'a> Installation<'a> {
         ])
     }
 
-    /// Makes a CA beside the one in use and adds it to the bundle. Its key goes to `key_out`, or beside the CA. A key that is there
-    /// already and no CA's is what an interrupted command has left: it is used.
+    /// Makes a second CA and adds it to the bundle. Its key goes to `key_out`, or next to the CA. An existing key that is not the key of
+    /// any CA was left by an interrupted command: it is used.
     ///
     /// # Errors
     /// [`InstallError`].
@@ -232,8 +232,8 @@ impl<'a> Installation<'a> {
         Ok(files::replace(&self.files.ca, PUBLIC, &pem(&authorities))?)
     }
 
-    /// Drops every CA but the one in use from the bundle, and puts the keys beside it in order. Keys move before the bundle changes: until
-    /// that is done, the command can be given again.
+    /// Drops every CA but the one in use from the bundle, and puts the keys next to it in order. Keys move before the bundle changes: until
+    /// that is done, the command can be repeated.
     ///
     /// # Errors
     /// [`InstallError`].
@@ -279,7 +279,7 @@ impl<'a> Installation<'a> {
 
 struct Step {
     path: PathBuf,
-    /// If the file was lost.
+    /// Mode for a file that was lost.
     mode: u32,
     text: Zeroizing<String>,
 }
@@ -295,10 +295,10 @@ fn pem_keys(text: &str) -> Vec<PrivateKeyDer<'static>> {
     PrivateKeyDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect()
 }
 
-/// The key of a file that is the certificate's, as PEM.
+/// Returns the certificate's key from a file, as PEM.
 ///
 /// # Errors
-/// [`InstallError::Unfit`], if there is none.
+/// [`InstallError::Unfit`], if the file does not hold that key.
 pub fn fitting_key(path: &Path, certificate: &Certificate) -> Result<Zeroizing<String>, InstallError> {
     fitting(&source::keys(path)?, certificate.key).ok_or_else(|| InstallError::Unfit {
         path: path.to_owned(),
@@ -337,13 +337,13 @@ pub fn algorithm_of(certificate: &Certificate) -> Option<Algorithm> {
 #[derive(Debug)]
 pub struct Today {
     pub certificate: Certificate,
-    /// The CA.
+    /// CA that has signed the certificate.
     pub authority: Certificate,
     /// All CAs of the bundle.
     pub authorities: Vec<Certificate>,
 }
 
-/// Reads what is there. That a certificate has expired, or that its key is lost, is no reason against its renewal.
+/// Reads the files. An expired certificate or a lost key does not keep it from being renewed.
 ///
 /// # Errors
 /// [`InstallError`].

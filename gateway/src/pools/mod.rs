@@ -1,4 +1,4 @@
-//! The pools that are served: [`live`] has them at the moment, and [`upstream`] asks other servers for their configs.
+//! Pools of the gateway: [`live`] holds those that are served, and [`upstream`] fetches configs from other servers.
 
 pub mod live;
 pub mod upstream;
@@ -16,7 +16,7 @@ use upstream::Upstream;
 
 use crate::policy::Grant;
 
-/// A config that is ready to be served, to whoever has the grant for it.
+/// A config that is ready to be served to a client with the grant for it.
 #[derive(Debug, Clone)]
 pub struct PreparedConfig {
     pool: String,
@@ -56,7 +56,8 @@ impl PreparedConfig {
     }
 }
 
-/// Reads one pool, from its folder, or by it from another server; what its nodes need before they are approved may be the cluster's to say.
+/// Reads one pool, from its folder, or from another server that the folder names. `needed` has the cluster's MachineConfigs for nodes
+/// before they are approved.
 ///
 /// # Errors
 /// [`PoolError`].

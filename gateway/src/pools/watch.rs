@@ -7,8 +7,8 @@ use tokio::signal::unix::Signal;
 use super::live::{LivePools, Occasion};
 use crate::watch::{Pace, Settling, Wake, Watched};
 
-/// In a folder that was not watched before, whoever was writing there when the watch began is not known. Otherwise that is known, and a pool is
-/// read when nobody does.
+/// Waits for pools. In a folder that was not watched before, files that were being written when the watch began are not known. In others
+/// they are, and a pool is read when none is being written.
 const PACE: Pace = Pace {
     new: Duration::from_secs(2),
     limit: None,

@@ -1,5 +1,6 @@
-//! Whom the log is not filled by. What proved nothing is recorded one by one within a budget of bytes, and what is genuine but nobody's here
-//! within another; beyond that it is counted, and a line for each source and minute says how much it was.
+//! Budgets that keep clients from filling the log. Decisions about unauthenticated clients are recorded one by one within a budget of
+//! bytes; those about genuine machines that are not known here have another. Beyond it they are counted, in one aggregated record for each
+//! source and minute.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,34 +12,36 @@ use attest_system::clock::rfc3339;
 
 use crate::admission::{Budget, Network, Source, Spending};
 
-/// Bytes of records at once of those who proved nothing. A rack of a thousand machines that are refused takes one megabyte; ten thousand that
-/// show nothing, five.
+/// Bytes of records at once about unauthenticated clients. A rack of a thousand machines that are refused takes one megabyte; ten thousand
+/// machines without credentials take five.
 pub const STRANGERS_AT_ONCE_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes of their records each second beyond that: a megabyte a minute.
 pub const STRANGERS_EACH_SECOND_BYTES: u64 = 16 * 1024;
-/// Bytes of whole records at once, event logs included, of machines that are genuine, refused, and not known here: a rack of a thousand behind
-/// one address before anybody has accepted it, with 32 KiB each.
+/// Bytes of whole records at once, event logs included, about machines that are genuine, refused, and not known here. It suffices for a
+/// rack of a thousand behind one address before an administrator has accepted it, with 32 KiB each.
 const GENUINE_AT_ONCE_BYTES: u64 = 64 * 1024 * 1024;
 /// Bytes of their records each second beyond that: four megabytes a minute.
 const GENUINE_EACH_SECOND_BYTES: u64 = 64 * 1024;
-/// How long it is counted before a line says how much it was, seconds.
+/// Time for which decisions are counted before an aggregated record is written, in seconds.
 const COUNT_SECONDS: u64 = 60;
 /// Networks that are counted by themselves. All others are counted together.
 const SOURCES_LIMIT: usize = 1024;
 
-/// Whom a budget is for.
+/// Budget that a decision is recorded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
-    /// Who proved nothing.
+    /// Clients that proved nothing.
     Strangers,
-    /// Who proved what it is, is refused, and is not known here: anybody has genuine documents of a cloud, or a TPM of a trusted maker.
+    /// Machines that proved what they are, are refused, and are not known here: any client can have genuine documents of a cloud, or a TPM
+    /// of a trusted maker.
     Genuine,
 }
 
-/// Of whom is counted: of one network of machines, since each of its addresses would be a line of its own, or of all that are not counted by themselves.
+/// Key of a count: one network of machines, since each of its addresses would be a line of its own, or all networks that are not counted by
+/// themselves.
 type Counted = (Whose, Option<Network>);
 
-/// What came lately from those for whom there are budgets.
+/// Budgets, and counts of the decisions beyond them.
 #[derive(Debug)]
 pub(super) struct Strangers {
     strangers: Budget,
@@ -50,19 +53,19 @@ pub(super) struct Strangers {
 struct Count {
     since: u64,
     decisions: u64,
-    /// Whether the log says already that something is counted.
+    /// Set if the log says already that these decisions are counted.
     announced: bool,
 }
 
-/// Whose decisions, how many, since when.
+/// A count: its key, the number of decisions, and its start in seconds since 1970.
 pub(super) type Sum = (Counted, u64, u64);
 
-/// What becomes of a record.
+/// Way in which a decision is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recording {
-    /// It is written.
+    /// The record is written to the log.
     OneByOne,
-    /// It is counted for these. If the log does not say so yet, it has to before anybody is answered.
+    /// It is counted under this key. If the log does not say so yet, it has to before the client is answered.
     Counted { of: Counted, announced: bool },
 }
 
@@ -77,7 +80,7 @@ impl Default for Strangers {
 }
 
 impl Strangers {
-    /// What becomes of a record that takes so many bytes.
+    /// Decides how a record is written that takes so many bytes, and counts it if it is beyond the budget.
     pub(super) fn admit(&self, record: &Record, bytes: usize) -> Recording {
         let peer = record.peer.parse::<SocketAddr>().ok();
         let (Some(source), Some(whose)) = (peer.map(|peer| Source::from(peer.ip())), whose(record)) else {
@@ -109,14 +112,14 @@ impl Strangers {
         Recording::Counted { of, announced }
     }
 
-    /// The log says now that these are counted.
+    /// Notes that the log says that these are counted.
     pub(super) fn announced(&self, of: Counted) {
         if let Some(count) = self.lock().get_mut(&of) {
             count.announced = true;
         }
     }
 
-    /// What is to be said of the minutes that are over at `now`, or of all.
+    /// Removes and returns the counts of the minutes that are over at `now`, or all of them.
     pub(super) fn sums(&self, now: u64, all: bool) -> Vec<Sum> {
         let mut counts = self.lock();
         let over = |count: &Count| all || now.abs_diff(count.since) >= COUNT_SECONDS;
@@ -131,7 +134,7 @@ impl Strangers {
     }
 }
 
-/// Whose budget a decision is written from; none for whoever gets something for a proof, and for a machine that is known here.
+/// Returns the budget that a decision is written from. `None` if it gave something for a proof, or if the machine is known here.
 fn whose(record: &Record) -> Option<Whose> {
     match record.verdict {
         Verdict::Trusted => None,
@@ -151,7 +154,7 @@ impl Whose {
     }
 }
 
-/// The line that says that something is counted from now on.
+/// Returns the line that says that decisions are counted from now on.
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
@@ -163,7 +166,7 @@ pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Event, Journ
     line(network, now, reason, 0)
 }
 
-/// The line that says how much it was.
+/// Returns the aggregated record.
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.

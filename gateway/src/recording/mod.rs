@@ -70,8 +70,9 @@ impl Recorder {
         self.stages.recorded()
     }
 
-    /// Whether a decision that the store keeps is to be recorded by [`Recorder::record_pending`]: it could not be written, it is not known whether it was made,
-    /// or it was another gateway's. Any other is under way, however long that takes, and is recorded by whoever decides it.
+    /// Returns whether a pending decision is to be recorded by [`Recorder::record_pending`]. It is if it could not be written, if it is not
+    /// known whether it was made, or if it was another gateway's. Any other is under way, however long that takes, and the task that
+    /// decides it records it.
     #[must_use]
     pub fn is_left(&self, pending: &Pending) -> bool {
         self.stages.is_left(pending)
@@ -83,8 +84,8 @@ impl Recorder {
         self.stages.left() >= UNWRITTEN_LIMIT
     }
 
-    /// Makes a decision durable, as [`Journal::record`] does. Of decisions beyond the budget for them, a line says beforehand that they are counted,
-    /// and [`Recorder::sum_up`] how many there were.
+    /// Makes a decision durable, as [`Journal::record`] does. Decisions beyond their budget are only counted: a line says so beforehand,
+    /// and [`Recorder::sum_up`] records their number.
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503, whatever the outcome was.
@@ -115,8 +116,9 @@ impl Recorder {
         Ok(recorded)
     }
 
-    /// Records a decision that the store has kept, because its gateway ended, or could not write, before it was recorded. A config whose use was given back has
-    /// changed nothing, and needs no line. Returns whether there is one; `None` if it cannot be read, and stays in the store.
+    /// Records a pending decision, because its gateway ended, or could not write, before it was recorded. A config whose use was given back
+    /// has changed nothing, and needs no line. Returns whether there is a line; `None` if the decision cannot be read, and stays in the
+    /// store.
     ///
     /// # Errors
     /// [`JournalError`]: it stays in the store.
@@ -152,7 +154,7 @@ impl Recorder {
     /// Records how many decisions were counted in the minutes that are over at `now` (seconds since 1970), or in all, at the end.
     ///
     /// # Errors
-    /// [`JournalError`]: what was counted is lost with it; that something was stands in the log.
+    /// [`JournalError`]: these counts are lost. The log still says that there was something to count.
     pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
         for sum in self.strangers.sums(now, all) {
             self.journal.tell(&counted::sum(sum, now)?).await?;

@@ -1,4 +1,4 @@
-//! How far the decisions of this process have come that the store keeps until the log has them.
+//! Stages of this process's pending decisions, which the store keeps until the log has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use attest_store::Pending;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Whoever decides it records it, however long that takes.
+    /// The task that decides it records it, however long that takes.
     UnderWay,
     /// It could not be written.
     Left,
-    /// It needs no line, or has one; the store is told.
+    /// It needs no line, or has one; the store is to be informed.
     Recorded,
 }
 
@@ -54,7 +54,7 @@ impl Stages {
         recorded.map(|(decision, _)| decision.clone()).collect()
     }
 
-    /// Returns whether one that the store has is in nobody's hands.
+    /// Returns whether a pending decision is not under way and not recorded.
     pub(super) fn is_left(&self, pending: &Pending) -> bool {
         matches!(self.stages().get(&pending.decided.decision), None | Some(Stage::Left))
     }

@@ -1,8 +1,8 @@
-//! Which pointers are in use: what they say of the CAs that they carry, when they were seen last, and with whom. A pointer says so in its
-//! URL (`?ca=`), which is a hint and no proof: it helps to know when an old CA can go, and decides nothing.
+//! Sightings of pointers: the CAs that they say they carry, and when and from where they were seen last. A pointer says so in its URL
+//! (`?ca=`), which is a hint and not a proof: it helps to know when an old CA can go, and decides nothing.
 //!
-//! Sightings are noted in memory, where a request costs a lock and a look into a small map, and are written by a background task. What
-//! strangers can make us keep is bounded: of a pointer's CAs only those count that the gateway knows.
+//! Sightings are noted in memory, where a request costs a lock and a look into a small map, and are written by a background task. The
+//! amount that unauthenticated clients can cause to be kept is bounded: of a pointer's CAs only those count that the gateway knows.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,11 +16,11 @@ use tokio::sync::Notify;
 
 /// Most sightings that are kept. With the usual bundle of two CAs there are five for each pool.
 const SIGHTINGS_LIMIT: usize = 4096;
-/// How often a sighting is written that has only changed its time and place.
+/// Interval, in seconds, at which a sighting is written that has only changed its time and place.
 const WRITE_EVERY_SECONDS: u64 = 60;
-/// How many are written at the same time.
+/// Most sightings that are written at the same time.
 const AT_ONCE: usize = 64;
-/// How long a pointer is remembered that nobody uses: far longer than anybody looks back before an old CA goes.
+/// Time for which an unused pointer is remembered, in seconds: far longer than an administrator looks back before an old CA goes.
 const REMEMBERED_SECONDS: u64 = 400 * 24 * 3600;
 
 /// Pointers of one pool that carry the same CAs.
@@ -34,11 +34,11 @@ pub struct Sighting {
     pub authorities: Option<Vec<String>>,
     /// The CA that signed the certificate which the node accepted when it was seen last, in the same way.
     pub accepted: String,
-    /// When one was seen first, seconds since 1970.
+    /// First time one was seen, in seconds since 1970.
     pub first: u64,
-    /// When one was seen last.
+    /// Last time one was seen, in seconds since 1970.
     pub last: u64,
-    /// From where, then.
+    /// Address from which it was seen last.
     pub peer: String,
 }
 
@@ -74,7 +74,7 @@ impl Sighting {
         (self.pool.clone(), self.authorities.clone())
     }
 
-    /// What is known if this is known, too, of the same pointers.
+    /// Merges another sighting of the same pointers into this one.
     fn with(&self, other: Self) -> Self {
         let first = self.first.min(other.first);
         let later = if other.last > self.last { other } else { self.clone() };
@@ -109,13 +109,13 @@ async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
 /// A pool, and what its pointers say.
 type Key = (String, Option<Vec<String>>);
 
-/// What the gateway knows of one [`Sighting`].
+/// A [`Sighting`] in memory, and its state in the store.
 #[derive(Debug)]
 struct Seen {
     sighting: Sighting,
-    /// When it was written last.
+    /// Time of its last write, in seconds since 1970.
     written: Option<u64>,
-    /// Whether the store knows less.
+    /// Set if the store does not have the newest state.
     changed: bool,
 }
 
@@ -128,8 +128,8 @@ pub struct Sightings {
 }
 
 impl Sightings {
-    /// Those that the store knows. What nobody has seen for more than a year is forgotten, by this clock and by the store's time: one gateway with a clock
-    /// that is ahead does not forget for all.
+    /// Reads the sightings of the store. Those older than 400 days are forgotten, by this clock and by the store time: a gateway with a
+    /// clock that is ahead does not forget for all.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -248,7 +248,7 @@ impl Sightings {
     }
 }
 
-/// Tells the store of a sighting. Another gateway may have seen such pointers before, or since.
+/// Writes a sighting to the store. Another gateway may have seen such pointers before, or since.
 async fn tell(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> {
     let entry = sighting.entry()?;
     let mut there = store.insert(EntryKind::Pointer, entry.clone()).await?;

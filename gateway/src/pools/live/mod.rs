@@ -1,4 +1,4 @@
-//! What is served at the moment. A pool changes as a whole, or not at all: one that cannot be read stays as it was.
+//! Pools in the state that is served. A pool changes as a whole, or not at all: one that cannot be read stays as it was.
 
 mod occasion;
 mod reload;
@@ -20,49 +20,49 @@ use tokio::sync::{Mutex, Notify};
 
 use crate::metrics::Metrics;
 
-/// What is said of a pool that never was good.
+/// Words of messages about a pool that has never been readable.
 pub(crate) const NOT_SERVED: &str = "it is not served until that is well";
 
-/// All pools, as they are served.
+/// All pools, in the state that is served.
 #[derive(Debug)]
 pub struct LivePools {
     folder: PathBuf,
     clock: Clock,
     metrics: Arc<Metrics>,
     pools: ArcSwap<BTreeMap<String, Live>>,
-    /// Who reloads; one at a time.
+    /// State of reloads, of which only one runs at a time.
     reloading: Mutex<Reloading>,
     /// The folders that what is served was read from.
     watched: RwLock<BTreeSet<PathBuf>>,
-    /// What the cluster says that nodes need before they are approved.
+    /// MachineConfigs that nodes need before they are approved, as the cluster states them.
     needed: ArcSwap<NeededState>,
-    /// That the cluster has said something.
+    /// Signal that the cluster has reported something new.
     told: Notify,
-    /// What lies among the pools and is none, in words.
+    /// Messages about folders whose names cannot be those of pools.
     misnamed: RwLock<BTreeSet<String>>,
 }
 
-/// What is kept from one reload to the next.
+/// State that is kept from one reload to the next.
 #[derive(Debug, Default)]
 struct Reloading {
     servers: BTreeMap<String, Server>,
-    /// Of what is served exactly as it lies in its folder: what was seen there.
+    /// Stamps of the folders of pools that are served exactly as their folders are.
     known: BTreeMap<String, Known>,
 }
 
-/// What is known of a pool's folder.
+/// Stamps of a pool's files when it was read, and the folders to watch.
 #[derive(Debug, Default)]
 struct Known {
     seen: Seen,
     watched: BTreeSet<PathBuf>,
 }
 
-/// One pool, as it is served.
+/// A pool in the state that is served.
 #[derive(Debug, Clone)]
 struct Live {
     /// The last state that was good; `None` if there never was one.
     pool: Option<Arc<Pool>>,
-    /// What is wrong with the newer state, if there is one.
+    /// Error in the newer state, if there is one.
     broken: Option<Broken>,
 }
 
@@ -70,31 +70,31 @@ struct Live {
 struct Broken {
     reason: String,
     since: u64,
-    /// Whether another server is the cause.
+    /// Set if another server is the cause.
     elsewhere: bool,
 }
 
-/// A pool that is not served, as it never was good.
+/// A pool that is not served, because no state of it has been good yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unserved {
     pub name: String,
     pub reason: String,
-    /// Whether another server is the cause, and not what lies here.
+    /// Set if another server is the cause, and not the pool's own files.
     pub elsewhere: bool,
 }
 
-/// What there is under a pool's name.
+/// Result of looking up a pool by its name.
 #[derive(Debug)]
 pub enum Lookup {
     Pool(Arc<Pool>),
     /// A pool that could not be read yet.
     NotYet,
-    /// No such pool.
+    /// No pool has that name.
     Unknown,
 }
 
 impl LivePools {
-    /// The pool of that name.
+    /// Returns the pool of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Lookup {
         match self.pools.load().get(name) {
@@ -104,7 +104,7 @@ impl LivePools {
         }
     }
 
-    /// Whether a pool is served as it was when it was looked up.
+    /// Returns whether a pool has not changed since it was looked up.
     #[must_use]
     pub fn is_current(&self, pool: &Arc<Pool>) -> bool {
         matches!(self.get(pool.name()), Lookup::Pool(current) if Arc::ptr_eq(&current, pool))
@@ -122,14 +122,14 @@ impl LivePools {
         self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
     }
 
-    /// Drops of all pools what was rendered and nobody has asked for since this was called last.
+    /// Drops rendered configs of all pools that have not been requested since the last call.
     pub fn forget_unasked(&self) {
         for pool in self.all() {
             pool.forget_unasked();
         }
     }
 
-    /// What is wrong with the newest state of pools, by their names, whether an older one is served or none.
+    /// Returns the errors in the newest state of pools, by the pools' names, whether an older state is served or not.
     #[must_use]
     pub fn broken_sources(&self) -> BTreeMap<String, String> {
         let pools = self.pools.load();
@@ -154,14 +154,14 @@ impl LivePools {
             .collect()
     }
 
-    /// What lies among the pools and is none, in words.
+    /// Returns messages about folders whose names cannot be those of pools.
     #[must_use]
     pub fn misnamed(&self) -> Vec<String> {
         let misnamed = self.misnamed.read().unwrap_or_else(PoisonError::into_inner);
         misnamed.iter().cloned().collect()
     }
 
-    /// Whether any pool is served, and a line for each whose newest state is not: without the reason, which is the log's.
+    /// Returns whether any pool is served, and a line for each pool whose newest state is not. The reason is only in the log.
     #[must_use]
     pub fn health(&self) -> (bool, Vec<String>) {
         let pools = self.pools.load();

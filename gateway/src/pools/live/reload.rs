@@ -1,4 +1,4 @@
-//! All pools are read again: each as a whole, or it stays as it was.
+//! Reloads of all pools: each changes as a whole, or stays as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,17 +19,18 @@ use super::{Broken, Known, Live, LivePools, NOT_SERVED};
 use crate::metrics::Metrics;
 use crate::watch::Quiet;
 
-/// What the log says of a reload.
+/// Log message about a reload.
 enum Said {
     Good(String),
     Bad(String),
 }
 
 impl LivePools {
-    /// Reads every pool for the first time, with what the cluster says that nodes need before they are approved. One that cannot be served is in nobody's way: [`LivePools::unserved`] names it.
+    /// Reads every pool for the first time, with the MachineConfigs that nodes need before they are approved. A pool that cannot be served
+    /// does not stop the others: [`LivePools::unserved`] names it.
     ///
     /// # Errors
-    /// [`PoolError`], if there are none.
+    /// [`PoolError`], if the folder cannot be read or has no pools.
     pub async fn open(folder: &Path, clock: Clock, metrics: Arc<Metrics>, needed: NeededState) -> Result<Self, PoolError> {
         let live = Self {
             folder: folder.to_owned(),
@@ -85,9 +86,9 @@ impl LivePools {
         Ok(live)
     }
 
-    /// Reads again what has changed, or, at the administrator's word, everything; the names of the pools that were judged anew. What is good is served from
-    /// now on; for the rest the last good state is. A pool with a folder that is not `quiet` stays as it is: a file there may be half of what it is
-    /// going to be.
+    /// Reads the pools that have changed, or all for [`Occasion::Signal`], and returns the names of those that were judged again. Good
+    /// states are served from now on; for the rest the last good state is. A pool with a folder that is not `quiet` stays as it is: a file
+    /// there may be half written.
     pub async fn reload(&self, occasion: Occasion, quiet: Option<&Quiet>) -> BTreeSet<String> {
         let mut reloading = self.reloading.lock().await;
         let Folders { pools: folders, misnamed } = match folders(&self.folder) {
@@ -179,7 +180,7 @@ impl LivePools {
         judged
     }
 
-    /// Reads a pool's folder, off the threads that serve, and makes the pool of it, if it lies there and nobody is writing.
+    /// Reads a pool's folder, off the threads that serve. Makes the pool of it, if the folder is its source and no file is being written.
     async fn read(&self, name: String, folder: PathBuf, quiet: Option<&Quiet>) -> Read {
         let (now, quiet, pool) = (self.clock.now(), quiet.cloned(), name.clone());
         let read = blocking(move || {
@@ -215,7 +216,7 @@ impl LivePools {
         }
     }
 
-    /// Serves these from now on, and says what is new: when it is true.
+    /// Serves these pools from now on, and then logs the news.
     fn publish(&self, pools: &BTreeMap<String, Live>, news: &mut Vec<Said>) {
         self.pools.store(Arc::new(pools.clone()));
         for news in news.drain(..) {
@@ -226,7 +227,7 @@ impl LivePools {
         }
     }
 
-    /// What is served of a pool after it was read again.
+    /// Returns a pool's state after it was read again: the new one, or the old one with the error.
     fn changed(
         &self,
         name: &str,
@@ -285,7 +286,7 @@ impl LivePools {
         }
     }
 
-    /// Says of what is no pool that it is not served, once.
+    /// Logs once for each misnamed folder that it is not served.
     fn note(&self, misnamed: &[PoolError], news: &mut Vec<Said>) {
         let misnamed: BTreeSet<String> = misnamed.iter().map(ToString::to_string).collect();
         let mut known = self.misnamed.write().unwrap_or_else(PoisonError::into_inner);
@@ -294,23 +295,23 @@ impl LivePools {
     }
 }
 
-/// What was found of a pool.
+/// Result of reading a pool.
 enum Found {
-    /// What is served already.
+    /// The state that is served already.
     Same,
-    /// What lies in its folder.
+    /// The pool that its folder holds.
     Pool(Box<Result<Pool, PoolError>>),
-    /// That its source is another server.
+    /// The folder of a pool whose source is another server.
     Upstream(Box<Folder>),
 }
 
-/// What was read of a pool's folder, and whether nobody writes there.
+/// Result of reading a pool's folder, and whether its files have settled.
 struct Read {
     name: String,
     found: Found,
     /// The inventory that it would have from now on, whatever becomes of the rest.
     inventory: Option<PoolInventory>,
-    /// Whether its folder could be read.
+    /// Set if its folder could be read.
     is_read: bool,
     settled: bool,
     known: Known,
@@ -330,7 +331,7 @@ impl Read {
     }
 }
 
-/// Those in whose folders nothing has changed.
+/// Returns those in whose folders nothing has changed.
 async fn still(mut known: BTreeMap<String, Known>) -> BTreeMap<String, Known> {
     let looked = blocking(move || {
         known.retain(|_, known| known.seen.is_still());
@@ -344,7 +345,7 @@ fn is_good(live: Option<&Live>) -> bool {
     live.is_some_and(|live| live.pool.is_some() && live.broken.is_none())
 }
 
-/// Refuses what is new of pools whose inventories would share a machine.
+/// Refuses new states of pools whose inventories would share a machine.
 fn one_pool_each(reads: &mut [Read], before: &BTreeMap<String, Live>) {
     let would_have = reads.iter().filter_map(|read| {
         let inventory = match read.is_read && read.settled {

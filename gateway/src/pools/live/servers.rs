@@ -1,4 +1,4 @@
-//! Other servers, and when they are asked.
+//! Other servers, and the times at which they are asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use super::super::upstream::Upstream;
 use super::LivePools;
 use super::occasion::Occasion;
 
-/// How soon a server that did not answer is asked again.
+/// Pause before a server that failed is asked again.
 pub(super) const UPSTREAM_RETRY: Duration = Duration::from_secs(10);
 
-/// Of which pools the cluster has something new.
+/// Pools for which the cluster has something new.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
     All,
@@ -25,7 +25,7 @@ pub enum News {
 }
 
 impl News {
-    /// Of the pools of both.
+    /// Returns the pools of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -51,18 +51,18 @@ pub(super) struct Server {
     settings: UpstreamSettings,
     upstream: Upstream,
     last: Option<Arc<Fetched>>,
-    /// Whether it failed when it was asked last.
+    /// Set if the last request to it failed.
     failing: bool,
     pub(super) due: Instant,
 }
 
 impl LivePools {
-    /// When another server should be asked again, if there is one.
+    /// Returns the time at which the next other server is to be asked, if there is one.
     pub async fn revalidation_due(&self) -> Option<Instant> {
         self.reloading.lock().await.servers.values().map(|server| server.due).min()
     }
 
-    /// The cluster says that it has something new for these pools, by their names at the other server: it is asked as soon as may be.
+    /// Marks the servers of these pools as due, by the pools' names there, because the cluster has something new for them.
     pub async fn told(&self, news: &News) {
         let now = Instant::now();
         for server in self.reloading.lock().await.servers.values_mut() {
@@ -73,7 +73,8 @@ impl LivePools {
         self.told.notify_one();
     }
 
-    /// The cluster says which MachineConfigs nodes need before they are approved: pools that go by it are made anew.
+    /// Sets the MachineConfigs that nodes need before they are approved, as the cluster states them. Pools that depend on them are made
+    /// again.
     pub fn needs(&self, needed: NeededState) {
         self.needed.store(Arc::new(needed));
         self.told.notify_one();
@@ -84,8 +85,8 @@ impl LivePools {
         self.told.notified().await;
     }
 
-    /// Makes a pool of what was read, with another server's help if that is its source. If that server fails, what it said last still
-    /// makes a pool, with today's `pool.toml`: who takes a grant back must not have to wait for it. The failure comes along.
+    /// Makes a pool of its folder, and of another server's answer if that is its source. If that server fails, its last answer still makes
+    /// a pool, with today's `pool.toml`: an administrator who takes a grant back must not have to wait for it. The failure is returned too.
     pub(super) async fn assemble(
         &self,
         name: &str,

@@ -16,7 +16,7 @@ fn config(state: &str) -> String {
     )
 }
 
-/// Pools `a` and `b`, and beside them what `a` has elsewhere.
+/// Pools `a` and `b`, and files outside their folders that `a` uses.
 struct Fixture {
     folder: tempfile::TempDir,
 }

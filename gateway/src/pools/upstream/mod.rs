@@ -1,8 +1,7 @@
 //! A real Machine Config Server ("upstream") as the source of a pool's full config.
 //!
-//! Each spec version is asked for by itself and kept as it came: what a node gets is what the Machine Config Server would have given it. Where
-//! asking for an old one would do harm there, it is made here.
-//! All versions are of one state of the cluster, or there are none.
+//! Each spec version is asked for by itself and kept as it came: a node gets exactly what the Machine Config Server would have given it. If
+//! asking for an old version would do harm there, it is made here. All versions are of one state of the cluster, or the fetch fails.
 
 mod tls;
 
@@ -19,7 +18,7 @@ use reqwest::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response, StatusCode, redirect};
 use url::{Host, Url};
 
-/// What is asked for, newest first. A Machine Config Server has never given 3.0.0.
+/// Versions that are asked for, newest first. A Machine Config Server has never given 3.0.0.
 const VERSIONS: [SpecVersion; 7] = [
     SpecVersion::V3_6,
     SpecVersion::V3_5,
@@ -29,13 +28,13 @@ const VERSIONS: [SpecVersion; 7] = [
     SpecVersion::V3_1,
     SpecVersion::V2_2,
 ];
-/// What the requests to a healthy upstream stay far below.
+/// Limits that requests to a healthy upstream stay far below.
 const LIMITS: Limits = Limits {
     connect: Duration::from_secs(10),
     request: Duration::from_secs(30),
     body_bytes: 16 * 1024 * 1024,
 };
-/// How long a connection is kept for the fetch's next request. The next fetch makes a new one, and checks the certificate again.
+/// Time for which a connection is kept for the fetch's next request. The next fetch makes a new one, and checks the certificate again.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// Longest entity tag that is kept: a hash with quotes has far fewer.
 const ETAG_LIMIT_BYTES: usize = 256;
@@ -61,10 +60,10 @@ pub struct Upstream {
     settings: UpstreamSettings,
 }
 
-/// What came of one request.
+/// Result of a request for one version.
 enum VersionAnswer {
     Given(Version),
-    /// There is no such version. A server that answered with an older one has no status to show.
+    /// The server does not have this version. Without a status, the server has answered with an older one.
     Denied(Option<StatusCode>),
 }
 
@@ -276,9 +275,9 @@ impl Upstream {
     }
 }
 
-/// Whether a Machine Config Server would have to move Ignition's kernel arguments into the MachineConfig for a version before 3.3. It puts
-/// them into the object that all its answers are made of, once more with each request of that kind (machine-config-operator 7ff337a,
-/// `MigrateKernelArgsIfNecessary` on what `machineConfigLister` gives): no two answers would be the same, and every node's would grow.
+/// Returns whether a Machine Config Server would have to move Ignition's kernel arguments into the MachineConfig for a version before 3.3.
+/// It adds them to the object that all its answers are made of, with each request of that kind (machine-config-operator 7ff337a,
+/// `MigrateKernelArgsIfNecessary` on what `machineConfigLister` gives). So no two answers would be the same, and every node's would grow.
 /// Those versions are made here instead, from the newest one.
 fn has_kernel_arguments(versions: &BTreeMap<SpecVersion, Version>) -> bool {
     let mut newer = versions.values();

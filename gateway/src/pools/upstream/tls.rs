@@ -38,7 +38,7 @@ fn read_roots(ca: &Path) -> Result<RootCertStore, UpstreamError> {
     Ok(roots)
 }
 
-/// The certificate is good, but its key is none of those that are pinned.
+/// The certificate is good, but its key is not pinned.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate's key is not in keys_sha256; its SHA-256 is {}", .0.map_or_else(|| "unknown".to_owned(), |key| key.to_string()))]
 struct NotPinned(Option<SpkiSha256>);

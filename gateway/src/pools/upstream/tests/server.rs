@@ -1,4 +1,4 @@
-//! A real TLS server that plays what it is told to.
+//! A real TLS server with answers that the test chooses.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use url::Url;
 use attest_pool::upstream::{Include, UpstreamSettings};
 
 pub(super) const HOST: &str = "mcs.example.com";
-/// One request, as the server sees it.
+/// A request, as the server sees it.
 pub(super) struct Asked {
     pub(super) head: String,
     pub(super) version: String,
@@ -26,7 +26,7 @@ pub(super) struct Asked {
     pub(super) before: usize,
 }
 
-/// What the server does with it.
+/// The server's reaction to a request.
 pub(super) enum Reply {
     Bytes(String),
     /// The same, and then the connection is cut.
@@ -60,7 +60,7 @@ pub(super) fn config(version: &str, path: &str) -> String {
     format!(r#"{{"ignition":{{"version":"{version}"}},"storage":{{"files":[{{"path":"{path}"}}]}}}}"#)
 }
 
-/// As a Machine Config Server whose only file is `path`. Its 2.2.0 is left out, what is in it is not the matter here.
+/// Answers like a Machine Config Server whose only file is `path`. Its 2.2.0 is left out, because its content does not matter here.
 pub(super) fn mcs(asked: &Asked, path: &str) -> Reply {
     match asked.version.as_str() {
         "3.6.0" => answer(200, "", &config("3.5.0", path)),
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// What was asked for since the last call.
+    /// Returns the requests since the last call.
     pub(super) fn asked(&self) -> String {
         std::mem::take(&mut *self.log.lock().unwrap()).join(" ")
     }

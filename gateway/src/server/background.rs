@@ -1,4 +1,4 @@
-//! What is done beside requests, for as long as the gateway serves.
+//! Background tasks, which run for as long as the gateway serves.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,23 +29,23 @@ use crate::settings::ClusterSettings;
 use crate::settings::Settings;
 use crate::{cloud, pki, pools};
 
-/// How often uses that need not be remembered any longer are forgotten.
+/// Interval at which expired uses are deleted.
 const FORGET_EVERY: Duration = Duration::from_secs(300);
-/// How often it is looked which sightings of pointers are due to be written.
+/// Interval of checks for sightings of pointers that are due to be written.
 const WRITE_SIGHTINGS_EVERY: Duration = Duration::from_secs(10);
-/// How long after a new attestation log could not be begun it is tried again.
+/// Pause before another attempt after a new attestation log could not be begun.
 const REOPEN_EVERY: Duration = Duration::from_secs(5);
-/// How often it is looked whether a minute is over in which decisions were counted.
+/// Interval of checks whether a minute is over in which decisions were counted.
 const SUM_UP_EVERY: Duration = Duration::from_secs(5);
 /// The tasks that more than one place logs.
 pub(super) const KEEP_MARK: &str = "write the store's position to a file";
 pub(super) const ROTATE_SEAL: &str = "rotate the seal's keys";
-/// How far the clock may be ahead of the time that the store believes without that being said: longer than a restart takes.
+/// Time by which the clock may be ahead of the store time without a warning: longer than a restart takes.
 const CLOCK_JUMP_LIMIT: Duration = Duration::from_secs(3600);
-/// How often the gateway looks whether a token, or the seal's key, is to be rotated: often enough that a folder that lost its token is mended soon.
+/// Interval of checks whether a token, or the seal's key, is to be rotated: short enough that a folder that lost its token is soon mended.
 const ROTATE_EVERY: Duration = Duration::from_secs(60);
 
-/// The administrator's signal, for each who listens to it.
+/// SIGHUP, the administrator's signal, for each task that listens to it.
 pub(super) struct Hangup {
     log: Signal,
     pools: Signal,
@@ -65,7 +65,7 @@ impl Hangup {
     }
 }
 
-/// How often it is looked whether a command has changed something that is to be recorded.
+/// Interval of checks for changes by commands that are to be recorded.
 const TAKE_OUTBOX_EVERY: Duration = Duration::from_secs(1);
 /// Time for which a gateway leaves the outbox to others, after it has found an act there that it may not record. Each of them looks ten
 /// times meanwhile.
@@ -75,16 +75,16 @@ const LEAVE_OUTBOX: Duration = Duration::from_secs(10);
 /// all.
 const TAKE_OUTBOX_IDLE_EVERY: Duration = Duration::from_secs(15);
 
-/// How often it is looked whether decisions wait in the store that could not be written.
+/// Interval of checks for pending decisions that could not be written.
 const RECORD_UNWRITTEN_EVERY: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether the gateway goes by other files.
+/// Interval of checks for drift of the configuration files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
-/// How often what was rendered of configs is dropped that nobody has asked for since the last time.
+/// Interval at which rendered configs are dropped that have not been requested since the last time.
 const FORGET_RENDERED_EVERY: Duration = Duration::from_secs(600);
 
-/// Begins all of it; it ends with the tasks.
+/// Starts all background tasks; they end with `tasks`.
 pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup, standing: Standing) {
     tasks.spawn(forget(Arc::clone(gateway)));
     tasks.spawn(forget_rendered(Arc::clone(gateway)));
@@ -112,7 +112,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });
 }
 
-/// Begins what the settings want of the cluster's API.
+/// Starts the tasks that the settings want for the cluster's API.
 #[cfg(feature = "cluster")]
 fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<Cluster>, settings: &ClusterSettings) {
     let parts = crate::cluster::Parts {
@@ -150,7 +150,7 @@ fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<
     }
 }
 
-/// Goes on in a new attestation log after the old one was moved. However long one cannot be begun, the signal is not forgotten.
+/// Begins a new attestation log after the old one was moved. The signal is not forgotten, however long none can be begun.
 async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         while let Err(error) = begin_new_log(&gateway).await {
@@ -180,7 +180,7 @@ fn own_hands(gateway: &Gateway, verb: Verb) -> Arc<dyn Store> {
     in_own_hands(&gateway.settings, gateway.clock, &gateway.store, verb)
 }
 
-/// The store in the gateway's own hands: what it changes of itself is told of as what a command changes.
+/// Returns the store for the gateway's own changes: they are recorded like those of a command.
 pub(super) fn in_own_hands(settings: &Settings, clock: Clock, store: &Arc<dyn Store>, verb: Verb) -> Arc<dyn Store> {
     let by = By::gateway(settings.checkpoints.name.as_deref());
     Acting { verb, by, clock }.on(Arc::clone(store))
@@ -195,7 +195,7 @@ async fn forget_rendered(gateway: Arc<Gateway>) {
     }
 }
 
-/// Records what of the files is otherwise that the gateway goes by.
+/// Records drift of the configuration files.
 async fn look_at_files(gateway: Arc<Gateway>, mut standing: Standing) {
     let mut every = tokio::time::interval(LOOK_AT_FILES_EVERY);
     loop {
@@ -204,7 +204,7 @@ async fn look_at_files(gateway: Arc<Gateway>, mut standing: Standing) {
     }
 }
 
-/// Records what commands have changed, and this gateway of itself.
+/// Records changes by commands, and by this gateway itself.
 async fn take_outbox(gateway: Arc<Gateway>) {
     let mut turn = Turn::new(Arc::clone(&gateway.store), "record what was changed");
     let mut every = tokio::time::interval(TAKE_OUTBOX_EVERY);
@@ -240,7 +240,7 @@ async fn record_unwritten(gateway: Arc<Gateway>) {
     }
 }
 
-/// Decisions under way are left alone, however long that takes.
+/// Records pending decisions, but not those under way, however long they take.
 async fn try_record_unwritten(gateway: &Gateway) -> Result<(), RecordPendingError> {
     let (recorder, store) = (&gateway.recorder, &gateway.store);
     // Before what the store has: it may be told of one at any moment.
@@ -267,7 +267,7 @@ async fn try_record_unwritten(gateway: &Gateway) -> Result<(), RecordPendingErro
     Ok(())
 }
 
-/// Why decisions that the store keeps are not recorded.
+/// Error in recording pending decisions.
 #[derive(Debug, thiserror::Error)]
 enum RecordPendingError {
     #[error(transparent)]
@@ -276,7 +276,7 @@ enum RecordPendingError {
     Journal(#[from] JournalError),
 }
 
-/// Records these decisions; returns how many lines that are.
+/// Records these decisions; returns the number of their lines.
 pub(super) async fn record_pending(recorder: &Recorder, store: &dyn Store, unrecorded: &[Unrecorded]) -> Result<usize, JournalError> {
     let mut lines = 0;
     for one in unrecorded {
@@ -296,7 +296,7 @@ async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<Taken, TakeE
     }
 }
 
-/// Keeps the store small, by its own time, if it is this gateway's turn.
+/// Keeps the store small, by its own time, if this gateway is the leader of this task.
 async fn forget(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(FORGET_EVERY);
     let (begun, mut jumped) = (Instant::now(), false);
@@ -323,7 +323,7 @@ async fn forget(gateway: Arc<Gateway>) {
     }
 }
 
-/// Says when the clock has jumped, and when the store's time has caught up with it; gives whether it is ahead.
+/// Logs when the clock has jumped, and when the store time has caught up with it. Returns whether it is ahead.
 fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool {
     let ahead = now.saturating_sub(believed);
     gateway.metrics.clock_ahead(ahead);
@@ -340,12 +340,12 @@ fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool 
     jumps
 }
 
-/// Says outside of the store how far it has come; the attestation log does so with each line, and may begin anew.
+/// Writes the store's position to a file outside of it. The attestation log has it in each line, but a new log may begin.
 pub(super) async fn keep_mark(gateway: &Gateway, log: &mut TaskLog) {
     log.note(gateway.store.keep_mark().await);
 }
 
-/// Takes new keys of the seal over, makes one when it is time, and drops those whose time is over; it was done before anybody was served.
+/// Takes over new keys of the seal, makes one when it is due, and drops expired ones. It has run once before the gateway serves.
 async fn tend_seal(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + ROTATE_EVERY, ROTATE_EVERY);
     let mut log = TaskLog::new(ROTATE_SEAL);
@@ -374,7 +374,7 @@ async fn rotate_tokens(gateway: Arc<Gateway>) {
     }
 }
 
-/// Keeps in the store which pointers were seen.
+/// Writes sightings of pointers to the store.
 async fn write_sightings(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(WRITE_SIGHTINGS_EVERY);
     let mut log = TaskLog::new("write when each pointer was last used");
@@ -387,7 +387,7 @@ async fn write_sightings(gateway: Arc<Gateway>) {
     }
 }
 
-/// Records how many decisions were counted in the minutes that are over.
+/// Writes the aggregated records of the minutes that are over.
 async fn sum_up(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(SUM_UP_EVERY);
     let mut log = TaskLog::new("record aggregated decisions");

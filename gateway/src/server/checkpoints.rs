@@ -1,4 +1,4 @@
-//! Checkpoints of the attestation log: when they are signed, and that the store has them.
+//! Checkpoints of the attestation log: signs them, and writes them to the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::task_log::TaskLog;
 use crate::api::Gateway;
 use crate::metrics::Metrics;
 
-/// How long after the store could not keep a checkpoint it is tried again.
+/// Pause before another attempt after a checkpoint could not be written to the store.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
-/// The task, as its log names it.
+/// Name of the task in log messages.
 const KEEP_CHECKPOINT: &str = "write the last checkpoint of the attestation log to the store";
 
-/// Begins another chain if the log does not hold what the store says was signed; then whoever reads the log finds out, and nodes are served all the
-/// same. A chain that begins has a checkpoint at once.
+/// Begins another chain if the log does not hold all that was signed according to the store. Then readers of the log find out, and nodes
+/// are served all the same. A chain that begins has a checkpoint at once.
 pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Point>, log: &Path, clock: Clock, metrics: &Metrics) {
     for point in &missing {
         tracing::error!(
@@ -43,7 +43,7 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     tell_of_others(journal, store).await;
 }
 
-/// Says that the store knows logs of this name by another key: `audit` wants them, too.
+/// Warns about logs of this name with another key that the store knows: `audit` wants them, too.
 async fn tell_of_others(journal: &Journal, store: &dyn Store) {
     let name = journal.replica();
     let chain = journal.durable().borrow().chain.clone();
@@ -68,7 +68,7 @@ async fn tell_of_others(journal: &Journal, store: &dyn Store) {
     }
 }
 
-/// Signs how far the log has come, now and then.
+/// Signs checkpoints of the log, at intervals and when one is due.
 pub(super) async fn sign(gateway: Arc<Gateway>) {
     loop {
         tokio::select! {
@@ -85,8 +85,8 @@ async fn sign_now(gateway: &Gateway) {
     }
 }
 
-/// Has the store keep each checkpoint, for as long as the gateway serves. However slow the store is, the log goes on; what it could not keep is tried
-/// again.
+/// Writes each checkpoint to the store, for as long as the gateway serves. However slow the store is, the log goes on. A failed write is
+/// retried.
 pub(super) async fn keep_them(gateway: Arc<Gateway>) {
     let mut signed = gateway.journal.checkpoints();
     let mut log = TaskLog::new(KEEP_CHECKPOINT);
@@ -107,7 +107,7 @@ pub(super) async fn keep_them(gateway: Arc<Gateway>) {
     }
 }
 
-/// Signs the end, and has the store keep it.
+/// Signs the end of the log, and writes the checkpoint to the store.
 pub(super) async fn end(gateway: &Gateway) {
     sign_now(gateway).await;
     keep_last(
@@ -119,7 +119,7 @@ pub(super) async fn end(gateway: &Gateway) {
     .await;
 }
 
-/// Whether the store has the last checkpoint, or another gateway's.
+/// Writes the last checkpoint to the store. Returns whether the store has it, or a later one of another gateway.
 async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log: &mut TaskLog) -> bool {
     let keeping = log.note(keep_checkpoint(journal, store).await);
     if keeping == Some(Keeping::Behind) {

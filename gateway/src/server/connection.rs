@@ -1,4 +1,4 @@
-//! One connection: whose it is, its turn, its place, its handshake, its requests.
+//! Life of a connection: peer address, turn, place, handshake, requests.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,48 +29,48 @@ use crate::settings::Limits;
 
 /// Largest request head: a ticket, and whatever proxies add.
 const HEAD_LIMIT_BYTES: usize = 16 * 1024;
-/// How long a connection may last: a large config over a slow line, and no longer, so that clients that do not read cannot hold on to
-/// connections for ever.
+/// Longest life of a connection: long enough for a large config over a slow line. Clients that do not read cannot hold on to connections
+/// for ever.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long a handshake keeps others from beginning theirs, unless a request comes of it before: a client that goes on takes a few ms. Who waits
-/// for a client that does not has nothing to do.
+/// Time for which a handshake keeps others from beginning theirs, unless its request comes earlier. A client that goes on takes a few ms;
+/// waiting for one that does not needs no processor.
 const HANDSHAKE_TURN: Duration = Duration::from_millis(100);
 
-/// After how long it is said that nodes wait: Ignition gives up a handshake after 10 s, and asks again.
+/// Wait after which it is logged that nodes wait: Ignition gives up a handshake after 10 s, and asks again.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept: the process is out of file descriptors, and trying at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What connections have in common.
+/// State that all connections share.
 pub(super) struct ConnectionService {
     pub limits: Limits,
-    /// Whose connections say first whose they are.
+    /// Networks of balancers, whose connections begin with a PROXY protocol header.
     pub balancers: Vec<IpNet>,
     pub admission: Arc<Admission>,
     pub clock: Clock,
     pub tls: Arc<LiveTls>,
     pub metrics: Arc<Metrics>,
-    /// Who was said to refuse the MCS certificate.
+    /// Peers for which it was logged lately that they refuse the MCS certificate.
     pub refused: Said,
-    /// Which balancers were said not to say whose their connections are.
+    /// Balancers for which it was logged lately that the PROXY protocol header is missing.
     pub unnamed: Said,
-    /// Whether it was said that handshakes wait.
+    /// Limits the warning that handshakes wait.
     pub waits: Said,
     pub router: Router,
 }
 
 /// A connection that was let in.
 pub(super) enum Arrived {
-    /// From whoever opened it.
+    /// The client opened it directly.
     Itself(Waiting),
-    /// From a balancer, which has to say for whom.
+    /// A balancer opened it, and has to name the client.
     ByBalancer(Unnamed),
 }
 
 impl ConnectionService {
-    /// The next connection for which there is room.
+    /// Accepts the next connection for which there is room.
     pub(super) async fn next(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Arrived) {
         loop {
             let (stream, peer) = match listener.accept().await {
@@ -89,7 +89,7 @@ impl ConnectionService {
         }
     }
 
-    /// Lets a connection in. Nobody else waits for it here.
+    /// Admits a connection, without waiting, so that others can be accepted.
     ///
     /// # Errors
     /// [`NoRoom`].
@@ -105,7 +105,7 @@ impl ConnectionService {
         self.balancers.iter().any(|balancer| balancer.contains(&address))
     }
 
-    /// One connection: whose it is, and then its requests.
+    /// Handles a connection: determines its peer, and then serves its requests.
     pub(super) async fn accept(&self, mut stream: TcpStream, address: SocketAddr, arrived: Arrived, watcher: Watcher) {
         let (peer, waiting) = match arrived {
             Arrived::Itself(waiting) => (address, Ok(waiting)),
@@ -126,7 +126,8 @@ impl ConnectionService {
         }
     }
 
-    /// What the balancer says of this connection: from here on that is where it comes from. `None` if it is to be closed.
+    /// Reads the balancer's header, and returns the client's address, which replaces the balancer's from here on. `None` if the connection
+    /// is to be closed.
     async fn peer_by_balancer(&self, stream: &mut TcpStream, balancer: SocketAddr, unnamed: &Unnamed) -> Option<SocketAddr> {
         let header = tokio::time::timeout(self.limits.handshake, proxy_protocol::read(stream));
         let whose = tokio::select! {
@@ -150,7 +151,7 @@ impl ConnectionService {
         }
     }
 
-    /// Waits until this connection has something to say, and for its turn; or says why it has none.
+    /// Waits for the connection's first byte, and for its turn; the error is the reason for which it has none.
     async fn let_in(&self, stream: &TcpStream, peer: IpAddr, waiting: Waiting) -> Result<(Handshake, Place), &'static str> {
         let turn = async {
             // Who says nothing takes nobody's turn.
@@ -181,7 +182,7 @@ impl ConnectionService {
         }
     }
 
-    /// Who reads this wants to know why nodes are late.
+    /// Warns about a long wait, so that an administrator knows why nodes are late.
     fn say_if_long(&self, waited: Duration) {
         let line = long_wait(waited, || self.admission.handshakes.waiting());
         let Some(line) = line else { return };
@@ -190,7 +191,7 @@ impl ConnectionService {
         }
     }
 
-    /// One connection, until its end or until another takes its place.
+    /// Serves a connection until its end, or until another takes its place.
     async fn serve(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: Place, watcher: Watcher) {
         let begun = Begun::from(handshake);
         let over = async {
@@ -256,7 +257,7 @@ impl ConnectionService {
     }
 }
 
-/// What is to be said of a connection that has waited for so long, and of those that wait.
+/// Returns the warning about a connection that has waited for so long, and about those that wait.
 fn long_wait(waited: Duration, others: impl FnOnce() -> usize) -> Option<String> {
     (waited >= LONG_WAIT).then(|| {
         let (seconds, others) = (waited.as_secs(), others());
@@ -266,7 +267,7 @@ fn long_wait(waited: Duration, others: impl FnOnce() -> usize) -> Option<String>
     })
 }
 
-/// Completes when the client is gone, whatever it has sent before: that there is something to read says nothing of it.
+/// Completes when the client is gone, even if there is still something of it to read.
 async fn hung_up(stream: &TcpStream) {
     // Urgent bytes are nothing that TLS knows; beside them, what this waits for is the end of what comes.
     drop(stream.ready(Interest::PRIORITY).await);

@@ -4,10 +4,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::settings::Limits;
 
-/// For the store, the log, what is fetched, balancers' connections that have not said whose they are.
+/// File descriptors for the store, the log, outgoing requests, and connections of balancers that have not sent their header.
 const REST: usize = 1536;
 
-/// Takes as many as there may be connections, or as the hard limit allows. Without them the gateway cannot accept, and nodes wait in the kernel.
+/// Raises the limit to the most connections that there may be, or to the hard limit. Without them the gateway cannot accept, and nodes wait
+/// in the kernel.
 pub(super) fn raise(limits: &Limits) {
     let wanted = wanted(limits);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

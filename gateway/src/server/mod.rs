@@ -45,13 +45,13 @@ use said::Said;
 use standing::Standing;
 use task_log::TaskLog;
 
-/// Why the gateway cannot serve.
+/// Error for which the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The state folder.
+    /// The state folder cannot be made or opened.
     #[error("{path}: {source}")]
     State { path: std::path::PathBuf, source: std::io::Error },
-    /// What the settings name.
+    /// Something that the settings name cannot be used.
     #[error(transparent)]
     Faults(#[from] Faults),
     /// Another gateway serves with this state: it writes its attestation log.
@@ -64,18 +64,18 @@ pub enum ServeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// The attestation log.
+    /// The attestation log cannot be opened or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The key of its checkpoints.
+    /// The key of the log's checkpoints cannot be read or made.
     #[error(transparent)]
     LogKey(#[from] LogKeyError),
-    /// The attestation log's large parts.
+    /// The folder of the attestation log's large parts cannot be opened.
     #[error(transparent)]
     Blobs(#[from] BlobError),
 }
 
-/// A gateway that listens, and has not served anybody yet.
+/// A gateway that listens, and does not serve yet.
 pub struct Server {
     gateway: Arc<Gateway>,
     listener: TcpListener,
@@ -112,7 +112,7 @@ impl Server {
         Self::assemble(settings, clock, Arc::new(store), metrics, (found, hangup)).await
     }
 
-    /// As [`Server::bind`], with a store of the caller's.
+    /// Like [`Server::bind`], but with the caller's store.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -327,7 +327,7 @@ impl Server {
     }
 }
 
-/// The seal, with keys of this gateway's alone or with those that replicas share.
+/// Opens the seal, with keys of this gateway alone or with those that replicas share.
 async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Result<Seal, ServeError> {
     let Some(key_file) = &settings.store_key_file else {
         return Ok(Seal::open(&settings.seal_key())?);
@@ -339,7 +339,7 @@ async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Resu
     Ok(Seal::open_shared(own, key_file, Times::of(believed, now)).await?)
 }
 
-/// Reads what the settings name. The log has what is not as it should be.
+/// Inspects everything that the settings name. Warnings are logged.
 async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Inspected, ServeError> {
     let inspection = Inspection::of(settings, clock, metrics, Depth::Start).await;
     inspection.log();
@@ -348,7 +348,7 @@ async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> R
         .ok_or_else(|| ServeError::Served(settings.attestation_log()))
 }
 
-/// Metrics, over plain HTTP: no node and no config has anything to do with it.
+/// Serves metrics over plain HTTP, on an address that is not for nodes and configs.
 async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!("metrics: http://{address}/metrics");
@@ -358,7 +358,7 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
     }
 }
 
-/// Completes when the process is told to stop: SIGTERM, or Ctrl-C.
+/// Completes at SIGTERM or Ctrl-C, which stop the process.
 ///
 /// # Errors
 /// If signals cannot be handled.

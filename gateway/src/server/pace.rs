@@ -1,4 +1,4 @@
-//! Who reads too slowly: an answer that does not leave holds memory here and in the kernel.
+//! Limit for clients that read too slowly: an answer that does not leave holds memory here and in the kernel.
 
 use std::io;
 use std::pin::Pin;
@@ -8,18 +8,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long it is waited for the next [`LEAST_BYTES`] while a peer does not take what there is for it.
+/// Time in which a peer that lags has to take the next [`LEAST_BYTES`].
 const WINDOW: Duration = Duration::from_secs(10);
-/// What a peer takes in that time at least: 50 kbit/s. A large config then takes some minutes.
+/// Least bytes that a peer has to take in that time: 50 kbit/s. A large config then takes some minutes.
 const LEAST_BYTES: usize = 64 * 1024;
 
-/// A stream whose peer has to keep pace.
+/// Stream whose peer has to read fast enough.
 #[derive(Debug)]
 pub(super) struct Paced<S> {
     stream: S,
     pause: Duration,
     window: Pin<Box<Sleep>>,
-    /// What the peer has taken since it began to be slow; `None` if it is not.
+    /// Bytes that the peer has taken in this window; `None` while it does not lag.
     taken: Option<usize>,
 }
 
@@ -37,7 +37,7 @@ impl<S> Paced<S> {
         }
     }
 
-    /// Looks whether a write that waits has waited too long.
+    /// Fails a pending write with `TimedOut` if the peer has taken too little in its window.
     fn keep_pace(&mut self, written: Poll<io::Result<usize>>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &written {
             self.taken = self.taken.map(|taken| taken.saturating_add(*bytes));

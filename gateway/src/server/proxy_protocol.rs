@@ -1,38 +1,39 @@
-//! The PROXY protocol, version 2: a balancer that ends no TLS says first whose connection it passes on ("The PROXY protocol", by haproxy, 2.2).
+//! PROXY protocol, version 2: a balancer that ends no TLS says first for which client it passes a connection on ("The PROXY protocol", by
+//! haproxy, 2.2).
 //!
-//! Version 1, which is text, is refused, and so is what names no TCP connection over IP: whose it is could only be guessed, and the balancer's
-//! own address may be worth something.
+//! Version 1, which is text, is refused, and so is any header without a TCP connection over IP. The client could only be guessed, and the
+//! balancer's own address may have privileges.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What each header begins with. No TLS does.
+/// First bytes of each header. No TLS begins with them.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The signature; version and command, family and protocol, and in two bytes how much follows.
+/// Length of the fixed part: signature; version and command; family and protocol; two bytes with the length of the rest.
 const FIXED_BYTES: usize = 16;
-/// The longest header: what goes into the smallest segment that every host takes (576 - 40), as a balancer has to send it at once.
+/// Longest header: one that fits into the smallest segment that every host takes (576 - 40), as a balancer has to send it at once.
 const HEADER_LIMIT_BYTES: usize = 536;
-/// Version 2.
+/// Version of the protocol that is accepted.
 const VERSION: u8 = 2;
 /// Commands: a connection of the balancer's own, such as a health check; one that it passes on.
 const LOCAL: u8 = 0;
 const PROXY: u8 = 1;
-/// Families and protocols.
+/// Values for address family and protocol: TCP over IPv4, and over IPv6.
 const TCP_OVER_IPV4: u8 = 0x11;
 const TCP_OVER_IPV6: u8 = 0x21;
 
-/// Whose connection it is.
+/// Client that the connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The balancer's own.
+    /// It is the balancer's own connection.
     Own,
     /// It is passed on for a client with this address.
     Of(SocketAddr),
 }
 
-/// Why nobody knows.
+/// Error for which the client is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HeaderError {
     /// It was closed, or broken, before the header was over.
@@ -49,7 +50,7 @@ pub(super) enum HeaderError {
     Command(u8),
     #[error("the header is longer than {HEADER_LIMIT_BYTES} bytes: {0}")]
     Long(usize),
-    /// UNSPEC, UDP, a socket of UNIX, or nothing that there is.
+    /// The family is UNSPEC, UDP, a UNIX socket, or an undefined value.
     #[error("the header names no TCP connection over IPv4 or IPv6, but is of the family and protocol {0:#04x}")]
     Family(u8),
     #[error("the header is too short for its addresses")]
@@ -58,7 +59,7 @@ pub(super) enum HeaderError {
     Values,
 }
 
-/// Reads a header, and not a byte of what comes after it.
+/// Reads a header, and no byte after it.
 ///
 /// # Errors
 /// [`HeaderError`], as soon as it can be told.
@@ -79,7 +80,7 @@ pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Whose,
     fixed.whose(&rest)
 }
 
-/// What stands in each header.
+/// Contents of a header's fixed part.
 #[derive(Debug, PartialEq, Eq)]
 struct Fixed {
     is_local: bool,
@@ -129,7 +130,8 @@ impl Fixed {
     }
 }
 
-/// The source's address, and what comes after the destination's, with which nothing is done. IPv4 that is written as IPv6 becomes what it is.
+/// Returns the source's address, and the bytes after the destination's, which is not used. An IPv4 address that is written as IPv6 becomes
+/// IPv4.
 fn source<const BYTES: usize>(bytes: &[u8]) -> Result<(IpAddr, &[u8]), HeaderError>
 where
     IpAddr: From<[u8; BYTES]>,
@@ -139,7 +141,7 @@ where
     Ok((IpAddr::from(*source).to_canonical(), rest))
 }
 
-/// Types, lengths and values: none of them says anything that is believed here.
+/// Checks the form of the type-length-value fields. None of their contents is believed here.
 fn skip(mut values: &[u8]) -> Result<(), HeaderError> {
     while let [_, high, low, rest @ ..] = values {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
@@ -163,7 +165,7 @@ mod tests {
 
     const V4: [u8; 12] = [192, 0, 2, 7, 198, 51, 100, 1, 0xab, 0xcd, 0x58, 0x5f];
 
-    /// What comes of these bytes, and how many of them were read.
+    /// Returns the result of reading these bytes, and how many of them were read.
     fn reading(bytes: &[u8]) -> (Result<Whose, HeaderError>, usize) {
         let mut left = bytes;
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,10 +1,10 @@
-//! Clients that refuse the MCS certificate: how old pointers are found after a CA was replaced, as nothing else is known of them.
+//! Clients that refuse the MCS certificate: the only way to find old pointers after a CA was replaced.
 
 use attest_system::clock::rfc3339;
 use rustls::AlertDescription;
 
-/// The alert by which a client refused the certificate, if that is what went wrong. Go, and so Ignition, sends `bad_certificate` whatever
-/// the reason is.
+/// Returns the alert by which a client refused the certificate, if that is the error. Go, and so Ignition, sends `bad_certificate` for any
+/// reason.
 pub(super) fn alert(error: &std::io::Error) -> Option<AlertDescription> {
     use AlertDescription::{BadCertificate, CertificateExpired, CertificateUnknown, UnknownCA, UnsupportedCertificate};
     match error.get_ref()?.downcast_ref()? {
@@ -15,7 +15,7 @@ pub(super) fn alert(error: &std::io::Error) -> Option<AlertDescription> {
     }
 }
 
-/// What a client that sent this alert may have against a certificate that is valid between these times, and what helps.
+/// Returns probable causes of this alert for a certificate that is valid between these times, and remedies.
 pub(super) fn hint(alert: AlertDescription, (from, until): (u64, u64)) -> String {
     let dates = format!("{} to {}", rfc3339(from), rfc3339(until));
     match alert {

@@ -1,4 +1,4 @@
-//! What of the attestation log is past its rule is removed, now and then, beside all else.
+//! Background task that removes expired parts of the attestation log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::time::MissedTickBehavior;
 use crate::api::Gateway;
 use crate::settings::Settings;
 
-/// How often it is looked.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// As the settings say.
+/// Creates the retention that the settings ask for.
 pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
     let rule = Rule {
         age: settings.keep.age,
@@ -24,7 +24,7 @@ pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
     Retention::new(settings.attestation_log(), rule, vec![evidence.clone()])
 }
 
-/// Keeps the rule, for as long as the gateway serves.
+/// Removes what the rule allows, for as long as the gateway serves.
 pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let mut every = tokio::time::interval(LOOK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,13 +48,13 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     }
 }
 
-/// Why the log is longer than its rule says. A decision that is under way is over before long.
+/// Returns the reason for which the log is longer than its rule allows. A decision that is under way will end before long.
 fn because(Held { undecided, .. }: Held) -> Option<String> {
     let PendingDecision { id, at } = undecided?;
     Some(format!("decision {id} of {} is not recorded yet", rfc3339(at)))
 }
 
-/// Says once why the log is kept longer than its rule says, and when it is not any more.
+/// Logs once that the log is kept longer than its rule allows, and when it no longer is.
 fn say(before: &mut Option<String>, now: Option<String>) {
     match (&before, &now) {
         (before, Some(because)) if before.as_ref() != Some(because) => {

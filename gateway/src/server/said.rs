@@ -1,22 +1,22 @@
-//! What is said of a peer on the console, once in a while: whoever goes wrong does so again and again.
+//! Rate limit for console messages about a peer: a peer with an error repeats it again and again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// How long nothing more is said of a peer, in seconds: Ignition tries again every few seconds, for ever.
+/// Time between messages about the same peer, in seconds: Ignition tries again every few seconds, for ever.
 const QUIET_SECONDS: u64 = 60;
-/// Most peers that are remembered. Of more at once nothing is said: anybody can go wrong.
+/// Most peers that are remembered. There are no messages about further ones, because any client can cause them.
 const PEER_LIMIT: usize = 1024;
 
-/// Of whom something was said lately.
+/// Peers about which there were messages lately.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     said: Mutex<HashMap<IpAddr, u64>>,
 }
 
 impl Said {
-    /// Whether nothing was said of this peer in the minute before `now` (seconds since 1970).
+    /// Returns whether there was no message about this peer in the minute before `now` (seconds since 1970). Counts a message if so.
     pub(super) fn is_worth_saying(&self, peer: IpAddr, now: u64) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let lately = |when: &u64| now.abs_diff(*when) < QUIET_SECONDS;

@@ -1,5 +1,5 @@
-//! What the gateway goes by, and what of it has become otherwise: since it ran last, or while it runs. Files may be changed by hand, so that nobody
-//! says who did it; that they were is this gateway's own finding, and is recorded as such.
+//! Configuration snapshot of the gateway, and its drift: since the last start, or while it runs. Files may be changed by hand, without a
+//! record of who did it. The gateway finds such changes itself, and records them as its own findings.
 
 mod shown;
 mod trusted;
@@ -22,14 +22,14 @@ use crate::pki;
 use crate::settings::Settings;
 use shown::shown;
 
-/// In the state folder: what the log says that this gateway goes by.
+/// File of the state folder with the snapshot that was recorded last.
 const FILE: &str = "standing.json";
 const VERSION: u32 = 1;
 
-/// Most that is read of it: some hundred pools and certificates.
+/// Most that is read of that file, in bytes: some hundred pools and certificates.
 const KNOWN_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Kinds of things that a gateway goes by.
+/// Kinds of things in a snapshot.
 const SETTINGS: &str = "settings";
 const SETTING: &str = "setting";
 const POOL: &str = "pool";
@@ -49,22 +49,22 @@ struct Known {
     things: Vec<Thing>,
 }
 
-/// What this gateway goes by, as far as it has recorded it.
+/// Configuration snapshot that this gateway has recorded.
 pub(super) struct Standing {
     file: PathBuf,
     recorded: Things,
-    /// What its `gateway.toml` said at its start, and whom it believes since.
+    /// Settings of `gateway.toml` and trust anchors, as they were at the start.
     settings: Things,
     google_keys: Option<((String, String), Value)>,
     pools: Vec<Arc<Pool>>,
     broken: BTreeMap<String, String>,
     tls: Arc<pki::Current>,
-    /// What is to be recorded next, and could not be so far: it is tried again.
+    /// Verb of a record that could not be written: it is tried again.
     left: Option<Verb>,
 }
 
 impl Standing {
-    /// What it goes by at its start, and records what of that is otherwise than when it ran last.
+    /// Loads the last snapshot, takes that of this start, and records the drift between them.
     pub(super) async fn begin(gateway: &Gateway) -> Self {
         let file = gateway.settings.state.join(FILE);
         // Of a first start, and where that is lost, all of it is recorded.
@@ -90,7 +90,7 @@ impl Standing {
         standing
     }
 
-    /// Records what was changed since.
+    /// Records drift since the last look.
     pub(super) async fn look(&mut self, gateway: &Gateway) {
         let (pools, broken, tls) = (gateway.pools.all(), gateway.pools.broken_sources(), gateway.tls.current());
         let google_keys = trusted::google_keys(gateway);
@@ -175,8 +175,8 @@ impl Standing {
     }
 }
 
-/// Whether what is noted is what the log says was recorded last. If it is not, or the log does not say it, all of it is recorded anew: whoever can write
-/// the note could hide what has become otherwise.
+/// Returns whether the file's snapshot is the one that the log says was recorded last. If not, or if the log does not say, all of the
+/// snapshot is recorded again: an attacker who can write the file could hide drift.
 fn is_as_recorded(gateway: &Gateway, recorded: &Things, file: &Path) -> bool {
     if recorded.is_empty() {
         return true;
@@ -196,7 +196,7 @@ fn is_as_recorded(gateway: &Gateway, recorded: &Things, file: &Path) -> bool {
     false
 }
 
-/// Says that the key of the log is another one.
+/// Warns that the log's key was replaced.
 fn tell_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
     let name = trusted::log_key();
     let public = |things: &Things| things.get(&name).and_then(|key| key.get("public")?.as_str().map(str::to_owned));
@@ -210,13 +210,13 @@ fn tell_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
     }
 }
 
-/// A digest over all of it.
+/// Returns a digest over all things.
 fn digest(things: &Things) -> String {
     let all: Vec<_> = things.iter().collect();
     sha256(&serde_json::to_vec(&all).unwrap_or_default())
 }
 
-/// Records all of it, in as many lines as it takes. Whoever is stopped in between records it once more.
+/// Records all of it, in as many lines as it takes. A gateway that is stopped in between records it again.
 async fn record_all(gateway: &Gateway, verb: Verb, things: &[Thing]) -> Result<(), JournalError> {
     let at = gateway.clock.now().as_secs();
     let by = By::gateway(gateway.settings.checkpoints.name.as_deref());
@@ -226,7 +226,7 @@ async fn record_all(gateway: &Gateway, verb: Verb, things: &[Thing]) -> Result<(
     Ok(())
 }
 
-/// Returns what was recorded last; `None` if that is not known.
+/// Returns the snapshot that was recorded last; `None` if that is not known.
 fn read(file: &Path) -> Option<Things> {
     let text = match files::read_text(file, KNOWN_LIMIT_BYTES) {
         Ok(text) => text,
@@ -248,7 +248,7 @@ fn read(file: &Path) -> Option<Things> {
     Some(things.collect())
 }
 
-/// What is not as it was; first what is not there any more.
+/// Returns the differences; first the things that were removed.
 fn differences(before: &Things, now: &Things) -> Vec<Thing> {
     let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
     let thing = |key: &(String, String)| {
@@ -259,7 +259,7 @@ fn differences(before: &Things, now: &Things) -> Vec<Thing> {
     keys.filter_map(thing).collect()
 }
 
-/// What `gateway.toml` says, key by key, and a digest over that.
+/// Returns the settings in `gateway.toml`, key by key, and a digest over them.
 fn settings(settings: &Settings) -> Things {
     let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, shown(value))).collect();
     let digest = sha256(&serde_json::to_vec(&said).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! A gateway whose store does not answer yet: it lives, is not ready, and serves nobody.
+//! Gateway whose store does not answer yet: it is alive, is not ready, and serves no node.
 //!
 //! If a whole site starts at once, etcd or the cluster's API comes later than the gateway. A gateway that exited would be restarted after
 //! growing pauses, and be missing when the nodes boot.

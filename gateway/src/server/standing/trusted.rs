@@ -1,4 +1,4 @@
-//! Whom a gateway believes, and which keys are its own: each by a digest, or by its public half.
+//! Trust anchors and own keys of a gateway, each as a digest or as a public key.
 
 use attest_log::Blobs;
 use serde_json::{Value, json};
@@ -10,10 +10,10 @@ use crate::cloud::Role;
 const ANCHOR: &str = "anchor";
 const KEY: &str = "key";
 
-/// As a thing is called: by kind and id.
+/// Name of a thing: its kind and id.
 type Name = (String, String);
 
-/// The name of the key that signs the log's checkpoints.
+/// Returns the name of the key that signs the log's checkpoints.
 pub(super) fn log_key() -> Name {
     (KEY.to_owned(), "log.key".to_owned())
 }
@@ -22,7 +22,7 @@ fn digest(sha256: &str) -> Value {
     json!({ "sha256": sha256 })
 }
 
-/// What is read at the start only.
+/// Returns the anchors and keys that are read only at the start.
 pub(super) fn of_start(gateway: &Gateway) -> Things {
     let anchor = |role: &str, sha256: &str| ((ANCHOR.to_owned(), format!("{role} {sha256}")), digest(sha256));
     let roots = gateway.endorsers.ek_roots().iter().map(|sha256| anchor("ek_roots", sha256));
@@ -36,13 +36,13 @@ pub(super) fn of_start(gateway: &Gateway) -> Things {
     things
 }
 
-/// Google's keys, if they come from a file: it is read again when it changes.
+/// Returns Google's keys, if they come from a file: it is read again when it changes.
 pub(super) fn google_keys(gateway: &Gateway) -> Option<(Name, Value)> {
     let keys = gateway.endorsers.clouds().google_keys_of_file()?;
     Some(((ANCHOR.to_owned(), "gcp.jwks".to_owned()), digest(&sha256(&keys.jwks))))
 }
 
-/// As the setting is called that names it.
+/// Returns the name of the setting that a certificate is configured with.
 fn setting(role: &Role) -> String {
     match role {
         Role::GcpVtpmRoot => "gcp.vtpm_roots".to_owned(),

@@ -11,14 +11,15 @@ const POOLS_LIMIT: usize = 100;
 /// The part of the gateway in the approval of CSRs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalSettings {
-    /// The pools whose machines `attest-controller` approves. None: attestations are not kept for it.
+    /// Pools whose machines `attest-controller` approves. Empty: attestations are not kept for it.
     pub pools: Vec<String>,
-    /// Whether nodes of these pools attest the key of their kubelet.
+    /// Set if nodes of these pools attest the key of their kubelet.
     pub kubelet_keys: bool,
 }
 
 impl ApprovalSettings {
-    /// Whether attestations are kept in the store for `attest-controller`: those of all pools, so that it can say that a machine is of another one.
+    /// Returns whether attestations are kept in the store for `attest-controller`. Those of all pools are, so that it can tell a machine of
+    /// another pool.
     #[must_use]
     pub const fn notes_attested(&self) -> bool {
         !self.pools.is_empty()

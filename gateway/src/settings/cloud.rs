@@ -1,4 +1,4 @@
-//! Settings of cloud evidence: what it is verified against, and how the gateway reaches whom it has to ask.
+//! Settings of cloud evidence: trust anchors, and the way to the services that the gateway has to ask.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,34 +16,34 @@ const CONNECT_LIMIT: usize = 64;
 const HOST_LIMIT_CHARS: usize = 253;
 /// Longest name of the gateway, in characters: as long as a host's.
 const NAME_LIMIT_CHARS: usize = 253;
-/// How long a request waits for something that is fetched for it. Google, AWS and Microsoft answer within a second; who does not
-/// within this time will rarely do so while the node waits.
+/// Longest time for which a request waits for something that is fetched for it. Google, AWS and Microsoft answer within a second; a service
+/// that takes longer than this will rarely answer while the node waits.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What cloud evidence is verified against.
+/// Settings for the verification of cloud evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloudSettings {
-    /// How the gateway reaches what it must ask.
+    /// Settings of the gateway's own requests.
     pub outgoing: OutgoingSettings,
-    /// Google Compute Engine.
+    /// Settings for Google Compute Engine.
     pub gcp: GcpSettings,
-    /// Amazon Web Services.
+    /// Settings for Amazon Web Services.
     pub aws: AwsSettings,
     pub azure: AzureSettings,
-    /// How long a request waits at most for something that is fetched for it: less than the request itself may take.
+    /// Longest time for which a request waits for something that is fetched for it: less than the request itself may take.
     pub wait: Duration,
 }
 
-/// `[outgoing]`: how the gateway reaches what it must ask.
+/// `[outgoing]`: settings of the gateway's own requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutgoingSettings {
     /// CAs of those servers (PEM); `None` for the system's.
     pub ca: Option<PathBuf>,
-    /// Where to connect instead of where DNS says, by host in lower case.
+    /// Addresses that replace those of DNS, by host in lower case.
     pub connect: BTreeMap<String, SocketAddr>,
 }
 
-/// `[gcp]`.
+/// Section `[gcp]`, checked, with its paths resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GcpSettings {
     /// The gateway's own name in audiences, if it is not the first name of the MCS certificate.
@@ -54,7 +54,7 @@ pub struct GcpSettings {
     pub vtpm_roots: PathBuf,
 }
 
-/// `[aws]`.
+/// Section `[aws]`, checked, with its paths resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsSettings {
     /// Folder of the certificates by which AWS signs identity documents: a file or folder for each region.
@@ -63,7 +63,7 @@ pub struct AwsSettings {
     pub nitro_roots: PathBuf,
 }
 
-/// `[azure]`.
+/// Section `[azure]`, checked, with its paths resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AzureSettings {
     /// The clouds whose metadata services are believed.
@@ -74,7 +74,7 @@ pub struct AzureSettings {
     pub intermediates: PathBuf,
     /// Folder of the CAs that certify the AKs of vTPMs.
     pub vtpm_roots: PathBuf,
-    /// Whether CAs in between that are not in the folder may be fetched from Microsoft and DigiCert.
+    /// Set if intermediate CAs that are not in the folder may be fetched from Microsoft and DigiCert.
     pub fetch_intermediates: bool,
 }
 
@@ -145,7 +145,7 @@ impl Default for AzureSection {
     }
 }
 
-/// The sections, checked and with their paths resolved; `request` is how long a request may take.
+/// Checks the sections and resolves their paths; `request` is the longest time of a request.
 pub(super) fn checked(
     (outgoing, gcp, aws, azure): (OutgoingSection, GcpSection, AwsSection, AzureSection),
     folder: &Path,
@@ -211,7 +211,7 @@ pub(super) fn checked(
     })
 }
 
-/// Whether a text has the form of a host's name in DNS; an address has not.
+/// Returns whether a text has the form of a host's name in DNS. An address does not.
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         !label.is_empty()

@@ -10,43 +10,43 @@ use serde::Deserialize;
 
 use super::Fault;
 
-/// What the gateway asks of its cluster's API.
+/// Settings for the use of the cluster's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// How the API is reached, and where the gateway's own objects are.
+    /// Access to the API, and the namespace of the gateway's own objects.
     pub access: ClusterAccess,
-    /// Whether the API says when pools with `[upstream]` are to be asked again.
+    /// Set if the API is watched for changes after which pools with `[upstream]` are fetched again.
     pub configs: bool,
-    /// Where Machine objects are.
+    /// Namespace of the Machine objects.
     pub machine_namespace: String,
-    /// Whether the Machine objects there say which machines are pools'.
+    /// Set if the Machine objects there say which machines belong to pools.
     pub machines: bool,
-    /// The pools that the cluster's bootstrap tokens are for. None: they are no tokens here.
+    /// Pools that the cluster's bootstrap tokens are for. Empty: bootstrap tokens are not accepted as provisioning tokens.
     pub bootstrap_tokens: BTreeSet<String>,
-    /// Whether the cluster says which CAs sign kubelets' client certificates.
+    /// Set if the cluster provides the CAs that sign kubelets' client certificates.
     pub client_ca: bool,
-    /// Whether the MCS certificate, its key and the MCS CA are the cluster's.
+    /// Set if the cluster provides the MCS certificate, its key and the MCS CA.
     pub mcs_certificate: bool,
-    /// Whether the kubelets' bootstrap kubeconfig is made of what the cluster has.
+    /// Set if the kubelets' bootstrap kubeconfig is made from the cluster's data.
     pub bootstrap_kubeconfig: bool,
-    /// Whether machines are objects there.
+    /// Use of the machines' objects in the cluster.
     pub attested_nodes: AttestedNodes,
 }
 
-/// What the machines' objects in the cluster are for.
+/// Use of the objects that represent machines in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttestedNodes {
-    /// There are none.
+    /// The cluster has no such objects.
     #[default]
     Off,
-    /// They show what is known.
+    /// The objects show the machines' state.
     Show,
-    /// Besides, what somebody edits there is done.
+    /// The objects show the state, and edits of them are carried out.
     Edit,
 }
 
-/// Where OpenShift has Machine objects.
+/// Namespace in which OpenShift has Machine objects.
 const MACHINES: &str = "openshift-machine-api";
 
 #[derive(Debug, Deserialize)]
@@ -81,7 +81,7 @@ impl Default for ClusterSection {
     }
 }
 
-/// What stands for the pod's own service account.
+/// Value of `cluster.api` for the pod's own service account.
 const IN_CLUSTER: &str = "in-cluster";
 
 pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<ClusterSettings>, Fault> {

@@ -1,4 +1,4 @@
-//! How long what the gateway hands out is good.
+//! Lifetimes of challenges and tickets.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::Fault;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TicketSettings {
-    /// How long one is good.
+    /// Time for which a ticket is valid.
     pub lifetime: Duration,
-    /// How long after that one is good that was not used before.
+    /// Grace period after it in which a ticket that was not used yet is still valid.
     pub late: Duration,
-    /// How many fetches one is good for.
+    /// Fetches that a ticket is valid for.
     pub uses: u32,
 }
 
 impl TicketSettings {
-    /// How long after it was issued one can be good at most: first used as late as it may be, and then for a lifetime.
+    /// Returns the longest time from a ticket's issue to its end: first used at the end of the grace period, and then for a lifetime.
     #[must_use]
     pub const fn longest(&self) -> Duration {
         let latest = self.lifetime.saturating_add(self.late);
@@ -64,7 +64,7 @@ impl Default for TicketSection {
     }
 }
 
-/// How long a challenge can be answered.
+/// Returns the time in which a challenge can be answered.
 pub(super) fn of_challenges(section: &ChallengeSection) -> Result<Duration, Fault> {
     seconds("challenge.lifetime_seconds", section.lifetime_seconds, 900)
 }
@@ -88,7 +88,7 @@ pub(super) fn of_tickets(section: &TicketSection) -> Result<TicketSettings, Faul
     })
 }
 
-/// So many seconds, if they are at least one and not too many.
+/// Returns a duration of so many seconds, if there is at least one and no more than `most`.
 pub(super) fn seconds(key: &'static str, value: u32, most: u32) -> Result<Duration, Fault> {
     if value == 0 || value > most {
         let allowed = "seconds, at least 1 and at most a few minutes (a day for the ticket, an hour for checkpoints)";

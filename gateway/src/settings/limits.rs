@@ -1,4 +1,4 @@
-//! What one request may take, and all of them together.
+//! Limits for one request, and for all of them together.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub struct Limits {
     pub requests: usize,
     /// Memory for the bodies of requests, in bytes: those under way and those in work.
     pub body_bytes: usize,
-    /// For the TLS handshake.
+    /// Time limit for the TLS handshake.
     pub handshake: Duration,
-    /// For a request's head.
+    /// Time limit for a request's head.
     pub header: Duration,
-    /// For a whole request, body and answer's making included.
+    /// Time limit for a whole request, including its body and the making of the answer.
     pub request: Duration,
-    /// For requests under way when the gateway is told to stop.
+    /// Time limit for requests under way when the gateway stops.
     pub drain: Duration,
 }
 

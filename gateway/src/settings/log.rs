@@ -1,4 +1,4 @@
-//! What the console shows, and how the attestation log is kept.
+//! Settings of the console and of the attestation log.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::lifetimes::seconds;
 /// Smallest segment of the attestation log, in bytes: a few lines.
 const SEGMENT_BYTES_LEAST: u64 = 4096;
 
-/// How the console's lines look.
+/// Format of the console's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people to read.
     Text,
-    /// For log collectors.
+    /// JSON lines for log collectors.
     Json,
 }
 
-/// How the attestation log is kept.
+/// Settings of the attestation log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub checkpoints: CheckpointSettings,
@@ -30,34 +30,34 @@ pub(crate) struct LogSettings {
     pub keep: KeepSettings,
 }
 
-/// When the gateway signs how far its attestation log has come.
+/// Occasions on which the gateway signs a checkpoint of its attestation log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointSettings {
-    /// What this gateway is called in them; the host's name otherwise.
+    /// Name of this gateway in checkpoints; `None` for the host's name.
     pub name: Option<String>,
-    /// After so many records, whenever they came.
+    /// Number of records after which one is signed.
     pub records: u64,
-    /// After so long, if there is a new record.
+    /// Time after which one is signed, if there is a new record.
     pub every: Duration,
 }
 
-/// When a file of the attestation log is closed, and another begun.
+/// Occasions on which a file of the attestation log is closed, and another begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentSettings {
-    /// At so many bytes.
+    /// Size at which it is closed, in bytes.
     pub bytes: u64,
-    /// So long after its first line.
+    /// Age of the first line at which it is closed.
     pub age: Duration,
     /// Age at which a closed file is compressed, from its last line.
     pub compress_after: Duration,
 }
 
-/// How much of the attestation log is kept. What is past either is not.
+/// Retention of the attestation log. Segments beyond either limit are removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeepSettings {
-    /// So long after it was written.
+    /// Time after a segment was written at which it is removed.
     pub age: Option<Duration>,
-    /// So many bytes, on the disk.
+    /// Size of the whole log on the disk, in bytes, beyond which segments are removed.
     pub bytes: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Settings: what the file says, made whole with defaults and checked.
+//! Settings: contents of the file, completed with defaults and checked.
 
 mod approval;
 mod cloud;
@@ -35,45 +35,45 @@ use crate::network::network;
 /// The sample that `init` writes; it holds every key at its default.
 pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
 
-/// Everything the gateway is told, checked and with its paths resolved.
+/// All settings, checked and with their paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// What the file says, key by key; what it leaves out is not there.
+    /// Keys that the file sets, as `section.key`, with their values.
     pub said: BTreeMap<String, Value>,
-    /// Where it listens.
+    /// Address that it listens on.
     pub listen: SocketAddr,
     /// The URL by which nodes reach the gateway, if it is not the certificate's first name with the port of `listen`.
     pub pointer_url: Option<Url>,
-    /// Balancers: each connection from there says first, by the PROXY protocol, whose it is.
+    /// Networks of balancers: each connection from there begins with a PROXY protocol header that names the client.
     pub balancers: Vec<IpNet>,
     /// Private state: store, seal, attestation log.
     pub state: PathBuf,
     pub store: StoreSettings,
-    /// One folder for each pool.
+    /// Folder with one subfolder for each pool.
     pub pools: PathBuf,
     /// Certificates that endorse EKs.
     pub ek_roots: PathBuf,
-    /// The key that replicas share, by which the seal's keys are encrypted in the store. None: the seal's keys are this gateway's alone, in a
+    /// Key that replicas share, by which the seal's keys are encrypted in the store. `None`: the seal's keys are this gateway's alone, in a
     /// file.
     pub store_key_file: Option<PathBuf>,
-    /// The MCS certificate.
+    /// MCS CA, certificate and key.
     pub tls: TlsSettings,
-    /// Challenges: how long one can be answered.
+    /// Time in which a challenge can be answered.
     pub challenge_lifetime: Duration,
     pub ticket: TicketSettings,
     pub limits: Limits,
-    /// How the console's lines look.
+    /// Format of the console's lines.
     pub log_format: LogFormat,
-    /// What the console shows, as a tracing filter.
+    /// Filter of the console's lines, as `tracing` takes it.
     pub log_filter: String,
     pub checkpoints: CheckpointSettings,
     pub segments: SegmentSettings,
     pub keep: KeepSettings,
-    /// Where metrics are, if anywhere.
+    /// Address of the metrics, if they are served.
     pub metrics_listen: Option<SocketAddr>,
-    /// What cloud evidence is verified against.
+    /// Settings for the verification of cloud evidence.
     pub clouds: CloudSettings,
-    /// What is done for `attest-controller`.
+    /// Settings for `attest-controller`.
     pub approval: ApprovalSettings,
     /// The cluster that the gateway is a part of, if it asks one.
     pub cluster: Option<ClusterSettings>,
@@ -82,18 +82,18 @@ pub struct Settings {
 /// The MCS certificate and its surroundings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TlsSettings {
-    /// The MCS CA's certificate, as it stands in pointers.
+    /// Certificate of the MCS CA, which pointers carry.
     pub ca: PathBuf,
     /// The serving certificate and whatever chain it has.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Keys that this gateway used before: evidence made for them is accepted still.
+    /// Earlier keys of this gateway: evidence made for them is still accepted.
     pub previous_keys: Vec<SpkiSha256>,
-    /// Who signs the client certificates of kubelets, if they are taken.
+    /// CAs that sign the client certificates of kubelets, if they are accepted.
     pub client_ca: Option<PathBuf>,
-    /// Whether that file is written as the cluster says: then it may not be there yet.
+    /// Set if that file is a copy of the cluster's CAs: then it may not exist yet.
     pub client_ca_of_cluster: bool,
-    /// Whether CA, certificate and key are: one file, which has all of them.
+    /// Set if CA, certificate and key are copies of the cluster's, all in one file.
     pub serving_of_cluster: bool,
 }
 
@@ -109,7 +109,7 @@ fn pointer_url(text: String) -> Result<Url, Fault> {
     }
 }
 
-/// What a file says, by `section.key`.
+/// Returns the values that a file sets, by `section.key`.
 fn said(text: &str) -> BTreeMap<String, Value> {
     let sections = toml::from_str::<BTreeMap<String, Value>>(text).unwrap_or_default();
     let keys = sections.into_iter().flat_map(|(name, value)| match value {
@@ -119,19 +119,19 @@ fn said(text: &str) -> BTreeMap<String, Value> {
     keys.collect()
 }
 
-/// Why there are no settings.
+/// Error in loading the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
     #[error("{path}: {source}; `attest-gateway init` makes a gateway's folder, --config names its gateway.toml")]
     Io { path: PathBuf, source: std::io::Error },
-    /// The file is no TOML, or has unknown keys, or values of the wrong type.
+    /// The file is not TOML, or has unknown keys, or values of the wrong type.
     #[error("{path}: {}{hint}", source.to_string().trim_end())]
     Toml {
         path: PathBuf,
-        /// Where and what, with the line.
+        /// Error of the parser, with the line.
         source: Box<toml::de::Error>,
-        /// Where a misplaced key belongs.
+        /// Hint about the section of a misplaced key.
         hint: String,
     },
     /// A value out of its range.
@@ -140,7 +140,7 @@ pub enum SettingsError {
         path: PathBuf,
         key: &'static str,
         found: String,
-        /// What it may be.
+        /// Range or form of allowed values.
         allowed: &'static str,
     },
 }
@@ -158,7 +158,7 @@ impl Settings {
         Self::parse(&text, file)
     }
 
-    /// The embedded defaults, for a gateway whose folder is `folder`.
+    /// Returns the embedded defaults, for a gateway whose folder is `folder`.
     ///
     /// # Errors
     /// None: the defaults are valid.
@@ -166,7 +166,7 @@ impl Settings {
         Self::parse("", &folder.join("gateway.toml"))
     }
 
-    /// As [`Settings::load`], of a text that would stand in that file.
+    /// Like [`Settings::load`], but parses a text as if it were in that file.
     ///
     /// # Errors
     /// [`SettingsError`], which names file, line and key.
@@ -260,32 +260,32 @@ impl Settings {
         self.state.join("attestation.jsonl")
     }
 
-    /// The kubelets' bootstrap kubeconfig as the cluster has it, for pools that name it.
+    /// Returns the path of the kubelets' bootstrap kubeconfig as the cluster has it, for pools that name it.
     #[must_use]
     pub fn bootstrap_kubeconfig(&self) -> PathBuf {
         self.state.join("cluster/bootstrap-kubeconfig")
     }
 
-    /// The key that signs the attestation log's checkpoints.
+    /// Returns the path of the key that signs the attestation log's checkpoints.
     #[must_use]
     pub fn log_key(&self) -> PathBuf {
         self.state.join("log.key")
     }
 
-    /// How far the log was read for the machines' objects in the cluster.
+    /// Returns the path of the file with the log position up to which the machines' objects in the cluster are complete.
     #[must_use]
     pub fn attested_nodes_note(&self) -> PathBuf {
         self.state.join("cluster/attested-nodes")
     }
 
-    /// The attestation log's large parts.
+    /// Returns the folder of the attestation log's large parts.
     #[must_use]
     pub fn evidence(&self) -> PathBuf {
         self.state.join("evidence")
     }
 
-    /// How long a key of the seal opens after a newer one has taken its place: as long as what it sealed last is good, and longer than
-    /// a running gateway takes to notice.
+    /// Returns the time for which an old key of the seal still opens: as long as anything that it sealed last is valid, and longer than a
+    /// running gateway takes to notice the newer key.
     #[must_use]
     pub fn seal_keep(&self) -> Duration {
         const NOTICED: Duration = Duration::from_secs(3600);
@@ -298,7 +298,7 @@ impl Settings {
     }
 }
 
-/// The networks that are named; none of them is everybody.
+/// Parses the networks of balancers; none of them may include all addresses.
 fn balancers(texts: &[String]) -> Result<Vec<IpNet>, Fault> {
     const ALLOWED: &str = "addresses and networks of balancers, such as \"192.0.2.10\" or \"2001:db8::/64\", and never everybody's: whoever comes from there says whose connection it is";
     let balancers = texts.iter().map(|text| match network(text) {

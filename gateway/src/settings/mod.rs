@@ -73,7 +73,7 @@ pub struct Settings {
     pub metrics_listen: Option<SocketAddr>,
     /// Settings for the verification of cloud evidence.
     pub clouds: CloudSettings,
-    /// Settings for `attest-controller`.
+    /// Settings for the work of `attest-controller`.
     pub approval: ApprovalSettings,
     /// The cluster that the gateway is a part of, if it asks one.
     pub cluster: Option<ClusterSettings>,

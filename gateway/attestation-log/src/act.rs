@@ -1,4 +1,4 @@
-//! What was done, by whom: as it waits in the store's outbox, and as its record has it.
+//! Administrative acts, in the form that they have in the store's outbox and in their records.
 
 mod by;
 mod verb;
@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 pub use verb::Verb;
 
-/// The document's version. A release leaves those that it does not know to one that does.
+/// Version of the document. A release leaves versions that it does not know to a release that does.
 const VERSION: u32 = 1;
-/// Things that one act names at most: a machine has few names, and a token few before it. With the longest values a quarter of a megabyte.
+/// Most things that one act names: a machine has few names, and a token few predecessors. With the longest values they take a quarter of a
+/// megabyte.
 const THINGS_LIMIT: usize = 64;
 /// Longest reason of a refusal that is kept, in characters.
 const REASON_LIMIT_CHARACTERS: usize = 1000;
 
-/// What somebody has done.
+/// An act of an administrator, or of a gateway itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Act {
@@ -26,37 +27,37 @@ pub struct Act {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbox: Option<String>,
     pub verb: Verb,
-    /// When it was done, seconds since 1970, by the clock of whoever did it.
+    /// Time of the act, in seconds since 1970, by the clock of the program that did it.
     pub at: u64,
     pub by: By,
-    /// Why nothing was done, if it was refused.
+    /// Reason for which nothing was done, if it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What it was done to.
+    /// Things that were changed by the act.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub things: Vec<Thing>,
-    /// How many more there were than are named.
+    /// Number of further things that are not named.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
 }
 
-/// What something was, and what it is now.
+/// A thing before and after an act.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thing {
     pub kind: String,
-    /// No secret, nor anything that one could be guessed by.
+    /// Identifier, without secrets or anything that one could be guessed by.
     pub id: String,
-    /// Without secrets; not there if there was nothing.
+    /// Value before, without secrets; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
-    /// Likewise; not there if there is nothing any more.
+    /// Value after, without secrets; absent if the thing is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
 }
 
 impl Thing {
-    /// A file that holds secrets: nothing is said of what is in it.
+    /// Returns a file that holds secrets: its contents are not described.
     #[must_use]
     pub fn file(path: &Path) -> Self {
         Self {
@@ -74,7 +75,7 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl Act {
-    /// That these things were changed.
+    /// Returns the act of changing these things.
     #[must_use]
     pub fn done(verb: Verb, at: u64, by: By, mut things: Vec<Thing>) -> Self {
         let more = things.len().saturating_sub(THINGS_LIMIT);
@@ -91,14 +92,14 @@ impl Act {
         }
     }
 
-    /// That these things were changed, in as many acts as it takes to name each of them.
+    /// Returns the change of these things as so many acts that each thing is named.
     #[must_use]
     pub fn all_done(verb: Verb, at: u64, by: &By, things: &[Thing]) -> Vec<Self> {
         let parts = things.chunks(THINGS_LIMIT);
         parts.map(|part| Self::done(verb, at, by.clone(), part.to_vec())).collect()
     }
 
-    /// That it was tried, and why it came to nothing.
+    /// Returns an act that was refused, with the reason.
     #[must_use]
     pub fn refused(verb: Verb, at: u64, by: By, why: &str) -> Self {
         Self {
@@ -107,7 +108,7 @@ impl Act {
         }
     }
 
-    /// An act that has waited in the outbox. `None` if another release has put it there, which this one does not understand.
+    /// Parses an act from the outbox. `None` if it was written by another release and is not understood.
     #[must_use]
     pub fn read(id: &str, text: &str) -> Option<Self> {
         let act: Self = serde_json::from_str(text).ok()?;

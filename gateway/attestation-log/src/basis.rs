@@ -1,4 +1,4 @@
-//! What a decision was made from: enough to make it again.
+//! Inputs of a decision: enough to make it again.
 
 use std::collections::BTreeMap;
 
@@ -10,78 +10,78 @@ use serde::{Deserialize, Serialize};
 use super::digests::Digests;
 use super::likeness::Difference;
 
-/// See the module.
+/// All inputs of a decision about one node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Basis {
-    /// What the node sent, where it was refused before anything was proven: then there is nothing else here.
+    /// Digests of the request, if it was refused before anything was proven: then all else is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Digests>,
-    /// The challenge that was answered, and that nobody can answer any more.
+    /// Challenge that was answered, and that cannot be answered again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge: Option<Challenge>,
-    /// The answer, without its event log.
+    /// Evidence, without its event log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
     /// SHA-256 of the event log, that of the TPM or of Azure's vTPM. Without a difference it is the name of its file among the blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log_sha256: Option<String>,
-    /// What it has that the log of another boot has not, if that is all of it that is kept.
+    /// Difference of the event log from that of another boot, if only that is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log_difference: Option<Difference>,
-    /// The same of a second log, which came with the quote of Azure's vTPM although a TPM's stands beside it.
+    /// SHA-256 of a second event log, that of Azure's vTPM, if a TPM's quote with event log was shown as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub azure_vtpm_event_log_sha256: Option<String>,
-    /// Likewise.
+    /// Difference of that log from that of another boot, if only that is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub azure_vtpm_event_log_difference: Option<Difference>,
-    /// The gateway's keys at that time.
+    /// Keys of the gateway at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_keys: Vec<SpkiSha256>,
-    /// Whether the EK was on the allowlist.
+    /// Set if the EK was on the allowlist.
     pub allowlisted: bool,
-    /// The name that the administrator gave it there.
+    /// Name that the administrator gave it there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowlisted_name: Option<String>,
     /// SHA-256 of each configured root and intermediate: the names of their files among the blobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_roots: Vec<String>,
-    /// Those of them that are roots because the administrator names them so, although they are not self-issued.
+    /// Roots among them that are not self-issued, but that the administrator names as roots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_named_roots: Vec<String>,
-    /// The pool's policy at that time.
+    /// Policy of the pool at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<AppraisalPolicy>,
     /// SHA-256 of the pool's inventory, if it has one: the name of its file among the blobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<String>,
-    /// What the cluster's Machine objects said of the machine, if they were asked.
+    /// Machine object of the cluster about the machine, if the cluster was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<NamedMachine>,
-    /// What evidence of clouds was held against.
+    /// Trust anchors, keys and answers that cloud evidence was verified with.
     #[serde(default, skip_serializing_if = "CloudBasis::is_empty")]
     pub cloud: CloudBasis,
-    /// SHA-256 of the client certificate that was presented, whatever it is worth.
+    /// SHA-256 of the client certificate that was presented, whether it was valid or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate_sha256: Option<String>,
     /// SHA-256 of each certificate of its chain, if that holds, the client's own first: the names of their files among the blobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_chain: Vec<String>,
-    /// SHA-256 of each configured client CA, likewise.
+    /// SHA-256 of each configured client CA: the names of their files among the blobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_authorities: Vec<String>,
-    /// The names of the pool's nodes at that time.
+    /// Names of the pool's nodes at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubelet_names: Vec<String>,
 }
 
-/// What evidence of clouds was held against. Certificates and keys by SHA-256: the names of their files among the blobs.
+/// Inputs of the verification of cloud evidence. Certificates and keys are given by SHA-256: the names of their files among the blobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CloudBasis {
-    /// Google's keys: a JWK set.
+    /// Google's keys, as a JWK set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub google_keys: Option<String>,
-    /// The roots and intermediates of instances' vTPMs, if those were what the pool takes.
+    /// Roots and intermediates of instances' vTPMs, if the pool accepts those.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vtpm_roots: Option<Vec<String>>,
     /// AWS's certificates for identity documents, by region.
@@ -90,7 +90,7 @@ pub struct CloudBasis {
     /// AWS's roots of NitroTPM documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nitro_roots: Vec<String>,
-    /// Whose attested documents are taken.
+    /// Azure clouds whose attested documents are accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub azure_clouds: Vec<AzureCloud>,
     /// The CAs of attested documents, configured and fetched.
@@ -99,14 +99,14 @@ pub struct CloudBasis {
     /// Azure's CAs of the AKs of vTPMs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub azure_vtpm_roots: Vec<String>,
-    /// What AWS STS has answered.
+    /// Answer of AWS STS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sts_answer: Option<RecordedAnswer>,
-    /// The name of the provisioning token that was shown beside the evidence.
+    /// Name of the provisioning token that was shown with the evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// SHA-256 of the claimant that was shown beside the evidence. The claimant itself is never kept: whoever has it, and hears what the
-    /// cloud says of the instance, is the node.
+    /// SHA-256 of the first-boot secret that was shown with the evidence. The secret itself is never kept: a program that has it, and that
+    /// learns the cloud's statements about the instance, is taken to be the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimant_sha256: Option<HexDigest>,
 }
@@ -133,9 +133,9 @@ impl RecordedAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedAnswer {
-    /// The HTTP status.
+    /// Status code of the HTTP answer.
     pub status: u16,
-    /// The header `content-type`.
+    /// Value of the header `content-type`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     pub body: attest::protocol::Blob,

@@ -1,7 +1,7 @@
 //! Large parts of records, each kept once: compressed files named by the SHA-256 of their content.
 //!
-//! One goes when no record names it any more. A record may come to name one at that very moment: so whoever writes a record holds [`Writing`] from its
-//! blobs to its line, and what was written since somebody began to look which are named ([`Sweep`]) stays.
+//! A blob is removed when no record names it. A record may come to name one at that very moment. So the writer of a record holds
+//! [`Writing`] from its blobs to its line. Blobs that were written since a [`Sweep`] began to look for the named ones stay.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -25,13 +25,13 @@ pub(super) const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
 /// Most of what [`Blobs::remembering`] holds: the event logs of a thousand models, and the CAs of all makers.
 const READ_ONCE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
-/// What the name of a file ends with that is not whole yet.
+/// Extension of a file that is not complete yet.
 const UNFINISHED: &str = "gz.new";
 
-/// Names that are known to be there, durably. Of more all are forgotten, and looked at again.
+/// Most names that are known to exist durably. Beyond it all are forgotten, and checked again.
 const WHOLE_LIMIT: usize = 65_536;
 
-/// The folder of blobs. Whoever writes to it in one process does so through one of these, or its clones.
+/// Folder of blobs. All writers in one process use the same value or its clones.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     folder: PathBuf,
@@ -39,32 +39,32 @@ pub struct Blobs {
     read: Option<Arc<Mutex<ReadOnce>>>,
 }
 
-/// What was read, for whoever reads the same again and again.
+/// Cache of contents, for readers of many records that name the same ones.
 #[derive(Debug, Default)]
 struct ReadOnce {
     contents: HashMap<String, Arc<[u8]>>,
     bytes: usize,
 }
 
-/// What is not removed, whatever the log says.
+/// Blobs that are not removed, whatever the log says.
 #[derive(Debug, Default)]
 struct Named {
-    /// Written for as long as the process lives: records name them that do not bring them.
+    /// Written with [`Blobs::put`]: they stay for as long as the process lives, for records that name them without bringing them.
     lasting: BTreeSet<String>,
-    /// Written since the present sweep has begun; `None` if there is none.
+    /// Written since the current sweep began; `None` without a sweep.
     since: Option<BTreeSet<String>>,
-    /// Of which this process has seen that they are there, durably, and what they must be.
+    /// Names that this process has seen to exist durably, with the right content.
     whole: BTreeSet<String>,
 }
 
-/// Blobs of records that are being written: until this is gone nobody begins to look which are named.
+/// Guard for the blobs of records that are being written: until it is dropped no sweep begins.
 #[derive(Debug)]
 pub(super) struct Writing<'b> {
     blobs: &'b Blobs,
     named: MutexGuard<'b, Named>,
 }
 
-/// Somebody looks which blobs are named. What is written meanwhile is.
+/// A search for the blobs that are named. Blobs that are written meanwhile count as named.
 #[derive(Debug)]
 pub(super) struct Sweep(Blobs);
 
@@ -79,7 +79,7 @@ pub enum BlobError {
 }
 
 impl Blobs {
-    /// Opens the folder, and makes it if there is none.
+    /// Opens the folder, and makes it if it does not exist.
     ///
     /// # Errors
     /// [`BlobError::Io`].
@@ -95,7 +95,7 @@ impl Blobs {
         Ok(Self::at(folder))
     }
 
-    /// A folder that may not be there, for whoever only reads.
+    /// Returns a folder for readers; it need not exist.
     #[must_use]
     pub fn at(folder: &Path) -> Self {
         Self {
@@ -105,7 +105,8 @@ impl Blobs {
         }
     }
 
-    /// The same, for whoever reads records of many machines: what several of them name is read once, as far as it has room.
+    /// Returns the same folder with a cache, for readers of many machines' records: a blob that several of them name is read once, as far
+    /// as there is room.
     #[must_use]
     pub fn remembering(self) -> Self {
         Self {
@@ -114,7 +115,7 @@ impl Blobs {
         }
     }
 
-    /// The name that `content` has.
+    /// Returns the name of a blob with this content.
     #[must_use]
     pub fn name(content: &[u8]) -> String {
         HEXLOWER.encode(digest::digest(&digest::SHA256, content).as_ref())
@@ -128,7 +129,8 @@ impl Blobs {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes `content`, durably, unless it is there already, and is that. It stays for as long as the process lives, whether a record names it or not.
+    /// Writes `content`, durably, unless the file has it already. It stays for as long as the process lives, whether a record names it or
+    /// not.
     ///
     /// # Errors
     /// [`BlobError::Io`].
@@ -138,7 +140,7 @@ impl Blobs {
         self.write(&mut named.whole, name, content)
     }
 
-    /// For whoever writes records that bring their blobs.
+    /// Begins to write records that bring their blobs.
     pub(super) fn writing(&self) -> Writing<'_> {
         Writing {
             blobs: self,
@@ -146,18 +148,18 @@ impl Blobs {
         }
     }
 
-    /// Begins to look which are named, when no record is being written. One at a time.
+    /// Begins a sweep, when no record is being written. There is one at a time.
     pub(super) fn sweep(&self) -> Sweep {
         self.named().since = Some(BTreeSet::new());
         Sweep(self.clone())
     }
 
-    /// Whether there is one of this name.
+    /// Returns whether there is a blob of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
-    /// Files that were never whole: they are there while one is written, or since whoever wrote it was killed.
+    /// Returns files that are not complete: one is being written, or its writer was killed.
     pub(super) fn unfinished(&self) -> Result<Vec<PathBuf>, BlobError> {
         let io = |source| BlobError::Io {
             path: self.folder.clone(),
@@ -201,7 +203,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Puts a file with this content there, whose name is not durable yet.
+    /// Replaces a file by one with this content; its name is not durable yet.
     fn replace(&self, path: &Path, content: &[u8]) -> std::io::Result<()> {
         let temporary = path.with_extension(UNFINISHED);
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -246,13 +248,13 @@ impl Blobs {
     }
 }
 
-/// Whether a file of this name was never whole: that of a blob, and no other.
+/// Returns whether this is the name of an incomplete blob.
 fn is_unfinished(name: &OsStr) -> bool {
     let digits = name.to_str().and_then(|name| name.strip_suffix(UNFINISHED)?.strip_suffix('.'));
     digits.is_some_and(|digits| digits.len() == 2 * digest::SHA256_OUTPUT_LEN && HEXLOWER.decode(digits.as_bytes()).is_ok())
 }
 
-/// Whether a file holds this content, and nothing else.
+/// Returns whether a file holds exactly this content.
 fn holds(path: &Path, content: &[u8]) -> std::io::Result<bool> {
     let limit = u64::try_from(content.len()).unwrap_or(u64::MAX).saturating_add(1);
     let mut found = Vec::new();
@@ -265,7 +267,7 @@ fn holds(path: &Path, content: &[u8]) -> std::io::Result<bool> {
 }
 
 impl Writing<'_> {
-    /// As [`Blobs::put`], for a record that is written before this is gone.
+    /// Like [`Blobs::put`], but only for a record that is written before this guard is dropped.
     pub(super) fn put(&mut self, name: &str, content: &[u8]) -> Result<(), BlobError> {
         if let Some(since) = &mut self.named.since {
             since.insert(name.to_owned());
@@ -275,7 +277,7 @@ impl Writing<'_> {
 }
 
 impl Sweep {
-    /// Removes one that no record names which was there when the sweep began. Says whether it was removed.
+    /// Removes a blob that no record names, if it was there when the sweep began. Returns whether it was removed.
     pub(super) fn remove(&self, name: &str) -> Result<bool, BlobError> {
         let Self(blobs) = self;
         let mut named = blobs.named();
@@ -291,7 +293,7 @@ impl Sweep {
         }
     }
 
-    /// Makes it durable that they are gone.
+    /// Makes the removals durable.
     pub(super) fn sync(&self) -> Result<(), BlobError> {
         let Self(blobs) = self;
         let synced = File::open(&blobs.folder).and_then(|folder| folder.sync_all());
@@ -313,7 +315,7 @@ impl Drop for Sweep {
 mod tests {
     use super::*;
 
-    /// Which of these are there.
+    /// Returns those of these blobs that exist.
     fn there<'n>(blobs: &Blobs, names: &[&'n str]) -> Vec<&'n str> {
         names.iter().copied().filter(|name| blobs.has(name)).collect()
     }

@@ -1,4 +1,4 @@
-//! Lines that a command writes, and no gateway.
+//! Lines that are written by a command and not by a gateway.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::store_position::{StorePosition, StoreReplacement};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 
-/// The attestation log in the hands of a command: no gateway writes to it meanwhile.
+/// Attestation log that a command writes to: no gateway does so meanwhile.
 #[derive(Debug)]
 pub struct CommandLog {
     path: PathBuf,
@@ -23,7 +23,7 @@ pub struct CommandLog {
 }
 
 impl CommandLog {
-    /// Takes the log, and makes it if there is none.
+    /// Locks the log, and makes it if it does not exist.
     ///
     /// # Errors
     /// [`JournalError::InUse`] while a gateway serves, and [`JournalError::Io`].
@@ -39,12 +39,11 @@ impl CommandLog {
         })
     }
 
-    /// Says, durably, that somebody takes a store for the right one that is not the one that is known: by which command, and what store
-    /// that is now. It is signed as the gateway signs; what stands before it, and nobody has signed, is named as at a start. Gives the checkpoint, for
-    /// the store to keep.
+    /// Records durably that an administrator accepts a store that is not the known one: by which command, and which store it is. The line
+    /// is signed with the gateway's key; unsigned lines before it are named as at a start. Returns the checkpoint, to be kept in the store.
     ///
     /// # Errors
-    /// [`JournalError`]: then it must not be taken.
+    /// [`JournalError`]: then the store must not be accepted.
     pub fn store_accepted(
         &mut self,
         replacement: &StoreReplacement,

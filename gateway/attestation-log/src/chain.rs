@@ -1,4 +1,5 @@
-//! Each line says which it is and carries the hash of the one before it: what is taken out, put in or altered later shows.
+//! Hash chain of the log: each line has its number and the hash of the line before it. So lines that are removed, inserted or altered later
+//! show.
 
 use std::fmt;
 
@@ -14,7 +15,7 @@ use super::record::decision_id;
 pub struct LineHash([u8; SHA256_OUTPUT_LEN]);
 
 impl LineHash {
-    /// What the first line of a chain has in place of the one before it.
+    /// Value in the first line of a chain, in place of the previous line's hash.
     pub const NONE: Self = Self([0; SHA256_OUTPUT_LEN]);
 
     #[must_use]
@@ -60,37 +61,37 @@ impl<'de> Deserialize<'de> for LineHash {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Which chain: 128 random bits, hexadecimal. It names the log of one gateway's state.
+    /// Identifier of the chain: 128 random bits, hexadecimal. It names the log of one gateway's state.
     pub id: String,
-    /// Which line of it, from 1.
+    /// Number of the line in its chain, from 1.
     pub number: u64,
-    /// The hash of the line before it; of the first line, [`LineHash::NONE`].
+    /// Hash of the line before it; [`LineHash::NONE`] in the first line.
     pub previous: LineHash,
-    /// Of the first line: why a chain begins.
+    /// In the first line: the circumstances of the chain's beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins: Option<Begins>,
 }
 
-/// How a chain begins.
+/// Beginning of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Begins {
     pub why: Why,
-    /// What stands before it in its file.
+    /// Contents of its file before the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Before>,
-    /// Lines that the gateway had signed, and that are not in its log any more.
+    /// Lines that the gateway had signed, and that are missing from its log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Point>,
 }
 
-/// Why a chain begins.
+/// Reason for the beginning of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// There was no log.
     New,
-    /// The last line of the log is of no chain: an older release wrote it.
+    /// The last line of the log is not in a chain: an older release wrote it.
     Unchained,
     /// The log does not hold what the gateway had signed.
     Incomplete,
@@ -100,14 +101,14 @@ pub enum Why {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Which chain.
+    /// Identifier of the chain.
     pub chain: String,
     pub number: u64,
-    /// The hash of the line.
+    /// Hash of the line.
     pub sha256: LineHash,
 }
 
-/// The beginning of a file: it is what it was when a chain began after it.
+/// Beginning of a file that must stay as it was when a chain began after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Before {
@@ -124,35 +125,35 @@ pub struct Found {
     pub last: u64,
 }
 
-/// Of a line, its place.
+/// Member of a line with its place in the chain.
 #[derive(Deserialize)]
 struct Linked {
     chain: Option<Link>,
 }
 
-/// A line's place in its chain, if it has one.
+/// Parses a line's place in its chain, if it has one.
 ///
 /// # Errors
-/// What is no object of JSON, or has a place that is none.
+/// The line is not a JSON object, or its place is malformed.
 pub fn link_of(line: &[u8]) -> Result<Option<Link>, serde_json::Error> {
     serde_json::from_slice::<Linked>(line).map(|line| line.chain)
 }
 
-/// How far a chain has come.
+/// State of a chain at its last line.
 #[derive(Debug, Clone)]
 pub struct Chain {
     id: String,
     number: u64,
     head: LineHash,
-    /// Whether its last line is a checkpoint.
+    /// Set if its last line is a checkpoint.
     signed: bool,
-    /// What stood at its end when it was opened, and is not signed yet.
+    /// Unsigned lines that were at its end when it was opened, until they are signed.
     found: Option<Found>,
     begins: Option<Begins>,
 }
 
 impl Chain {
-    /// One whose first line comes next.
+    /// Begins a chain whose first line comes next.
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.
@@ -167,7 +168,7 @@ impl Chain {
         })
     }
 
-    /// The one that `last` is the last line of; `None` if it is of none.
+    /// Returns the chain whose last line is `last`; `None` if that is not in a chain.
     #[must_use]
     pub fn after(last: &[u8]) -> Option<Self> {
         let link = link_of(last).ok()??;
@@ -181,32 +182,32 @@ impl Chain {
         })
     }
 
-    /// With what stands at its end since its last checkpoint; nothing, if that is its last line.
+    /// Sets the unsigned lines at its end; `None` if its last line is a checkpoint.
     pub(super) fn with_found(self, found: Option<Found>) -> Self {
         let signed = found.is_none();
         Self { signed, found, ..self }
     }
 
-    /// What stood at its end when it was opened, if no checkpoint was made since.
+    /// Returns the unsigned lines that were at its end when it was opened, if no checkpoint was made since.
     pub(super) const fn found(&self) -> Option<Found> {
         self.found
     }
 
-    /// Whether nothing was written after its last checkpoint.
+    /// Returns whether nothing was written after its last checkpoint.
     pub(super) const fn is_signed(&self) -> bool {
         self.signed
     }
 
-    /// Which chain it is, how many lines it has, and the hash of the last of them.
+    /// Returns the chain's identifier, the number of its lines, and the hash of the last of them.
     #[must_use]
     pub fn head(&self) -> (&str, u64, LineHash) {
         (&self.id, self.number, self.head)
     }
 
-    /// A record, an object of JSON, as the chain's next line, with its line feed.
+    /// Turns a record, a JSON object, into the chain's next line, with its line feed.
     ///
     /// # Errors
-    /// [`JournalError`], if that is no object of JSON.
+    /// [`JournalError`], if the record is not a JSON object.
     pub fn link(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
         let link = Link {
             id: self.id.clone(),
@@ -228,7 +229,7 @@ impl Chain {
         Ok(line)
     }
 
-    /// As [`Chain::link`], for a checkpoint.
+    /// Like [`Chain::link`], but for a checkpoint.
     pub(super) fn link_checkpoint(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
         let line = self.link(record)?;
         self.signed = true;
@@ -237,7 +238,7 @@ impl Chain {
     }
 }
 
-/// About as much as a line's place takes.
+/// Approximate size of a line's place in the chain, in bytes.
 const LINK_BYTES: usize = 256;
 
 #[cfg(test)]

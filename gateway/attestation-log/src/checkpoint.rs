@@ -1,4 +1,4 @@
-//! Checkpoints: a line by which a gateway says, signed, how many lines its log's chain has, and what the last of them is.
+//! Checkpoints: signed lines in which a gateway states the number of lines of its log's chain, and the hash of the last of them.
 
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::chain::{Found, LineHash, Link};
 use super::log_key::LogPublicKey;
 
-/// The first line of the signed text: no signature over anything else is one over a checkpoint.
+/// First line of the signed text: no signature over anything else is valid for a checkpoint.
 const DOMAIN: &str = "attest-gateway/v1/log-checkpoint";
 
-/// A gateway's signed statement of how far a chain has come.
+/// Signed statement of a gateway about the state of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
@@ -19,7 +19,8 @@ pub struct Checkpoint {
     pub count: u64,
     /// The hash of the last of them.
     pub head: LineHash,
-    /// Lines before it that its gateway found unsigned when it started: it was killed after it had written them, or somebody else has.
+    /// Lines before it that its gateway found unsigned when it started. The gateway was killed after it had written them, or another
+    /// program wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
     /// The key that has signed it.
@@ -78,7 +79,7 @@ pub struct CheckpointLine {
 }
 
 impl CheckpointLine {
-    /// A line, if this key has signed it for the place where it stands.
+    /// Parses a line, if this key has signed it for its place in the chain.
     pub(super) fn signed_by(key: LogPublicKey, line: &[u8]) -> Option<Self> {
         let read: Self = serde_json::from_slice(line).ok()?;
         let Self { at, chain, checkpoint } = &read;

@@ -109,13 +109,13 @@ impl Code {
     }
 }
 
-/// Whether a refusal can have this code.
+/// Returns whether a refusal can have this code.
 #[must_use]
 pub fn is_code(code: &str) -> bool {
     CODES.iter().chain(attest::reject::advices()).any(|advice| advice.code == code)
 }
 
-/// Returns what a refusal with this code comes from.
+/// Returns the origin of a refusal with this code.
 #[must_use]
 pub fn decided_by(code: &str) -> DecidedBy {
     match OWN.iter().find(|own| own.advice.code == code) {

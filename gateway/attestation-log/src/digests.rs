@@ -1,4 +1,5 @@
-//! What was refused before anything was proven: by digests, so that whoever proves nothing fills no disk and leaves nothing of use.
+//! Digests of requests that were refused before anything was proven, so that unauthenticated clients neither fill the disk nor leave
+//! anything of use.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,28 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use super::blobs::Blobs;
 
-/// One part of what was sent.
+/// Digest and length of a part of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    /// Its SHA-256, hexadecimal.
+    /// SHA-256 in lower-case hexadecimal digits.
     pub sha256: String,
     pub bytes: usize,
 }
 
-/// The parts of a request, by where they stood in it: `tpm.ek_certificate`.
+/// Parts of a request, by their place in it: `tpm.ek_certificate`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Digests(BTreeMap<String, Part>);
 
 impl Digests {
-    /// Of a request for a challenge: keys and certificates.
+    /// Returns the digests of a request for a challenge: keys and certificates.
     #[must_use]
     pub fn of_request(request: &ChallengeRequest) -> Self {
         Self::of(request.attester.parts())
     }
 
-    /// Of evidence. Of a provisioning token and of a claimant there is not even that.
+    /// Returns the digests of evidence, without its provisioning token and first-boot secret.
     #[must_use]
     pub fn of_evidence(evidence: &Evidence) -> Self {
         Self::of(evidence.parts())

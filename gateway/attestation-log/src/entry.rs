@@ -1,4 +1,4 @@
-//! The schema of a line, without its place in the chain: a line is a decision about a node, or an event that is about none.
+//! Schema of a line, without its place in the chain. A line is a decision about a node, or an event that is not about a node.
 
 use attest::Claims;
 use attest_system::clock::rfc3339;
@@ -21,7 +21,7 @@ pub enum Entry<C = Claims, B = Basis> {
     Event(Box<Event>),
 }
 
-/// An event that is about no node: it has no verdict, because nobody is trusted, served or refused by it.
+/// An event that is not about a node. It has no verdict, because no node is trusted, served or refused by it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The schema's version: 1.
@@ -41,13 +41,13 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "decision", rename_all = "snake_case")]
 pub enum What {
-    /// Decisions about nodes of this network are counted and not recorded one by one; 0 where the counting begins.
+    /// Decisions about nodes of this network are counted and not recorded one by one; 0 at the start of the count.
     Counted { peer: String, counted: u64 },
-    /// An administrator has accepted a store that is not the one that is known.
+    /// An administrator has accepted a store that is not the known one.
     StoreAccepted { accepted_store: StoreReplacement, admin: Act },
-    /// The gateway has signed how far the log has come.
+    /// The gateway has signed a checkpoint of the log.
     Checkpoint { checkpoint: Checkpoint },
-    /// Somebody, or the gateway of itself, has changed something.
+    /// An administrator, or the gateway itself, has changed something.
     Admin { admin: Act },
     /// A segment of the log is removed by the rule of retention.
     Removed { removed: Removal },
@@ -83,7 +83,7 @@ where
     /// Reads a line. Members that this release does not know are passed over.
     ///
     /// # Errors
-    /// The line is no JSON, or lacks a member that each such line has.
+    /// The line is not JSON, or lacks a member that each such line has.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Kind {

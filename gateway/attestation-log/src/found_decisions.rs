@@ -1,4 +1,4 @@
-//! Whether the log has decisions of which a gateway does not know that: after a kill, or where the store was not told.
+//! Search of the log for pending decisions: after a kill, or if the store was not told, they may be recorded already.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,16 +17,16 @@ use super::reading::{Found, Lines, LogFile, rotated};
 pub struct PendingDecision {
     /// Id of the decision: the record's.
     pub id: String,
-    /// When, seconds since 1970.
+    /// Time of the decision, in seconds since 1970.
     pub at: u64,
 }
 
-/// Of a line, what says which decision it is, and when it was made.
+/// Members of a line with the identifier and the time of a decision.
 #[derive(Deserialize)]
 struct Head {
     at: u64,
     id: String,
-    /// Whatever it is: a line whose place cannot be read is there all the same.
+    /// Any value: a line whose place cannot be read still counts.
     #[serde(default)]
     chain: Value,
 }
@@ -39,7 +39,7 @@ pub struct FoundDecisions {
 }
 
 impl FoundDecisions {
-    /// Looks for these decisions in the log, and in what was rotated beside it.
+    /// Searches for these decisions in the log, and in the rotated files next to it.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -69,14 +69,14 @@ impl FoundDecisions {
         self.recorded.contains(id)
     }
 
-    /// Returns whether the log is whole since a second before this one: a decision of that time that is not in it was never recorded.
+    /// Returns whether the log is complete since the second before this one: a decision of that time that is not in it was never recorded.
     #[must_use]
     pub fn reaches_back_before(&self, at: u64) -> bool {
         self.began.is_some_and(|began| began < at)
     }
 }
 
-/// The files that were written from this second on: also the one that begins before it, and one more, as clocks are set.
+/// Returns the files that were written from this second on, the one that begins before it, and one more, because clocks are set.
 fn since(files: &[LogFile], at: u64) -> &[LogFile] {
     let before = files.iter().rposition(|file| file.began() < at);
     files.get(before.unwrap_or(0).saturating_sub(1)..).unwrap_or_default()
@@ -89,7 +89,7 @@ struct Read<'p> {
 }
 
 impl Read<'_> {
-    /// A line that cannot be read is none of this gateway's.
+    /// Reads all lines. A line that cannot be read is not this gateway's.
     fn all_of(&mut self, mut lines: Lines<impl io::Read>) -> io::Result<()> {
         self.reach.another_file();
         while let Some(read) = lines.read()? {

@@ -1,4 +1,4 @@
-//! Who does something on this machine.
+//! Originator of an act on this machine.
 
 use std::env;
 use std::fs;
@@ -9,57 +9,58 @@ use serde::{Deserialize, Serialize};
 
 use super::super::replica_name::host;
 
-/// What `/proc/self/loginuid` has of a process that nobody has logged in for.
+/// Value of `/proc/self/loginuid` for a process without a login.
 const NOBODY: u32 = u32::MAX;
 /// Longest name of a user that is kept, in characters.
 const NAME_LIMIT_CHARACTERS: usize = 64;
 
-/// Whose process it is. What the kernel says is so; what the environment says is what whoever started it has put there.
+/// Process that did something, and its users. Values from the kernel are facts; those from the environment are claims of the user who
+/// started the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct By {
-    /// The user whom the process was started for.
+    /// User that the process was started for.
     pub uid: u32,
-    /// That user's name, as passwd(5) has it.
+    /// Name of that user, from passwd(5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Who has logged in, whoever it is by now: by the kernel.
+    /// User who logged in, even if the process has another user by now: from the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login_uid: Option<u32>,
-    /// Who has used sudo, as the environment says.
+    /// User who called sudo, from the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sudo_uid: Option<u32>,
-    /// That user's name, likewise.
+    /// Name of that user, from the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sudo_user: Option<String>,
     pub host: String,
-    /// The process.
+    /// Identifier of the process.
     pub pid: u32,
-    /// The gateway's name, if it has done it of itself.
+    /// Name of the gateway, if it acted by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// The name of the `attest-controller` that has done it.
+    /// Name of the `attest-controller` that acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
-    /// The object of the cluster's API that says so, if that is why.
+    /// Object of the cluster's API that asked for the act, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ByObject>,
 }
 
-/// An object of the cluster's API that somebody has edited. The API tells nobody else who that was: its own audit log knows.
+/// An object of the cluster's API that was edited. The API does not tell by which user; only its own audit log has that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByObject {
     pub name: String,
-    /// As the object was when it was gone by.
+    /// Version of the object that was acted on.
     pub resource_version: String,
-    /// What has written its spec last, as whoever wrote it has called himself: `kubectl-edit`.
+    /// Program that wrote its spec last, by the name that it gave itself: `kubectl-edit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
 }
 
 impl ByObject {
-    /// What has such a name; of the manager's what can be shown.
+    /// Creates one of this name; of the manager's name only printable characters are kept.
     #[must_use]
     pub fn new(name: &str, resource_version: &str, manager: Option<&str>) -> Self {
         Self {
@@ -71,7 +72,7 @@ impl ByObject {
 }
 
 impl By {
-    /// Whoever has started this process: to be asked before it becomes another user.
+    /// Returns the users who started this process: to be called before it becomes another user.
     #[must_use]
     pub fn this_process() -> Self {
         let uid = getuid().as_raw();
@@ -90,7 +91,7 @@ impl By {
         }
     }
 
-    /// This process, a gateway of this name, or of the host's, that acts of itself.
+    /// Returns this process as a gateway of this name, or of the host's, that acts by itself.
     #[must_use]
     pub fn gateway(name: Option<&str>) -> Self {
         let process = Self::this_process();
@@ -100,7 +101,7 @@ impl By {
         }
     }
 
-    /// This process, an `attest-controller` of this name, or of the host's.
+    /// Returns this process as an `attest-controller` of this name, or of the host's.
     #[must_use]
     pub fn controller(name: Option<&str>) -> Self {
         let process = Self::this_process();
@@ -132,12 +133,12 @@ impl std::fmt::Display for By {
     }
 }
 
-/// Who has logged in, if anybody has.
+/// Returns the user who logged in, if there was a login.
 fn logged_in(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|uid| *uid != NOBODY)
 }
 
-/// A user's name, as passwd(5) has it.
+/// Returns a user's name from a file in the form of passwd(5).
 fn named(uid: u32, passwd: &Path) -> Option<String> {
     let text = fs::read_to_string(passwd).ok()?;
     text.lines().find_map(|line| {

@@ -1,21 +1,21 @@
-//! What is done, in stable words.
+//! Kinds of acts, in stable words.
 
 use serde::{Deserialize, Serialize};
 
-/// Makes the list, and each verb's word.
+/// Defines [`Verb`], its list, and the word of each.
 macro_rules! verbs {
     ($($(#[$doc:meta])* $verb:ident = $word:literal;)*) => {
-        /// What was done. Its words do not change, so that logs of all releases can be searched by them.
+        /// Kind of an act. Its words do not change, so that logs of all releases can be searched by them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Verb {
             $($(#[$doc])* #[serde(rename = $word)] $verb,)*
         }
 
         impl Verb {
-            /// All of them.
+            /// All verbs, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$verb),*];
 
-            /// As the log has it.
+            /// Returns the word that the log has.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -29,13 +29,13 @@ macro_rules! verbs {
 verbs! {
     /// A provisioning token was made.
     TokenCreate = "token.create";
-    /// A token that was made elsewhere was taken.
+    /// A token that was made elsewhere was imported.
     TokenImport = "token.import";
     /// A token took the place of another: by a command, or as its schedule says.
     TokenRotate = "token.rotate";
     /// All tokens of a name became worthless.
     TokenRevoke = "token.revoke";
-    /// The gateway has made, changed or ended a token as the cluster's bootstrap token has become.
+    /// The gateway has made, changed or ended a token to follow the cluster's bootstrap token.
     TokenFollow = "token.follow";
     /// The gateway has forgotten a token that had expired.
     TokenForget = "token.forget";
@@ -47,7 +47,7 @@ verbs! {
     EkForget = "ek.forget";
     /// A node's name was freed.
     NodeForget = "node.forget";
-    /// What is known of a machine's TPMs from before was forgotten.
+    /// The history of a machine's TPMs was forgotten.
     NodeForgetHistory = "node.forget-history";
     /// An instance of a cloud was freed.
     NodeRelease = "node.release";
@@ -67,33 +67,33 @@ verbs! {
     SealRotate = "seal.rotate";
     /// The seal was given a new key, and all others were dropped.
     SealDrop = "seal.drop";
-    /// A store was taken for the right one that is not the one that was known.
+    /// A store was accepted that is not the known one.
     StoreAccept = "store.accept";
-    /// The store was taken from a file.
+    /// The store was imported from a file.
     StoreImport = "store.import";
-    /// The store was taken from another engine.
+    /// The store was copied from another engine.
     StoreCopy = "store.copy";
-    /// A copy of the store that came to no end was taken back.
+    /// An incomplete copy of the store was undone.
     StoreCopyUndo = "store.copy-undo";
     /// The key file of replicas was made.
     StoreKey = "store.key";
     /// The key file of replicas was given another key.
     StoreKeyRotate = "store.key-rotate";
-    /// A chain of the log that is lost for good is not required any more.
+    /// A chain of the log was given up as lost for good.
     LogGiveUp = "log.give-up";
-    /// A second CA was put into pointers.
+    /// A second CA was added to pointers.
     CaIntroduce = "ca.introduce";
     /// The newest CA signs the certificate.
     CaSwitch = "ca.switch";
-    /// The older CA is in no pointer any more.
+    /// The older CA was removed from pointers.
     CaRetire = "ca.retire";
     /// The MCS certificate was replaced.
     CertificateRenew = "certificate.renew";
     /// The pointer of a machine set was given other CAs.
     PointerRenew = "pointer.renew";
-    /// A gateway has begun, and goes by this.
+    /// A gateway has started with this configuration snapshot.
     GatewayStart = "gateway.start";
-    /// A gateway has found other files, and goes by them.
+    /// A gateway has found changed files, and uses them from now on.
     GatewayReload = "gateway.reload";
 }
 

@@ -1,4 +1,4 @@
-//! Who did what: each change by a command, or by the gateway of itself, is a record.
+//! Records of administrative acts: each change by a command, or by the gateway itself.
 
 mod recorded;
 

@@ -1,4 +1,4 @@
-//! What a gateway's log says that it has recorded last of what it goes by: a digest, which the file that keeps all of it has to fit.
+//! The configuration snapshot that a gateway's log recorded last: its digest, which the file with the whole snapshot has to match.
 
 use std::fs;
 use std::io;
@@ -14,12 +14,12 @@ use crate::log_end::lines_from_end;
 use crate::log_key::LogPublicKey;
 use crate::reading::{Found as Read, rotated};
 
-/// The kind of the thing that is all others, by digest.
+/// Kind of the thing that stands for all others, by a digest over them.
 pub(crate) const STANDING: &str = "standing";
-/// How much of the log is looked through at a start; beyond that, what is gone by is recorded anew.
+/// Most bytes of the log that are searched at a start. If the digest is not in them, the snapshot is recorded again.
 const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// That of what a gateway goes by this digest was, and that one is.
+/// Returns the thing that says that the configuration snapshot had one digest before and has another after.
 #[must_use]
 pub fn standing(before: Option<String>, after: String) -> Thing {
     let value = |sha256: String| serde_json::json!({ "sha256": sha256 });
@@ -31,7 +31,7 @@ pub fn standing(before: Option<String>, after: String) -> Thing {
     }
 }
 
-/// The digest that the log's chain says last; none if it says none that its gateway has signed as its own, or not lately.
+/// Returns the digest that the log's chain recorded last. `None` if no recent line has one that its gateway has signed as its own.
 ///
 /// # Errors
 /// The log cannot be read.
@@ -65,17 +65,17 @@ pub fn last_standing(log: &Path, key: LogPublicKey) -> io::Result<Option<String>
     Ok(None)
 }
 
-/// What was seen of one chain: that of the line that is seen first.
+/// State of a search through one chain: that of the first line read.
 struct Looking {
     key: LogPublicKey,
     chain: Option<String>,
-    /// Lines that their gateway has not written as its own.
+    /// Lines that their gateway found unsigned, and so may not have written.
     found: Vec<Found>,
-    /// By their numbers; of a file that is read from its beginning more than one.
+    /// Digests by the number of their line; a file that is read from its beginning may have several.
     said: Vec<(u64, String)>,
 }
 
-/// As much of a line as is looked at.
+/// Members of a line that the search needs.
 #[derive(Deserialize)]
 struct Seen {
     chain: Link,
@@ -109,7 +109,7 @@ impl Looking {
         self.said.extend(sha256.map(|sha256| (chain.number, sha256)));
     }
 
-    /// The last of what was said, but in lines that were found.
+    /// Returns the last digest that is not in a line that was found unsigned.
     fn last(&mut self) -> Option<String> {
         let Self { found, said, .. } = self;
         said.retain(|(number, _)| !found.iter().any(|found| (found.first..=found.last).contains(number)));

@@ -1,4 +1,4 @@
-//! The file: appended by one thread, fsynced before anybody is answered, never left with half a line.
+//! Journal: the log's file, appended by one thread, fsynced before a request is answered, never left with half a line.
 
 mod company;
 mod console;
@@ -46,7 +46,7 @@ pub trait Observer: std::fmt::Debug + Send + Sync {
     fn log_state(&self, state: LogState);
 }
 
-/// The observer that tells nobody.
+/// Observer that ignores the state.
 impl Observer for () {
     fn log_state(&self, _: LogState) {}
 }
@@ -83,12 +83,12 @@ pub struct Recorded<T> {
 }
 
 impl<T> Recorded<T> {
-    /// What was decided.
+    /// Returns the outcome of the decision.
     pub fn into_inner(self) -> T {
         self.outcome
     }
 
-    /// The decision's id, if it has a line of its own: it was not counted with others.
+    /// Returns the decision's id, if it has a line of its own and was not only counted.
     #[must_use]
     pub fn line(&self) -> Option<&str> {
         self.line.as_deref()
@@ -100,10 +100,10 @@ impl<T> Recorded<T> {
 pub struct Journal {
     work: mpsc::SyncSender<Work>,
     observer: Arc<dyn Observer>,
-    /// Set while the last write, or look, has failed.
+    /// Set while the last write, or check, has failed.
     broken: AtomicBool,
     store: Option<StoreLink>,
-    /// Whether the file that is written had lost the log's name when that was looked at last.
+    /// Set if the file that is written did not have the log's name at the last check.
     moved: Arc<AtomicBool>,
     unsigned: Arc<Unsigned>,
     signed: watch::Receiver<Option<Arc<str>>>,
@@ -111,15 +111,15 @@ pub struct Journal {
     /// The last checkpoint that was passed on; held while another is.
     passed_on: Mutex<Option<Arc<str>>>,
     compression: mpsc::Sender<Aside>,
-    /// What the gateway is called.
+    /// Name of the gateway in checkpoints.
     replica: String,
-    /// Whose checkpoints are its own.
+    /// Key that signs its checkpoints.
     key: LogPublicKey,
 }
 
 impl Journal {
-    /// Opens the log, and makes it if there is none. A last line without its end was never acknowledged: it is cut off, and the
-    /// number of bytes cut is returned.
+    /// Opens the log, and makes it if it does not exist. A last line without its end was never acknowledged: it is cut off, and the number
+    /// of bytes cut is returned.
     ///
     /// # Errors
     /// [`JournalError::Io`].
@@ -194,7 +194,7 @@ impl Journal {
         Ok((journal, cut))
     }
 
-    /// What its gateway is called.
+    /// Returns the gateway's name.
     #[must_use]
     pub fn replica(&self) -> &str {
         &self.replica
@@ -206,13 +206,14 @@ impl Journal {
         self.key
     }
 
-    /// Has the segments compressed that were closed before the start. Until then no file of the log is replaced: whoever lists them finds them all.
+    /// Starts to compress segments that were closed before the start. Until then no file of the log is replaced, so that a reader that
+    /// lists them finds them all.
     pub fn compress_closed(&self) {
         // Whoever does that ends after this.
         let _ = self.compression.send(Aside::Closed);
     }
 
-    /// Does this with closed segments, when nobody else does anything with them: whoever writes the log does not wait. `None` if the log is closed.
+    /// Runs work on closed segments while no other task uses them; the writer does not wait for it. `None` if the log is closed.
     pub async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (done, answer) = oneshot::channel();
         let work = Box::new(move || drop(done.send(work())));
@@ -220,7 +221,7 @@ impl Journal {
         answer.await.ok()
     }
 
-    /// Has each line say how far this store has come, and be written only when that is durable.
+    /// Makes each line state the store's position, and be written only when that is durable.
     #[must_use]
     pub fn with_store(self, store: StoreLink) -> Self {
         // Before anything is written: whoever writes it ends after this.
@@ -231,7 +232,7 @@ impl Journal {
         }
     }
 
-    /// Has records wait for each other while many come and more than a few are about to, as this says: they share an fsync then.
+    /// Turns on group commit: records wait for each other while many come and more than a few are about to, according to `coming`.
     #[must_use]
     pub fn with_company(self, coming: impl Fn() -> usize + Send + 'static) -> Self {
         // Whoever writes ends after this.
@@ -239,49 +240,49 @@ impl Journal {
         self
     }
 
-    /// Goes on in the file that has the log's name now, after it was moved. Says whether it was. The old file ends with a checkpoint, and the
-    /// new one begins with one.
+    /// Continues in the file that has the log's name now, if the old one was moved. Returns whether it was. The old file ends with a
+    /// checkpoint, and the new one begins with one.
     ///
     /// # Errors
-    /// [`JournalError`]: it goes on in the file that was moved, and has to be told again.
+    /// [`JournalError`]: it continues in the file that was moved, and has to be called again.
     pub async fn reopen(&self, at: u64) -> Result<bool, JournalError> {
         let reopened = self.ask(|done| Work::Reopen(self.moment(at), done)).await;
         self.observe();
         reopened
     }
 
-    /// Begins another chain, whose first line says what the log does not hold any more.
+    /// Begins another chain, whose first line names the lines that are missing from the log.
     ///
     /// # Errors
-    /// [`JournalError`]: the old one goes on.
+    /// [`JournalError`]: the old chain continues.
     pub async fn begin_anew(&self, after: Vec<Point>) -> Result<(), JournalError> {
         self.ask(|done| Work::BeginAnew(after, done)).await
     }
 
-    /// Signs how far the log has come, if it has lines that no checkpoint covers, or begins.
+    /// Signs a checkpoint, if the log has lines that no checkpoint covers, or begins.
     ///
     /// # Errors
-    /// [`JournalError`]: then it is due still.
+    /// [`JournalError`]: the checkpoint is still due.
     pub async fn checkpoint(&self, at: u64) -> Result<(), JournalError> {
         self.ask(|done| Work::Checkpoint(self.moment(at), done)).await
     }
 
-    /// Says, durably and signed, that a segment is removed; only then may it be.
+    /// Records durably, with a checkpoint, that a segment is removed; only then may it be removed.
     ///
     /// # Errors
-    /// [`JournalError`]: it has to be said again.
+    /// [`JournalError`]: it has to be recorded again.
     pub async fn removes(&self, removal: Removal, at: u64) -> Result<(), JournalError> {
         self.tell(&removal.event(at)?).await?;
         self.checkpoint(at).await
     }
 
-    /// Waits until there are as many lines without a checkpoint as there may be.
+    /// Waits until the limit of lines without a checkpoint is reached.
     pub async fn checkpoint_due(&self) {
         self.unsigned.many.notified().await;
     }
 
-    /// Passes the last checkpoint on, if it was not passed on before: one after the other, so that none comes after a later one. Gives what `keep`
-    /// has said; `None` if there is no new one.
+    /// Passes the last checkpoint on to `keep`, unless it was passed on already. This happens one at a time, so that none comes after a
+    /// later one. Returns the result of `keep`; `None` without a new checkpoint.
     ///
     /// # Errors
     /// Those of `keep`: the same checkpoint is passed on the next time.
@@ -299,13 +300,13 @@ impl Journal {
         Ok(Some(kept))
     }
 
-    /// The log's last checkpoint: one of its lines.
+    /// Returns a receiver of the log's last checkpoint: one of its lines.
     #[must_use]
     pub fn checkpoints(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.signed.clone()
     }
 
-    /// How far the log is on disk.
+    /// Returns a receiver of the position up to which the log is on disk.
     #[must_use]
     pub fn durable(&self) -> watch::Receiver<Durable> {
         self.durable.clone()
@@ -326,14 +327,14 @@ impl Journal {
         Moment { at, store }
     }
 
-    /// Whether the file that is written does not have the log's name, as far as was looked at last: at each write and each
+    /// Returns whether the file that is written did not have the log's name at the last check: there is one at each write and each
     /// [`Journal::is_writable`].
     #[must_use]
     pub fn is_moved(&self) -> bool {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Whether a record could be written now.
+    /// Checks whether a record could be written now.
     pub async fn is_writable(&self) -> bool {
         let (done, found) = oneshot::channel();
         let asked = self.work.try_send(Work::Probe(done)).is_ok();
@@ -359,7 +360,7 @@ impl Journal {
         self.write(self.prepare(record)?, blobs, outcome).await
     }
 
-    /// Makes an event durable that is about no node; the console shows it.
+    /// Makes an event durable that is not about a node; the console shows it.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -404,7 +405,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Gives `outcome` back for a decision that gets no line of its own, because another line counts it: once what it used up is durable.
+    /// Returns `outcome` for a decision that gets no line of its own, because an aggregated record counts it: once everything that it used
+    /// up is durable.
     ///
     /// # Errors
     /// [`JournalError`]: the answer is then 503.
@@ -413,8 +415,8 @@ impl Journal {
         Ok(Recorded { outcome, line: None })
     }
 
-    /// Makes durable what a decision has used up that gets no line: nobody is told of it before, either. That is the challenge of refused evidence;
-    /// what else is counted has used nothing up.
+    /// Makes durable what a decision without a line has used up, before its client is answered. Only refused evidence has used up anything:
+    /// its challenge.
     async fn sync_spent(&self, record: &Record) -> Result<(), JournalError> {
         let (Some(store), Decision::Evidence) = (&self.store, record.decision) else {
             return Ok(());

@@ -19,15 +19,15 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 struct Value {
     v: u32,
-    /// The id under which its gateway serves, where several share the store.
+    /// Identifier under which its gateway serves, if several share the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     serves_as: Option<String>,
-    /// The chains in whose place it has begun.
+    /// Chains that this chain has replaced.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     after: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     given_up: Option<GivenUp>,
-    /// Its last checkpoint: the line, as the log has it.
+    /// Last checkpoint: the line, as the log has it.
     checkpoint: String,
 }
 
@@ -44,13 +44,13 @@ pub struct GivenUp {
 /// The last checkpoint of a chain by one key.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// As the log has it.
+    /// Line of the log, unchanged.
     pub text: String,
     pub line: CheckpointLine,
     pub given_up: Option<GivenUp>,
-    /// The id under which its gateway serves, where several share the store.
+    /// Identifier under which its gateway serves, if several share the store.
     pub serves_as: Option<String>,
-    /// The chains in whose place it has begun.
+    /// Chains that this chain has replaced.
     pub after: BTreeSet<String>,
 }
 
@@ -58,7 +58,7 @@ impl Kept {
     /// Returns a checkpoint that is to be kept: a line of the log.
     ///
     /// # Errors
-    /// A line that is no checkpoint.
+    /// The line is not a checkpoint.
     pub fn new(text: &str, serves_as: Option<String>) -> Result<Self, serde_json::Error> {
         let line: CheckpointLine = serde_json::from_str(text)?;
         let begins = line.chain.begins.iter().flat_map(|begins| &begins.after);
@@ -71,7 +71,7 @@ impl Kept {
         })
     }
 
-    /// Reads a kept checkpoint.
+    /// Parses a kept checkpoint.
     ///
     /// # Errors
     /// JSON of another form, or of a newer release.
@@ -118,7 +118,7 @@ impl Kept {
         format!("{}.{}", self.line.chain.id, self.key().hex())
     }
 
-    /// The line that it is.
+    /// Returns the line's place in its chain.
     #[must_use]
     pub fn point(&self) -> Point {
         Point {
@@ -140,20 +140,20 @@ impl Kept {
         moment(self) > moment(other)
     }
 
-    /// Returns whether this one has begun in the place of another by the same key. A chain of another gateway replaces none.
+    /// Returns whether this chain has replaced that of another checkpoint by the same key. A chain of another gateway replaces none.
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         let chain = &other.line.chain.id;
         self.key() == other.key() && self.line.chain.id != *chain && self.after.contains(chain)
     }
 
-    /// Returns whether one of these has begun in the place of this one.
+    /// Returns whether the chain of one of these has replaced this one's.
     #[must_use]
     pub fn is_superseded(&self, all: &[Self]) -> bool {
         all.iter().any(|other| other.supersedes(self))
     }
 
-    /// Returns whether the log holds this checkpoint, also in a file beside it, or begins after it.
+    /// Returns whether the log holds this checkpoint, also in a rotated file, or begins after it.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -162,13 +162,13 @@ impl Kept {
     }
 }
 
-/// The checkpoints that a log has to hold: of chains in whose place no other has begun, because one that has says itself what it misses of the one
-/// before it, and that nobody has given up.
+/// Returns the checkpoints that a log has to hold: those that were not given up, of chains that no other chain has replaced. A chain that
+/// replaces another names the lines that are missing of it.
 pub fn standing(all: &[Kept]) -> impl Iterator<Item = &Kept> {
     all.iter().filter(|kept| kept.given_up.is_none() && !kept.is_superseded(all))
 }
 
-/// The chain that the log ends with, if it ends with one.
+/// Returns the chain that the log ends with, if it ends with one.
 ///
 /// # Errors
 /// The log cannot be read.
@@ -212,7 +212,7 @@ fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
     Ok(later)
 }
 
-/// Of a file that has a line of this number, whether it is the one that is kept.
+/// Returns whether a file's line of this number is the kept one; `None` if it has no such line.
 fn held_by(file: &LogFile, kept: &Kept) -> std::io::Result<Option<bool>> {
     let wanted = &kept.line.chain;
     let mut lines = file.lines(0)?;

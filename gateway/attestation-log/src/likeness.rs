@@ -1,7 +1,8 @@
-//! Event logs that are like one that is kept already: of such a log only the difference is recorded.
+//! Delta compression of event logs: only the difference from a similar log is recorded.
 //!
-//! Machines of one model measure the same, but for what is each one's own. So the first log of a model is kept whole, as a blob, and those of the others
-//! stand in their records as what zstd makes of them with that blob for a dictionary. A record names the SHA-256 of its whole log all the same.
+//! Machines of one model measure the same, except for a few values of their own. So the first log of a model is kept whole, as a blob. The
+//! logs of others are in their records, compressed by zstd with that blob as dictionary. A record names the SHA-256 of its whole log all
+//! the same.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,83 +16,85 @@ use zstd::zstd_safe::CCtx;
 
 use super::blobs::{BlobError, Blobs, CONTENT_LIMIT_BYTES};
 
-/// How many logs others are compared with; the one that was not like any for the longest time goes.
+/// Most logs that are kept as bases; beyond it, the least recently used one is dropped.
 const BASES_LIMIT: usize = 16;
-/// How many of them one log is compared with.
+/// Most bases that one log is compared with in a round.
 const TRIES_LIMIT: usize = 4;
-/// How often a log is compared with those that others have brought meanwhile.
+/// Most rounds in which a log is compared with bases that were added meanwhile.
 const ROUNDS_LIMIT: usize = 4;
-/// How long a log is that others are compared with. A shorter one is no larger than a block of a disk, a longer one too large to be held.
+/// Length of a base, in bytes. A shorter log fits into one block of a disk, a longer one is too large to be held.
 const BASE_BYTES: RangeInclusive<usize> = 1024..=1024 * 1024;
-/// A difference is recorded if it is so many times smaller than the log.
+/// A difference is recorded if it is at least so many times smaller than the log.
 const SMALLER: usize = 8;
-/// Measured: less time, and the difference grows to a third of a log of 256 KiB; more time, and it is no smaller.
+/// Compression level of zstd. Measured: lower levels take less time, but the difference grows to a third of a log of 256 KiB; higher ones
+/// do not make it smaller.
 const LEVEL: i32 = 3;
-/// What begins with this is no log but a dictionary as `zstd --train` makes them, and is read as one.
+/// First bytes of a dictionary as `zstd --train` makes them. A content that begins with them would be read as one, and is not an event log.
 const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
 
-/// What a log has that another one has not.
+/// Difference of a log from its base.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// The other one: the name of its file among the blobs.
+    /// Base: the name of its file among the blobs.
     pub from: String,
-    /// A frame of zstd, with the other one for a dictionary.
+    /// A frame of zstd, with the base as its dictionary.
     pub zstd: Blob,
 }
 
-/// A log cannot be made again.
+/// A log cannot be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum LikenessError {
-    /// It, or the one that it is like, is missing or altered.
+    /// The log, or its base, is missing or altered.
     #[error(transparent)]
     Blob(#[from] BlobError),
-    /// Its difference is not what was recorded, or belongs to another log.
+    /// The difference was altered, or belongs to another log.
     #[error("the event log {sha256} cannot be made from {from}: {problem}")]
     Difference { sha256: String, from: String, problem: String },
 }
 
-/// Logs that others are compared with.
+/// Bases for delta compression, with their compressors.
 #[derive(Debug, Default)]
 pub struct Likenesses {
     bases: Mutex<Bases>,
     compressors: Compressors,
 }
 
-/// What zstd compresses in, which costs as much to make as it saves: as many as there ever were comparisons at once.
+/// Idle contexts of zstd: making one costs as much as it saves. There are as many as there ever were comparisons at once.
 #[derive(Default)]
 struct Compressors(Mutex<Vec<CCtx<'static>>>);
 
 #[derive(Debug, Default)]
 struct Bases {
-    /// The one that was used last comes first.
+    /// Bases by use, the most recently used one first.
     by_use: Vec<Arc<Base>>,
-    /// How many there ever were.
+    /// Number of bases that were ever added.
     count: u64,
 }
 
-/// A log that others are compared with.
+/// A base: a log that others are compared with.
 struct Base {
-    /// Which of all that there ever were, from 1.
+    /// Number among all bases that were ever added, from 1.
     number: u64,
     sha256: String,
     content: Arc<[u8]>,
     prepared: OnceLock<EncoderDictionary<'static>>,
 }
 
-/// How a log is recorded.
+/// Form in which a log is recorded.
 #[derive(Debug)]
 pub struct Likened {
     /// SHA-256 of the whole log.
     pub sha256: String,
-    /// What it has that the one that it is like has not; `None` if it is kept whole.
+    /// Difference from its base; `None` if it is kept whole.
     pub difference: Option<Difference>,
-    /// What the record brings: the log, or the one that it is like.
+    /// Blob that the record brings: the log, or its base.
     pub blob: (String, Arc<[u8]>),
 }
 
 impl Likenesses {
-    /// How to record this log. If it is like none, and `is_trusted`, later ones may be like it: whoever is refused does not get to say which those are.
+    /// Returns the form in which to record this log. Without a similar base, and if `is_trusted`, it becomes a base itself: refused
+    /// machines do not get to choose the bases.
     #[must_use]
     pub fn liken(&self, content: Vec<u8>, is_trusted: bool) -> Likened {
         let sha256 = Blobs::name(&content);
@@ -137,7 +140,7 @@ impl Likenesses {
 }
 
 impl Compressors {
-    /// Does the work in one that nobody else has meanwhile; each job begins a frame of its own, whatever became of the one before.
+    /// Runs the work with a context that no other thread uses. Each run begins a frame of its own, however the one before it ended.
     fn with<T>(&self, work: impl FnOnce(&mut CCtx<'static>) -> T) -> T {
         let idle = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = idle().pop();
@@ -169,14 +172,15 @@ impl Likened {
 }
 
 impl Bases {
-    /// The one with this name, which is used.
+    /// Returns the base with this name, and marks it as used.
     fn used(&mut self, sha256: &str) -> Option<&Arc<Base>> {
         let place = self.by_use.iter().position(|base| base.sha256 == sha256)?;
         self.by_use.get_mut(..=place)?.rotate_right(1);
         self.by_use.first()
     }
 
-    /// Those of about this length that came after the first `seen`; the one that was used last first, if they are as long.
+    /// Returns bases of about this length that were added after the first `seen`; among equally long ones the most recently used comes
+    /// first.
     fn closest(&self, length: usize, seen: u64) -> Vec<Arc<Base>> {
         // A longer one takes longer than it is worth.
         if length > *BASE_BYTES.end() {
@@ -201,7 +205,7 @@ impl Bases {
 }
 
 impl Base {
-    /// What this log has that the base has not, if that is little.
+    /// Returns the difference of this log from the base, if it is small enough.
     fn difference_to(&self, content: &[u8], compressor: &mut CCtx<'_>) -> Option<Vec<u8>> {
         let prepared = self.prepared.get_or_init(|| EncoderDictionary::copy(&self.content, LEVEL));
         // What does not fit is not finished.
@@ -217,10 +221,10 @@ impl fmt::Debug for Base {
     }
 }
 
-/// The log that was recorded so.
+/// Restores the log from its record.
 ///
 /// # Errors
-/// [`LikenessError`]: it is given as it was, or not at all.
+/// [`LikenessError`]: the log is returned exactly as it was, or not at all.
 pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&Difference>) -> Result<Vec<u8>, LikenessError> {
     let Some(Difference { from, zstd }) = difference else {
         return Ok(blobs.get(sha256)?);

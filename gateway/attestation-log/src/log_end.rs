@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
-/// How much of the file's end is read at a time when looking for a torn line.
+/// Bytes that are read at a time from the file's end when looking for a torn line.
 pub(super) const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// The last line, without its end; `None` where there is none.
+/// Returns the last line, without its end; `None` if no line is whole.
 pub(super) fn last_line(file: &mut File) -> Result<Option<Vec<u8>>> {
     let length = file.metadata()?.len();
     let Some(end) = end_of_last_line(file, length)?.checked_sub(1) else {
@@ -20,7 +20,7 @@ pub(super) fn last_line(file: &mut File) -> Result<Option<Vec<u8>>> {
     Ok(Some(line))
 }
 
-/// The lines of a file, the last one first, without their ends.
+/// Returns the lines of a file, the last one first, without their ends.
 pub(super) fn lines_from_end(path: &Path) -> Result<LinesFromEnd> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -32,13 +32,13 @@ pub(super) fn lines_from_end(path: &Path) -> Result<LinesFromEnd> {
     })
 }
 
-/// See [`lines_from_end`].
+/// Iterator of [`lines_from_end`] over a file.
 #[derive(Debug)]
 pub(super) struct LinesFromEnd {
     file: File,
-    /// Where what was read begins.
+    /// Offset in the file of the first byte that was read.
     begin: u64,
-    /// What was read and not given; `None` when all was given.
+    /// Bytes that were read and not returned; `None` at the end.
     rest: Option<Vec<u8>>,
 }
 
@@ -70,7 +70,7 @@ impl Iterator for LinesFromEnd {
     }
 }
 
-/// Where the last whole line ends, in bytes from the start.
+/// Returns the offset of the end of the last whole line, in bytes from the start.
 pub(super) fn end_of_last_line(file: &mut File, length: u64) -> Result<u64> {
     let mut end = length;
     while end > 0 {

@@ -1,4 +1,4 @@
-//! The log's file: whole lines at its end, whoever moves or empties it meanwhile.
+//! The log's file: it has whole lines at its end, even if another program moves or empties it meanwhile.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Result, Seek, SeekFrom, Write};
@@ -19,11 +19,11 @@ use super::segment_name::written_at;
 use super::segments::{self, SegmentLimits};
 use super::writer_lock::lock;
 
-/// How much of a file is hashed at a time.
+/// Bytes of a file that are hashed at a time.
 const HASHED_BYTES: usize = 1024 * 1024;
-/// What is written beside the log to see whether there is room: a record of a TPM with its claims, and some more.
+/// Bytes that are written next to the log to check that there is room: a record of a TPM with its claims, and some more.
 const PROBE_BYTES: usize = 64 * 1024;
-/// How long what was found is believed: whoever asks for it costs no more than one write in that time.
+/// Time for which the result of a check is reused: requests for it cost no more than one write in that time.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// The file, locked: two writers would cut off each other's lines. The lock goes with the file, however the process ends.
@@ -31,18 +31,18 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
-    /// Where a write began that failed and could not be undone: cut off before anything else is written.
+    /// Offset of a failed write that could not be undone: it is cut off before anything else is written.
     torn: Option<u64>,
-    /// The folder, until the names are durable that a file was closed and another one begun by.
+    /// Folder, until the names of a closed file and of the next one are durable in it.
     unsynced: Option<File>,
-    /// Whether the last write was one.
+    /// Set if the last write succeeded.
     writable: bool,
     probed: Option<(Instant, bool)>,
 }
 
 impl LogFile {
-    /// Opens the file, and makes it if there is none. A last line without its end was never acknowledged: it is cut off, and the number
-    /// of bytes cut is given.
+    /// Opens the file, and makes it if it does not exist. A last line without its end was never acknowledged: it is cut off, and the number
+    /// of bytes cut is returned.
     pub(super) fn open(path: &Path) -> std::result::Result<(Self, u64), JournalError> {
         segments::finish_closing(path).map_err(|source| JournalError::Io {
             path: path.to_owned(),
@@ -84,7 +84,7 @@ impl LogFile {
         Ok((log, length - whole))
     }
 
-    /// The chain that the next line is of, as the file's end says.
+    /// Returns the chain that the next line belongs to, according to the file's end.
     pub(super) fn chain(&mut self) -> std::result::Result<Chain, JournalError> {
         let io = |source| JournalError::Io {
             path: self.path.clone(),
@@ -115,7 +115,7 @@ impl LogFile {
         Ok(last.and_then(|last| String::from_utf8(last).ok()).map(Into::into))
     }
 
-    /// What the file holds, unless it holds nothing.
+    /// Returns length and digest of the file's contents; `None` if it is empty.
     pub(super) fn before(&self) -> Result<Option<Before>> {
         let mut reader = &self.file;
         reader.seek(SeekFrom::Start(0))?;
@@ -135,7 +135,7 @@ impl LogFile {
         Ok((bytes > 0).then_some(Before { bytes, sha256 }))
     }
 
-    /// Goes on in the file that has the log's name now: another one, if this was moved. Says whether it was.
+    /// Continues in the file that has the log's name now: another one, if this was moved. Returns whether it was.
     pub(super) fn reopen(&mut self) -> std::result::Result<bool, JournalError> {
         if !self.is_moved() {
             return Ok(false);
@@ -149,8 +149,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// The first line of what is written, if that has become a segment to be closed: not one of a single line, nor what others have moved, or
-    /// have led elsewhere by a link.
+    /// Returns the first line of the file, if the file has become a segment to be closed. A file of a single line is not, nor one that was
+    /// moved, or that a link leads to.
     pub(super) fn to_be_closed(&self, limits: SegmentLimits, now: u64) -> Result<Option<Vec<u8>>> {
         if self.is_moved() || fs::symlink_metadata(&self.path)?.is_symlink() {
             return Ok(None);
@@ -164,8 +164,8 @@ impl LogFile {
         Ok((!is_one && limits.are_reached(length, began, now)).then_some(first))
     }
 
-    /// Closes what is written, and goes on in another file, which has these lines already. `first` is what [`LogFile::to_be_closed`] gave. Says
-    /// whether it is durable; until it is, nothing else is written.
+    /// Closes the file, and continues in another one, which has these lines already. `first` is the result of [`LogFile::to_be_closed`].
+    /// Returns whether this is durable; until it is, nothing else is written.
     pub(super) fn close(&mut self, first: &[u8], lines: &[u8]) -> std::result::Result<bool, JournalError> {
         let path = self.path.clone();
         let io = |source| JournalError::Io {
@@ -183,7 +183,7 @@ impl LogFile {
         Ok(self.go_on_in(next, folder))
     }
 
-    /// Goes on in the file that has the log's name now, whatever fails: what it has already would come twice otherwise.
+    /// Continues in the file that has the log's name now, even if something fails: its lines would be written twice otherwise.
     fn go_on_in(&mut self, next: File, folder: File) -> bool {
         self.file = next;
         self.unsynced = Some(folder);
@@ -196,7 +196,7 @@ impl LogFile {
         self.writable
     }
 
-    /// Whether the file that is written does not have the log's name any longer: whoever reads the log does not see what is written.
+    /// Returns whether the file that is written no longer has the log's name: then readers of the log do not see new lines.
     pub(super) fn is_moved(&self) -> bool {
         let same = |there: fs::Metadata| {
             let here = self.file.metadata()?;
@@ -205,7 +205,7 @@ impl LogFile {
         !fs::metadata(&self.path).and_then(same).unwrap_or(false)
     }
 
-    /// Begins a new file if this one has no name any longer: it goes with the program, and what was written to it.
+    /// Begins a new file if this one was deleted: its contents would vanish when the program ends.
     fn have_a_name(&mut self) -> Result<()> {
         if self.file.metadata()?.nlink() == 0 && self.reopen().map_err(std::io::Error::other)? {
             tracing::error!("the attestation log was deleted: a new one is begun");
@@ -236,7 +236,8 @@ impl LogFile {
         written
     }
 
-    /// Makes names durable that are not yet. Cuts off what a failed write has left, and no more; a file that is shorter by now is never made longer.
+    /// Makes names durable that are not yet. Cuts off the rest of a failed write, and no more; a file that is shorter by now is never made
+    /// longer.
     fn mend(&mut self) -> Result<()> {
         if let Some(folder) = &self.unsynced {
             folder.sync_all()?;
@@ -253,7 +254,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// On a device, which can be no log.
+    /// Opens a device, which cannot be a log.
     #[cfg(test)]
     pub(super) fn on_device(path: &Path) -> Self {
         let file = OpenOptions::new().write(true).open(path).unwrap();
@@ -267,7 +268,7 @@ impl LogFile {
         }
     }
 
-    /// As if a write had failed after these bytes, and could not be undone.
+    /// Acts as if a write had failed after these bytes, and could not be undone.
     #[cfg(test)]
     pub(super) fn tear(&mut self, bytes: &[u8]) {
         self.torn = self.file.metadata().ok().map(|metadata| metadata.len());
@@ -275,7 +276,8 @@ impl LogFile {
         drop(self.file.write_all(bytes));
     }
 
-    /// Whether a record could be written: after a failure only a write can tell; otherwise a file beside the log, which goes again.
+    /// Checks whether a record could be written. After a failure only a write to the log can tell; otherwise a file next to the log is
+    /// written and removed.
     pub(super) fn is_writable(&mut self) -> bool {
         if let Some((at, found)) = self.probed
             && at.elapsed() < PROBE_EVERY
@@ -331,7 +333,7 @@ mod tests {
             Self { folder, log }
         }
 
-        /// What is in the files, by their names.
+        /// Returns the contents of the files, in the order of their names.
         fn files(&self) -> Vec<String> {
             let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path())
                 .unwrap()

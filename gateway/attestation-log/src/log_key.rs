@@ -15,23 +15,23 @@ use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use zeroize::Zeroizing;
 
-/// What stands before the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410, 4).
+/// Encoding before the 32 bytes of an Ed25519 key in a `SubjectPublicKeyInfo` (RFC 8410, 4).
 const SPKI_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 const PUBLIC_KEY_BYTES: usize = 32;
 
-/// Why there is no key.
+/// Error in reading or making the key.
 #[derive(Debug, thiserror::Error)]
 pub enum LogKeyError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     File(#[from] FileError),
-    /// It holds something else.
+    /// The file holds something else.
     #[error(
         "{0} holds no Ed25519 key, PEM (PKCS #8); if it is lost, remove the file to have a new one made, and give auditors its public half"
     )]
     NoKey(PathBuf),
-    /// Others can read it.
+    /// Other users can read the file.
     #[error("{path} has mode {mode:04o}: only its owner may read it (chmod 0600)")]
     Mode { path: PathBuf, mode: u32 },
     /// The system's random generator failed.
@@ -39,7 +39,7 @@ pub enum LogKeyError {
     Random,
 }
 
-/// The key, with its private half.
+/// Key pair that signs checkpoints.
 pub struct LogKey {
     pair: Ed25519KeyPair,
     public: LogPublicKey,
@@ -113,7 +113,7 @@ fn new_key() -> Result<Zeroizing<String>, LogKeyError> {
     )))
 }
 
-/// The public half of such a key. As text it is its SubjectPublicKeyInfo, Base64.
+/// Public half of such a key. As text it is its `SubjectPublicKeyInfo`, Base64.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPublicKey([u8; PUBLIC_KEY_BYTES]);
 
@@ -122,7 +122,7 @@ impl LogPublicKey {
         der.strip_prefix(&SPKI_HEAD)?.try_into().ok().map(Self)
     }
 
-    /// The keys of a file, PEM; none of another kind may be among them.
+    /// Parses the keys of a file, PEM; `None` if it has none, or a key of another kind.
     #[must_use]
     pub fn all_of_pem(pem: &[u8]) -> Option<Vec<Self>> {
         let keys = SubjectPublicKeyInfoDer::pem_slice_iter(pem);
@@ -130,7 +130,7 @@ impl LogPublicKey {
         keys.filter(|keys| !keys.is_empty())
     }
 
-    /// Its 32 bytes, hexadecimal: part of an id in the store.
+    /// Returns its 32 bytes, hexadecimal: part of an id in the store.
     #[must_use]
     pub fn hex(&self) -> String {
         HEXLOWER.encode(&self.0)
@@ -142,7 +142,7 @@ impl LogPublicKey {
         format!("-----BEGIN PUBLIC KEY-----\n{self}\n-----END PUBLIC KEY-----\n")
     }
 
-    /// Whether this is a signature over `text` by this key.
+    /// Returns whether this is a signature over `text` by this key.
     #[must_use]
     pub fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
         UnparsedPublicKey::new(&ED25519, self.0).verify(text, signature).is_ok()

@@ -1,4 +1,4 @@
-//! What machines have shown, as the log has it: of each the last, given to several threads.
+//! Evidence that machines have shown, as the log has it: the last of each machine, processed by several threads.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -11,21 +11,21 @@ use serde::de::IgnoredAny;
 use super::reading::{LogFile, ReadError};
 use super::record::{Decision, Record, Verdict};
 
-/// Lines that wait for a processor: each has some 10 KB.
+/// Most lines that wait for a processor: each has some 10 KB.
 const WAITING_LIMIT: usize = 64;
 
-/// Machines that are told apart: more than any cluster has, and some hundred megabytes. Tests write fewer lines.
+/// Most machines that are told apart: more than any cluster has, and some hundred megabytes. Tests write fewer lines.
 const MACHINES_LIMIT: usize = if cfg!(test) { 1000 } else { 1_000_000 };
 
-/// Which evidence is looked for: of those whose evidence was verified, whatever came of it then.
+/// Selection of evidence, among evidence that was verified, with any verdict.
 #[derive(Debug, Clone, Copy)]
 pub struct Sought<'a> {
     pub pool: &'a str,
-    /// What was shown before is not looked at; seconds since 1970.
+    /// Earliest time of the evidence, in seconds since 1970.
     pub since: u64,
-    /// How much of each machine, the last of it.
+    /// Number of pieces of evidence for each machine: the last ones.
     pub each: usize,
-    /// Only what was trusted.
+    /// Set to select trusted evidence only.
     pub trusted: bool,
     /// Machines that are left out, by name, identity or instance.
     pub without: &'a [String],
@@ -34,21 +34,21 @@ pub struct Sought<'a> {
 /// Evidence that was found.
 #[derive(Debug)]
 pub struct Past {
-    /// Which machine: they are counted in the order in which they come.
+    /// Number of the machine, in the order in which machines first appear.
     pub machine: u32,
     /// Its name, or its identity.
     pub name: String,
     pub trusted: bool,
-    /// When it was shown, seconds since 1970.
+    /// Time at which it was shown, in seconds since 1970.
     pub at: u64,
-    /// The record.
+    /// Record as a line of the log.
     pub line: Vec<u8>,
 }
 
 /// A decision without claims and basis. Events have no verdict and are passed over.
 type Fields = Record<IgnoredAny, IgnoredAny>;
 
-/// Reads evidence that is sought; returns whose it is.
+/// Parses evidence that is selected; returns it with its machine.
 fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
     let fields: Fields = serde_json::from_slice(line).ok()?;
     let wanted = fields.decision == Decision::Evidence
@@ -63,8 +63,9 @@ fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
     Some((fields, machine))
 }
 
-/// Looks for the evidence in these files, and has it worked on by several threads, each of which has a `T` of its own; gives these, and how many pieces of
-/// evidence were older than what is sought of each machine. `progress` is told how many there are, and how many were given out.
+/// Finds the selected evidence in these files, and processes it in several threads, each of which has its own `T`. Returns these values,
+/// and the number of pieces of evidence that were older than the selected ones of their machine. `progress` gets the number of all pieces,
+/// and of those handed out.
 ///
 /// # Errors
 /// [`ReadError`], if a file cannot be read, or files name too many machines.
@@ -139,7 +140,7 @@ pub fn each<T: Default + Send>(
     })
 }
 
-/// Each line with its number, counted over all files.
+/// Calls `each` with each line and its number, counted over all files.
 fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
     let mut number = 0;
     for file in files {

@@ -1,13 +1,13 @@
-//! From when on a log was read without a gap.
+//! Time since which a log was read without a gap.
 
 use super::chain::{Link, Why};
 
-/// See the module. Lines are read in the order in which they were written, as far as their files are there.
+/// Detector of gaps in the lines read. They are read in the order in which they were written, as far as their files exist.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     began: Option<u64>,
     run: Option<Run>,
-    /// Whether a line of the present file was read.
+    /// Set if a line of the current file was read.
     in_file: bool,
 }
 
@@ -20,12 +20,12 @@ struct Run {
 }
 
 impl Reach {
-    /// What is read from now on stands in another file.
+    /// Notes that the next line is from another file.
     pub(super) const fn another_file(&mut self) {
         self.in_file = false;
     }
 
-    /// The next line, written at this second; and its place, if it has one.
+    /// Notes the next line, written at this second, with its place in its chain if it has one.
     pub(super) fn line(&mut self, at: u64, link: Option<&Link>) {
         if !self.follows(link) || self.began.is_none() {
             self.began = Some(at);
@@ -37,7 +37,8 @@ impl Reach {
         }
     }
 
-    /// Whether nothing can have stood between the last line and this one. Of lines without a place only their file says that.
+    /// Returns whether no line can be missing between the last line and this one. For lines without a place in a chain only their file
+    /// shows that.
     fn follows(&self, link: Option<&Link>) -> bool {
         match (&self.run, link) {
             (Some(run), Some(link)) => run.is_followed_by(link),
@@ -47,8 +48,8 @@ impl Reach {
         }
     }
 
-    /// From when on nothing is missing up to the end. The last file that was read is the one that is written: if that holds nothing, where the end
-    /// was is not known.
+    /// Returns the time since which nothing is missing up to the end. The last file that was read is the one that is written: if it is
+    /// empty, the position of the end is not known.
     pub(super) fn began(&self) -> Option<u64> {
         self.began.filter(|_| self.in_file)
     }
@@ -63,7 +64,7 @@ impl Run {
         }
     }
 
-    /// A line that was read already, from a copy, is no gap either.
+    /// Returns whether a line follows without a gap. A line that was read already, from a copy, does too.
     fn is_followed_by(&self, link: &Link) -> bool {
         self.chain == link.id && (self.first..=self.last.saturating_add(1)).contains(&link.number)
     }

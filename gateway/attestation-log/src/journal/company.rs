@@ -1,38 +1,40 @@
-//! Whose records share an fsync: while many come, the first waits for the others.
+//! Group commit: while many records come, the first waits for others to share its fsync.
 //!
-//! A gateway that has little to do waits for nobody: what is recorded is durable as soon as the disk says so. In a storm the processor is what all wait
-//! for, so that a record waits for others at no one's cost; and once nearly all that may bring one wait here, nobody else is waited for.
+//! A gateway with little load does not wait: a record is durable as soon as the disk says so. Under heavy load everything waits for the
+//! processor, so that waiting for other records costs nothing. Once nearly all requests that may bring a record wait here, no others are
+//! waited for.
 //!
-//! In between, an fsync costs the processor as much as a signature does. So while there are others the disk has a pause after each, as long as it took
-//! some times over, and who comes meanwhile shares the next: a record that comes alone finds the pause over.
+//! In between, an fsync costs the processor as much as a signature does. So while there are other requests, the disk has a pause after each
+//! fsync, some times as long as the fsync took. Records that come meanwhile share the next one; a record that comes alone finds the pause
+//! over.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the first waits at most. A boot has two records.
+/// Longest wait of the first record. A boot has two records.
 const LONGEST: Duration = Duration::from_millis(200);
-/// So few that have not come yet are not waited for; nor is anybody, unless so many have come within as long as is waited: whoever opens connections
-/// and does not go on, or asks for what is not recorded, has nobody wait for him.
+/// Least number of requests still to come for which records wait, and least number of records that must have come lately. Lately is within
+/// [`LONGEST`]. So clients that open connections and do not go on, or ask for answers without a record, delay no record.
 const FEW: usize = 16;
-/// Between two looks. Who waits is not woken up by each that comes.
+/// Pause between two checks. A thread that waits is not woken up by each record.
 const STEP: Duration = Duration::from_millis(10);
-/// The pause after records were written, in times of what that took.
+/// Pause after a write, in multiples of its duration.
 const PAUSE: u32 = 3;
-/// And at most: a disk that is slow is not to have nodes wait for it much longer.
+/// Longest pause after a write: nodes are not to wait much longer for a slow disk.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// For so few requests that have not come yet there is none.
+/// Least number of requests still to come for which there is such a pause.
 const OTHERS: usize = 2;
 
-/// Who else is there.
+/// State of the group commit.
 pub(super) struct Company {
-    /// How many requests and handshakes are under way: those whose records wait here, and those that may bring one. Who waits to be let in is none of
-    /// them: nothing comes of him while all that may be under way waits here.
+    /// Returns the number of requests and handshakes under way: those whose records wait here, and those that may bring one. Connections
+    /// that wait to be admitted are not counted: they bring no record while all that may be under way wait here.
     under_way: Box<dyn Fn() -> usize + Send>,
-    /// When the last [`FEW`] came.
+    /// Arrival times of the last [`FEW`] records.
     lately: VecDeque<Instant>,
-    /// When the last records were written, and how long that took.
+    /// End and duration of the last write.
     last: Option<(Instant, Duration)>,
 }
 
@@ -45,7 +47,7 @@ impl Company {
         }
     }
 
-    /// Takes what comes while it is worth waiting for, so many at most.
+    /// Takes further work while it is worth waiting for, up to `most`.
     pub(super) fn gather<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize) {
         self.have_come(here.len(), Instant::now());
         let pause = self.last.map_or(Duration::ZERO, |(written, took)| {
@@ -83,13 +85,13 @@ impl Company {
         many_come && within(begun) && (self.under_way)().saturating_sub(here) >= FEW
     }
 
-    /// Records were written, which was begun then.
+    /// Notes that a write that began then has ended.
     pub(super) fn have_written(&mut self, begun: Instant) {
         self.last = Some((Instant::now(), begun.elapsed()));
     }
 }
 
-/// How long after records were written, which took so long, the next are not yet.
+/// Returns the pause between a write that took so long and the next one.
 fn pause(under_way: usize, here: usize, took: Duration) -> Duration {
     match under_way.saturating_sub(here) {
         ..OTHERS => Duration::ZERO,
@@ -108,7 +110,7 @@ mod tests {
         vec![(); FEW]
     }
 
-    /// Whether others are waited for, so many of them coming, when so many are here who came so long after the first of them.
+    /// Evaluates the wait rule for so many requests under way and records here, of which the last came so long after the first.
     fn is_worth_it(coming: usize, here: usize, came_after: Duration, waited: Duration) -> bool {
         let mut company = Company::new(move || coming);
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! The thread that has the file: one batch of lines after the other, in the order in which they were asked for.
+//! Thread that writes the file: batches of lines, in the order in which they were asked for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,14 +19,14 @@ use super::super::writer_lock::WriterLock;
 use super::LargeParts;
 use super::company::Company;
 
-/// Records that go into one fsync.
+/// Most records that share one fsync.
 const BATCH_LIMIT: usize = 512;
 
-/// What the writer does, in this order.
+/// Work for the writer, done in the order of its arrival.
 pub(super) enum Work {
-    /// What is decided stands on this one.
+    /// Sets the store that decisions depend on.
     Stand(SyncStore),
-    /// Records wait for those of requests that are under way.
+    /// Turns on group commit.
     Wait(Company),
     Append(Append),
     Reopen(Moment, oneshot::Sender<Result<bool, JournalError>>),
@@ -35,14 +35,14 @@ pub(super) enum Work {
     Probe(oneshot::Sender<bool>),
 }
 
-/// When something is written that nobody has asked for, and how far the store had come.
+/// Time and store position for a line that the journal writes by itself.
 pub(super) struct Moment {
     pub(super) at: u64,
     pub(super) store: Option<StorePosition>,
 }
 
 pub(super) struct Append {
-    /// An object of JSON, which gets its place in the chain when it is written.
+    /// A JSON object, which gets its place in the chain when it is written.
     pub(super) record: Vec<u8>,
     pub(super) blobs: LargeParts,
     pub(super) done: oneshot::Sender<bool>,
@@ -52,23 +52,23 @@ pub(super) struct Append {
 #[derive(Debug, Default)]
 pub(super) struct Unsigned {
     lines: AtomicU64,
-    /// There are as many as there may be.
+    /// Signal that the limit of these lines is reached.
     pub(super) many: Notify,
 }
 
-/// How far the log is on disk. What its file holds beyond that may be cut off again.
+/// Position up to which the log is on disk. Anything that its file holds beyond that may be cut off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Durable {
     pub chain: String,
-    /// Of which this is the last line.
+    /// Number of the last line on disk in this chain.
     pub number: u64,
-    /// How often what the file holds may have been cut off. What was read of it before may not be there any more.
+    /// Number of times that the file may have been cut. Lines that were read before a cut may be gone.
     pub cuts: u64,
 }
 
 pub(super) struct Writer {
     pub(super) log: LogFile,
-    /// As far as it is on disk.
+    /// State of the chain on disk.
     pub(super) chain: Chain,
     pub(super) evidence: Blobs,
     /// Makes durable what the next lines depend on.
@@ -76,10 +76,10 @@ pub(super) struct Writer {
     pub(super) company: Option<Company>,
     pub(super) signer: Signer,
     pub(super) unsigned: Arc<Unsigned>,
-    /// The last checkpoint.
+    /// Text of the last checkpoint.
     pub(super) signed: watch::Sender<Option<Arc<str>>>,
     pub(super) durable: watch::Sender<Durable>,
-    /// Whether the last write failed.
+    /// Set if the last write failed.
     pub(super) torn: bool,
     pub(super) moved: Arc<AtomicBool>,
     pub(super) limits: SegmentLimits,
@@ -219,7 +219,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A checkpoint as the chain's next line, and the chain with it.
+    /// Returns a checkpoint as the chain's next line, and the chain with it.
     fn next_checkpoint(&self, Moment { at, store }: &Moment) -> Result<(Chain, Vec<u8>), JournalError> {
         let (chain, count, head) = self.chain.head();
         let record = self.signer.sign(chain, count, head, *at, self.chain.found())?;
@@ -232,7 +232,7 @@ impl Writer {
         Ok((chain, line))
     }
 
-    /// The chain has come so far, with this checkpoint.
+    /// Notes that the chain is durable up to this checkpoint.
     fn is_signed(&mut self, chain: Chain, line: &[u8]) {
         self.chain = chain;
         self.is_durable();
@@ -241,7 +241,8 @@ impl Writer {
         self.signed.send_replace(Some(text.trim_end().into()));
     }
 
-    /// What the next lines stand on is durable: one that is read after a crash says nothing of what the store has forgotten.
+    /// Makes the store's changes durable that the next lines depend on. So a line that is read after a crash never reports anything that
+    /// the store has lost.
     fn sync_store(&self) -> Result<(), JournalError> {
         let synced = self.store.as_ref().map_or(Ok(()), |sync| sync());
         synced.map_err(JournalError::Store)
@@ -257,7 +258,7 @@ impl Writer {
         written.map_err(of_log)
     }
 
-    /// The chain is on disk as far as it has come.
+    /// Notes that the chain is on disk.
     fn is_durable(&mut self) {
         // What was left of a failed write was there until now, for whoever read it.
         let cuts = u64::from(std::mem::take(&mut self.torn));
@@ -271,7 +272,7 @@ impl Writer {
         });
     }
 
-    /// Looks whether the log was moved.
+    /// Checks whether the log was moved.
     fn look(&self) {
         self.moved.store(self.log.is_moved(), Ordering::Relaxed);
     }

@@ -24,7 +24,7 @@ fn file(folder: &tempfile::TempDir, name: &str) -> std::path::PathBuf {
     Path::new(folder.path()).join(format!("{name}.gz"))
 }
 
-/// What is recorded of a log, with what it brings on disk.
+/// Returns the form in which a log is recorded, and writes its blob to disk.
 fn kept(likenesses: &Likenesses, blobs: &Blobs, log: &[u8]) -> Likened {
     let likened = likenesses.liken(log.to_vec(), true);
     let (name, content) = &likened.blob;

@@ -1,11 +1,11 @@
-//! Why a node was trusted, or served, for a person.
+//! Reasons for which a node was trusted, served or refused, in words for people.
 
 use attest::{AttestationResult, Reject, TpmEvidenceError};
 
 use super::record::Shown;
 use super::ticket_use::Use;
 
-/// For what a config was served that was asked for without a client certificate. `audit` compares it.
+/// Returns the reason for which a config was served without a client certificate. `audit` compares it.
 #[must_use]
 pub fn served_for(shown: Shown, used: Option<Use>) -> String {
     match (shown, used) {
@@ -18,7 +18,7 @@ pub fn served_for(shown: Shown, used: Option<Use>) -> String {
     }
 }
 
-/// What is to be said of a use after its ticket had expired.
+/// Describes the use of a ticket that had expired.
 pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
     match (late_seconds, number) {
         (None, _) => String::new(),
@@ -27,8 +27,8 @@ pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
     }
 }
 
-/// By what a node was trusted. `audit` compares it: a text that is changed makes older records come out differently, so it says only
-/// what follows from the claims, and from what the pool observed.
+/// Returns the reason for which a node was trusted. `audit` compares it, and with a changed text older records come out differently. So it
+/// contains only what follows from the claims, and from what the pool observed.
 #[must_use]
 pub fn trusted_by(result: &AttestationResult) -> String {
     result.reasons().join("; ")
@@ -69,10 +69,10 @@ pub fn with_next_step(detail: &str, next_step: &str) -> String {
     }
 }
 
-/// What stands between a refusal's reason and what to do.
+/// Separator between a refusal's reason and the next step.
 pub const NEXT_STEP: &str = "; next: ";
 
-/// The reason of a refusal with what the machine had before, which goes before the next step.
+/// Returns the reason of a refusal with what the machine had before, inserted before the next step.
 #[must_use]
 pub fn with_before(reason: &str, before: Option<&str>) -> String {
     match (before, reason.rsplit_once(NEXT_STEP)) {

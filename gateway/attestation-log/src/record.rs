@@ -1,4 +1,4 @@
-//! What a line of the attestation log says.
+//! Records: the contents of the attestation log's lines about decisions.
 
 use std::collections::BTreeSet;
 
@@ -13,61 +13,61 @@ use super::store_position::StorePosition;
 use super::ticket_use::Use;
 use super::would_refuse::WouldRefuse;
 
-/// The schema's version.
+/// Version of the schema of a line.
 pub(super) const VERSION: u32 = 1;
 /// Bytes of a decision's id, which is hexadecimal.
 const ID_BYTES: usize = 16;
 
-/// What was decided.
+/// Kind of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Whether a node gets a challenge. Only refusals are recorded: a challenge by itself gives nothing away.
+    /// Decision on giving a node a challenge. Only refusals are recorded: a challenge by itself gives nothing away.
     Challenge,
-    /// Whether evidence earns a ticket.
+    /// Decision on giving a ticket for evidence.
     Evidence,
-    /// Whether a config is served, and which.
+    /// Decision on serving a config, and on which.
     Config,
 }
 
-/// How it was decided.
+/// Outcome of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Evidence holds.
+    /// The evidence was verified and accepted.
     Trusted,
     /// A config was served.
     Served,
-    /// Nothing was given.
+    /// The node got nothing.
     Refused,
 }
 
-/// What a decision came from: how far it can be made again.
+/// Origin of a decision, by which it is known how far it can be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecidedBy {
-    /// What was shown, held against what the record names: it comes out the same again.
+    /// Verification of the evidence with the inputs in the record: made again, it has the same result.
     Evidence,
-    /// What the store knows: what was used up, to whom a name or an instance belongs, who is revoked. What was shown held.
+    /// State of the store: used credentials, owners of names and instances, revocations. The evidence or credential was valid.
     Store,
-    /// What the pool gives for that kind of proof. What was shown held.
+    /// Grants of the pool for that kind of proof. The evidence or credential was valid.
     Policy,
-    /// The request itself: what was shown was not looked at.
+    /// The request itself: the evidence or credential was not looked at.
     Request,
-    /// The gateway: nobody waited for the answer any longer. What was shown held.
+    /// State of the gateway: no client waited for the answer by then. The evidence or credential was valid.
     Gateway,
 }
 
-/// What the node showed.
+/// Kind of proof that the node showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shown {
-    /// Evidence with a TPM's.
+    /// Evidence with that of a TPM.
     Tpm,
-    /// Evidence of a cloud's, without a TPM's.
+    /// Evidence of a cloud, without that of a TPM.
     Cloud,
     Ticket,
-    /// A provisioning token.
+    /// Provisioning token, a bearer credential.
     Token,
     /// A kubelet's client certificate.
     Kubelet,
@@ -76,23 +76,22 @@ pub enum Shown {
     Unreadable,
 }
 
-/// One decision. No ticket, token or other secret is ever part of it.
-/// `C` and `B` are what a reader wants of claims and basis.
+/// A decision. No ticket, token or other secret is ever part of it. Readers choose the types of claims (`C`) and basis (`B`).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record<C = Claims, B = Basis> {
-    /// The schema's version: 1.
+    /// Version of the schema: 1.
     pub v: u32,
-    /// When, RFC 3339.
+    /// Time of the decision, in RFC 3339.
     pub time: String,
-    /// When, seconds since 1970: the time that verification was given.
+    /// Time of the decision, in seconds since 1970: the time that verification used.
     pub at: u64,
     /// Id of the decision: what a ticket's use refers to.
     pub id: String,
-    /// What was decided.
+    /// Kind of the decision.
     pub decision: Decision,
-    /// How.
+    /// Outcome of the decision.
     pub verdict: Verdict,
-    /// The node's address.
+    /// Address and port of the node.
     pub peer: String,
     /// The pool asked for.
     pub pool: String,
@@ -104,20 +103,20 @@ pub struct Record<C = Claims, B = Basis> {
     /// The identity, as far as it is known. Proven only if the verdict is not `refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// Which instance of a cloud it is, if that is known and is not the identity. Proven likewise.
+    /// Instance of a cloud, if it is known and is not the identity. Proven only if the verdict is not `refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The node's or the token's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The stable code of a refusal.
+    /// Stable code of a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What it came from.
+    /// Origin of the decision.
     pub decided_by: DecidedBy,
-    /// Why, for a person.
+    /// Reason in words, for a person.
     pub reason: String,
-    /// What it earned.
+    /// Config set that it earned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<ConfigSet>,
     /// SHA-256 of the config served.
@@ -126,28 +125,29 @@ pub struct Record<C = Claims, B = Basis> {
     /// The spec version it was served in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_version: Option<SpecVersion>,
-    /// What the pool gave for each kind of proof at that time; not there where nothing was given.
+    /// Grants of the pool for each kind of proof at that time; absent if the node got nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grants: Option<Grants>,
-    /// What the ticket is good for that was earned.
+    /// Terms of the ticket that was earned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ticket: Option<TicketTerms>,
     /// For a ticket's use: the decision that earned it, and the use's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earned_by: Option<String>,
-    /// Which use of the ticket or token this was.
+    /// Number of this use of the ticket or token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_number: Option<u32>,
-    /// Whether the node has made this use before: it is one node, and one use. Not there if it has not.
+    /// Set if this is an idempotent retry: the node has made this use before, and it counts once. Absent otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
-    /// Of a ticket's use after it had expired: how long after, seconds. It was not used before that.
+    /// Seconds after the ticket had expired, for a use in its grace period. The ticket was not used before it expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_seconds: Option<u64>,
-    /// Of a decision that was recorded late, because its gateway ended or could not write before: whether the node has got the answer. Its evidence was not kept.
+    /// For a decision that was recorded late, because its gateway ended or could not write: whether the node got the answer. Its evidence
+    /// was not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_late: Option<RecordedLate>,
-    /// Why the node says that it shows nothing, or less than it could. Its claim: anybody can send it, and it decides nothing.
+    /// Reason of the node for showing nothing, or less than it could. It is a claim that any client can send, and decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
     /// `User-Agent` of the node, unverified.
@@ -157,38 +157,38 @@ pub struct Record<C = Claims, B = Basis> {
     /// Unverified; not there if the pointer says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer_authorities: Option<Vec<String>>,
-    /// Of a refusal for what was booted: what the machine had in that place when it was trusted last, and until when. The store's word: it decides
-    /// nothing, and no replay gives it.
+    /// For a refusal because of what was booted: what the machine had in that place when it was trusted last, and until when. It comes from
+    /// the store: it decides nothing, and no replay reproduces it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub booted_before: Option<String>,
-    /// What an administrator should look into although it was not refused.
+    /// Things that an administrator should look into although they were not refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,
-    /// Of evidence that is trusted by a pool that observes: what would have been refused.
+    /// For evidence that is trusted by a pool that observes: reasons for which it would have been refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<WouldRefuse>,
-    /// What was proven.
+    /// Claims that were proven.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claims: Option<C>,
-    /// Everything that the decision was made from.
+    /// All inputs of the decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<B>,
-    /// Whether the administrator, or the store, knows the machine that is refused: then it is recorded, however often. Not written.
+    /// Set if the administrator, or the store, knows the machine that is refused: then it is recorded, however often. Not written.
     #[serde(skip)]
     pub known: bool,
 }
 
-/// Whether the node has got the answer to a decision that was recorded late.
+/// Knowledge of whether the node got the answer to a decision that was recorded late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordedLate {
     /// The node has not got it.
     Unanswered,
-    /// That stands in lines that are missing, or in another gateway's log.
+    /// Unknown: the lines that would show it are missing, or in another gateway's log.
     Unknown,
 }
 
-/// A new decision's id: 128 random bits. `None` if the system's random generator fails.
+/// Returns a new decision's id: 128 random bits. `None` if the system's random generator fails.
 #[must_use]
 pub fn decision_id() -> Option<String> {
     let mut id = [0; ID_BYTES];
@@ -197,13 +197,13 @@ pub fn decision_id() -> Option<String> {
 }
 
 impl<C, B> Record<C, B> {
-    /// Says that it is decided at this time, seconds since 1970.
+    /// Sets the time of the decision, in seconds since 1970.
     pub fn decide_at(&mut self, at: u64) {
         self.time = attest_system::clock::rfc3339(at);
         self.at = at;
     }
 
-    /// Which use of a ticket or token it is, if it is one.
+    /// Returns the use of a ticket or token, if it is one.
     #[must_use]
     pub fn used(&self) -> Option<Use> {
         self.use_number.map(|number| Use {
@@ -213,7 +213,7 @@ impl<C, B> Record<C, B> {
         })
     }
 
-    /// A refusal of nobody for nothing; the rest is filled in by whoever decides.
+    /// Creates a refusal without reason and proof; the caller fills in the rest.
     #[must_use]
     pub fn new(id: String, decision: Decision, at: u64, peer: String, pool: String) -> Self {
         Self {
@@ -261,16 +261,16 @@ impl<C, B> Record<C, B> {
 pub(super) struct Line<'r, T> {
     #[serde(flatten)]
     pub(super) record: &'r T,
-    /// How far the store had come, so that an older one in its place is noticed.
+    /// Position of the store, so that an older store in its place is noticed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) store: Option<StorePosition>,
 }
 
-/// What a node says of why it has not attested.
+/// Reason of a node for not attesting, as the node states it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NotAttested {
-    /// A stable code.
+    /// Stable code, from a fixed list.
     pub code: String,
     /// The id of the decision by which it was refused, if it says one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,7 +278,8 @@ pub struct NotAttested {
 }
 
 impl NotAttested {
-    /// Reads what the node says: one of `codes`, and perhaps an id after a blank. What is no code says nothing; what is no id is none.
+    /// Parses the node's text: one of `codes`, and optionally an id after a blank. An unknown code yields `None`, and a malformed id is
+    /// ignored.
     #[must_use]
     pub fn read(text: &str, codes: impl Fn(&str) -> bool) -> Option<Self> {
         let (code, decision) = text.split_once(' ').unwrap_or((text, ""));
@@ -290,7 +291,7 @@ impl NotAttested {
         })
     }
 
-    /// What is to be said of a node that was refused; of the others there are alerts.
+    /// Returns the text about a node that was refused; other cases have alerts.
     pub(super) fn said(&self) -> Option<String> {
         let Self { code, decision } = self;
         if WAITED.contains(&code.as_str()) {
@@ -301,17 +302,17 @@ impl NotAttested {
     }
 }
 
-/// Codes that no refusal has: the node has waited in vain, or could not be given a ticket.
+/// Codes that are not those of refusals: the node has waited in vain, or could not be given a ticket.
 pub const WAITED: [&str; 3] = [HELD_TOO_LONG, GATEWAY_UNREACHABLE, TICKET_UNDELIVERABLE];
 
-/// How often and how long a ticket can be used.
+/// Terms of a ticket: its uses and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TicketTerms {
     /// The last second at which it is good, since 1970.
     pub expires: u64,
     pub uses: u32,
-    /// How long after that it is good if it was not used before, seconds. Not there where it is not.
+    /// Grace period after it, in seconds, in which the ticket is valid if it was not used before. Absent without a grace period.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub late_seconds: u64,
 }

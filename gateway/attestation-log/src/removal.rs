@@ -1,4 +1,4 @@
-//! That a segment is removed: said in the log, and signed there, before it is.
+//! Removal of a segment: recorded in the log, and signed there, before it happens.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use super::chain::LineHash;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Removal {
-    /// What its name has after that of the log.
+    /// Part of its name after that of the log.
     pub segment: String,
-    /// Which rule it is past.
+    /// Rule that it exceeds.
     pub rule: Past,
-    /// How many lines it has, those of no chain included.
+    /// Number of its lines, including lines without a chain.
     pub lines: u64,
-    /// How long it is, uncompressed.
+    /// Length in bytes, uncompressed.
     pub bytes: u64,
     /// SHA-256 of these bytes.
     pub sha256: LineHash,
     /// Its lines that have a place in a chain, in their order.
     pub chains: Vec<Span>,
-    /// What is kept of it.
+    /// Lines of it that are kept.
     pub kept: KeptLines,
 }
 
-/// Which rule a segment is past.
+/// Rule of retention that a segment exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Past {
@@ -41,7 +41,7 @@ pub enum Past {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Span {
-    /// Which chain.
+    /// Identifier of the chain.
     pub id: String,
     pub first: u64,
     pub last: u64,
@@ -49,17 +49,17 @@ pub struct Span {
     pub head: LineHash,
 }
 
-/// Lines of a removed segment that are kept: checkpoints, and what says of earlier segments that they were removed.
+/// Lines of a removed segment that are kept: checkpoints, and records of the removal of earlier segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptLines {
     pub lines: u64,
-    /// SHA-256 over their hashes, in their order: of each 64 digits and a line feed.
+    /// SHA-256 over their hashes, in their order: 64 digits and a line feed for each.
     pub sha256: LineHash,
 }
 
 impl KeptLines {
-    /// Of lines with these hashes.
+    /// Returns the number and the digest of lines with these hashes.
     pub(super) fn of(hashes: impl IntoIterator<Item = LineHash>) -> Self {
         let (mut lines, mut digest) = (0, digest::Context::new(&SHA256));
         for hash in hashes {

@@ -1,4 +1,4 @@
-//! What a closed segment is called: it says when it begins, and with which line of which chain.
+//! Name of a closed segment: it contains the time of its beginning, and chain and number of its first line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use serde::Deserialize;
 
 use super::chain::link_of;
 
-/// Digits of a chain's id.
+/// Number of digits of a chain's id in a name.
 const CHAIN_CHARACTERS: usize = 8;
-/// What stands in their place where the first line is of no chain.
+/// Digits for a segment whose first line is not in a chain.
 const UNCHAINED: &str = "00000000";
 /// Characters of a time: `20261122T204412Z`.
 const TIME_CHARACTERS: usize = 16;
 
-/// A name as a text sorts as segments follow one another, unless the clock was set back in between.
+/// Name of a segment. Names sort like segments follow one another, unless the clock was set back in between.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentName {
-    /// When its first line was written.
+    /// Time of its first line.
     began: String,
-    /// The first digits of that line's chain.
+    /// First digits of the id of that line's chain.
     chain: String,
-    /// The line's number.
+    /// Number of that line in its chain.
     number: u64,
 }
 
@@ -31,20 +31,20 @@ struct When {
     at: u64,
 }
 
-/// When a line was written, seconds since 1970.
+/// Returns the time at which a line was written, in seconds since 1970.
 pub(super) fn written_at(line: &[u8]) -> Option<u64> {
     serde_json::from_slice::<When>(line).ok().map(|when| when.at)
 }
 
 impl SegmentName {
-    /// That of a file, by what its name has after the log's; also if it is compressed.
+    /// Parses the part of a file's name after the log's, with or without the ending of compressed files.
     #[must_use]
     pub fn of_file(rest: &str) -> Option<Self> {
         let name = rest.strip_prefix('.')?;
         name.strip_suffix(".gz").unwrap_or(name).parse().ok()
     }
 
-    /// By a segment's first line.
+    /// Returns the name of a segment with this first line.
     pub(super) fn of(first: &[u8]) -> Self {
         let at = written_at(first).unwrap_or(0);
         let link = link_of(first).ok().flatten();

@@ -1,4 +1,4 @@
-//! How a file of the log begins: by its first line, which no other file of the log has.
+//! Beginning of a log's file: its first line, which no other file of the log has.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use super::lines::{Found, Lines};
 use super::opened::Opened;
 use crate::LineHash;
 
-/// See the module.
+/// Identity of a log's file, by its first line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Begins {
-    /// 0 of a file without a whole line.
+    /// Time of the first line, in seconds since 1970; 0 for a file without a whole line.
     pub(super) at: u64,
-    /// The record's; the line's hash where it is none.
+    /// Identifier of the record, or the line's hash if the line is not a record.
     pub(super) id: String,
-    /// Which line of which chain; of older releases none.
+    /// Place of the line in its chain; `None` for lines of older releases.
     pub(super) chain: Option<Place>,
-    /// Whether the line is a record.
+    /// Set if the line is a record.
     pub(super) is_record: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Place {
     pub(super) number: u64,
 }
 
-/// Of a line, what orders files.
+/// Members of a line that order files.
 #[derive(Deserialize)]
 struct First {
     at: u64,
@@ -37,7 +37,7 @@ struct First {
 }
 
 impl Begins {
-    /// By its first line; by the file's date where that is no record.
+    /// Reads a file's first line; if that is not a record, the file's date gives the time.
     pub(super) fn of(file: &Opened) -> io::Result<Self> {
         let mut lines = Lines::new(file.bytes(0)?, 0);
         let line = match lines.read()? {
@@ -66,7 +66,7 @@ impl Begins {
         })
     }
 
-    /// Whether it comes after the other one: in a chain by its number, whatever the clock said.
+    /// Returns whether this file comes after the other one: in a chain by its number, whatever the clock said.
     pub(super) fn is_after(&self, other: &Self) -> bool {
         match (&self.chain, &other.chain) {
             (Some(here), Some(there)) if here.id == there.id => here.number > there.number,

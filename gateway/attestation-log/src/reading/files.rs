@@ -1,4 +1,4 @@
-//! The files of a log, those also that were closed or rotated, in the order in which they were written: one list of them for all who read.
+//! Files of a log, with the closed and the rotated ones, in the order in which they were written: all readers use this list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,13 +14,13 @@ use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened, is_zipped};
 use crate::segment_name::SegmentName;
 
-/// What the name of a log's file begins with, also after it was rotated.
+/// First part of the names of a log's files, also of rotated ones.
 const NAME: &str = "attestation.jsonl";
-/// What the names of files end with that are being made.
+/// Endings of the names of files that are being made.
 const UNFINISHED: [&str; 2] = [".new", ".part"];
-/// Closed segments that are held open at once. Others are found again by their names, also when they were compressed since.
+/// Most closed segments that are held open at once. Others are found again by their names, even if they were compressed since.
 const HELD_LIMIT: usize = 256;
-/// How far a clock may have been set back within a log.
+/// Time by which a clock may have been set back within a log, in seconds.
 const CLOCKS_DIFFER_SECONDS: u64 = 24 * 3600;
 
 /// A file of the log.
@@ -28,20 +28,21 @@ const CLOCKS_DIFFER_SECONDS: u64 = 24 * 3600;
 pub struct LogFile {
     path: PathBuf,
     pub(super) begins: Begins,
-    /// The file that was found: what has its name by now may be another.
+    /// The file that was found: by now another file may have its name.
     held: Option<Opened>,
 }
 
-/// What was found.
+/// Files of a log that were found.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// In the order of their lines.
+    /// Readable files in the order of their lines.
     pub files: Vec<LogFile>,
-    /// What cannot be read, and so has no place among them.
+    /// Errors of files that cannot be read, and so have no place in the order.
     pub unreadable: Vec<ReadError>,
 }
 
-/// The log's files: the one that is written, and those beside it that were rotated. A file that holds no line is none of them, nor is a copy of another.
+/// Returns the log's files: the one that is written, and the rotated ones next to it. Files without a line, and copies of others, are left
+/// out.
 ///
 /// # Errors
 /// The folder's.
@@ -53,7 +54,7 @@ pub fn files_beside(log: &Path) -> Result<Listed, ReadError> {
     Ok(listed)
 }
 
-/// The files of these paths; of a folder all that are a log's, and none that is a copy of another.
+/// Returns the files of these paths; of a folder all files of its log, without copies of others.
 ///
 /// # Errors
 /// A folder's.
@@ -77,15 +78,16 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Listed, ReadError> {
     Ok(listed)
 }
 
-/// The log and all files beside it whose names begin with its own; what is there twice, as while it is compressed, as often.
+/// Returns the log and all files next to it whose names begin with its own. A file that exists twice, for example while it is compressed,
+/// is listed twice.
 pub(super) fn all_beside(log: &Path) -> Result<Listed, ReadError> {
     let mut listed = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
     order(&mut listed.files);
     Ok(listed)
 }
 
-/// What a path stands for to whoever verifies: of a folder all that is a log's, copies too, and of a log also its closed segments. Of a segment that
-/// is there packed and unpacked only the latter.
+/// Returns the files to verify for a path: for a folder all files of its log, also copies; for a log also its closed segments. If a segment
+/// exists packed and unpacked, only the unpacked file is returned.
 ///
 /// # Errors
 /// [`ReadError`], of the path and of the folder; of files in it, they are listed.
@@ -106,7 +108,7 @@ pub fn files_to_verify(path: &Path) -> Result<Listed, ReadError> {
     Ok(Listed { files, unreadable })
 }
 
-/// The one of these that was begun next after one that begins so; the one that is written comes after all others.
+/// Returns the file that was begun next after one with this beginning; the one that is written comes after all others.
 pub(super) fn next_of(mut files: Vec<LogFile>, begins: &Begins, log: &Path) -> Option<LogFile> {
     let place = files.iter().position(|file| file.begins == *begins);
     let next = match place {
@@ -116,7 +118,7 @@ pub(super) fn next_of(mut files: Vec<LogFile>, begins: &Begins, log: &Path) -> O
     next.filter(|next| *next < files.len()).map(|next| files.swap_remove(next))
 }
 
-/// What is there at one moment: a file may be closed, moved, compressed or removed while it is looked.
+/// Lists the files of one moment: a file may be closed, moved, compressed or removed meanwhile, and then they are listed again.
 fn settled(mut names: impl FnMut() -> io::Result<Vec<PathBuf>>) -> io::Result<Listed> {
     loop {
         let found = names()?;
@@ -142,7 +144,8 @@ fn names(log: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names)
 }
 
-/// By their chains, which come by the time of the first file that there is of each; within one by their numbers, whatever the clock said.
+/// Orders files by their chains, and chains by the time of their first file. Files of a chain are ordered by their numbers, whatever the
+/// clock said.
 fn order(files: &mut [LogFile]) {
     let mut began: BTreeMap<String, u64> = BTreeMap::new();
     for Begins { at, chain, .. } in files.iter().map(|file| &file.begins) {
@@ -159,13 +162,13 @@ fn order(files: &mut [LogFile]) {
 }
 
 impl Listed {
-    /// Whether none of them was moved since it was opened. Those that rotate by numbers give each the name of another.
+    /// Returns whether none of them was moved since it was opened. Programs that rotate by numbers give each file the name of another.
     fn has_its_names(&self) -> bool {
         self.files.iter().all(LogFile::has_its_name)
     }
 
-    /// Of files that begin with the same line, keeps the one that holds most, as the others were copied, packed or unpacked before it was whole; and
-    /// none that holds nothing. The log itself stays, whatever it holds.
+    /// Keeps the longest of files that begin with the same line, because the others were copied, packed or unpacked before it was complete.
+    /// Empty files are dropped. The log itself stays in any case.
     fn drop_copies(&mut self, log: &Path) {
         let mut kept: Vec<LogFile> = Vec::new();
         for file in self.files.drain(..).filter(LogFile::holds_something) {
@@ -219,7 +222,8 @@ impl LogFile {
         &self.path
     }
 
-    /// Whether all that it holds was written before this second, as another one says that begins after it; nearly so, as clocks are set.
+    /// Returns whether all of its contents were written before this second, according to the file that begins after it. A day of tolerance
+    /// is added, because clocks are set.
     #[must_use]
     pub fn is_over_before(&self, at: u64, next: &Self) -> bool {
         let chains = self.begins.chain.iter().zip(&next.begins.chain);
@@ -229,7 +233,7 @@ impl LogFile {
         is_one_chain && next.begins.at.saturating_add(CLOCKS_DIFFER_SECONDS) < at
     }
 
-    /// The file itself, open.
+    /// Returns the open file, or opens it by its name.
     pub(super) fn opened(&self) -> io::Result<Opened> {
         self.held.clone().map_or_else(|| Opened::find(&self.path), Ok)
     }
@@ -242,7 +246,7 @@ impl LogFile {
         log_of_segment(&self.path).is_some()
     }
 
-    /// Which file it is, whatever it is called.
+    /// Returns device and inode of the file, whatever its name is.
     ///
     /// # Errors
     /// The file's.
@@ -251,7 +255,7 @@ impl LogFile {
         Ok((metadata.dev(), metadata.ino()))
     }
 
-    /// What it holds, uncompressed.
+    /// Returns a reader of its contents, uncompressed.
     ///
     /// # Errors
     /// The file's.
@@ -263,7 +267,7 @@ impl LogFile {
         self.begins.at > 0
     }
 
-    /// Bytes that can be read of it, uncompressed.
+    /// Returns the number of bytes that can be read of it, uncompressed.
     fn length(&self) -> u64 {
         let measured = self.opened().and_then(|opened| match opened.is_zipped() {
             true => Ok(readable(opened.bytes(0)?)),
@@ -272,7 +276,7 @@ impl LogFile {
         measured.unwrap_or(0)
     }
 
-    /// Its lines from this byte on, of what it holds uncompressed.
+    /// Returns its lines from this byte of its uncompressed contents on.
     ///
     /// # Errors
     /// The file's.
@@ -280,7 +284,7 @@ impl LogFile {
         Ok(Lines::new(self.opened()?.bytes(offset)?, offset))
     }
 
-    /// Gives each of its lines.
+    /// Calls `each` with each of its lines.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -298,7 +302,7 @@ impl LogFile {
     }
 }
 
-/// Of a file that its gateway has closed, the log that it was.
+/// Returns the path of the log that a closed segment belongs to.
 fn log_of_segment(path: &Path) -> Option<PathBuf> {
     let unpacked = if is_zipped(path) {
         path.with_extension("")
@@ -310,7 +314,7 @@ fn log_of_segment(path: &Path) -> Option<PathBuf> {
     Some(unpacked.with_extension(""))
 }
 
-/// How much there is up to the end, or to what is damaged.
+/// Returns the number of bytes up to the end, or to damage.
 fn readable(bytes: Bytes) -> u64 {
     let (mut reader, mut length) = (BufReader::new(bytes), 0_u64);
     while let Ok(chunk) = reader.fill_buf()

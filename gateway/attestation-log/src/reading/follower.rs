@@ -1,4 +1,5 @@
-//! The log as it grows: on over files that are moved, compressed, copied or emptied meanwhile, without losing a line or giving one twice.
+//! Reader that follows the log as it grows, over files that are moved, compressed, copied or emptied meanwhile. No line is lost or returned
+//! twice.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,51 +14,52 @@ use super::opened::{Bytes, Opened};
 use super::{Listed, LogFile, ReadError, files_beside};
 use crate::LineHash;
 
-/// Of a file's beginning, what tells it from what took its place: its first record's time and id, and more.
+/// Bytes of a file's beginning that distinguish it from a file that took its place: time and id of its first record, and more.
 const HEAD_BYTES: usize = 256;
 
-/// Which line was read last: what is found again in whatever file it stands by then.
+/// Position of the line that was read last. It is found again in any file that has the line by then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// Where the line begins, in bytes from its file's beginning, uncompressed.
+    /// Offset of the line in its file, in bytes, uncompressed.
     pub offset: u64,
     /// The hash of the line, without its line feed.
     pub sha256: LineHash,
 }
 
-/// What comes next.
+/// Result of asking for the next line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Line(Vec<u8>, Position),
     /// A line of that many bytes, which no gateway has written.
     TooLong(u64),
-    /// Nothing, at the moment.
+    /// No further line has been written yet.
     Nothing,
-    /// Nothing from here: the log begins as what was read of it, and does not hold the rest any more. It was cut, or an older copy is in its place.
+    /// There is nothing to follow: the log begins like the file that was read, and no longer has the rest. It was cut, or an older copy is
+    /// in its place.
     SetBack,
 }
 
-/// A reader that goes on where it was.
+/// A reader that continues at its last position.
 #[derive(Debug)]
 pub struct Follower {
     log: PathBuf,
     reading: Option<Reading>,
-    /// How the file begins that was read last.
+    /// Beginning of the file that was read last.
     begins: Option<Begins>,
-    /// The line of that file that was read last.
+    /// Last line that was read in that file.
     last: Option<Position>,
-    /// What is passed over.
+    /// Files that are skipped.
     left_out: BTreeSet<PathBuf>,
 }
 
 struct Reading {
     path: PathBuf,
-    /// It may have another name by now, or none.
+    /// The open file; by now it may have another name, or none.
     file: Opened,
     head: Vec<u8>,
     lines: Lines<Bytes>,
-    /// Whether its end was seen: what comes after it may be another's.
+    /// Set if its end was seen: contents after it may be another file's.
     at_end: bool,
 }
 
@@ -68,7 +70,7 @@ impl std::fmt::Debug for Reading {
 }
 
 impl Follower {
-    /// From the first line that there is.
+    /// Starts at the first line that exists.
     #[must_use]
     pub fn from_beginning(log: &Path) -> Self {
         Self {
@@ -80,13 +82,13 @@ impl Follower {
         }
     }
 
-    /// Has it pass over a file that cannot be read, or not to its end.
+    /// Skips a file that cannot be read, or not to its end.
     pub fn leave_out(&mut self, path: &Path) {
         self.reading.take_if(|reading| reading.path == path);
         self.left_out.insert(path.to_owned());
     }
 
-    /// From this byte of one of the log's files.
+    /// Starts at this byte of one of the log's files.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -96,7 +98,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// From the line on that follows this one; `None` if no file of the log has it where it was.
+    /// Starts at the line after this position; `None` if no file of the log has the line there.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -127,7 +129,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The next line.
+    /// Returns the next line, or the reason for its absence.
     ///
     /// # Errors
     /// [`ReadError`]: it can be asked again.
@@ -158,12 +160,12 @@ impl Follower {
         }
     }
 
-    /// Whether what comes next comes to the file that is read. Otherwise it is looked for in all of them, each time that it is asked for.
+    /// Returns whether new lines will be in the file that is read. If not, each call searches all files for the next line.
     pub fn is_at_the_end(&mut self) -> bool {
         self.is_on_what_is_written().unwrap_or(false)
     }
 
-    /// What comes next in the file that is read, unless it was emptied, or overwritten.
+    /// Returns the next line of the file that is read, unless it was emptied or overwritten.
     fn next_here(&mut self) -> Result<Option<Next>, ReadError> {
         let last = self.last.clone();
         let next = self.of_reading(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
@@ -177,14 +179,14 @@ impl Follower {
         Ok(next)
     }
 
-    /// Whether what comes next comes to the file that is read.
+    /// Returns whether the file that is read is the one that is written.
     fn is_on_what_is_written(&mut self) -> Result<bool, ReadError> {
         let (log, last) = (self.log.clone(), self.last.clone());
         let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
         Ok(written.unwrap_or(false))
     }
 
-    /// What was not read of a file that was emptied may stand in a copy; whether there is one.
+    /// Looks for a copy of a file that was emptied, in which the unread rest may be. Returns whether there is one.
     fn goes_on_in_a_copy(&mut self) -> Result<bool, ReadError> {
         let last = self.last.clone();
         if self.of_reading(|reading| reading.is_another(last.as_ref()))? != Some(true) {
@@ -205,7 +207,7 @@ impl Follower {
         Ok(false)
     }
 
-    /// Whether what has the log's name begins as what was read does, which it is not.
+    /// Returns whether the file with the log's name begins like the file that was read, but is another one.
     fn is_set_back(&self) -> Result<bool, ReadError> {
         // One that was empty when it was read first has begun since.
         let Some(begins) = self.begins.as_ref().filter(|begins| begins.at > 0) else {
@@ -227,7 +229,7 @@ impl Follower {
         asked.map(Some).map_err(ReadError::at(&reading.path))
     }
 
-    /// The file that begins next after the one that was read last. One that cannot be read at the moment might be it.
+    /// Returns the file that begins next after the one that was read last. A file that cannot be read at the moment might be it.
     fn successor(&self) -> Result<Option<LogFile>, ReadError> {
         let Listed { mut files, unreadable } = files_beside(&self.log)?;
         let is_in = |path: &Path| !self.left_out.contains(path);
@@ -282,7 +284,7 @@ impl Reading {
         Ok(Some(next))
     }
 
-    /// Whether it does not hold any more what was read of it, of which this was the last.
+    /// Returns whether the file no longer has the contents that were read of it, of which `last` was the last line.
     fn is_another(&mut self, last: Option<&Position>) -> io::Result<bool> {
         if self.file.read_at(0, self.head.len())? != self.head {
             return Ok(true);
@@ -297,13 +299,13 @@ impl Reading {
     }
 }
 
-/// Whether a file cannot be read, or not further, whoever tries again: it is gone, or what it holds is damaged.
+/// Returns whether a file cannot be read, or not further, even if it is tried again: it is gone, or its contents are damaged.
 pub(super) fn is_for_good(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     matches!(error.kind(), NotFound | InvalidData | InvalidInput | UnexpectedEof)
 }
 
-/// Where the line after this one begins, if the file has it.
+/// Returns the offset of the line after this one, if the file has it.
 pub(super) fn next_offset(file: &LogFile, position: &Position) -> io::Result<Option<u64>> {
     let opened = file.opened()?;
     if !opened.is_zipped() && opened.metadata()?.len() <= position.offset {
@@ -312,7 +314,7 @@ pub(super) fn next_offset(file: &LogFile, position: &Position) -> io::Result<Opt
     next_in(&opened, position)
 }
 
-/// The same, of a file that is open.
+/// Like [`next_offset`], but for an open file.
 fn next_in(opened: &Opened, position: &Position) -> io::Result<Option<u64>> {
     let mut lines = Lines::new(opened.bytes(position.offset)?, position.offset);
     let same = matches!(lines.read()?, Some(Found::Line(line)) if LineHash::of(line) == position.sha256);

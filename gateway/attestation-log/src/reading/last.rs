@@ -1,4 +1,4 @@
-//! Where the last lines of a log begin: what is not asked for is not read, as far as files can be read from their end.
+//! Position of a log's last lines: only the needed part is read, as far as files can be read from their end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,13 +7,13 @@ use super::LogFile;
 use super::lines::{Found, LINE_LIMIT_BYTES, Lines};
 use super::opened::Opened;
 
-/// How much of a file's end is read at a time.
+/// Bytes of a file's end that are read at a time.
 const CHUNK_BYTES: u64 = 64 * 1024;
-/// Most that is read at a time, of a long line.
+/// Most bytes that are read at a time, for a long line.
 const LARGEST_CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// Where to begin so that at most `count` lines follow for which `is_wanted` holds: a file, by its place among these, and a byte of it. What was looked
-/// through for them follows, too; what of it cannot be read, whoever reads on from there is told.
+/// Returns a position after which at most `count` lines follow for which `is_wanted` holds: the index of a file, and an offset in it. Lines
+/// that were searched for them follow, too. Files that cannot be read are included, so that a reader that starts there gets the error.
 pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8]) -> bool) -> (usize, u64) {
     let mut left = count;
     let mut begin = (files.len(), 0);
@@ -33,7 +33,7 @@ pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8])
     begin
 }
 
-/// Where the last of them begin, in a file that can be read from its beginning only.
+/// Finds the offsets of the last of them, in a file that can only be read from its beginning.
 fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
     let mut lines = Lines::new(file.bytes(0)?, 0);
     loop {
@@ -63,12 +63,12 @@ fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bo
     Ok(())
 }
 
-/// The whole lines of a file, the last one first.
+/// Whole lines of a file, the last one first.
 struct FromEnd {
     file: Opened,
-    /// Where what was read begins.
+    /// Offset in the file of the first byte that was read.
     begin: u64,
-    /// What was read and not given; of a line that is too long its length only.
+    /// Bytes that were read and not returned; of a line that is too long they are dropped.
     rest: Vec<u8>,
     passed_over: bool,
     done: bool,
@@ -89,7 +89,7 @@ impl FromEnd {
         Ok(from_end)
     }
 
-    /// Where the next one begins, and itself unless it is too long.
+    /// Returns the offset of the next line, with the line itself unless it is too long.
     fn next(&mut self) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
         if self.done {
             return Ok(None);
@@ -101,7 +101,7 @@ impl FromEnd {
         Ok(Some((offset, whole.then_some(line))))
     }
 
-    /// What stands after the last line feed of what was not given, which is taken away with it; and whether that is all of it.
+    /// Removes and returns the bytes after the last line feed of the rest; and whether they are a complete line.
     fn back_to_line_feed(&mut self) -> io::Result<(Vec<u8>, bool)> {
         loop {
             if let Some(newline) = memchr::memrchr(b'\n', &self.rest) {

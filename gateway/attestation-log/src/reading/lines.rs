@@ -2,19 +2,19 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Longest line that is read: several times what the largest evidence makes. What is longer no gateway has written.
+/// Longest line that is read: several times as long as the largest evidence makes it. No gateway has written a longer one.
 pub const LINE_LIMIT_BYTES: usize = 16 * 1024 * 1024;
-/// How much is read from the file at once.
+/// Bytes that are read from the file at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// What stands there.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found<'l> {
     /// A line, without its end.
     Line(&'l [u8]),
-    /// One of that many bytes, more than [`LINE_LIMIT_BYTES`].
+    /// A line of that many bytes, more than [`LINE_LIMIT_BYTES`].
     TooLong(u64),
-    /// A last one without its end: it is being written, or was cut off.
+    /// A last line without its end: it is being written, or was cut off.
     Cut,
 }
 
@@ -27,7 +27,7 @@ pub struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Those of what `reader` gives, which begins at this byte of its file.
+    /// Reads the lines of `reader`, which begins at this byte of its file.
     pub fn new(reader: R, offset: u64) -> Self {
         Self {
             reader: BufReader::with_capacity(BUFFER_BYTES, reader),
@@ -36,12 +36,12 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Where the next line begins, in bytes from the file's beginning.
+    /// Returns the offset of the next line, in bytes from the file's beginning.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next one; `None` at the end.
+    /// Returns the next line; `None` at the end.
     ///
     /// # Errors
     /// The file's.
@@ -79,7 +79,7 @@ fn bytes(length: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is found in a text: a line's length, `too long` or `cut`, and where the next one begins.
+    /// Returns the results of reading a text: a line's length, `too long` or `cut`, each with the offset of the next line.
     fn found(text: &[u8]) -> Vec<(String, u64)> {
         let mut lines = Lines::new(text, 7);
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The log as its readers see it: line by line, over all of its files, in bounded memory, and on as it grows. Who reads holds up nobody who writes.
+//! Reading of the log: line by line, over all of its files, in bounded memory, and further as it grows. A reader does not block the writer.
 
 mod begins;
 mod files;
@@ -28,7 +28,7 @@ pub struct ReadError {
 }
 
 impl ReadError {
-    /// Whether the file cannot be read, or not further, whoever tries again: it is gone, or what it holds is damaged.
+    /// Returns whether the file cannot be read, or not further, even if it is tried again: it is gone, or its contents are damaged.
     #[must_use]
     pub fn is_for_good(&self) -> bool {
         follower::is_for_good(&self.source)

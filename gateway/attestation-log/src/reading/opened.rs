@@ -1,4 +1,4 @@
-//! A file, open: whatever it is called by now, or whether it has a name.
+//! An open file, which stays the same even if it is renamed or deleted.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
 
-/// What gives the bytes of a file, as they were written.
+/// Reader of a file's bytes, as they were written.
 pub type Bytes = Box<dyn Read + Send>;
 
-/// See the module. Whoever reads it has a place in it of his own.
+/// An open file that may be compressed. Each reader has a position of its own.
 #[derive(Debug, Clone)]
 pub(super) struct Opened {
     file: Arc<File>,
@@ -30,7 +30,7 @@ impl Opened {
         })
     }
 
-    /// One that had this name, also if it was compressed since.
+    /// Opens the file of this name, or its compressed form if it was compressed since.
     pub(super) fn find(path: &Path) -> io::Result<Self> {
         match Self::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_zipped(path) => Self::open(&path.with_added_extension("gz")),
@@ -46,7 +46,7 @@ impl Opened {
         self.file.metadata()
     }
 
-    /// Whether this is the file that a path leads to.
+    /// Returns whether this is the file that a path leads to.
     pub(super) fn is_at(&self, path: &Path) -> io::Result<bool> {
         let here = self.metadata()?;
         match fs::metadata(path) {
@@ -56,7 +56,7 @@ impl Opened {
         }
     }
 
-    /// What it holds from that byte on, uncompressed; what is appended later, too.
+    /// Returns a reader of its uncompressed contents from that byte on, also of bytes that are appended later.
     pub(super) fn bytes(&self, offset: u64) -> io::Result<Bytes> {
         let from = |offset| From {
             file: Arc::clone(&self.file),
@@ -70,7 +70,7 @@ impl Opened {
         Ok(Box::new(from(offset)))
     }
 
-    /// What the file itself holds there, as far as there is something.
+    /// Returns the bytes of the file itself at this offset, as far as they exist.
     pub(super) fn read_at(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let from = From {
@@ -86,7 +86,7 @@ pub(super) fn is_zipped(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 
-/// A file from one byte on, whoever else reads it.
+/// Reader of a file from one byte on, independent of its other readers.
 struct From {
     file: Arc<File>,
     offset: u64,

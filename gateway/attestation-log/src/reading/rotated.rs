@@ -1,4 +1,4 @@
-//! What came before the log that is written, as a start needs it: segments that were closed, and files that others have moved there.
+//! Files before the log that is written, for the needs of a start: closed segments, and files that another program has moved there.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -8,8 +8,8 @@ use super::lines::{Found, Lines};
 use super::opened::{Bytes, Opened};
 use crate::chain::link_of;
 
-/// The files beside the log, the oldest first, and what is there twice, as while it is compressed, as often. What holds no record is none; what cannot
-/// be read is missed where it is needed.
+/// Returns the files next to the log, the oldest first. A file that exists twice, for example while it is compressed, is returned twice.
+/// Files without a record are left out. Files that cannot be read are logged, and count as missing.
 pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
     let Listed { files, unreadable } = records_beside(log)?;
     for error in &unreadable {
@@ -18,7 +18,7 @@ pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
     Ok(files)
 }
 
-/// The same, and what cannot be read.
+/// Like [`rotated`], but also returns the errors of files that cannot be read.
 pub(in super::super) fn records_beside(log: &Path) -> io::Result<Listed> {
     let mut listed = match all_beside(log) {
         Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(Listed::default()),
@@ -28,12 +28,12 @@ pub(in super::super) fn records_beside(log: &Path) -> io::Result<Listed> {
     Ok(listed)
 }
 
-/// The lines of a segment, also if it was compressed since it was listed.
+/// Returns the lines of a segment, even if it was compressed since it was listed.
 pub(in super::super) fn lines_of(segment: &Path) -> io::Result<Lines<Bytes>> {
     Ok(Lines::new(Opened::find(segment)?.bytes(0)?, 0))
 }
 
-/// The line with which they end; `None` also where that cannot be read.
+/// Returns the last line of these files; `None` also if it cannot be read.
 pub(in super::super) fn last_line(files: &[LogFile]) -> Option<Vec<u8>> {
     let newest = files.last()?;
     // Of one that is there twice not each need be whole.
@@ -44,12 +44,12 @@ pub(in super::super) fn last_line(files: &[LogFile]) -> Option<Vec<u8>> {
 }
 
 impl LogFile {
-    /// When its first line was written, seconds since 1970.
+    /// Returns the time of its first line, in seconds since 1970.
     pub(in super::super) const fn began(&self) -> u64 {
         self.begins.at
     }
 
-    /// Whether it begins with this line of the chain, or with one before it.
+    /// Returns whether it begins with this line of the chain, or with one before it.
     pub(in super::super) fn begins_before(&self, chain: &str, number: u64) -> bool {
         self.begins
             .chain
@@ -57,7 +57,7 @@ impl LogFile {
             .is_some_and(|place| place.id == chain && place.number <= number)
     }
 
-    /// Its last whole line, without its end.
+    /// Returns its last whole line, without its end.
     pub(in super::super) fn last_line(&self) -> io::Result<Option<Vec<u8>>> {
         let (mut lines, mut last) = (self.lines(0)?, None);
         while let Some(found) = lines.read()? {
@@ -68,7 +68,7 @@ impl LogFile {
         Ok(last)
     }
 
-    /// That it cannot be read: whoever needs what it holds takes that for gone.
+    /// Warns that the file cannot be read, so that its records count as missing.
     pub(in super::super) fn warn(&self, error: &io::Error) {
         warn(self.path(), error);
     }
@@ -123,7 +123,7 @@ mod tests {
         assert!(found[1].begins_before(&chain, 3) && !found[1].begins_before(&chain, 2) && !found[1].begins_before("0a", 3));
     }
 
-    /// How files end of which these are the names and contents.
+    /// Returns the end of files with these names and contents.
     fn end(files: &[(&str, &[u8])]) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, bytes) in files {

@@ -1,7 +1,7 @@
-//! A segment is closed, and another begun: killed at whatever step, the log goes on where it was.
+//! Closing of a segment, and the beginning of the next: after a kill at any step, the log continues where it was.
 //!
-//! The next one is written first, beside the log: a checkpoint of the same chain. Then the log gets the name of a segment, and the next one that of
-//! the log. What was begun and not come so far is no part of the log.
+//! The next file is written first, next to the log: a checkpoint of the same chain. Then the log gets the name of a segment, and the next
+//! file that of the log. A next file that has not come so far is not part of the log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
@@ -14,13 +14,13 @@ use super::super::chain::{LineHash, link_of};
 use super::super::reading::{Found, Lines, rotated};
 use super::super::segment_name::SegmentName;
 
-/// Where the next one is written.
+/// Returns the path at which the next file is written.
 #[must_use]
 pub fn next_file(log: &Path) -> PathBuf {
     log.with_extension("next")
 }
 
-/// The first line of a log, without its end; `None` if it has no whole one.
+/// Returns the first line of a log, without its end; `None` if it has no whole line.
 pub(in super::super) fn beginning(log: &Path) -> Result<Option<Vec<u8>>> {
     Ok(match Lines::new(File::open(log)?, 0).read()? {
         Some(Found::Line(line)) => Some(line.to_owned()),
@@ -28,10 +28,10 @@ pub(in super::super) fn beginning(log: &Path) -> Result<Option<Vec<u8>>> {
     })
 }
 
-/// Writes what the next one begins with, durably, where nobody reads it yet.
+/// Writes the first lines of the next file, durably, at a path that readers ignore.
 ///
 /// # Errors
-/// Then there is no next one.
+/// The next file does not exist then.
 pub(in super::super) fn begin_next(log: &Path, lines: &[u8]) -> Result<File> {
     discard_next(log)?;
     let begun = OpenOptions::new()
@@ -44,7 +44,7 @@ pub(in super::super) fn begin_next(log: &Path, lines: &[u8]) -> Result<File> {
     written.inspect_err(|_| give_up(log))
 }
 
-/// Removes the next one, if there is one: were it found, its lines would come twice.
+/// Removes the next file, if it exists: otherwise its lines could be found twice.
 pub(in super::super) fn discard_next(log: &Path) -> Result<()> {
     match fs::remove_file(next_file(log)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -58,11 +58,11 @@ fn give_up(log: &Path) {
     }
 }
 
-/// Closes the log, whose first line is given, and has the next one, which is begun, take its place. Gives their folder: the names are durable
-/// when that is.
+/// Closes the log, whose first line is given, and puts the next file in its place. Returns their folder: the names are durable when it is
+/// synced.
 ///
 /// # Errors
-/// The log is what it was; unless it cannot be given its name back: then it is one that was moved. There is no next one.
+/// The log is unchanged, unless it could not be renamed back: then it counts as moved. The next file is removed.
 pub(in super::super) fn close(log: &Path, first: &[u8]) -> Result<File> {
     // Once both have their names nothing is left that could fail.
     let closed = File::open(folder(log)).and_then(|folder| give_names(log, first).map(|()| folder));
@@ -82,7 +82,7 @@ fn give_names(log: &Path, first: &[u8]) -> Result<()> {
     fs::rename(next_file(log), log).inspect_err(|_| drop(fs::rename(&segment, log)))
 }
 
-/// What was left of closing a log when its gateway was killed, before the log is opened.
+/// Completes or undoes a closing during which the gateway was killed, before the log is opened.
 pub(in super::super) fn finish_closing(log: &Path) -> Result<()> {
     let next = next_file(log);
     let first = match beginning(&next) {
@@ -98,7 +98,8 @@ pub(in super::super) fn finish_closing(log: &Path) -> Result<()> {
     sync(log)
 }
 
-/// Whether a file beside the log ends with the line before this one. It does not if the closing had failed, and the log was written on.
+/// Returns whether a file next to the log ends with the line before this one. It does not if the closing had failed, and the log was
+/// written on.
 fn is_next(log: &Path, first: &[u8]) -> Result<bool> {
     let Ok(Some(link)) = link_of(first) else {
         return Ok(false);
@@ -137,7 +138,7 @@ mod tests {
             Self { folder, log }
         }
 
-        /// One that was moved, or closed, and what was to come next.
+        /// Creates a log that was moved or closed, with this next file.
         fn moved(log: &str, next: &str) -> Self {
             let site = Self::new(log);
             fs::rename(&site.log, site.folder.path().join(format!("attestation.jsonl.{NAME}"))).unwrap();
@@ -145,7 +146,7 @@ mod tests {
             site
         }
 
-        /// What is there, by name.
+        /// Returns the files and their contents, by name.
         fn files(&self) -> Vec<(String, String)> {
             let entries = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap());
             let read = entries.map(|entry| {

@@ -1,4 +1,4 @@
-//! Closed segments are compressed beside all else: nobody waits for it, and killed at whatever step nothing is lost.
+//! Compression of closed segments, as a background task. After a kill at any step, nothing is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
@@ -20,34 +20,34 @@ use super::super::journal_error::JournalError;
 use super::super::writer_lock::WriterLock;
 use super::{closed, zipped};
 
-/// How much is read at a time.
+/// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Left free on the disk for what is recorded meanwhile.
+/// Bytes that are left free on the disk, for records that come meanwhile.
 const RESERVE_BYTES: u64 = 16 * 1024 * 1024;
-/// When a segment is tried again that somebody held. Readers do for a moment.
+/// Pause before another attempt for a segment that was locked. Readers lock it for a moment.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Longest wait for a segment that is too young: the clock may be set meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 
-/// What is done with closed segments, one after the other.
+/// Work on closed segments, done one after the other.
 pub(in super::super) enum Aside {
-    /// There are some that are to be compressed.
+    /// There may be segments to be compressed.
     Closed,
     Work(Box<dyn FnOnce() + Send>),
 }
 
-/// Who compresses, and whatever else is done with closed segments.
+/// Thread that compresses closed segments, and does other work on them.
 pub(in super::super) struct Compression {
     pub(in super::super) log: PathBuf,
     /// Least age of a segment that is compressed, from its last write.
     pub(in super::super) after: Duration,
-    /// Nobody else does until this one is done.
+    /// Keeps other processes from working on the segments until this thread has ended.
     pub(in super::super) _lock: Arc<WriterLock>,
 }
 
 impl Compression {
-    /// Compresses what there is whenever it is told that there is something.
+    /// Starts the thread, which compresses segments whenever it gets [`Aside::Closed`].
     pub(in super::super) fn begin(self) -> Result<mpsc::Sender<Aside>, JournalError> {
         let (sender, receiver) = mpsc::channel();
         let path = self.log.clone();
@@ -73,7 +73,7 @@ impl Compression {
         Ok(sender)
     }
 
-    /// Compresses the segments that are old enough; returns when to look again, if there are others.
+    /// Compresses the segments that are old enough. Returns the pause until the next check, if there are others.
     fn compress_all(&self) -> Option<Duration> {
         let mut again: Option<Duration> = None;
         let mut look_after = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
@@ -98,7 +98,8 @@ impl Compression {
         again
     }
 
-    /// Returns how long a segment is to stay as it is: by the time of its last write, and so by the system's clock.
+    /// Returns the time for which a segment is still to stay uncompressed. It depends on the segment's last write, and so on the system's
+    /// clock.
     fn left(&self, segment: &Path) -> Duration {
         // One that is there compressed, too, was old enough when that was begun.
         if self.after.is_zero() || fs::symlink_metadata(zipped(segment)).is_ok() {
@@ -111,24 +112,24 @@ impl Compression {
     }
 }
 
-/// Where a segment is compressed to, until that is whole.
+/// Returns the path of a compressed segment until it is complete.
 fn temporary_file(log: &Path) -> PathBuf {
     log.with_extension("gz.new")
 }
 
-/// The compressed segment that is not whole, if whoever made one was killed.
+/// Returns the incomplete compressed segment, if the process that made one was killed.
 pub(in super::super) fn unfinished(log: &Path) -> Option<PathBuf> {
     let path = temporary_file(log);
     is_file(fs::symlink_metadata(&path).map(|found| found.file_type())).then_some(path)
 }
 
-/// Bytes that are free where this file is.
+/// Returns the number of free bytes on the file's disk.
 fn room(file: &Path) -> io::Result<u64> {
     let there = rustix::fs::statvfs(file)?;
     Ok(there.f_bavail.saturating_mul(there.f_frsize))
 }
 
-/// Puts a compressed segment in its place. It is removed when the other one is whole, on disk, and reads the same.
+/// Puts a compressed segment in the place of this one. This one is removed when the other is complete, on disk, and reads the same.
 fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u64>) -> io::Result<()> {
     let held = File::open(segment)?;
     // Nobody writes to it, as to one that was moved and could not be given its name back.
@@ -164,7 +165,7 @@ fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u
     sync()
 }
 
-/// Which file it is, and what it was when it was read: somebody may just be unpacking it, who holds no lock.
+/// Identity of a file, and its state when it was read: another process without a lock may be unpacking it.
 #[derive(PartialEq, Eq)]
 struct State {
     file: (u64, u64),
@@ -181,7 +182,7 @@ impl State {
         }
     }
 
-    /// That it is so still.
+    /// Checks that the file is unchanged.
     fn stands(&self, segment: &Path) -> io::Result<()> {
         if Self::of(&fs::symlink_metadata(segment)?) == *self {
             return Ok(());
@@ -200,7 +201,8 @@ fn reads_the_same(zipped: &Path, digest: &digest::Digest) -> io::Result<()> {
     )))
 }
 
-/// Compresses, durably; gives the digest of what was read. The header says neither when nor what, so the same always comes out as the same.
+/// Compresses the segment, durably; returns the digest of its contents. The header has neither time nor name, so that the same contents
+/// always give the same file.
 fn write(segment: &File, to: &Path) -> io::Result<digest::Digest> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
     let mut encoder = GzBuilder::new().write(file, flate2::Compression::default());

@@ -1,4 +1,4 @@
-//! Segments: the files in which a log lies that was closed by its gateway. The one that is written has the log's name.
+//! Segments: closed files of the log. The file that is written has the log's name.
 
 mod closing;
 mod compression;
@@ -14,42 +14,43 @@ pub(super) use compression::{Aside, Compression, unfinished};
 
 use super::segment_name::SegmentName;
 
-/// Limits at which a segment is closed, and its age when it is compressed. They are looked at whenever a checkpoint is due, so a segment may come to be
-/// larger, and older.
+/// Limits at which a segment is closed, and its age when it is compressed. They are checked whenever a checkpoint is due, so a segment may
+/// become larger, and older.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentLimits {
-    /// At so many bytes.
+    /// Size in bytes at which it is closed.
     pub bytes: u64,
-    /// So long after its first line was written.
+    /// Age of its first line at which it is closed.
     pub age: Duration,
-    /// How long a closed segment stays as it was written before it is compressed: programs that follow the log's files read no compressed ones.
+    /// Time for which a closed segment stays uncompressed: programs that follow the log's files do not read compressed ones.
     pub compress_after: Duration,
 }
 
 impl SegmentLimits {
-    /// It never is.
+    /// Limits that are never reached.
     pub const NEVER: Self = Self {
         bytes: u64::MAX,
         age: Duration::MAX,
         compress_after: Duration::ZERO,
     };
 
-    /// Whether a log of so many bytes is to be closed, which began at one second and has come to another.
+    /// Returns whether a log of so many bytes, which began at one second and has come to another, is to be closed.
     pub(super) const fn are_reached(&self, bytes: u64, began: u64, now: u64) -> bool {
         bytes >= self.bytes || now.saturating_sub(began) >= self.age.as_secs()
     }
 }
 
-/// A closed segment.
+/// A closed segment of a log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Segment {
     pub(super) name: SegmentName,
     pub(super) path: PathBuf,
-    /// Whether it is compressed.
+    /// Set if it is compressed.
     pub(super) zipped: bool,
 }
 
-/// The closed segments of a log, by their names; none that is there twice, because it is being compressed. What has such a name and is no file is none.
+/// Returns the closed segments of a log, by their names. A segment that exists twice, because it is being compressed, is returned once.
+/// Entries with such a name that are not files are left out.
 pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
     let mut found = named(log)?;
     found.retain(|segment| segment.path.is_file());
@@ -58,7 +59,7 @@ pub(super) fn closed(log: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// Whatever is called as a closed segment of a log is.
+/// Returns everything with the name of a closed segment of a log.
 pub(super) fn named(log: &Path) -> io::Result<Vec<Segment>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(attest_system::files::folder(log)) {
@@ -74,7 +75,7 @@ pub(super) fn named(log: &Path) -> io::Result<Vec<Segment>> {
     Ok(found)
 }
 
-/// The files of a log's closed segments, in the order in which they were written.
+/// Returns the files of a log's closed segments, in the order in which they were written.
 ///
 /// # Errors
 /// Their folder's.
@@ -91,7 +92,7 @@ impl Segment {
     }
 }
 
-/// What a segment is called when it is compressed.
+/// Returns the path of a segment when it is compressed.
 fn zipped(segment: &Path) -> PathBuf {
     let mut name = segment.as_os_str().to_owned();
     name.push(".gz");

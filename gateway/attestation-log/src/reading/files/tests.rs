@@ -35,7 +35,7 @@ impl Written {
         fs::write(self.path(name), numbers.map(line).collect::<String>()).unwrap();
     }
 
-    /// As a gateway does it.
+    /// Closes the log, like a gateway does.
     fn close(&self) {
         fs::rename(self.log(), self.path(&format!("{SEGMENT}4"))).unwrap();
         self.write("attestation.jsonl", 6..=6);

@@ -1,4 +1,4 @@
-//! Checkpoints: whose each is, and whether it fits where it stands.
+//! Verification of checkpoints: their keys, and their places.
 
 use super::super::chain::{Found, Link};
 use super::super::checkpoint::Checkpoint;
@@ -19,7 +19,7 @@ impl Verifier {
         self.say(finding, link, checkpoint);
     }
 
-    /// What is wrong with a checkpoint. One that is good says what its gateway has found.
+    /// Returns the fault of a checkpoint. The unsigned lines that a good one names are noted.
     pub(super) fn judge(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) -> Option<Finding> {
         let (chain, number) = (link.id.clone(), link.number);
         let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
@@ -54,7 +54,7 @@ impl Verifier {
         }
     }
 
-    /// Of a key that is not known, that is said once for each chain.
+    /// Adds the finding. An unknown key is reported once for each chain.
     pub(super) fn say(&mut self, finding: Option<Finding>, link: &Link, checkpoint: &Checkpoint) {
         if let Some(Finding::CheckpointUnknown { .. }) = &finding
             && !self.unknown.insert((link.id.clone(), checkpoint.key))

@@ -1,4 +1,4 @@
-//! What is wrong with a log, and where.
+//! Faults of a log, and their places.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use attest_system::clock::rfc3339;
 
 use super::FileReport;
 
-/// A line of a file, from 1.
+/// A line of a file, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub file: String,
@@ -19,35 +19,35 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is not as a gateway has left it. Lines are named by their number in the chain.
+/// Difference of a log from what a gateway has written. Lines are named by their number in the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// What the next line says of these is not what they are.
+    /// The hash in the next line does not match these lines.
     Altered {
         chain: String,
         from: u64,
         to: u64,
         why: Option<String>,
     },
-    /// Lines are not there that stood between others.
+    /// Lines between others are missing.
     Missing { chain: String, from: u64, to: u64 },
-    /// The first lines are not there, and nothing says that they are elsewhere.
+    /// The first lines are missing, and nothing says that they are elsewhere.
     NoBeginning { chain: String, first: u64 },
-    /// There were more lines after the last one: a checkpoint that is known from elsewhere says so.
+    /// Lines after the last one are missing: a checkpoint that is known from elsewhere shows it.
     Shortened { chain: String, after: u64, at: u64, known: u64 },
-    /// A line is not the one that is known from elsewhere to have been signed.
+    /// A line differs from the one that is known from elsewhere to have been signed.
     Replaced { chain: String, number: u64 },
-    /// A chain is not there at all, of which it is known that it was signed.
+    /// A chain is missing that is known to have been signed.
     Lost {
         chain: String,
         number: u64,
         replica: Option<String>,
     },
-    /// The same lines once more.
+    /// The same lines occur a second time.
     Doubled { chain: String, from: u64, to: u64, place: Place },
-    /// Two lines with one number, and they are not the same.
+    /// Two different lines have the same number.
     Forked { chain: String, number: u64, place: Place },
-    /// A line stands after one that came later.
+    /// A line is after one with a higher number.
     OutOfOrder { chain: String, number: u64, place: Place },
     /// A line of another chain, which does not begin there.
     Spliced {
@@ -56,13 +56,13 @@ pub enum Finding {
         into: String,
         place: Place,
     },
-    /// Lines of no chain stand among those of one.
+    /// Lines without a chain are among those of a chain.
     PutIn { place: Place, lines: u64, why: String },
-    /// A file of lines of no chain: nothing holds them.
+    /// A file has only lines without a chain: no checkpoint covers them.
     Unchained { file: String, lines: u64 },
-    /// What stands before a chain's first line is not what stood there when it began.
+    /// The bytes before a chain's first line are not those that were there when it began.
     BeforeAltered { place: Place, lines: u64 },
-    /// A checkpoint's signature is not by its key over what it says.
+    /// A checkpoint's signature is not by its key over its text.
     CheckpointFalse { chain: String, number: u64 },
     /// A checkpoint that was signed for another place.
     CheckpointMoved { chain: String, number: u64, count: u64 },
@@ -70,20 +70,20 @@ pub enum Finding {
     CheckpointUnknown { chain: String, number: u64, key: String },
     /// A checkpoint by a key that is trusted, and is said to be another gateway's.
     CheckpointOfAnother { chain: String, number: u64, replica: String },
-    /// From this checkpoint on another key has signed it than before.
+    /// From this checkpoint on, another key has signed the chain than before.
     KeyReplaced { chain: String, number: u64, replica: String },
-    /// No trusted key has signed any line of it.
+    /// No trusted key has signed any line of the chain.
     NeverSigned { chain: String },
-    /// A line says that others were removed, and those it names are not they.
+    /// A line records the removal of others, and its data do not match them.
     RemovedOtherwise { chain: String, number: u64 },
-    /// A line of another chain says that these were removed, and nothing shows that one gateway has written both.
+    /// A line of another chain records the removal of these, and nothing shows that one gateway has written both.
     RemovedByAnother {
         chain: String,
         first: u64,
         last: u64,
         by: (String, u64),
     },
-    /// Of lines that were removed not all is there that was to be kept.
+    /// Some lines are missing that were to be kept of removed ones.
     NotKept {
         chain: String,
         first: u64,
@@ -91,21 +91,21 @@ pub enum Finding {
         there: u64,
         kept: u64,
     },
-    /// What was kept of lines that were removed is not what it was.
+    /// The lines that were kept of removed ones are altered.
     KeptAltered { chain: String, first: u64, last: u64 },
     /// A line was kept more than once.
     KeptTwice { place: Place, chain: String, number: u64 },
-    /// A line that is none of what was removed, nor of what is there.
+    /// A kept line does not belong to removed lines, nor to existing ones.
     KeptOfNothing { place: Place, chain: String, number: u64 },
-    /// A line among those that were kept that is none of them.
+    /// A line in a file of kept lines is malformed.
     KeptUnreadable { place: Place, why: String },
     /// A file's last line has no end.
     Torn { place: Place },
-    /// What comes after this line of a file cannot be read.
+    /// The contents after this line of a file cannot be read.
     Unreadable { after: Place, why: String },
 }
 
-/// How a chain is called where people read it.
+/// Returns the short name of a chain for people.
 pub(super) fn short(chain: &str) -> String {
     chain.chars().take(8).collect()
 }
@@ -291,33 +291,33 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What is worth knowing, and nothing is wrong with.
+/// Remark that is worth knowing, without a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// Lines of an older release, held by nothing, or by the beginning of the chain that follows.
+    /// Lines of an older release, covered only by the beginning of the chain that follows, or not at all.
     Unchained { file: String, to: u64, held: bool },
     /// The time goes back from one line to a checkpoint after it.
     TimeBack { chain: String, number: u64 },
-    /// The first lines are not looked at, because it was asked so.
+    /// The first lines are not verified, because that was asked for.
     Continued { chain: String, first: u64 },
-    /// From this checkpoint on the gateway's other key has signed it, as was said.
+    /// From this checkpoint on the gateway's other key has signed it, as the auditor has stated.
     KeyReplaced { chain: String, number: u64 },
     /// Checkpoints of a gateway of one name are by several keys.
     KeysOfOne { replica: String, keys: usize },
     /// Checkpoints by one key are of gateways of several names.
     NamesOfOne { replicas: Vec<String> },
-    /// Lines that their gateway found when it started, and has not written since.
+    /// Lines that their gateway found when it started, and that it may not have written.
     Found { chain: String, from: u64, to: u64 },
-    /// Lines that were removed by the rule, as this line says.
+    /// Lines that were removed by the rule, according to this line.
     Removed {
         chain: String,
         from: u64,
         to: u64,
         by: (String, u64),
     },
-    /// Lines that were removed, as is said, are there.
+    /// Lines whose removal is recorded still exist.
     StillThere { chain: String, from: u64, to: u64 },
-    /// What this line says was removed is not taken for that.
+    /// The removals that this line records are not believed.
     RemovalNotBelieved { chain: String, number: u64 },
 }
 
@@ -387,7 +387,7 @@ impl fmt::Display for Note {
 }
 
 impl Finding {
-    /// Whether it is about this chain: of what is said of a place, whether its file holds lines of it.
+    /// Returns whether it is about this chain. A finding about a place is if its file holds lines of the chain.
     pub(super) fn is_of(&self, wanted: &str, files: &[FileReport]) -> bool {
         match self {
             Self::Altered { chain, .. }

@@ -1,4 +1,4 @@
-//! Chains after which the same gateway has begun another one: what stands at their end, and between the two.
+//! Chains after which the same gateway has begun another one: lines at their end, and between the two.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use super::super::log_key::LogPublicKey;
 use super::finding::short;
 use super::{Before, Finding, Note, Run, Signed};
 
-/// Which chains follow which.
+/// Order of the chains of each gateway.
 pub(super) struct Followed<'v> {
-    /// Of each key, the chains that it has signed, and when they began: in the same second, either may be the first.
+    /// For each key, the chains that it has signed, with the times of their beginning. With the same second, either may be the first.
     of_keys: Vec<Vec<(u64, &'v str)>>,
-    /// By a chain, the one that names it as what stands before it in its file.
+    /// By a chain, the one that names it in the contents before it in its file.
     covered: &'v BTreeMap<String, String>,
-    /// How far each chain goes.
+    /// Number of the last line of each chain.
     last: BTreeMap<&'v str, u64>,
 }
 
@@ -36,18 +36,18 @@ impl<'v> Followed<'v> {
         Self { of_keys, covered, last }
     }
 
-    /// Whether another one of the same gateway begins after it.
+    /// Returns whether another chain of the same gateway begins after it.
     fn is_followed(&self, chain: &str) -> bool {
         self.covered.contains_key(chain) || self.others(chain).any(|(own, other, _)| other >= own)
     }
 
-    /// One of the same gateway that began before it.
+    /// Returns a chain of the same gateway that began before it.
     fn earlier(&self, chain: &str) -> Option<&str> {
         let covered = self.covered.iter().find(|(_, by)| *by == chain).map(|(before, _)| before.as_str());
         covered.or_else(|| self.others(chain).find(|(own, other, _)| other <= own).map(|(.., other)| other))
     }
 
-    /// When it began, and the others by its key, and when they began.
+    /// Returns the other chains by its key: the time of its own beginning, the time of theirs, and their names.
     fn others(&self, chain: &str) -> impl Iterator<Item = (u64, u64, &'v str)> {
         let own = |chains: &&Vec<(u64, &str)>| chains.iter().any(|(_, other)| *other == chain);
         let chains = self.of_keys.iter().find(own).cloned().unwrap_or_default();
@@ -59,8 +59,8 @@ impl<'v> Followed<'v> {
             .map(move |(at, other)| (began, at, other))
     }
 
-    /// Lines at the ends of such chains that their gateway has never signed: it was killed, and wrote no more to that chain, or somebody else has
-    /// written them.
+    /// Notes lines at the ends of such chains that their gateway has never signed. The gateway was killed, and wrote no more to that chain,
+    /// or another program has written them.
     pub(super) fn unsigned(&self, signed: &BTreeMap<String, Vec<Signed>>, notes: &mut Vec<Note>) {
         for chain in self.last.keys().filter(|chain| self.is_followed(chain)) {
             let good = signed.get(*chain).into_iter().flatten().filter(|signed| signed.good);
@@ -76,8 +76,8 @@ impl<'v> Followed<'v> {
         }
     }
 
-    /// What is to be said of lines of no chain after which one has begun: no gateway that has written a chain writes such lines, unless it was an older
-    /// release for a while.
+    /// Reports lines without a chain before the beginning of a chain. A gateway that has written a chain does not write such lines, unless
+    /// an older release ran for a while.
     pub(super) fn unchained(&self, before: Vec<Before>, allowed: bool, findings: &mut Vec<Finding>, notes: &mut Vec<Note>) {
         for Before { place, lines, chain } in before {
             match self.earlier(&chain).filter(|_| !allowed) {

@@ -1,14 +1,14 @@
-//! What was kept of segments that were removed, read.
+//! Reading of the lines that were kept of removed segments.
 
 use super::removed::KeptLine;
 use super::strict::{self, Placed};
 use super::{Finding, LineHash, Place, Signed, Verifier};
 
-/// Lines among those that were kept that are none of them, in all files: each of more would take a hundred times what it is.
+/// Most malformed lines in all files of kept lines: each further one would take a hundred times its size in memory.
 const UNREADABLE_LIMIT: usize = 4096;
 
 impl Verifier {
-    /// The lines that follow were kept of segments that were removed, in this file.
+    /// Begins a file whose lines were kept of removed segments.
     pub fn kept_file(&mut self, name: &str) {
         self.keeping = Place {
             file: name.to_owned(),
@@ -16,7 +16,7 @@ impl Verifier {
         };
     }
 
-    /// The next of them, without its end.
+    /// Reads the next kept line, without its end.
     pub fn kept_line(&mut self, line: &[u8]) {
         if self.kept_unreadable > UNREADABLE_LIMIT {
             return;

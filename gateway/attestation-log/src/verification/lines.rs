@@ -1,4 +1,4 @@
-//! Lines of files, as they come: of which chain each is, and what it says of those before it.
+//! Reading of lines, file by file: the chain of each, and its statements about those before it.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::removed::Said;
 use super::strict::{self, Placed};
 use super::{Before, FileReport, Finding, Note, Place, Run, Verifier};
 
-/// Lines of a file that have no place in a chain, since the last one that has.
+/// Lines of a file without a place in a chain, since the last one that has one.
 #[derive(Debug)]
 struct Outside {
     first: u64,
@@ -17,31 +17,31 @@ struct Outside {
     why: String,
 }
 
-/// Parts and faults of one file that are held. A gateway's file has one part, and an archive one for each that it was made of; of a file that is made to have
-/// more, what is found in it would take thousands of times its size.
+/// Most parts and faults of one file that are held. A gateway's file has one part, and an archive one for each file in it. Findings in a
+/// file that is made to have more would take thousands of times its size.
 const PARTS_LIMIT: usize = 4096;
 
-/// A file, as far as it was read.
+/// State of reading a file.
 pub(super) struct Reading {
     name: String,
-    /// Parts and faults that the verifier held when the file was begun.
+    /// Number of parts and faults that the verifier held when the file was begun.
     held: usize,
-    /// It has too many parts and faults: its rest is not looked at.
+    /// Set if it has too many parts and faults: its rest is not looked at.
     is_over: bool,
     line: u64,
     bytes: u64,
     hash: digest::Context,
     outside: Option<Outside>,
-    /// The chains that lines before this one were of.
+    /// Chains of the lines before this one.
     chains: BTreeSet<String>,
     run: Option<Run>,
-    /// The highest number of the chain that the file is in.
+    /// Highest line number of the chain that the file is in.
     highest: u64,
     report: FileReport,
 }
 
 impl Verifier {
-    /// The lines that follow are of this file.
+    /// Begins a file, to which the following lines belong.
     pub fn file(&mut self, name: &str) {
         self.end_of_file();
         self.reading = Some(Reading {
@@ -62,7 +62,7 @@ impl Verifier {
         });
     }
 
-    /// What comes next in the file cannot be read.
+    /// Reports that the rest of the file cannot be read.
     pub fn unreadable(&mut self, why: String) {
         if let Some(Reading { name, line, .. }) = &self.reading {
             let (file, line) = (name.clone(), *line);
@@ -71,13 +71,13 @@ impl Verifier {
         }
     }
 
-    /// A file of which nothing can be read.
+    /// Reports a file of which nothing can be read.
     pub fn unreadable_file(&mut self, file: String, why: String) {
         let after = Place { file, line: 0 };
         self.findings.push(Finding::Unreadable { after, why });
     }
 
-    /// Parts and faults that are held.
+    /// Returns the number of parts and faults that are held.
     fn held(&self) -> usize {
         let Self {
             runs,
@@ -92,7 +92,7 @@ impl Verifier {
         runs.len() + findings.len() + notes.len() + lost.len() + covered.len() + before.len() + removed.said.len()
     }
 
-    /// The file's next line, without its end.
+    /// Reads the file's next line, without its end.
     pub fn line(&mut self, line: &[u8]) {
         let Some(mut reading) = self.reading.take_if(|reading| !reading.is_over) else {
             return;
@@ -122,7 +122,7 @@ impl Verifier {
         self.reading = Some(reading);
     }
 
-    /// What stands after the file's last line, without an end.
+    /// Reports bytes after the file's last line, without an end.
     pub fn torn(&mut self) {
         if let Some(Reading { name, line, .. }) = &self.reading {
             let place = Place {
@@ -216,7 +216,7 @@ impl Verifier {
         }
     }
 
-    /// A chain's first line: it names what stands before it in its file.
+    /// Checks a chain's first line against the contents before it in its file.
     fn beginning(&mut self, reading: &mut Reading, before: Option<(u64, LineHash)>, place: &Place, link: &Link) {
         let found = (reading.bytes > 0).then(|| (reading.bytes, LineHash::from_digest(reading.hash.clone().finish())));
         let outside = reading.outside.take();
@@ -259,7 +259,7 @@ impl Verifier {
         });
     }
 
-    /// What is to be said of lines of no chain before a line, which may be the next of the same chain.
+    /// Reports lines without a chain before a line, which may be the next of the same chain.
     fn outside(&mut self, reading: &mut Reading, next: Option<u64>) {
         let Some(Outside { first, count, why }) = reading.outside.take() else {
             return;

@@ -1,6 +1,7 @@
-//! Whether logs are what gateways have left: each chain from its beginning to its end, over any number of files in any order.
+//! Verification that logs are as gateways have written them: each chain from its beginning to its end, over any number of files in any
+//! order.
 //!
-//! Pure: it is given lines, and what is known from elsewhere, and says what is wrong.
+//! It does no I/O: it gets lines and facts that are known from elsewhere, and reports faults.
 
 mod checkpoints;
 mod finding;
@@ -27,29 +28,29 @@ use super::chain::{LineHash, Link, Point};
 use super::checkpoint::Checkpoint;
 use super::log_key::LogPublicKey;
 
-/// What is known beside the lines.
+/// Facts that are known apart from the lines.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// Whose checkpoints are believed. None: signatures are looked at, and whose they are is not.
+    /// Keys whose checkpoints are believed. Empty: signatures are verified, but with any key.
     pub keys: BTreeSet<LogPublicKey>,
-    /// Of these, the names of the gateways whose they are, as far as they were said. One without a name is believed whatever its gateway calls itself.
+    /// Names of the gateways that these keys belong to, as far as they were given. A key without a name is believed for any gateway's name.
     pub names: BTreeMap<LogPublicKey, BTreeSet<String>>,
     /// Lines that are known to have been signed, such as those that the store keeps.
     pub known: Vec<Point>,
-    /// Of these also the chain has to be there.
+    /// Lines that are known to have been signed, and whose chains have to exist.
     pub required: Vec<Point>,
-    /// Of chains that are known from elsewhere, what their gateways call themselves.
+    /// Names of the gateways of chains that are known from elsewhere.
     pub whose: BTreeMap<String, String>,
-    /// Where verification begins, by chain: what comes before is not looked at.
+    /// Lines at which verification begins, by chain: earlier lines are not verified.
     pub from: BTreeMap<String, Point>,
-    /// That what comes before the first line is elsewhere.
+    /// Set if the lines before the first one are elsewhere.
     pub continued: bool,
-    /// That an older release has written lines of no chain, also after those of one.
+    /// Set if an older release has written lines without a chain, even after those of a chain.
     pub unchained: bool,
 }
 
 impl Trust {
-    /// Whether two keys are one gateway's: it is the same one, or both are said to be.
+    /// Returns whether two keys belong to one gateway: they are the same, or both were given its name.
     fn are_of_one(&self, a: LogPublicKey, b: LogPublicKey) -> bool {
         let names = |key| self.names.get(&key).into_iter().flatten();
         a == b || names(a).any(|name| names(b).any(|other| other == name))
@@ -62,11 +63,11 @@ struct Run {
     chain: String,
     first: u64,
     place: Place,
-    /// What its first line says of the one before it.
+    /// Hash of the line before its first line, according to that line.
     previous: LineHash,
     begins: bool,
     hashes: Vec<LineHash>,
-    /// Numbers of lines that say of the one before them what it is not.
+    /// Numbers of lines whose hash of the previous line does not match that line.
     breaks: Vec<u64>,
     first_at: u64,
     last_at: u64,
@@ -84,7 +85,7 @@ impl Run {
     }
 }
 
-/// Lines of no chain, and the chain that has begun after them.
+/// Lines without a chain, and the chain that has begun after them.
 #[derive(Debug)]
 struct Before {
     place: Place,
@@ -120,54 +121,54 @@ pub struct Verifier {
     reading: Option<Reading>,
     runs: Vec<Run>,
     signed: BTreeMap<String, Vec<Signed>>,
-    /// As these, of what was kept of lines that were removed.
+    /// Checkpoints among the lines that were kept of removed ones.
     signed_and_kept: BTreeMap<String, Vec<Signed>>,
-    /// Spans of numbers whose lines cannot be read any more.
+    /// Spans of numbers whose lines are unreadable.
     unreadable: BTreeMap<String, Vec<RangeInclusive<u64>>>,
     lost: Vec<Point>,
-    /// Chains in which verification begins, where that very line was found.
+    /// Chains in which verification begins, and whose first line for it was found.
     begun: BTreeSet<String>,
-    /// Chains that another one names as what stands before it in its file, and that one.
+    /// Chains that another chain names in the contents before it in its file, with that other chain.
     covered: BTreeMap<String, String>,
-    /// Lines of no chain that one has begun after, which it names.
+    /// Lines without a chain that a chain names as the contents before it.
     before: Vec<Before>,
-    /// Keys that were said to be unknown, by chain: once is enough.
+    /// Unknown keys that were reported already, by chain.
     unknown: BTreeSet<(String, LogPublicKey)>,
     findings: Vec<Finding>,
     notes: Vec<Note>,
     files: Vec<FileReport>,
     removed: Removed,
-    /// The file of what was kept that is read, and its line.
+    /// File of kept lines that is read, and the current line in it.
     keeping: Place,
-    /// Lines of such files that are none that are kept.
+    /// Number of malformed lines in such files.
     kept_unreadable: usize,
 }
 
-/// What came of it.
+/// Result of the verification.
 #[derive(Debug, Default)]
 pub struct Report {
     pub chains: Vec<ChainReport>,
     pub findings: Vec<Finding>,
     pub notes: Vec<Note>,
-    /// In the order of the files, the chains that each holds lines of, and of the first of them the first line's number.
+    /// Files in their order, each with the chains of its lines, and the chain and number of its first line.
     pub files: Vec<FileReport>,
 }
 
 impl Report {
-    /// Whether lines were removed by the rule that others may speak of.
+    /// Returns whether lines were removed by the rule that other records may refer to.
     #[must_use]
     pub fn is_shorter(&self) -> bool {
         self.notes.iter().any(|note| matches!(note, Note::Removed { .. }))
     }
 }
 
-/// What a file holds.
+/// Chains and lines of a file.
 #[derive(Debug, Clone, Default)]
 pub struct FileReport {
     pub name: String,
     pub first: Option<(String, u64)>,
     pub chains: BTreeSet<String>,
-    /// Up to which line it is not to be judged, because verification begins after it.
+    /// Number of the line up to which it is not verified, because verification begins after it.
     pub skipped: u64,
 }
 
@@ -198,7 +199,7 @@ impl Verifier {
         }
     }
 
-    /// What came of all lines.
+    /// Completes the verification of all lines.
     #[must_use]
     pub fn finish(mut self) -> Report {
         self.end_of_file();
@@ -264,8 +265,8 @@ impl Verifier {
     }
 }
 
-/// Chains that nothing holds: none of the trusted keys has signed one of their lines, or what stands after them in their file. Every gateway signs its
-/// chain when it begins.
+/// Returns findings about chains that no trusted key has signed: neither one of their lines, nor the contents after them in their file.
+/// Every gateway signs its chain when it begins.
 fn never_signed(trust: &Trust, runs: &[Run], signed: &BTreeMap<String, Vec<Signed>>, covered: &BTreeMap<String, String>) -> Vec<Finding> {
     if trust.keys.is_empty() {
         return Vec::new();

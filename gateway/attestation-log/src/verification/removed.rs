@@ -1,4 +1,4 @@
-//! Lines that are gone because their gateway has said so. It is believed if it is signed, and what was to be kept of them is looked at.
+//! Lines whose removal their gateway has recorded. The record is believed if it is signed, and the lines that were to be kept are checked.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use super::super::log_key::LogPublicKey;
 use super::super::removal::{KeptLines, Removal, Span};
 use super::{Finding, Note, Place, Run, Signed};
 
-/// That a segment is removed, and which line says so.
+/// Record of a segment's removal, with its line.
 #[derive(Debug, Clone)]
 pub(super) struct Said {
     pub(super) chain: String,
@@ -18,26 +18,26 @@ pub(super) struct Said {
     pub(super) removal: Removal,
 }
 
-/// A line that was kept of a segment that was removed.
+/// A line that was kept of a removed segment.
 #[derive(Debug)]
 pub(super) struct KeptLine {
     pub(super) place: Place,
     pub(super) hash: LineHash,
-    /// That an earlier one was removed; of a checkpoint nothing.
+    /// Removal of an earlier segment that the line records; `None` for a checkpoint.
     pub(super) removal: Option<Removal>,
 }
 
-/// All that is said of what was removed.
+/// All records of removals, and the kept lines.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
     pub(super) said: Vec<Said>,
-    /// By their chains and numbers, in the order in which they stand there.
+    /// Kept lines by chain and number, in the order in which they occur.
     pub(super) kept: BTreeMap<(String, u64), Vec<KeptLine>>,
-    /// Lines that stood there at a start, unsigned, by their chains.
+    /// Lines that were found unsigned at a start, by their chains.
     pub(super) found: BTreeMap<String, Vec<Found>>,
 }
 
-/// Lines that were removed, and the line that says so.
+/// Lines that were removed, and the line that records it.
 #[derive(Debug, Clone)]
 pub(super) struct Gone {
     pub(super) first: u64,
@@ -46,19 +46,19 @@ pub(super) struct Gone {
     pub(super) by: (String, u64),
 }
 
-/// What came of it: what is gone of each chain, by the first of its lines.
+/// Resolved removals: the removed lines of each chain, by the number of the first.
 #[derive(Debug, Default)]
 pub(super) struct Resolved {
     gone: BTreeMap<String, Vec<Gone>>,
-    /// What was kept: the lines' hashes, and where they stand.
+    /// Hashes of the kept lines, and their places.
     kept: BTreeMap<(String, u64), (LineHash, Place)>,
     pub(super) findings: Vec<Finding>,
     pub(super) notes: Vec<Note>,
 }
 
 impl Removed {
-    /// Believes what is signed, and what that says was kept; of another chain than that of the line only what the gateway with its key has signed, as
-    /// `signed_by` says of a chain and a key.
+    /// Accepts the removals that are signed, and those that kept lines record. For another chain than that of the record, its gateway has
+    /// to be the only signer. `signed_by` decides that for a chain and a key.
     pub(super) fn resolve(
         self,
         signed: &BTreeMap<String, Vec<Signed>>,
@@ -115,7 +115,7 @@ impl Removed {
         resolved
     }
 
-    /// Holds what was kept against what was to be kept; gives those of the lines that are what they were.
+    /// Compares the kept lines with those that were to be kept; returns the lines that are unaltered.
     fn look(&self, said: &Said, resolved: &mut Resolved) -> Vec<(String, u64)> {
         let Removal { chains, kept, .. } = &said.removal;
         let mut keys = Vec::new();
@@ -163,7 +163,7 @@ impl Removed {
     }
 }
 
-/// By which key a line is signed: that of the next checkpoint after it.
+/// Returns the key by which a line is signed: that of the next checkpoint after it.
 pub(super) fn held_by_key(signed: &BTreeMap<String, Vec<Signed>>, chain: &str, number: u64) -> Option<LogPublicKey> {
     let after = signed.get(chain)?.iter().filter(|signed| signed.good && signed.number > number);
     after.min_by_key(|signed| signed.number).map(|signed| signed.key)
@@ -190,27 +190,27 @@ impl Resolved {
         }
     }
 
-    /// What is gone of a chain.
+    /// Returns the removed lines of a chain.
     pub(super) fn of(&self, chain: &str) -> &[Gone] {
         self.gone.get(chain).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether that line was removed.
+    /// Returns whether that line was removed.
     fn has(&self, chain: &str, number: u64) -> bool {
         self.of(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
     }
 
-    /// Whether a line that was signed was removed: then it was kept.
+    /// Returns whether a signed line was removed, and was kept with the right hash.
     pub(super) fn holds(&self, point: &Point) -> bool {
         self.has(&point.chain, point.number) && self.hash(&point.chain, point.number) == Some(point.sha256)
     }
 
-    /// The hash of a line that was kept.
+    /// Returns the hash of a line that was kept.
     pub(super) fn hash(&self, chain: &str, number: u64) -> Option<LineHash> {
         self.kept.get(&(chain.to_owned(), number)).map(|(hash, _)| *hash)
     }
 
-    /// Says what is said of no line that is there: chains of which all was removed, and what was kept of nothing.
+    /// Reports removals of whole chains, and kept lines that belong to no removed and no existing line.
     pub(super) fn hold_against(&mut self, chains: &BTreeMap<String, Vec<Run>>) {
         for (chain, gone) in self.gone.iter().filter(|(chain, _)| !chains.contains_key(*chain)) {
             let (first, last) = (gone.iter().map(|gone| gone.first).min(), gone.iter().map(|gone| gone.last).max());
@@ -240,14 +240,14 @@ impl Resolved {
     }
 }
 
-/// Lines of a chain, from one number to another, which were removed or were not.
+/// Lines of a chain, from one number to another, which were all removed, or are all missing.
 pub(super) struct Part<'g> {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) gone: Option<&'g Gone>,
 }
 
-/// What became of lines that are not there, in their order.
+/// Splits lines that do not exist into removed and missing ones, in their order.
 pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<Part<'_>> {
     let (mut parts, mut next) = (Vec::<Part<'_>>::new(), from);
     while next <= to {

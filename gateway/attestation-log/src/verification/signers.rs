@@ -1,11 +1,11 @@
-//! By whom chains are signed: each by one key, from its first checkpoint on, and each key by one gateway.
+//! Signers of chains: each chain has one key, from its first checkpoint on, and each key one gateway.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::log_key::LogPublicKey;
 use super::{Finding, Note, Signed, Trust};
 
-/// The keys that have signed each chain: in its lines, and in what was kept of those that were removed.
+/// Keys that have signed each chain: in its lines, and in the lines that were kept of removed ones.
 #[derive(Debug, Default)]
 pub(super) struct Signers(BTreeMap<String, BTreeSet<LogPublicKey>>);
 
@@ -19,16 +19,16 @@ impl Signers {
         Self(keys)
     }
 
-    /// Whether nobody has signed this chain but the gateway with this key. That several keys are one gateway's only the auditor can say: of its own each
-    /// gateway can say anything.
+    /// Returns whether the gateway with this key is the only signer of this chain. Only the auditor can say that several keys belong to one
+    /// gateway: each gateway can claim anything about its own.
     pub(super) fn are(&self, chain: &str, key: LogPublicKey, trust: &Trust) -> bool {
         let keys = self.0.get(chain).filter(|keys| !keys.is_empty());
         keys.is_some_and(|keys| keys.iter().all(|other| trust.are_of_one(*other, key)))
     }
 }
 
-/// Chains that are signed by another key from some line on: log.key was lost, and whoever knows that says whose the other one is; or somebody else who has
-/// a key that is trusted has made the lines anew.
+/// Reports chains that are signed by another key from some line on. Either `log.key` was lost, and the auditor states whose the other key
+/// is; or an attacker with another trusted key has made the lines again.
 pub(super) fn replaced(
     signed: &BTreeMap<String, Vec<Signed>>,
     and_kept: &BTreeMap<String, Vec<Signed>>,
@@ -61,7 +61,7 @@ fn is_said(trust: &Trust, signed: &Signed) -> bool {
     trust.names.get(&signed.key).is_some_and(|names| names.contains(&signed.replica))
 }
 
-/// Gateways of one name with several keys, and of several names with one: a gateway may have been set up anew, or have got another name.
+/// Notes gateways of one name with several keys, and of several names with one key: a gateway may have been set up again, or renamed.
 pub(super) fn named(signed: &BTreeMap<String, Vec<Signed>>, trust: &Trust, notes: &mut Vec<Note>) {
     let (mut keys, mut names) = (Keys::new(), Names::new());
     for signed in signed.values().flatten().filter(|signed| signed.good && !is_said(trust, signed)) {

@@ -1,4 +1,4 @@
-//! One chain, put together from the files that hold parts of it.
+//! A chain that is assembled from the files that hold parts of it.
 
 use std::ops::RangeInclusive;
 
@@ -6,27 +6,27 @@ use super::super::chain::{LineHash, Point};
 use super::removed::{Gone, parts};
 use super::{FileReport, Finding, Note, Run, Signed, Trust};
 
-/// What is to be said of a chain as a whole.
+/// Report on a chain as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainReport {
     pub chain: String,
-    /// What its gateway calls itself in its last checkpoint.
+    /// Name of its gateway in its last checkpoint.
     pub replica: Option<String>,
     pub first: u64,
     pub last: u64,
-    /// When its first and its last line were written, seconds since 1970.
+    /// Time of its first line, and in `last_at` of its last one, in seconds since 1970.
     pub first_at: u64,
     pub last_at: u64,
-    /// The last line that a checkpoint says it has signed which is good: the one before it.
+    /// Number of the last line that a good checkpoint covers: the one before it.
     pub signed: Option<u64>,
-    /// Whether nothing is wrong with it.
+    /// Set if the chain has no faults.
     pub whole: bool,
 }
 
-/// A chain, from its first line on.
+/// A chain that is assembled from its parts.
 pub(super) struct Stitched<'c> {
     chain: &'c str,
-    /// What was removed of it.
+    /// Lines of it that were removed.
     gone: &'c [Gone],
     runs: Vec<Run>,
     pub(super) findings: Vec<Finding>,
@@ -34,7 +34,7 @@ pub(super) struct Stitched<'c> {
 }
 
 impl<'c> Stitched<'c> {
-    /// Puts the parts together.
+    /// Assembles the parts of a chain.
     pub(super) fn of(
         chain: &'c str,
         gone: &'c [Gone],
@@ -74,7 +74,7 @@ impl<'c> Stitched<'c> {
         self.runs.iter().find_map(|run| run.hash(number))
     }
 
-    /// How a part goes on from those before it.
+    /// Checks that a part follows those before it.
     fn join(&mut self, run: &Run, trust: &Trust, unreadable: Option<&Vec<RangeInclusive<u64>>>, breaks: &mut Vec<u64>) {
         let (next, head) = match (self.runs.is_empty(), trust.from.get(self.chain)) {
             (true, Some(from)) => (from.number.saturating_add(1), Some(from.sha256)),
@@ -91,7 +91,7 @@ impl<'c> Stitched<'c> {
         }
     }
 
-    /// Lines that are not there before a part: their gateway has removed them, or they are missing.
+    /// Reports lines that are missing before a part: removed by their gateway, or lost.
     fn gap(&mut self, next: u64, run: &Run, trust: &Trust, unreadable: Option<&Vec<RangeInclusive<u64>>>) {
         let begins = self.runs.is_empty() && !trust.from.contains_key(self.chain);
         let parts = parts(self.gone, next, run.first - 1);
@@ -119,7 +119,7 @@ impl<'c> Stitched<'c> {
         }
     }
 
-    /// Of what is said to be removed, what is there: it has to be that.
+    /// Checks lines whose removal is recorded, but that still exist: they have to be the recorded ones.
     fn still_there(&mut self) {
         for gone in self.gone {
             let Some(hash) = self.hash(gone.last) else { continue };
@@ -134,7 +134,7 @@ impl<'c> Stitched<'c> {
         }
     }
 
-    /// A part that is there already, or another one in its place.
+    /// Reports a part that exists already, or another one in its place.
     fn overlaps(&mut self, run: &Run) {
         let to = run.last().min(self.last());
         let other = (run.first..=to).find(|number| self.hash(*number).is_some_and(|hash| Some(hash) != run.hash(*number)));
@@ -150,7 +150,7 @@ impl<'c> Stitched<'c> {
         });
     }
 
-    /// Which lines are not what the lines after them say. Where two that follow one another are denied, either may be the one.
+    /// Reports lines that the hashes after them do not match. If two consecutive hashes do not match, either line may be the altered one.
     fn altered(&mut self, mut breaks: Vec<u64>, last: u64) {
         breaks.sort_unstable();
         breaks.dedup();
@@ -171,7 +171,7 @@ impl<'c> Stitched<'c> {
         }
     }
 
-    /// Whether it holds what is known from elsewhere.
+    /// Checks the chain against the lines that are known from elsewhere.
     pub(super) fn end<'p>(&mut self, known: impl Iterator<Item = &'p Point>, kept: impl Fn(u64) -> Option<LineHash>) {
         let last = self.last();
         let mut furthest = None;

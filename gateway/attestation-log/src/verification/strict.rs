@@ -1,4 +1,5 @@
-//! A line as a gateway writes it, and no other that reads the same: of a line that is not followed by another, nothing else would show it.
+//! Strict parser of lines, which accepts only the form that a gateway writes: in a line that is not followed by another, nothing else would
+//! reveal a change of form.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +11,7 @@ use super::super::chain::Link;
 use super::super::checkpoint::Checkpoint;
 use super::super::removal::Removal;
 
-/// What stands before a line's place.
+/// Bytes before a line's place.
 const PLACE: &[u8] = b",\"chain\":";
 
 /// A line with a place in a chain.
@@ -30,7 +31,7 @@ struct Head {
     removed: Option<Removal>,
 }
 
-/// Reads a line; the error says why it has no place in a chain.
+/// Parses a line; the error is the reason for which it has no place in a chain.
 pub(super) fn read(line: &[u8]) -> Result<Placed, String> {
     serde_json::from_slice::<Unique>(line).map_err(|error| error.to_string())?;
     let head: Head = serde_json::from_slice(line).map_err(|error| error.to_string())?;
@@ -49,7 +50,7 @@ pub(super) fn read(line: &[u8]) -> Result<Placed, String> {
     })
 }
 
-/// The place at a line's end, if it stands there as it is written.
+/// Returns the place at a line's end, if it has the form in which it is written.
 fn place(line: &[u8]) -> Option<Link> {
     let at = line.windows(PLACE.len()).rposition(|window| window == PLACE)?;
     let text = line.get(at + PLACE.len()..)?.strip_suffix(b"}")?;
@@ -57,7 +58,7 @@ fn place(line: &[u8]) -> Option<Link> {
     (serde_json::to_vec(&link).ok()? == text).then_some(link)
 }
 
-/// Whether there is anything between members that no gateway writes.
+/// Returns whether there are blanks between members, which no gateway writes.
 fn has_blanks(line: &[u8]) -> bool {
     let (mut quoted, mut escaped) = (false, false);
     for byte in line {
@@ -72,7 +73,7 @@ fn has_blanks(line: &[u8]) -> bool {
     false
 }
 
-/// JSON in which no object has a member twice.
+/// Parser of JSON in which no object has a member twice.
 struct Unique;
 
 impl<'de> Deserialize<'de> for Unique {

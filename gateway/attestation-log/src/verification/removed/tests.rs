@@ -1,4 +1,4 @@
-//! Which lines are gone, and by whose word.
+//! Removed lines, and the records by which they count as removed.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -32,7 +32,7 @@ fn span(id: &str, first: u64, last: u64) -> Span {
     Span { id, first, last, head }
 }
 
-/// That lines of these chains are removed, and that of them those with these numbers were kept.
+/// Records the removal of lines of these chains, of which those with these numbers were kept.
 fn removal(chains: &[Span], kept: &[u64]) -> Removal {
     Removal {
         segment: "segment".to_owned(),

@@ -1,4 +1,4 @@
-//! Which store a gateway decides by and how far it has come, as lines of the log have it.
+//! Identity and position of the store that a gateway uses, as lines of the log have them.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorePosition {
-    /// 128 random bits, hexadecimal.
+    /// Identifier: 128 random bits, hexadecimal.
     pub id: String,
     /// The number of transactions that have written.
     pub mark: u64,
-    /// How many of them were this gateway's, where others write, too.
+    /// Number of them that were this gateway's, if other gateways write, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrote: Option<GatewayCommits>,
 }
@@ -21,7 +21,7 @@ pub struct StorePosition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayCommits {
-    /// The gateway's `replica.id`.
+    /// Name of the gateway, its `replica.id`.
     pub replica: String,
     /// The number of its transactions that have written.
     pub commits: u64,
@@ -37,10 +37,10 @@ impl fmt::Display for StorePosition {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreReplacement {
-    /// The store that was known, if that says which.
+    /// The known store, if it is known which it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<StorePosition>,
-    /// The one that was found, if it says which it is.
+    /// The store that was found, if it says which it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<StorePosition>,
 }

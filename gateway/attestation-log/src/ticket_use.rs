@@ -10,6 +10,6 @@ pub struct Use {
     pub late_seconds: Option<u64>,
 }
 
-/// How long a ticket that was not used can be good at most after its lifetime, in seconds. A week: a gateway that was away for longer is a site that is
-/// provisioned anew; and the store remembers for as long what was used.
+/// Longest grace period of an unused ticket after its lifetime, in seconds. A week: a site whose gateway was away for longer has to be
+/// provisioned again. The store remembers uses for as long.
 pub const TICKET_LATE_LIMIT_SECONDS: u64 = 7 * 86_400;

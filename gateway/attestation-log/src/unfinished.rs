@@ -1,4 +1,4 @@
-//! What a kill has left of files that were not whole yet: they have no name that a line could give, and go at the next start.
+//! Leftover temporary files of a kill: no line can name them, and they are removed at the next start.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::blobs::Blobs;
 use super::segments;
 
-/// Removes them, next to this log and in its folder of evidence: for whoever writes the log, before it is written. Only names are looked at, however much there is.
+/// Removes temporary files next to this log and in its folder of evidence, before the log is written. Only names are looked at, however
+/// many files there are.
 pub(super) fn remove_unfinished(log: &Path, evidence: &Blobs) {
     let (mut removed, mut first) = (0_u64, None);
     let mut found: Vec<PathBuf> = segments::unfinished(log).into_iter().collect();

@@ -1,5 +1,5 @@
-//! What stands at a log's end when its gateway starts, and no checkpoint of that gateway after it: in the log, and in the files beside it. The gateway was
-//! killed after it had written it, or somebody else has.
+//! Lines at a log's end when its gateway starts that no checkpoint of that gateway covers: in the log, and in the files next to it. The
+//! gateway was killed after it had written them, or another program wrote them.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,8 @@ use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
 use super::reading::{Found as Read, LogFile, rotated};
 
-/// The chain that the next line is of, with the lines after its last checkpoint by this key. One that begins has none: what ends there is warned of.
+/// Returns the chain that the next line belongs to, with the lines after its last checkpoint by this key. A chain that begins has no such
+/// lines; a warning is logged about a chain that ends there.
 pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: Chain) -> io::Result<Chain> {
     let (id, last, head) = chain.head();
     if last == 0 {
@@ -21,7 +22,7 @@ pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: Chain) -> io::
     Ok(chain.with_found(found))
 }
 
-/// Warns where the log ends with lines of no chain, and lines of one stand before them: in the log, or beside it.
+/// Warns if the log ends with lines without a chain, and lines of a chain are before them: in the log, or next to it.
 fn warn_of_chain_before(log: &Path, key: LogPublicKey) -> io::Result<()> {
     let mut lines = lines_from_end(log)?;
     let last = loop {
@@ -52,7 +53,7 @@ fn has_place(line: &[u8]) -> bool {
     link_of(line).is_ok_and(|link| link.is_some())
 }
 
-/// The last line of a chain in the newest file beside the log, unless that cannot be read.
+/// Returns the last line of a chain in the newest file next to the log, unless that cannot be read.
 fn last_with_place(log: &Path) -> io::Result<Option<Vec<u8>>> {
     let files = rotated(log)?;
     let Some(newest) = files.last() else { return Ok(None) };
@@ -75,30 +76,30 @@ fn each_line(file: &LogFile, mut with: impl FnMut(&[u8])) -> io::Result<()> {
     Ok(())
 }
 
-/// How often the files beside the log are looked through: once is enough where they stand in their order.
+/// Most passes over the files next to the log: a single one is enough if they are in order.
 const PASSES_LIMIT: usize = 16;
 
-/// Looks for the lines of a chain that no checkpoint holds, from its end on. What comes before a line is what that line has the hash of, and nothing else:
-/// a checkpoint, however genuine, that stands elsewhere holds none of them.
+/// Search for the lines of a chain that no checkpoint covers, from its end on. The line before a line is the one with the hash that it
+/// names, and no other: a checkpoint elsewhere, however genuine, does not cover it.
 struct Unsigned<'c> {
     key: LogPublicKey,
     chain: &'c str,
-    /// Those from here on are known.
+    /// Number of the first line that is known.
     first: u64,
-    /// The hash of the line before that.
+    /// Hash of the line before that.
     before: LineHash,
-    /// Whether that is a checkpoint.
+    /// Set if that line is a checkpoint.
     is_signed: bool,
     end: u64,
 }
 
-/// Lines of one file of which each names the one before it, since the last checkpoint among them.
+/// Lines of one file, each of which names the one before it, since the last checkpoint among them.
 #[derive(Clone, Copy)]
 struct Run {
     first: u64,
     before: LineHash,
     is_signed: bool,
-    /// The last of them, and its hash.
+    /// Number and hash of the last of them.
     last: (u64, LineHash),
 }
 
@@ -138,12 +139,12 @@ impl<'c> Unsigned<'c> {
         Ok((first <= last).then_some(Found { first, last }))
     }
 
-    /// Whether there are no more of them: what comes before is signed, or nothing does.
+    /// Returns whether the search is over: the line before is signed, or does not exist.
     const fn is_over(&self) -> bool {
         self.is_signed || self.first <= 1
     }
 
-    /// A line that may be the one before those that are known.
+    /// Examines a line that may be the one before the known ones.
     fn look_at(&mut self, line: &[u8]) {
         if LineHash::of(line) != self.before {
             return;
@@ -163,7 +164,7 @@ impl<'c> Unsigned<'c> {
         link.id == self.chain && link.number.checked_add(1) == Some(self.first)
     }
 
-    /// Looks in the files beside the log, in whatever order they stand there.
+    /// Searches the files next to the log, in any order of their lines.
     fn look_beside(&mut self, log: &Path) -> io::Result<()> {
         let files = rotated(log)?;
         for _ in 0..PASSES_LIMIT {
@@ -182,7 +183,7 @@ impl<'c> Unsigned<'c> {
         Ok(())
     }
 
-    /// Looks in a file, which is read from its beginning.
+    /// Searches a file, which is read from its beginning.
     fn look_in(&mut self, file: &LogFile) -> io::Result<()> {
         let (mut run, mut found) = (None, None);
         each_line(file, |line| {
@@ -205,7 +206,7 @@ impl<'c> Unsigned<'c> {
         Ok(())
     }
 
-    /// The run that a line ends.
+    /// Returns the run that ends with a line.
     fn next(&self, run: Option<Run>, line: &[u8], link: &Link) -> Run {
         let last = (link.number, LineHash::of(line));
         if CheckpointLine::signed_by(self.key, line).is_some() {

@@ -1,4 +1,4 @@
-//! What a pool that observes would have refused, as a record has it.
+//! Refusals that a pool that observes would have made, as a record has them.
 
 use attest::{AttestationResult, Reject};
 use serde::{Deserialize, Serialize};
@@ -8,18 +8,18 @@ const RECORDED_LIMIT: usize = 64;
 /// Longest reason, in characters: a check's has an event, its digest, and the accepted ones with their names.
 const REASON_LIMIT_CHARACTERS: usize = 2000;
 
-/// One thing that would have been refused.
+/// A refusal that would have been made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WouldRefuse {
-    /// The stable code that the refusal would have had.
+    /// Stable code that the refusal would have had.
     pub code: String,
-    /// Why, for a person.
+    /// Reason in words, for a person.
     pub reason: String,
 }
 
 impl WouldRefuse {
-    /// All of it, in the order in which it was looked at. `audit` compares it.
+    /// Returns all of them, in the order of the checks. `audit` compares it.
     #[must_use]
     pub fn all_of(result: &AttestationResult) -> Vec<Self> {
         let one = |reject: &Reject| {
@@ -44,7 +44,7 @@ impl WouldRefuse {
         codes
     }
 
-    /// The first, and how many more, in words.
+    /// Describes the first, and the number of the others, in words.
     pub(super) fn words(all: &[Self]) -> Option<String> {
         let first = all.first()?;
         let more = match all.len() - 1 {

@@ -1,4 +1,4 @@
-//! Who writes the log: one process, and whether there is one.
+//! Lock of the log's writer, of which there is one, and a check for it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,19 +10,20 @@ use attest_system::files;
 
 use super::journal_error::JournalError;
 
-/// For how long those are waited for who only look whether somebody writes: each does so for less than a millisecond.
+/// Longest wait for programs that only check whether the log is written: each holds the lock for less than a millisecond.
 const LOOKS_AT_MOST: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// Pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// That one process writes the log, through whatever files: held in a file beside it that nobody moves. The file's own lock goes with the file.
+/// Lock by which one process writes the log, whatever files it uses. It is on a file next to the log that is not moved, because the lock on
+/// the log's own file moves with that file.
 #[derive(Debug)]
 pub(super) struct WriterLock {
     _file: File,
 }
 
 impl WriterLock {
-    /// Takes it. It goes with the process, however that ends.
+    /// Takes the lock. It is released when the process ends, however it ends.
     pub(super) fn take(log: &Path) -> Result<Self, JournalError> {
         let path = lock_file(log);
         let opened = OpenOptions::new()
@@ -41,20 +42,20 @@ impl WriterLock {
     }
 }
 
-/// What whoever writes the log holds, beside it.
+/// Returns the path of the file that the log's writer locks, next to the log.
 #[must_use]
 pub fn lock_file(log: &Path) -> PathBuf {
     log.with_extension("lock")
 }
 
-/// Whether somebody writes the log at this moment, also one that was moved since; nothing is made, and nothing kept.
+/// Returns whether a process writes the log at this moment, even if the log was moved since. No file is made, and no lock is kept.
 #[must_use]
 pub fn is_written(log: &Path) -> bool {
     let held = |path: &Path| files::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
     held(&lock_file(log)) || held(log)
 }
 
-/// Takes the lock of a file; nobody who writes is waited for.
+/// Locks a file; does not wait for a writer.
 pub(super) fn lock(file: &File, path: &Path, log: &Path) -> Result<(), JournalError> {
     let io = |source| JournalError::Io {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! A closed segment, read once: what is said of it when it goes, what is kept of it, and which blobs its records name.
+//! Contents of a closed segment, read once: the data for the record of its removal, the lines to keep, and the blobs that its records name.
 
 #[cfg(test)]
 mod tests;
@@ -16,22 +16,22 @@ use super::super::removal::{KeptLines, Past, Removal, Span};
 use super::RetentionError;
 use super::named::Names;
 
-/// What a segment holds.
+/// Summary of a segment's contents.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     lines: u64,
     bytes: u64,
     sha256: Option<LineHash>,
     chains: Vec<Span>,
-    /// Of the lines that are kept.
+    /// Hashes of the lines that are kept.
     hashes: Vec<LineHash>,
-    /// When the youngest line was written, by the clock of then, seconds since 1970.
+    /// Time of the youngest line, by the clock of then, in seconds since 1970.
     pub(super) latest: u64,
-    /// What may be blobs' names, as far as it was asked for.
+    /// Possible names of blobs, as far as they were asked for.
     pub(super) names: BTreeSet<String>,
 }
 
-/// Of a line, when it was written, where it stands, and whether it is kept.
+/// Members of a line that give its time, its place, and whether it is kept.
 #[derive(Deserialize)]
 struct Head {
     at: Option<u64>,
@@ -46,13 +46,13 @@ impl Head {
     }
 }
 
-/// Whether a line stays when its segment goes: a checkpoint, or that an earlier segment was removed.
+/// Returns whether a line stays when its segment is removed: a checkpoint, or the record of an earlier segment's removal.
 pub(super) fn is_kept(line: &[u8]) -> bool {
     serde_json::from_slice::<Head>(line).is_ok_and(|head| head.is_kept())
 }
 
 impl Content {
-    /// Reads a segment, and notes those names in it that are asked for. Each of its lines has to follow the one before it.
+    /// Reads a segment, and collects the names in it that are asked for. Each of its lines has to follow the one before it.
     pub(super) fn of(path: &Path, is_asked: impl Fn(&str) -> bool) -> Result<Self, RetentionError> {
         let mut content = Self::default();
         let (mut digest, mut found) = (digest::Context::new(&SHA256), Names::default());
@@ -106,12 +106,12 @@ impl Content {
         Ok(())
     }
 
-    /// The hashes of the lines that are kept, in their order.
+    /// Returns the hashes of the lines that are kept, in their order.
     pub(super) fn kept(&self) -> &[LineHash] {
         &self.hashes
     }
 
-    /// That it is removed.
+    /// Returns the record of its removal.
     pub(super) fn removal(&self, segment: String, rule: Past) -> Removal {
         Removal {
             segment,

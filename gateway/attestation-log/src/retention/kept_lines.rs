@@ -1,4 +1,5 @@
-//! The lines that stay when their segment goes, in a file beside the log: appended before the segment is removed, and once, whoever is killed meanwhile.
+//! Lines that stay when their segment is removed, in a file next to the log. They are appended before the removal, and only once, even
+//! after a kill.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -13,7 +14,7 @@ use super::super::reading::{Found, lines_of};
 use super::content::is_kept;
 use super::{RetentionError, kept_file};
 
-/// Appends, durably, the lines of this segment that are kept, which have these hashes, and that are not there yet.
+/// Appends, durably, the lines of this segment that are kept, which have these hashes, and that the file does not have yet.
 pub(super) fn keep(log: &Path, segment: &Path, hashes: &[LineHash]) -> Result<(), RetentionError> {
     let path = kept_file(log);
     let at = RetentionError::at(&path);
@@ -36,7 +37,7 @@ pub(super) fn keep(log: &Path, segment: &Path, hashes: &[LineHash]) -> Result<()
     synced.map_err(RetentionError::at(&path))
 }
 
-/// The file, without what a kill has left of a line; and how many of these lines it ends with.
+/// Opens the file, without a line that a kill has left incomplete. Returns it with the number of these lines that it ends with.
 fn open(path: &Path, hashes: &[LineHash]) -> io::Result<(File, usize)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     let length = file.metadata()?.len();

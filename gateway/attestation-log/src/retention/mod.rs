@@ -1,8 +1,9 @@
-//! What is kept of the log, and how what is past that rule is removed: never without a record that says so, and never with what others need.
+//! Retention of the log: removes segments beyond its rule, never without a record of the removal, and never with anything that is still
+//! needed.
 //!
-//! Of a segment that goes, first its checkpoints are kept beside the log, and it is noted which blobs may go with it; then the log says, signed, that it
-//! is removed; then it is. A blob goes last, when no file of the log names it any more. Killed at whatever step, the next pass begins with what was noted,
-//! and a segment that is there still is removed as if nothing had been said of it.
+//! Before a segment is removed, its checkpoints are kept next to the log, and a note lists the blobs that may go with it. Then the log
+//! records the removal, signed; then the segment is removed. A blob goes last, when no file of the log names it. After a kill at any step,
+//! the next pass begins with the note. A segment that still exists is removed as if the log had not recorded it.
 
 mod content;
 mod kept_lines;
@@ -28,21 +29,21 @@ use super::found_decisions::PendingDecision;
 use super::journal_error::JournalError;
 use super::store_link::StoreFailure;
 
-/// Where checkpoints of segments stand that were removed, beside the log.
+/// Name of the file next to the log that has the checkpoints of removed segments.
 pub const KEPT_NAME: &str = "checkpoints.jsonl";
 
-/// Those of this log.
+/// Returns the path of that file for this log.
 #[must_use]
 pub fn kept_file(log: &Path) -> PathBuf {
     log.with_file_name(KEPT_NAME)
 }
 
-/// How much of the log is kept. What is past either is not.
+/// Limits of how much of the log is kept. Anything beyond either limit is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// So long after its last line was written.
+    /// Time after a segment's last line at which it is removed.
     pub age: Option<Duration>,
-    /// So many bytes, on the disk, with the log that is written.
+    /// Size on the disk beyond which segments are removed, in bytes, with the log that is written.
     pub bytes: Option<u64>,
 }
 
@@ -55,7 +56,7 @@ pub trait PendingDecisions: Sync {
     fn pending(&self) -> impl Future<Output = Result<Vec<PendingDecision>, StoreFailure>> + Send;
 }
 
-/// Nothing more is removed for now.
+/// Error for which nothing more is removed for now.
 #[derive(Debug, thiserror::Error)]
 pub enum RetentionError {
     #[error("{path}: {source}")]
@@ -68,19 +69,19 @@ pub enum RetentionError {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Store(StoreFailure),
-    /// A segment is not as it was written.
+    /// A segment has been altered since it was written.
     #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-audit audit` says more")]
     Altered { path: PathBuf, problem: String },
-    /// It is called as a segment is, and nobody knows what it holds.
+    /// A file has the name of a segment, and cannot be read as one.
     #[error("{path} is called as a segment of the attestation log, and cannot be read: {problem}; it stays until you move it elsewhere")]
     Odd { path: PathBuf, problem: String },
-    /// What was noted is not that.
+    /// The note about blobs that may go is malformed.
     #[error("{path} says of no blobs that they may go: {problem}; remove it, and they stay")]
     Malformed { path: PathBuf, problem: String },
-    /// Records may be written where nobody looks for names of blobs.
+    /// The log was moved: records may be written to a file that is not searched for names of blobs.
     #[error("the attestation log was moved, and no new one is begun: blobs stay for now")]
     Moved,
-    /// The thread that does it is gone.
+    /// The thread that works on segments has ended.
     #[error("the gateway ends")]
     Ends,
 }

@@ -1,4 +1,4 @@
-//! Which blobs are named: by anything of 64 hexadecimal digits in any line, whatever that line says, and whichever release has written it.
+//! Names of blobs in the log: any 64 hexadecimal digits in any line, whatever the line is, and whichever release has written it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,20 +11,20 @@ use flate2::read::MultiGzDecoder;
 
 use super::RetentionError;
 
-/// Characters of a name: those of a SHA-256.
+/// Number of characters of a name: those of a SHA-256.
 const NAME_CHARACTERS: usize = 64;
-/// How much is read at a time.
+/// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Finds names in what is read, in whatever parts that comes.
+/// Finds names in bytes that come in parts of any size.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// The digits that were read last, and one more if they are too many.
+    /// Digits that were read last, and one more if they are too many.
     digits: Vec<u8>,
 }
 
 impl Names {
-    /// Gives each name that ends in these bytes, or before them.
+    /// Calls `each` with each name that ends in these bytes, or before them.
     pub(super) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(&str)) {
         for byte in bytes {
             if matches!(byte, b'0'..=b'9' | b'a'..=b'f') {
@@ -37,7 +37,7 @@ impl Names {
         }
     }
 
-    /// Nothing comes after what was read.
+    /// Notes the end of the input.
     pub(super) fn end(&mut self, mut each: impl FnMut(&str)) {
         if self.digits.len() == NAME_CHARACTERS
             && let Ok(name) = std::str::from_utf8(&self.digits)
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// Those of the names that stand in no file of this log: in none beside it either, whoever has put it there. One that cannot be read may name all of them.
+/// Returns those of the names that are in no file of this log, nor in any file next to it. A file that cannot be read may name all of them.
 pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSet<String>, RetentionError> {
     // The one that is written is opened first: closed after that, it is read all the same.
     match File::open(log) {
@@ -65,7 +65,8 @@ pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSe
     Ok(names)
 }
 
-/// The files beside the log whose names begin with its name. What is no file names nothing, and is not opened: somebody may have to be waited for.
+/// Returns the files next to the log whose names begin with its name. Other entries, such as pipes, name nothing and are not opened: that
+/// might block.
 fn beside(log: &Path) -> Result<Vec<PathBuf>, RetentionError> {
     let (folder, own) = (folder(log), log.file_name().unwrap_or_default().as_encoded_bytes());
     let is_beside = |name: &OsStr| name.as_encoded_bytes().starts_with(own) && name.len() > own.len();
@@ -87,7 +88,7 @@ fn is_file(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Takes the names out that stand in this file.
+/// Removes the names from the set that are in this file.
 fn read(path: &Path, file: File, names: &mut BTreeSet<String>) -> Result<(), RetentionError> {
     let is_zipped = path.extension().is_some_and(|extension| extension == "gz");
     let reader: Box<dyn Read> = if is_zipped {

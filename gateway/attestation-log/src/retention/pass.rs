@@ -1,4 +1,4 @@
-//! One pass: what is past the rule goes, the oldest first, as long as nobody needs it.
+//! Pass of the retention: removes segments beyond the rule, the oldest first, as long as they are not needed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,48 +16,49 @@ use super::content::Content;
 use super::survey::{Due, Survey};
 use super::{PendingDecisions, RetentionError, Rule, kept_lines, named, unnamed};
 
-/// Segments that are past the rule and stay, because a decision of their time is under way.
+/// Segments that are beyond the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     pub segments: usize,
-    /// A decision that should be recorded by now, and is not.
+    /// A decision that should be recorded by now, but is not yet.
     pub undecided: Option<PendingDecision>,
 }
 
-/// What came of a pass.
+/// Result of a pass.
 #[derive(Debug)]
 pub struct Tended {
-    /// What is past the rule and stays; or why that is not known: the next pass goes on with it.
+    /// Segments that are beyond the rule and stay, or the error for which they are not known: the next pass continues with it.
     pub held: Result<Option<Held>, RetentionError>,
-    /// What stays beside that: files of which nobody knows what they hold, and blobs that may be named.
+    /// Errors about other things that stay: files with unknown contents, and blobs that may be named.
     pub beside: Vec<RetentionError>,
 }
 
 impl Tended {
     /// # Errors
-    /// The first of whatever there was.
+    /// The first of these errors.
     pub fn into_result(self) -> Result<Option<Held>, RetentionError> {
         let held = self.held?;
         self.beside.into_iter().next().map_or(Ok(held), Err)
     }
 }
 
-/// A decision is over by then, however long its request has waited: seconds after it was made.
+/// Age at which a decision is over, in seconds, however long its request has waited.
 const OVERDUE_SECONDS: u64 = 600;
 
 fn is_overdue(pending: &PendingDecision, now: u64) -> bool {
     now.saturating_sub(pending.at) > OVERDUE_SECONDS
 }
 
-/// Keeps a log as long as its rule says, and no longer.
+/// Retention of a log: keeps it as long as its rule says, and no longer.
 pub struct Retention {
     log: PathBuf,
     rule: Rule,
-    /// The folders of what records name.
+    /// Folders of the blobs that records name.
     blobs: Vec<Blobs>,
-    /// The oldest segment that was looked at and stays: what is needed to see whether it may go.
+    /// Oldest segment that was read and stays, with the time of its youngest line.
     looked: Mutex<Option<(PathBuf, u64)>>,
-    /// What was said last, and may not be done: whoever keeps a segment from being removed does not have it said each time.
+    /// Last removal that was recorded, and may not have been carried out. It is not recorded again each time if something keeps the segment
+    /// from being removed.
     said: Mutex<Option<Removal>>,
 }
 
@@ -71,7 +72,7 @@ impl fmt::Debug for Retention {
 }
 
 impl Retention {
-    /// For this log, whose records name blobs in these folders.
+    /// Creates the retention of this log, whose records name blobs in these folders.
     #[must_use]
     pub fn new(log: PathBuf, rule: Rule, blobs: Vec<Blobs>) -> Self {
         Self {
@@ -83,14 +84,14 @@ impl Retention {
         }
     }
 
-    /// Whether all of it is kept.
+    /// Returns whether all of the log is kept.
     #[must_use]
     pub fn keeps_all(&self) -> bool {
         self.rule == Rule::default()
     }
 
-    /// Removes what is past the rule by this clock; gives what is, and stays. What others need is looked for once it is known what may go:
-    /// a decision that is made later has its line in a later file.
+    /// Removes everything beyond the rule by this clock; returns the segments that are beyond it and stay. Needed segments are looked for
+    /// after it is known what may go: a decision that is made later has its line in a later file.
     pub async fn tend(&self, journal: &Journal, decisions: &impl PendingDecisions, clock: Clock) -> Tended {
         // What cannot be done of it keeps nothing else from being done.
         let before = self.sweep(journal).await;
@@ -142,7 +143,7 @@ impl Retention {
         Ok(None)
     }
 
-    /// Returns when the youngest line of a segment was written, seconds since 1970; the segment is read once, however long it stays.
+    /// Returns the time of the youngest line of a segment, in seconds since 1970. A segment is read once, however long it stays.
     async fn look(&self, journal: &Journal, due: &Due) -> Result<u64, RetentionError> {
         let path = due.segment.path.clone();
         let known = self.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -156,7 +157,7 @@ impl Retention {
         Ok(latest)
     }
 
-    /// Returns whether a decision needs a segment that reaches to this second: after a kill, the log has to reach back to the decision.
+    /// Returns a decision that needs a segment that reaches to this second: after a kill, the log has to reach back to the decision.
     async fn needed(decisions: &impl PendingDecisions, reaches_to: u64, now: u64) -> Result<Option<Held>, RetentionError> {
         let pending = decisions.pending().await.map_err(RetentionError::Store)?;
         let first = pending.into_iter().find(|pending| pending.at <= reaches_to);
@@ -166,7 +167,7 @@ impl Retention {
         }))
     }
 
-    /// Says that a segment is removed, unless that was the last thing that was said.
+    /// Records the removal of a segment, unless that was the last recorded removal.
     async fn say(&self, journal: &Journal, removal: Removal, now: u64) -> Result<(), RetentionError> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if said.as_ref() != Some(&removal) {
@@ -176,7 +177,7 @@ impl Retention {
         Ok(())
     }
 
-    /// Removes the blobs that may go and that no line names any more.
+    /// Removes the noted blobs that no line names.
     async fn sweep(&self, journal: &Journal) -> Result<(), RetentionError> {
         let (log, blobs) = (self.log.clone(), self.blobs.clone());
         let looked = journal.aside(move || {
@@ -215,7 +216,7 @@ fn remove_blobs(sweeps: &[Sweep], names: &BTreeSet<String>) -> Result<(), Retent
     Ok(())
 }
 
-/// A segment that goes, step by step.
+/// Removal of a segment, step by step.
 pub(super) struct Going<'r> {
     retention: &'r Retention,
     due: Due,
@@ -223,12 +224,12 @@ pub(super) struct Going<'r> {
     step: Step,
 }
 
-/// What comes next.
+/// Next step of the removal.
 #[derive(Debug)]
 enum Step {
-    /// It is read, what is kept of it is put elsewhere, and which blobs may go with it is noted.
+    /// Read the segment, keep its checkpoints elsewhere, and note the blobs that may go with it.
     Keep,
-    /// The log says that it is removed.
+    /// Record the removal in the log.
     Say(Content),
     Remove,
     Done,
@@ -244,7 +245,7 @@ impl<'r> Going<'r> {
         }
     }
 
-    /// Does the next step; says whether there was one.
+    /// Does the next step. Returns whether there was one.
     pub(super) async fn advance(&mut self, journal: &Journal, now: u64) -> Result<bool, RetentionError> {
         let (log, segment) = (self.retention.log.clone(), self.due.segment.clone());
         self.step = match std::mem::replace(&mut self.step, Step::Done) {

@@ -1,4 +1,4 @@
-//! Which closed segments there are, the oldest first, and which of them are past the rule.
+//! Survey of the closed segments, the oldest first, and of those that are beyond the rule.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,41 +11,41 @@ use super::super::segment_name::{SegmentName, written_at};
 use super::super::segments::{beginning, named};
 use super::{RetentionError, Rule};
 
-/// A closed segment of this gateway's.
+/// A closed segment of this gateway's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
-    /// What its name has after that of the log, without what says that it is compressed.
+    /// Part of its name after that of the log, without the ending of compressed files.
     pub(super) name: String,
-    /// On the disk.
+    /// Size on the disk, in bytes.
     pub(super) bytes: u64,
-    /// Before this second none of it was removed: when the file after it was begun, or any before it, whatever the clock said in between. Its own lines may
-    /// be younger, where the clock was ahead.
+    /// Second from which its age counts: the time when the file after it was begun, or any file before it, whatever the clock said in
+    /// between. Its own lines may be younger, if the clock was ahead.
     pub(super) ended: u64,
-    /// It is there compressed and not.
+    /// Set if it exists both compressed and uncompressed.
     pub(super) twice: bool,
 }
 
-/// All of them.
+/// All closed segments of a log.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     segments: Vec<Segment>,
-    /// With the log that is written.
+    /// Size of all of them and the log that is written, in bytes.
     bytes: u64,
-    /// What is called as a segment is, and is none that can be read: nobody knows what it holds, and so it stays.
+    /// Errors of files with the name of a segment that cannot be read as one: their contents are unknown, so they stay.
     pub(super) odd: Vec<RetentionError>,
 }
 
-/// A segment that is past the rule.
+/// A segment that is beyond the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) segment: Segment,
-    /// There is too much of the log, however young this is.
+    /// Set if there is too much of the log, however young this segment is.
     by_size: bool,
 }
 
 impl Due {
-    /// Which rule it is past, if its youngest line was written at this second.
+    /// Returns the rule that it exceeds, if its youngest line was written at this second.
     pub(super) fn is_past(&self, rule: Rule, latest: u64, now: u64) -> Option<Past> {
         let is_old = is_past_age(rule, latest.max(self.segment.ended), now);
         let by_size = self.by_size.then_some(Past::Size);
@@ -110,7 +110,7 @@ impl Survey {
         Ok(Self { segments, bytes, odd })
     }
 
-    /// Those that are past the rule at this second, the oldest first; of some of them that has to be seen by their lines.
+    /// Returns the segments beyond the rule at this second, the oldest first; some of them are only confirmed by their lines.
     pub(super) fn past(&self, rule: Rule, now: u64) -> Vec<Due> {
         let (mut past, mut left) = (Vec::new(), self.bytes);
         for segment in &self.segments {
@@ -135,7 +135,7 @@ fn own_name(log: &Path, path: &Path) -> Option<String> {
     Some(name.strip_suffix(".gz").unwrap_or(name).to_owned())
 }
 
-/// Of a compressed one its name before that, and the other way round.
+/// Returns the uncompressed name of a compressed segment, and the compressed name of another.
 fn other_name(path: &Path) -> PathBuf {
     if path.extension().is_some_and(|extension| extension == "gz") {
         path.with_extension("")
@@ -179,7 +179,7 @@ mod tests {
         Rule { age, bytes }
     }
 
-    /// How many are past the rule at second 1000.
+    /// Returns how many segments are beyond the rule at second 1000.
     fn past(ended: &[u64], rule: Rule) -> usize {
         survey(ended).past(rule, 1000).len()
     }

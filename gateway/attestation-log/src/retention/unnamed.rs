@@ -1,4 +1,5 @@
-//! Blobs that may go with a segment, noted before that does: whoever is killed in between knows no other way which they were.
+//! Note of the blobs that may go with a segment, written before the segment is removed: after a kill in between, only the note tells which
+//! they were.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RetentionError;
 
-/// The document's version.
+/// Version of the document.
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -24,7 +25,7 @@ fn file(log: &Path) -> PathBuf {
     log.with_extension("unnamed")
 }
 
-/// Those that were noted.
+/// Returns the blobs that are noted.
 pub(super) fn noted(log: &Path) -> Result<BTreeSet<String>, RetentionError> {
     let path = file(log);
     let text = match fs::read_to_string(&path) {
@@ -40,7 +41,7 @@ pub(super) fn noted(log: &Path) -> Result<BTreeSet<String>, RetentionError> {
     Ok(blobs)
 }
 
-/// Notes these, durably, beside those that are noted.
+/// Adds these blobs to the note, durably.
 pub(super) fn note(log: &Path, mut blobs: BTreeSet<String>) -> Result<(), RetentionError> {
     if blobs.is_empty() {
         return Ok(());
@@ -53,7 +54,7 @@ pub(super) fn note(log: &Path, mut blobs: BTreeSet<String>) -> Result<(), Retent
     Ok(files::replace(&file(log), PRIVATE, &text)?)
 }
 
-/// Forgets all of them: those that no record names are gone.
+/// Removes the note: the blobs that no record names are gone.
 pub(super) fn forget(log: &Path) -> Result<(), RetentionError> {
     match files::remove(&file(log)) {
         Err(error) if error.source.kind() != ErrorKind::NotFound => Err(error.into()),

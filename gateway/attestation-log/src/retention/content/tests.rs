@@ -1,4 +1,4 @@
-//! What is said of a segment, and what makes it none.
+//! Contents of a segment, and errors for which a file does not count as one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

@@ -51,7 +51,7 @@ async fn a_log_that_was_moved_may_name_any_blob_also_if_nothing_is_written_to_it
     assert_eq!(unnamed::noted(&site.log()).unwrap(), names(&["gone"]));
 }
 
-/// Whoever cannot read what was noted knows of no blob that it may go.
+/// A note that cannot be read lists no blob, so that all of them stay.
 #[tokio::test]
 async fn what_was_noted_and_cannot_be_read_is_told() {
     let site = Site::new();

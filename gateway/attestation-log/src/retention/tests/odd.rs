@@ -48,7 +48,7 @@ async fn a_segment_that_is_there_compressed_and_not_stays_until_it_is_one() {
     assert!(!zipped.exists());
 }
 
-/// What has such a name, and is no segment.
+/// An entry with the name of a segment that is not a segment.
 #[derive(Debug, Clone, Copy)]
 enum Odd {
     Folder,

@@ -4,7 +4,7 @@ use super::*;
 
 /// Records are of the first thousand seconds.
 pub(crate) const NOW: u64 = 10_000;
-/// What is of the first hundred seconds may go.
+/// Rule by which segments of the first hundred seconds may go.
 pub(crate) const RULE: Rule = Rule {
     age: Some(Duration::from_secs(NOW - 100)),
     bytes: None,
@@ -73,7 +73,7 @@ impl Site {
         process
     }
 
-    /// How many closed segments there are of those that were written first: others are closed where the log says that one goes.
+    /// Returns the number of closed segments among those that were written first: others are closed where the log records a removal.
     pub(crate) fn segments(&self) -> usize {
         let first = |path: &PathBuf| {
             let name = path.file_name().unwrap().to_str().unwrap();
@@ -83,14 +83,14 @@ impl Site {
         closed_segments(&self.log()).unwrap().iter().filter(|path| first(path)).count()
     }
 
-    /// Which blobs are there, of these.
+    /// Returns those of these blobs that exist.
     pub(crate) fn blobs<'n>(&self, names: &[&'n str]) -> Vec<&'n str> {
         let blobs = Blobs::open(&self.path("evidence")).unwrap();
         let there = |name: &&&str| blobs.has(&Blobs::name(name.as_bytes()));
         names.iter().filter(there).copied().collect()
     }
 
-    /// Every file of the log, opened. Meanwhile another thread compresses closed ones, and whoever lists them then may list none of the two names.
+    /// Opens every file of the log. Meanwhile another thread compresses closed ones, so that a listing may miss both names of one.
     pub(crate) fn opened(&self) -> Vec<(PathBuf, Lines<Bytes>)> {
         loop {
             let listed = closed_segments(&self.log()).unwrap();
@@ -104,7 +104,7 @@ impl Site {
         }
     }
 
-    /// What an auditor says.
+    /// Returns the report of an audit.
     pub(crate) fn report(&self) -> Report {
         let mut verifier = Verifier::new(Trust {
             keys: [self.key().public()].into(),
@@ -122,7 +122,7 @@ impl Site {
         verifier.finish()
     }
 
-    /// That nothing is wrong, and which lines were removed.
+    /// Asserts that there are no findings, and returns the lines that were removed.
     pub(crate) fn removed(&self) -> Vec<(u64, u64)> {
         let report = self.report();
         assert_eq!(report.findings, []);
@@ -168,7 +168,7 @@ pub(crate) fn each(lines: &mut Lines<Bytes>, mut with: impl FnMut(&[u8])) {
     }
 }
 
-/// How often each line says of which segment that it is removed.
+/// Counts the lines that record the removal of each segment.
 pub(crate) fn said(site: &Site) -> BTreeMap<String, usize> {
     let mut said = BTreeMap::new();
     let mut say = |line: &[u8]| {

@@ -279,7 +279,7 @@ impl Metrics {
         self.would_refuse.get_or_create(&WouldRefuseLabels { pool, code }).inc();
     }
 
-    /// Says whether a pool's source can be read.
+    /// Sets whether a pool's source cannot be read.
     pub fn pool_broken(&self, pool: &str, broken: bool) {
         self.pool_broken.get_or_create(&labels(pool)).set(i64::from(broken));
     }
@@ -313,12 +313,12 @@ impl Metrics {
         self.pool_broken.remove(&labels(pool));
     }
 
-    /// Says whether the certificates' files can be used.
+    /// Sets whether the certificates' files cannot be used.
     pub fn certificates_broken(&self, broken: bool) {
         self.certificates_broken.set(i64::from(broken));
     }
 
-    /// Says which certificates are in use: what each is for, its fingerprint, its last second.
+    /// Sets the certificates in use: the purpose, the fingerprint and the last second of each.
     pub fn certificates(&self, all: impl Iterator<Item = (&'static str, String, u64)>) {
         self.certificate_expiry.clear();
         for (certificate, fingerprint, not_after) in all {
@@ -350,39 +350,39 @@ impl Metrics {
         self.cloud_fetches.get_or_create(&FetchLabels { what, result }).inc();
     }
 
-    /// Says whether Google's keys are used for longer than Google says.
+    /// Sets whether Google's keys are used for longer than Google allows.
     pub fn google_keys_stale(&self, stale: bool) {
         self.google_keys_stale.set(i64::from(stale));
     }
 
-    /// Says by how many seconds the clock is ahead of the time that the store believes.
+    /// Sets the number of seconds by which the clock is ahead of the store time.
     pub fn clock_ahead(&self, seconds: u64) {
         self.clock_ahead.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
-    /// Says that the attestation log is not what the store knows of it. It stays said until the gateway starts again.
+    /// Notes that the attestation log does not match the store. The metric stays set until the gateway starts again.
     pub fn log_incomplete(&self) {
         self.log_incomplete.set(1);
     }
 
-    /// Says how many segments of the attestation log stay longer than they have to.
+    /// Sets the number of segments of the attestation log that stay longer than they have to.
     pub fn log_segments_held(&self, segments: usize) {
         self.log_segments_held.set(i64::try_from(segments).unwrap_or(i64::MAX));
     }
 
-    /// Says whether the cluster's API does not tell the gateway what it watches there.
+    /// Sets whether a watch of the cluster's API is broken.
     pub fn cluster_watch_broken(&self, what: &'static str, broken: bool) {
         self.cluster_watch_broken
             .get_or_create(&WatchLabels { what })
             .set(i64::from(broken));
     }
 
-    /// Says of how many machines the cluster has not been told yet what was decided here.
+    /// Sets the number of machines whose decisions the cluster does not have yet.
     pub fn attested_nodes_waiting(&self, machines: usize) {
         self.attested_nodes_waiting.set(i64::try_from(machines).unwrap_or(i64::MAX));
     }
 
-    /// Counts what becomes of a machine whose boot has what no reference value has.
+    /// Counts events of machines whose boot has a value that no reference value has.
     pub fn new_value(&self, event: &'static str) {
         self.new_values.get_or_create(&EventLabels { event }).inc();
     }

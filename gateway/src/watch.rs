@@ -21,7 +21,7 @@ const LINK_LIMIT: usize = 40;
 /// Room for events, in bytes: some hundred at once; more wait in the kernel.
 const EVENT_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Everything that changes what a folder holds, and who writes in it.
+/// Returns a mask of everything that changes the contents of a folder, and of writes in it.
 fn events() -> WatchMask {
     WatchMask::CREATE
         | WatchMask::DELETE
@@ -72,7 +72,7 @@ impl Folders {
         new
     }
 
-    /// Takes in what the kernel has told.
+    /// Processes an event of the kernel.
     fn event(&mut self, watch: &WatchDescriptor, name: Option<OsString>, mask: EventMask) {
         let id = watch.get_watch_descriptor_id();
         if mask.contains(EventMask::MODIFY) {
@@ -151,7 +151,7 @@ pub struct Pace {
 pub enum Wake {
     /// Something may have changed, and the folders are quiet again.
     Quiet,
-    /// The administrator says so.
+    /// The administrator has sent SIGHUP.
     Signal,
     /// It is the time that was asked for.
     Due,
@@ -256,8 +256,8 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// The folders in which a change may mean another content of these files: their own, and those of every link on the way to them. In the
-/// place of a folder that is not there, the one that it would come to be in.
+/// Returns the folders in which a change may change the contents of these files: their own, and those of every link on the way to them. A
+/// folder that does not exist is replaced by the one that it would be made in.
 pub fn folders_of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::new();
     for path in paths {

@@ -222,7 +222,7 @@ fn subject(certificate: &CertificateDer<'_>) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begin {
     Fetch,
-    /// Its last answer still counts, whatever it was.
+    /// Its last answer is still valid, whether it was a certificate or not.
     Known,
     Limited,
 }

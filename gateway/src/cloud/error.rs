@@ -38,7 +38,7 @@ pub enum CloudError {
     Jwks { path: PathBuf, source: KeysError },
 }
 
-/// Something that evidence is verified against cannot be had at the moment. It says nothing about the node: it may come again.
+/// Something that evidence is verified against cannot be had at the moment. This is not a statement about the node, which may try again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloudUnavailable {
     /// No answer in time.

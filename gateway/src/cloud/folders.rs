@@ -19,7 +19,7 @@ use rustls_pki_types::CertificateDer;
 use super::{AzureTrustInUse, CloudError};
 use crate::settings::AzureSettings;
 
-/// Most roots of NitroTPM documents that are taken. AWS has one for each partition.
+/// Most roots of NitroTPM documents that are accepted. AWS has one for each partition.
 const NITRO_ROOTS_LIMIT: usize = 16;
 
 /// Contents of a folder: the trust made of it, its certificates, and a reason for each one that was left out.
@@ -40,7 +40,7 @@ pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, Cl
     cas_of_tpms(folder, azure_vtpm_roots_of)
 }
 
-/// Takes CAs; leaves out and names what cannot be used.
+/// Function that makes trust of CAs, and returns an error for each CA that cannot be used.
 type Load<T> = fn(Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
 
 fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudError> {
@@ -65,7 +65,7 @@ pub(super) struct Regions {
     pub refused: Vec<String>,
 }
 
-/// `<region>.pem` (or another ending of certificates) and `<region>/` with such files, or both.
+/// Loads the certificates of AWS's regions: `<region>.pem` (or another ending of certificates) and `<region>/` with such files, or both.
 pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudError> {
     let mut regions: BTreeMap<String, Vec<CertificateDer<'static>>> = BTreeMap::new();
     let mut refused = Vec::new();
@@ -185,7 +185,7 @@ fn azure_problem(certificate: &CertificateDer<'static>, root: bool) -> Option<St
     trust.err().map(|error| error.to_string())
 }
 
-/// Those of the certificates that nothing speaks against; the others are named.
+/// Returns the certificates without a problem; the others are added to `refused`.
 fn usable(
     found: Vec<FolderCertificate>,
     limit: usize,

@@ -2,8 +2,8 @@
 
 use reqwest::header::{AGE, CACHE_CONTROL, HeaderMap};
 
-/// Seconds that an answer stays fresh: its max-age, less the time that it has spent in other caches. `None` if it does not say, or says
-/// that it must not be kept.
+/// Returns the seconds for which an answer stays fresh: its max-age, less the time that it has spent in other caches. `None` if it does not
+/// have one, or must not be kept.
 pub(super) fn fresh_seconds(headers: &HeaderMap) -> Option<u64> {
     let mut most = None;
     for header in headers.get_all(CACHE_CONTROL) {

@@ -1,9 +1,9 @@
-//! The keys that Google signs identity tokens with: fetched, kept for as long as Google says, and some time through an outage; or from a
-//! file.
+//! Keys that Google signs identity tokens with: fetched, kept for as long as Google allows, and for some time through an outage; or read
+//! from a file.
 //!
-//! The cost of a dead or slow Google is bounded: one fetch at a time, one every half minute, and for each request a bounded wait while that
-//! one is under way. It must never make a token valid that Google's keys have not signed. So an answer that cannot be read is discarded as
-//! a whole, and the valid keys stay.
+//! The cost of a dead or slow Google is bounded: one fetch at a time, one every half minute, and a bounded wait of each request. It must
+//! never make a token valid that Google's keys have not signed. So an answer that cannot be read is discarded as a whole, and the valid
+//! keys stay.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,10 +24,10 @@ use crate::metrics::{Fetched, Metrics};
 
 /// Name of the keys in errors.
 const WHAT: &str = "Google's keys";
-/// Least time for which fetched keys are taken as fresh, whatever Google's answer says: so that an answer that must not be kept at all
-/// does not cost a fetch for each node.
+/// Least time for which fetched keys count as fresh, whatever Google's answer allows. So an answer that must not be kept at all does not
+/// cost a fetch for each node.
 const FRESH_LEAST_SECONDS: u64 = 300;
-/// Most time for which they are. Google says some hours; a key that it withdraws is to be gone within a day.
+/// Longest time for which they count as fresh. Google allows some hours; a key that it withdraws is to be gone within a day.
 const FRESH_MOST_SECONDS: u64 = 86_400;
 /// Time for which keys are used after they have ceased to be fresh, if no newer ones can be had. An administrator knows of an outage that
 /// lasts longer. An attacker who keeps the gateway from reaching Google gains no more than this: for so long a withdrawn key is believed.
@@ -188,7 +188,7 @@ impl Keyring {
         if self.attempts().problem.is_some() { RETRY_SECONDS } else { 0 }
     }
 
-    /// The fetch under way, or another if the last one did not begin within `pause` seconds.
+    /// Returns the fetch under way, or begins another if the last one did not begin within `pause` seconds.
     fn fetch(self: &Arc<Self>, now: u64, pause: u64) -> Option<Flight<()>> {
         let KeySource::Google(outgoing) = &self.source else { return None };
         self.flights.join((), || {

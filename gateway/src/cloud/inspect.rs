@@ -57,7 +57,7 @@ impl Clouds {
         kinds().filter_map(|kind| Some((kind, self.missing(kind)?)))
     }
 
-    /// By how many certificates Google's word about the TPMs of instances is taken. `None` if by none.
+    /// Returns the number of certificates for the TPMs of Google's instances. `None` without any.
     pub(crate) fn vtpm_certificates(&self) -> Option<String> {
         self.counted(&|role| *role == Role::GcpVtpmRoot)
     }

@@ -200,7 +200,7 @@ impl Clouds {
     /// for a bounded time. If it fails, the keys that were fetched last are used for another day.
     ///
     /// # Errors
-    /// [`CloudUnavailable`]: nothing can be said about any token at the moment.
+    /// [`CloudUnavailable`]: no token can be verified at the moment.
     pub async fn google_keys(&self, now: UnixTime) -> Result<Arc<GoogleKeysInUse>, CloudUnavailable> {
         self.google_keys.get(now).await
     }
@@ -219,7 +219,7 @@ impl Clouds {
         self.azure.complete(signature_base64, now).await
     }
 
-    /// Sends a request to AWS STS, once, and gives back what came, for [`attest::aws::sts::verify_answer`].
+    /// Sends a request to AWS STS, once, and returns the answer, for [`attest::aws::sts::verify_answer`].
     ///
     /// # Errors
     /// [`CloudUnavailable`].

@@ -20,22 +20,22 @@ use crate::settings::OutgoingSettings;
 
 /// For TCP and TLS. A host that is reachable answers within a fraction of a second; the rest is for one lost packet.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
-/// For a whole request, its connection and the answer's body included. Longer than a node's request waits, so that who is slow is
-/// heard in the end, for the next node.
+/// For a whole request, its connection and the answer's body included. It is longer than a node's request waits, so that a slow answer
+/// still arrives, for the next node.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// Time for which an idle connection is kept: many nodes that boot at once then share those to STS.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// Idle connections to one host: as many as a burst of nodes needs.
 const IDLE_LIMIT_CONNECTIONS: usize = 4;
 
-/// The client for all of them.
+/// HTTP client of all outgoing requests.
 #[derive(Debug, Clone)]
 pub(super) struct Outgoing {
     client: Client,
     authorities: usize,
 }
 
-/// An answer, whatever it says.
+/// An answer with any status.
 #[derive(Debug)]
 pub(super) struct HttpAnswer {
     pub status: u16,
@@ -84,7 +84,7 @@ impl Outgoing {
         self.authorities
     }
 
-    /// Asks for a document. Anything but a 200 with at most `limit_bytes` is a problem, said in words.
+    /// Fetches a document. Anything but a 200 with at most `limit_bytes` is an error, in words.
     pub(super) async fn get(&self, url: &str, accept: &'static str, limit_bytes: usize) -> Result<HttpAnswer, String> {
         let answer = self.send(self.client.get(url).header(ACCEPT, accept), limit_bytes).await?;
         if answer.status != 200 {

@@ -4,7 +4,7 @@ use attest_log::{BlobError, Blobs, CloudBasis};
 
 use super::{Clouds, Role};
 
-/// Keeps every configured certificate, and gives their names: all that any record will speak of.
+/// Keeps every configured certificate as a blob, and returns their names, which records refer to.
 ///
 /// # Errors
 /// [`BlobError`].

@@ -14,7 +14,7 @@ use crate::metrics::{Fetched, Metrics};
 
 /// Name of this service in errors.
 const WHAT: &str = "AWS STS";
-/// Calls at once. STS takes some hundred a second of an account and answers within a fraction of one; a STS that does not answer must
+/// Most calls at once. STS takes some hundred a second for an account and answers within a fraction of one. If it does not answer, it must
 /// not hold all requests of the gateway.
 const CALLS_LIMIT: usize = 32;
 
@@ -46,7 +46,7 @@ impl Sts {
         }
     }
 
-    /// Sends the request and gives back what came, whatever it says.
+    /// Sends the request and returns the answer, with any status.
     pub(super) async fn ask(&self, request: &CheckedRequest) -> Result<StsAnswer, CloudUnavailable> {
         let deadline = Instant::now() + self.wait;
         let Ok(permit) = timeout_at(deadline, self.calls.acquire()).await else {

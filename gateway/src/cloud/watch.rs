@@ -1,4 +1,4 @@
-//! Watching: Google's keys are read again when their file changes, and when the administrator says so.
+//! Watching of Google's keys: they are read again when their file changes, and at SIGHUP.
 
 use tokio::signal::unix::Signal;
 

@@ -39,7 +39,7 @@ pub enum Finding {
     Error(String),
 }
 
-/// How closely to look.
+/// Depth of an inspection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Only what is needed to serve.

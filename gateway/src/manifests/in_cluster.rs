@@ -29,7 +29,7 @@ pub struct InCluster {
 }
 
 impl InCluster {
-    /// Returns the objects as YAML documents, in an order in which the API takes them one after the other.
+    /// Returns the objects as YAML documents, in an order in which the API accepts them one after the other.
     #[must_use]
     pub fn objects(&self) -> Vec<String> {
         let namespace = NAMESPACE.replace(&format!("\n  name: {NAME}\n"), &format!("\n  name: {}\n", self.namespace));
@@ -75,7 +75,7 @@ impl InCluster {
     }
 }
 
-/// Joins objects to what `kubectl apply -f -` takes.
+/// Joins objects to the input of `kubectl apply -f -`.
 #[must_use]
 pub fn documents(objects: &[String]) -> String {
     objects.join("---\n")

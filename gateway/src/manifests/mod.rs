@@ -1,4 +1,4 @@
-//! Objects with which the gateway takes the place of a cluster's Machine Config Server on the control-plane hosts: the server keeps its
+//! Objects with which the gateway takes the place of a cluster's Machine Config Server on the control-plane hosts. The server keeps its
 //! ports, but clients outside the host do not reach them.
 //!
 //! Connections from outside to 22623 are redirected to the gateway on the same host, so that every pointer stays as it is: by name, virtual

@@ -305,7 +305,7 @@ fn config_map(namespace: &Namespace, name: &str, files: &[(String, &str)]) -> St
     object
 }
 
-/// A string of TOML, whatever is in it.
+/// Returns a text as a string of TOML, with any characters.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

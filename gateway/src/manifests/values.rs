@@ -9,7 +9,7 @@ use attest::challenge::is_pool_name;
 
 /// Longest name of a namespace: a label of RFC 1123.
 const NAMESPACE_LIMIT_BYTES: usize = 63;
-/// Longest reference of an image that is taken: a name of 255 characters, a tag of 128, and a digest.
+/// Longest reference of an image that is accepted: a name of 255 characters, a tag of 128, and a digest.
 const IMAGE_LIMIT_BYTES: usize = 512;
 
 /// A value that no manifest could have.

@@ -52,7 +52,7 @@ pub(super) fn signing_keys(path: &Path) -> Result<Vec<SigningKey>, SourceError> 
 /// Returns the first key in these files that is the CA's.
 ///
 /// # Errors
-/// [`InstallError::NoAuthorityKey`], or what is wrong with the one file that was given.
+/// [`InstallError::NoAuthorityKey`], or the error in the one file that was given.
 pub fn find_authority_key(files: &TlsSettings, ca: &Certificate, given: Option<&Path>) -> Result<SigningKey, InstallError> {
     let looked = match given {
         Some(path) => vec![path.to_owned()],

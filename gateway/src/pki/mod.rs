@@ -1,5 +1,4 @@
-//! The MCS CA and the MCS certificate: how they are made and checked, how one takes the place of another, and what is shown to nodes
-//! at the moment.
+//! MCS CA and MCS certificate: how they are made, checked and replaced, and the TLS configuration in use.
 
 pub mod authority_keys;
 mod error;

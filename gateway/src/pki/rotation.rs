@@ -51,7 +51,7 @@ impl Stage {
     }
 }
 
-/// The stage, by the CAs of the bundle, the newest last, and by which of them signs.
+/// Returns the stage, by the CAs of the bundle, the newest last, and by the one of them that signs.
 #[must_use]
 pub fn stage(authorities: &[Certificate], signed_by: Fingerprint) -> Stage {
     stage_of(authorities.iter().map(|authority| authority.fingerprint), signed_by)

@@ -56,7 +56,7 @@ pub enum ServingError {
     },
 }
 
-/// The serving certificate with everything around it. Only [`Serving::load`] makes one, so what is held here holds.
+/// The serving certificate with its key and CAs. Only [`Serving::load`] and [`Serving::of`] make one, so it is always checked.
 #[derive(Debug)]
 pub struct Serving {
     chain: Vec<Certificate>,

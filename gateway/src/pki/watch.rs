@@ -1,4 +1,4 @@
-//! Watching: the certificates are read again when their files change and when the administrator says so, and their end is said in time.
+//! Watching of the certificates: they are read again when their files change and at SIGHUP, and their expiry is logged in time.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ impl Said {
         }
     }
 
-    /// Measures what is in use, says what ends, and when to look again.
+    /// Sets the metrics of the certificates in use, logs those that expire, and returns the time of the next check.
     fn look(&mut self, tls: &LiveTls, clock: Clock, metrics: &Metrics) -> Instant {
         let current = tls.current();
         let now = clock.now().as_secs();

@@ -1,4 +1,4 @@
-//! Watching: pools are read again when their files change, when the administrator says so, and when another server may have news.
+//! Watching of pools: they are read again when their files change, at SIGHUP, and when another server may have something new.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ const LIMITS: Limits = Limits {
 
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// For TCP and TLS. What a firewall drops takes this long.
+    /// For TCP and TLS. A connection that a firewall drops takes this long.
     connect: Duration,
     /// For a whole request. A Machine Config Server under load takes seconds.
     request: Duration,

@@ -23,7 +23,7 @@ const UNKNOWN: &str = "recorded late: whether the node has got this answer stand
 /// Decisions that may wait to be recorded, before no more are made: each is in the store until then.
 const UNWRITTEN_LIMIT: usize = 100;
 
-/// Records decisions, within the budgets of those who prove nothing.
+/// Recorder of decisions, with budgets for unauthenticated clients.
 #[derive(Debug)]
 pub struct Recorder {
     journal: Arc<Journal>,
@@ -59,12 +59,12 @@ impl Recorder {
         self.stages.leave(decision);
     }
 
-    /// Notes that a decision needs no line any more: it has one, or has changed nothing.
+    /// Notes that a decision no longer needs a line: it has one, or has changed nothing.
     pub fn note_recorded(&self, decision: &str) {
         self.stages.record(decision);
     }
 
-    /// Returns the decisions that need no line any more.
+    /// Returns the decisions that no longer need a line.
     #[must_use]
     pub fn recorded(&self) -> BTreeSet<String> {
         self.stages.recorded()

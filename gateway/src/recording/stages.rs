@@ -15,7 +15,7 @@ enum Stage {
     Recorded,
 }
 
-/// Decisions by their ids. One that the store has and that is not among them may have been written without an answer of the store, and is in no line.
+/// Decisions by their ids. A pending decision that is not among them may have been written without an answer of the store, and has no line.
 #[derive(Debug, Default)]
 pub(super) struct Stages {
     stages: Mutex<BTreeMap<String, Stage>>,
@@ -37,7 +37,7 @@ impl Stages {
         self.set(decision, Stage::Left);
     }
 
-    /// Notes that it needs no line any more.
+    /// Notes that it no longer needs a line.
     pub(super) fn record(&self, decision: &str) {
         self.set(decision, Stage::Recorded);
     }
@@ -47,7 +47,7 @@ impl Stages {
         self.stages().values().filter(|stage| **stage == Stage::Left).count()
     }
 
-    /// Returns those that need no line any more.
+    /// Returns those that no longer need a line.
     pub(super) fn recorded(&self) -> BTreeSet<String> {
         let stages = self.stages();
         let recorded = stages.iter().filter(|(_, stage)| **stage == Stage::Recorded);

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::settings::Limits;
 
-/// Largest request head: a ticket, and whatever proxies add.
+/// Largest request head, in bytes: a ticket, and headers that proxies add.
 const HEAD_LIMIT_BYTES: usize = 16 * 1024;
 /// Longest life of a connection: long enough for a large config over a slow line. Clients that do not read cannot hold on to connections
 /// for ever.

@@ -1,4 +1,4 @@
-//! The server: from a listening socket to requests, within limits, until told to stop.
+//! Server: accepts connections and serves requests, within limits, until it is stopped.
 
 mod background;
 mod checkpoints;

@@ -62,7 +62,7 @@ pub(super) enum HeaderError {
 /// Reads a header, and no byte after it.
 ///
 /// # Errors
-/// [`HeaderError`], as soon as it can be told.
+/// [`HeaderError`], as soon as it is known.
 pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Whose, HeaderError> {
     let mut fixed = Vec::with_capacity(FIXED_BYTES);
     while fixed.len() < FIXED_BYTES {

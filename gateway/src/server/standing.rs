@@ -90,7 +90,7 @@ impl Standing {
         standing
     }
 
-    /// Records drift since the last look.
+    /// Records drift since the last check.
     pub(super) async fn look(&mut self, gateway: &Gateway) {
         let (pools, broken, tls) = (gateway.pools.all(), gateway.pools.broken_sources(), gateway.tls.current());
         let google_keys = trusted::google_keys(gateway);

@@ -284,8 +284,8 @@ impl Settings {
         self.state.join("evidence")
     }
 
-    /// Returns the time for which an old key of the seal still opens: as long as anything that it sealed last is valid, and longer than a
-    /// running gateway takes to notice the newer key.
+    /// Returns the time for which an old key of the seal still opens: as long as anything that it sealed last is valid. It is also longer
+    /// than a running gateway takes to notice the newer key.
     #[must_use]
     pub fn seal_keep(&self) -> Duration {
         const NOTICED: Duration = Duration::from_secs(3600);

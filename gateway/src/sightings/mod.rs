@@ -1,5 +1,5 @@
-//! Sightings of pointers: the CAs that they say they carry, and when and from where they were seen last. A pointer says so in its URL
-//! (`?ca=`), which is a hint and not a proof: it helps to know when an old CA can go, and decides nothing.
+//! Sightings of pointers: the CAs that they claim to carry, and when and from where they were seen last. A pointer has the claim in its URL
+//! (`?ca=`), which is a hint and not a proof. It helps to know when an old CA can go, and decides nothing.
 //!
 //! Sightings are noted in memory, where a request costs a lock and a look into a small map, and are written by a background task. The
 //! amount that unauthenticated clients can cause to be kept is bounded: of a pointer's CAs only those count that the gateway knows.
@@ -29,8 +29,8 @@ const REMEMBERED_SECONDS: u64 = 400 * 24 * 3600;
 pub struct Sighting {
     /// The pool that was asked for.
     pub pool: String,
-    /// The CAs that the pointer says it carries, by the first 16 digits of their fingerprints: only those that the gateway knew then.
-    /// `None`: the pointer says nothing, as those of other programs do.
+    /// CAs that the pointer claims to carry, by the first 16 digits of their fingerprints: only those that the gateway knew then. `None`:
+    /// the pointer makes no claim, like those of other programs.
     pub authorities: Option<Vec<String>>,
     /// The CA that signed the certificate which the node accepted when it was seen last, in the same way.
     pub accepted: String,
@@ -42,7 +42,8 @@ pub struct Sighting {
     pub peer: String,
 }
 
-/// All sightings that can be read, in no particular order. Of one that cannot be read, as a newer release may have written it, the log says so.
+/// Returns all sightings that can be read, in no particular order. Those that cannot be read, for example because a newer release has
+/// written them, are logged.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -106,7 +107,7 @@ async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
         .await
 }
 
-/// A pool, and what its pointers say.
+/// A pool, and the claims of its pointers.
 type Key = (String, Option<Vec<String>>);
 
 /// A [`Sighting`] in memory, and its state in the store.
@@ -159,7 +160,7 @@ impl Sightings {
         })
     }
 
-    /// Notes that a pointer was used for `pool`: what it said, who signed the certificate that was taken, from where it came.
+    /// Notes that a pointer was used for `pool`: its claim, the signer of the certificate that was accepted, and its origin.
     pub fn note(&self, pool: &str, authorities: Option<Vec<String>>, accepted: Fingerprint, peer: String, now: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let known = seen.len();

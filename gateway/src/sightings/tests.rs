@@ -33,7 +33,7 @@ impl Case {
             .note("worker", authorities, fingerprint(1), format!("192.0.2.{now}"), now);
     }
 
-    /// First and last times that the store knows, by what pointers say.
+    /// Returns the first and last times that the store has, by the claims of pointers.
     async fn stored(&self) -> BTreeMap<Option<usize>, (u64, u64, String)> {
         let all = list(&self.store).await.unwrap();
         all.into_iter()

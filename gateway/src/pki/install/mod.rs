@@ -1,5 +1,5 @@
-//! Changes of the files that the gateway serves by: a certificate is renewed, a CA comes and goes. Each step leaves files that load, so
-//! that neither a crash nor a reload in between does any harm, and a command that was interrupted can be given again.
+//! Changes of the CA's and certificate's files: a certificate is renewed, a CA comes and goes. Each step leaves files that load, so that
+//! neither a crash nor a reload in between does any harm. An interrupted command can be repeated.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -333,7 +333,7 @@ pub fn algorithm_of(certificate: &Certificate) -> Option<Algorithm> {
         .find(|algorithm| algorithm.key_kind() == certificate.key_kind)
 }
 
-/// Today's serving certificate, whatever its dates are, and the CA that has signed it.
+/// The current serving certificate, whether it is valid or not, and the CA that has signed it.
 #[derive(Debug)]
 pub struct Today {
     pub certificate: Certificate,

@@ -1,4 +1,4 @@
-//! Each step leaves files that load, and each command can be given again.
+//! Each step leaves files that load, and each command can be repeated.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 

@@ -5,8 +5,8 @@
 pub enum Occasion {
     /// Files of the pool have changed.
     Change,
-    /// The administrator says so.
+    /// The administrator has sent SIGHUP.
     Signal,
-    /// Other servers may have something new.
+    /// Other servers may have a new config.
     Revalidation,
 }

@@ -309,7 +309,7 @@ enum Found {
 struct Read {
     name: String,
     found: Found,
-    /// The inventory that it would have from now on, whatever becomes of the rest.
+    /// Inventory that it would have from now on, even if the rest is refused.
     inventory: Option<PoolInventory>,
     /// Set if its folder could be read.
     is_read: bool,

@@ -80,7 +80,7 @@ impl LivePools {
         self.told.notify_one();
     }
 
-    /// Completes when the cluster has said something.
+    /// Completes when the cluster has reported something new.
     pub(in crate::pools) async fn news(&self) {
         self.told.notified().await;
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::*;
 use attest_pool::SAMPLE;
 
-/// Long after whatever a test writes.
+/// Time long after every write of a test.
 const LATER: Clock = Clock::Fixed(10_000_000_000);
 
 fn config(state: &str) -> String {
@@ -221,7 +221,7 @@ async fn whatever_changes_in_a_pools_files_is_noticed() {
     }
 }
 
-/// A link that comes to lead to the same file by other folders: in these it is changed from now on, so they have to be watched.
+/// A link whose target changes to the same file in other folders: changes happen in these folders from now on, so they have to be watched.
 #[tokio::test]
 async fn a_link_by_another_way_to_the_same_file_is_watched_there() {
     let fixture = Fixture::new();
@@ -240,7 +240,7 @@ async fn a_link_by_another_way_to_the_same_file_is_watched_there() {
     assert!(live.watched().contains(&two));
 }
 
-/// The file system's clock is coarse: what is written twice at one of its moments cannot be told apart.
+/// The file system's clock is coarse: two writes within one of its ticks cannot be told apart.
 #[tokio::test]
 async fn what_was_read_right_after_it_was_written_is_read_once_more() {
     let fixture = Fixture::new();

@@ -133,10 +133,10 @@ impl Upstream {
         &self.settings
     }
 
-    /// Asks for every version. What `last` has is asked for again only if it changed, where upstream can say so.
+    /// Asks for every version. Versions in `last` are only fetched again if they changed, if upstream can tell that.
     ///
-    /// A version that upstream denies is not in what comes back; anything else that is not as it should be is an error, and what was
-    /// fetched before stays the best there is. At most three times two requests for each version are made.
+    /// A version that upstream denies is not in the result. Any other problem is an error, and the earlier result stays the best one. At
+    /// most three times two requests for each version are made.
     ///
     /// # Errors
     /// [`UpstreamError`].

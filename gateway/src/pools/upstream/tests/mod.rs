@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// Long enough for a loaded machine; only what never answers takes this long.
+/// Long enough for a loaded machine; only a request that never ends takes this long.
 const TEST_LIMITS: Limits = Limits {
     connect: Duration::from_secs(20),
     request: Duration::from_secs(20),
@@ -36,7 +36,7 @@ fn versions(fetched: &Fetched) -> Vec<&str> {
     fetched.configs().keys().map(|version| version.as_str()).collect()
 }
 
-/// The error of a fetch whose request for 3.4.0 is answered so.
+/// Returns the error of a fetch whose request for 3.4.0 gets this answer.
 async fn error_of(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
     let server = Server::start(move |asked| if asked.version == "3.4.0" { reply() } else { mcs(asked, "/a") }).await;
     server.fetch(server.settings()).await.unwrap_err()

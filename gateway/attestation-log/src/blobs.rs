@@ -73,7 +73,7 @@ pub(super) struct Sweep(Blobs);
 pub enum BlobError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// The content is not what its name says.
+    /// The content does not have the SHA-256 of its name.
     #[error("{0}: the content does not have the SHA-256 of its name")]
     Altered(PathBuf),
 }
@@ -105,7 +105,7 @@ impl Blobs {
         }
     }
 
-    /// Returns the same folder with a cache, for readers of many machines' records: a blob that several of them name is read once, as far
+    /// Returns the same folder with a cache, for readers of many machines' records. A blob that several of them name is read once, as far
     /// as there is room.
     #[must_use]
     pub fn remembering(self) -> Self {

@@ -117,7 +117,7 @@ pub struct Before {
     pub sha256: LineHash,
 }
 
-/// Lines of a chain that no checkpoint held when their gateway started, by their numbers.
+/// Lines of a chain that no checkpoint covered when their gateway started, by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Found {

@@ -1,4 +1,4 @@
-//! Codes of refusals, as records have them: each with its HTTP status, what the refusal comes from, and what to do about it.
+//! Codes of refusals, as records have them: each with its HTTP status, its origin, and advice.
 
 use attest::Reject;
 use attest::advice::Advice;
@@ -82,8 +82,7 @@ codes! {
     UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "unavailable", "The gateway cannot answer now", "Nodes retry by themselves; the gateway's log says what is wrong.";
 }
 
-/// Codes of the library's that are about requests in which nothing was looked at that could be held against anything. Its others are about
-/// evidence.
+/// Codes of the crate `attest` about requests in which no evidence was examined. Its others are about evidence.
 const BY_REQUEST: [Advice; 2] = [CHALLENGE_EXPIRED, MALFORMED_REQUEST];
 
 impl Code {

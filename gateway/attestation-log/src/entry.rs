@@ -14,7 +14,8 @@ use super::record::{Record, VERSION, decision_id};
 use super::removal::Removal;
 use super::store_position::StoreReplacement;
 
-/// A line that was read. Readers choose the types of claims (`C`) and basis (`B`): [`serde::de::IgnoredAny`] for what they do not look at.
+/// A line that was read. Readers choose the types of claims (`C`) and basis (`B`): [`serde::de::IgnoredAny`] for those that they do not
+/// need.
 #[derive(Debug)]
 pub enum Entry<C = Claims, B = Basis> {
     Decision(Box<Record<C, B>>),
@@ -80,7 +81,7 @@ where
     C: for<'de> Deserialize<'de>,
     B: for<'de> Deserialize<'de>,
 {
-    /// Reads a line. Members that this release does not know are passed over.
+    /// Parses a line. Members that this release does not know are ignored.
     ///
     /// # Errors
     /// The line is not JSON, or lacks a member that each such line has.
@@ -112,7 +113,8 @@ impl Event {
         }
     }
 
-    /// Returns in what a line differs from this event, member by member: the line has to say all of it, and nothing else but its place.
+    /// Returns the differences of a line from this event, member by member: the line has to have all of its members, and no others except
+    /// its place.
     #[must_use]
     pub fn differences_of(&self, line: &str) -> Vec<String> {
         let members = |value: Result<Value, serde_json::Error>| match value {
@@ -149,7 +151,7 @@ impl Act {
 }
 
 impl Checkpoint {
-    /// Returns the event that holds it: nothing else is in there, so that a line that is signed says no more than was signed.
+    /// Returns the event with this checkpoint. It has no other contents, so that a signed line states nothing that was not signed.
     #[must_use]
     pub fn event(self, id: String, at: u64) -> Event {
         let mut reason = format!("the log's chain had {} lines before this one", self.count);
@@ -161,7 +163,7 @@ impl Checkpoint {
 }
 
 impl Removal {
-    /// Returns the event that says so, at this time, seconds since 1970.
+    /// Returns the event of the removal, at this time in seconds since 1970.
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.

@@ -37,12 +37,12 @@ use super::writer_lock::WriterLock;
 /// Names and contents of the blobs that a record refers to. Many records share one content.
 pub type LargeParts = Vec<(String, Arc<[u8]>)>;
 
-/// Records that may wait; beyond that the gateway is overloaded and says so.
+/// Most records that may wait; beyond it the gateway is overloaded and refuses requests.
 const QUEUE_LIMIT: usize = 4096;
 
 /// An observer of whether the log can be written.
 pub trait Observer: std::fmt::Debug + Send + Sync {
-    /// Takes the state, after each write and each look.
+    /// Receives the state, after each write and each check.
     fn log_state(&self, state: LogState);
 }
 
@@ -351,7 +351,7 @@ impl Journal {
         });
     }
 
-    /// Makes a decision durable, with the large parts it refers to; only then is `outcome` given back, and only then may it be
+    /// Makes a decision durable, with the large parts that it refers to. Only then is `outcome` returned, and only then may the client be
     /// answered. The console shows the same decision as a line for people.
     ///
     /// # Errors

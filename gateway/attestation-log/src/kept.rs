@@ -31,7 +31,7 @@ struct Value {
     checkpoint: String,
 }
 
-/// The command by which a checkpoint was given up: no log has to hold it from then on, and `audit` shows it for ever.
+/// The command by which a checkpoint was given up: from then on no log has to hold it, and `audit` always shows the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GivenUp {

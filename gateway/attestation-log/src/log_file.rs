@@ -26,7 +26,7 @@ const PROBE_BYTES: usize = 64 * 1024;
 /// Time for which the result of a check is reused: requests for it cost no more than one write in that time.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
-/// The file, locked: two writers would cut off each other's lines. The lock goes with the file, however the process ends.
+/// The file, locked: two writers would cut off each other's lines. The lock is released with the file, however the process ends.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,

@@ -153,8 +153,8 @@ pub struct Record<C = Claims, B = Basis> {
     /// `User-Agent` of the node, unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
-    /// The CAs that the node's pointer says it carries, by the first 16 digits of their fingerprints, as far as the gateway knows them.
-    /// Unverified; not there if the pointer says nothing.
+    /// CAs that the node's pointer claims to carry, by the first 16 digits of their fingerprints, as far as the gateway knows them.
+    /// Unverified; absent if the pointer makes no claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer_authorities: Option<Vec<String>>,
     /// For a refusal because of what was booted: what the machine had in that place when it was trusted last, and until when. It comes from
@@ -272,7 +272,7 @@ pub(super) struct Line<'r, T> {
 pub struct NotAttested {
     /// Stable code, from a fixed list.
     pub code: String,
-    /// The id of the decision by which it was refused, if it says one.
+    /// Id of the decision by which it was refused, if it names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,
 }

@@ -3,7 +3,7 @@
 /// Longest name of a replica, in characters: as long as a host's name can be.
 const REPLICA_LIMIT_CHARACTERS: usize = 64;
 
-/// Returns whether a gateway can be called so: one word of a line.
+/// Returns whether this is a valid name of a gateway: one word of a line.
 #[must_use]
 pub fn is_replica_name(name: &str) -> bool {
     let takes = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');

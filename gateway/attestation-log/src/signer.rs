@@ -39,7 +39,7 @@ impl Signer {
         self.key.public()
     }
 
-    /// Returns the event that says how far a chain has come at this time, seconds since 1970.
+    /// Returns the event with a checkpoint of a chain at this time, in seconds since 1970.
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.

@@ -11,7 +11,7 @@ pub type StoreFailure = Box<dyn std::error::Error + Send + Sync>;
 /// Makes durable what decisions have used up.
 pub(super) type SyncStore = Arc<dyn Fn() -> Result<(), StoreFailure> + Send + Sync>;
 
-/// The functions by which a journal asks the store.
+/// Functions by which a journal uses the store.
 pub struct StoreLink {
     pub(super) position: Box<dyn Fn() -> Option<StorePosition> + Send + Sync>,
     pub(super) sync: SyncStore,

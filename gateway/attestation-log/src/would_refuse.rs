@@ -3,7 +3,8 @@
 use attest::{AttestationResult, Reject};
 use serde::{Deserialize, Serialize};
 
-/// Most things that are recorded of one decision: every PCR and every check of a TPM and of a cloud's, the event log, and the condition are not more.
+/// Most refusals that are recorded for one decision. Every PCR, every check of a TPM and of a cloud, the event log, and the condition
+/// together are not more.
 const RECORDED_LIMIT: usize = 64;
 /// Longest reason, in characters: a check's has an event, its digest, and the accepted ones with their names.
 const REASON_LIMIT_CHARACTERS: usize = 2000;

@@ -31,7 +31,7 @@ verbs! {
     TokenCreate = "token.create";
     /// A token that was made elsewhere was imported.
     TokenImport = "token.import";
-    /// A token took the place of another: by a command, or as its schedule says.
+    /// A token replaced another: by a command, or by its schedule.
     TokenRotate = "token.rotate";
     /// All tokens of a name became worthless.
     TokenRevoke = "token.revoke";
@@ -41,31 +41,31 @@ verbs! {
     TokenForget = "token.forget";
     /// An EK was endorsed, and perhaps given a name.
     EkAdd = "ek.add";
-    /// An EK was taken off the allowlist.
+    /// An EK was removed from the allowlist.
     EkRemove = "ek.remove";
-    /// An EK's entry was forgotten, so that roots say whether it is endorsed.
+    /// An EK's entry was forgotten, so that the roots decide whether it is endorsed.
     EkForget = "ek.forget";
-    /// A node's name was freed.
+    /// A node's name was released.
     NodeForget = "node.forget";
     /// The history of a machine's TPMs was forgotten.
     NodeForgetHistory = "node.forget-history";
-    /// An instance of a cloud was freed.
+    /// An instance of a cloud was released.
     NodeRelease = "node.release";
     /// A machine was revoked.
     NodeRevoke = "node.revoke";
-    /// A revocation was taken back.
+    /// A revocation was withdrawn.
     NodeRestore = "node.restore";
-    /// The gateway has asked about values that machines have shown and no reference value has.
+    /// The gateway has asked about values that machines have shown and that no reference value has.
     ReferenceValuesAsk = "reference-values.ask";
     /// Such values were accepted.
     ReferenceValuesAccept = "reference-values.accept";
-    /// Such values were denied, or a denial was taken back.
+    /// Such values were denied, or a denial was withdrawn.
     ReferenceValuesDeny = "reference-values.deny";
     /// A kubelet's client certificate was approved, because its machine has attested.
     CsrApprove = "csr.approve";
-    /// The seal was given a new key: by a command, or by the gateway when it is time.
+    /// The seal got a new key: by a command, or by the gateway when one was due.
     SealRotate = "seal.rotate";
-    /// The seal was given a new key, and all others were dropped.
+    /// The seal got a new key, and all others were dropped.
     SealDrop = "seal.drop";
     /// A store was accepted that is not the known one.
     StoreAccept = "store.accept";
@@ -77,7 +77,7 @@ verbs! {
     StoreCopyUndo = "store.copy-undo";
     /// The key file of replicas was made.
     StoreKey = "store.key";
-    /// The key file of replicas was given another key.
+    /// The key file of replicas got another key.
     StoreKeyRotate = "store.key-rotate";
     /// A chain of the log was given up as lost for good.
     LogGiveUp = "log.give-up";
@@ -89,7 +89,7 @@ verbs! {
     CaRetire = "ca.retire";
     /// The MCS certificate was replaced.
     CertificateRenew = "certificate.renew";
-    /// The pointer of a machine set was given other CAs.
+    /// The pointer of a machine set got other CAs.
     PointerRenew = "pointer.renew";
     /// A gateway has started with this configuration snapshot.
     GatewayStart = "gateway.start";

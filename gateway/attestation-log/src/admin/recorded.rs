@@ -14,7 +14,7 @@ use crate::log_end::lines_from_end;
 use crate::log_key::LogPublicKey;
 use crate::reading::{Found as Read, rotated};
 
-/// Kind of the thing that stands for all others, by a digest over them.
+/// Kind of the thing that represents all others, by a digest over them.
 pub(crate) const STANDING: &str = "standing";
 /// Most bytes of the log that are searched at a start. If the digest is not in them, the snapshot is recorded again.
 const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;

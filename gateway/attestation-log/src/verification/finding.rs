@@ -68,7 +68,7 @@ pub enum Finding {
     CheckpointMoved { chain: String, number: u64, count: u64 },
     /// A checkpoint by a key that is not trusted.
     CheckpointUnknown { chain: String, number: u64, key: String },
-    /// A checkpoint by a key that is trusted, and is said to be another gateway's.
+    /// A checkpoint by a trusted key that belongs to another gateway, according to the auditor.
     CheckpointOfAnother { chain: String, number: u64, replica: String },
     /// From this checkpoint on, another key has signed the chain than before.
     KeyReplaced { chain: String, number: u64, replica: String },
@@ -296,7 +296,7 @@ impl fmt::Display for Finding {
 pub enum Note {
     /// Lines of an older release, covered only by the beginning of the chain that follows, or not at all.
     Unchained { file: String, to: u64, held: bool },
-    /// The time goes back from one line to a checkpoint after it.
+    /// The time of a checkpoint is earlier than that of a checkpoint before it.
     TimeBack { chain: String, number: u64 },
     /// The first lines are not verified, because that was asked for.
     Continued { chain: String, first: u64 },

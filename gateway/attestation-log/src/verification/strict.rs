@@ -1,4 +1,4 @@
-//! Strict parser of lines, which accepts only the form that a gateway writes: in a line that is not followed by another, nothing else would
+//! Strict parser of lines, which accepts only the form that a gateway writes. In a line that is not followed by another, nothing else would
 //! reveal a change of form.
 
 use std::collections::BTreeSet;

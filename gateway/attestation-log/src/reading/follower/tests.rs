@@ -3,7 +3,7 @@ use std::io::Write;
 
 use super::*;
 
-/// A log in a folder of its own, and who writes it.
+/// A log in a folder of its own, with its writer.
 struct Written {
     folder: tempfile::TempDir,
     number: u64,
@@ -59,7 +59,7 @@ impl Written {
     }
 }
 
-/// The numbers of what comes until nothing does, and where the last of it stands.
+/// Returns the numbers of the lines until there is none, and the position of the last one.
 fn read(follower: &mut Follower) -> (Vec<u64>, Option<Position>) {
     let (mut numbers, mut last) = (Vec::new(), None);
     while let Next::Line(line, position) = follower.follow().unwrap() {

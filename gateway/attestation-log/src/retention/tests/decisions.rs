@@ -25,7 +25,7 @@ impl Decisions {
         self.0.lock().unwrap().pending.insert(decision.id.clone(), decision.at);
     }
 
-    /// Says that a decision is recorded.
+    /// Marks a decision as recorded.
     pub(crate) fn settle(&self, id: &str) {
         self.0.lock().unwrap().pending.remove(id);
     }

@@ -1,4 +1,4 @@
-//! Killed at whatever step, it is done once.
+//! Kills at every step, after which the removal is done exactly once.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Segments that are not as they were written, and what only has such a name.
+//! Altered segments, and other entries with the name of a segment.
 
 use super::*;
 

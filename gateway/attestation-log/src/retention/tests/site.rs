@@ -20,7 +20,7 @@ pub(crate) struct Site {
     pub decisions: Decisions,
 }
 
-/// A journal, and who keeps its rule: what is gone with a process.
+/// A journal and its retention, which end with a process.
 pub(crate) struct Process {
     pub journal: Journal,
     pub blobs: Blobs,

@@ -65,7 +65,8 @@ fn gone(resolved: &Resolved) -> Vec<(u64, u64)> {
     resolved.of("c").iter().map(|gone| (gone.first, gone.last)).collect()
 }
 
-/// Line 10 says that something was removed: what was found, in which chain; the checkpoints, and whether they are good; whether it is believed.
+/// Line 10 records a removal. The case: the chain of the lines found unsigned, these lines, the checkpoints and whether they are good, and
+/// whether the removal is believed.
 type Case = (&'static str, Found, &'static [(u64, bool)], bool);
 
 const FOUND: [Case; 15] = [
@@ -109,7 +110,7 @@ fn who_says_it_is_believed_if_it_is_held_and_was_not_found() {
     }
 }
 
-/// Line 40 says that lines 5 to 35 are removed, and of these line 10 is kept.
+/// Line 40 records the removal of lines 5 to 35, of which line 10 is kept.
 #[test]
 fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
     for (chain, found, checkpoints, is_believed) in &FOUND[..13] {
@@ -129,7 +130,7 @@ fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
     }
 }
 
-/// Line 40 says that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
+/// Line 40 records that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
 fn looked(kept: &[(u64, u64)]) -> (Vec<String>, Resolved) {
     let mut removed = Removed {
         said: vec![said(40, removal(&[span("c", 5, 20), span("d", 1, 7)], &[8, 20]))],

@@ -118,7 +118,7 @@ impl CloudBasis {
 }
 
 impl RecordedAnswer {
-    /// The answer, to be verified.
+    /// Returns the answer in the form for its verification.
     #[must_use]
     pub fn as_answer(&self) -> attest::aws::sts::StsResponse<'_> {
         attest::aws::sts::StsResponse {

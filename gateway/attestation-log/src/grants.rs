@@ -48,7 +48,7 @@ impl std::fmt::Display for ConfigSet {
 }
 
 impl Earns {
-    /// Which config it is.
+    /// Returns the config set that is earned, if there is one.
     #[must_use]
     pub const fn set(self) -> Option<ConfigSet> {
         match self {

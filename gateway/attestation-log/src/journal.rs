@@ -200,7 +200,7 @@ impl Journal {
         &self.replica
     }
 
-    /// The public half of the key that signs the log's checkpoints.
+    /// Returns the public half of the key that signs the log's checkpoints.
     #[must_use]
     pub const fn key(&self) -> LogPublicKey {
         self.key

@@ -105,7 +105,7 @@ impl LogFile {
         Chain::begin(Begins { why, before, after })
     }
 
-    /// The last line, if it is a checkpoint by this key.
+    /// Returns the last line, if it is a checkpoint by this key.
     pub(super) fn last_checkpoint(&mut self, key: LogPublicKey) -> std::result::Result<Option<Arc<str>>, JournalError> {
         let last = last_line(&mut self.file).map_err(|source| JournalError::Io {
             path: self.path.clone(),

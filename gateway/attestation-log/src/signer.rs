@@ -18,7 +18,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// A gateway of this name, or of the host's.
+    /// Creates the signer of a gateway of this name, or of the host's.
     #[must_use]
     pub fn new(key: LogKey, replica: Option<&str>, every: u64) -> Self {
         let replica = replica_name(replica);

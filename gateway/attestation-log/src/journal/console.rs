@@ -43,7 +43,7 @@ pub(super) fn show_event(event: &Event) {
     }
 }
 
-/// The line for people.
+/// Logs the line for people.
 pub(super) fn show<C, B>(record: &Record<C, B>) {
     let Record {
         decision,

@@ -3,7 +3,7 @@ use std::sync::Barrier;
 
 use super::*;
 
-/// A log of about this length: what each machine of a model measures, and somewhere in it what is this one's own.
+/// Returns a log of about this length: the measurements of a model, and somewhere in it this machine's own.
 fn log(model: u8, machine: u64, length: usize) -> Vec<u8> {
     let event = |content: &[u8]| Blobs::name(content).into_bytes();
     let mut log = Vec::new();

@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Segments of 10 bytes that ended at these seconds, and a log of 5.
+    /// Returns segments of 10 bytes that ended at these seconds, and a log of 5.
     fn survey(ended: &[u64]) -> Survey {
         let segment = |ended: &u64| Segment {
             path: PathBuf::new(),

@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Lines of a log, and the one that comes next.
+    /// Returns lines of a log, and the line that comes next.
     fn lines() -> (String, String) {
         let (why, before, after) = (Why::New, None, Vec::new());
         let mut chain = Chain::begin(Begins { why, before, after }).unwrap();

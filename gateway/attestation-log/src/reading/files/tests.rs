@@ -49,7 +49,7 @@ impl Written {
         fs::remove_file(self.path(name)).unwrap();
     }
 
-    /// All that can become of them.
+    /// Changes the files: closes the log, compresses two segments, and moves a rotated file.
     fn go_on(&self) {
         self.close();
         self.compress(&format!("{SEGMENT}1"));
@@ -64,7 +64,7 @@ fn listed(log: &Path) -> Vec<LogFile> {
     files
 }
 
-/// The numbers of all lines.
+/// Returns the numbers of all lines.
 fn numbers(files: &[LogFile]) -> Vec<u64> {
     let mut numbers = Vec::new();
     for file in files {

@@ -33,7 +33,7 @@ impl Written {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next line of the chain, written at that time.
+    /// Returns the next line of the chain, written at that time.
     fn line_at(&mut self, at: u64) -> String {
         self.number += 1;
         let (chain, number) = (self.chain, self.number);
@@ -59,7 +59,7 @@ impl Written {
     }
 }
 
-/// Returns the numbers of the lines until there is none, and the position of the last one.
+/// Returns the numbers of the lines up to the end, and the position of the last one.
 fn read(follower: &mut Follower) -> (Vec<u64>, Option<Position>) {
     let (mut numbers, mut last) = (Vec::new(), None);
     while let Next::Line(line, position) = follower.follow().unwrap() {

@@ -6,7 +6,7 @@ use std::fs;
 
 use super::*;
 
-/// A line of a chain, written at this second.
+/// Returns a line of a chain, written at this second.
 fn line(chain: &str, number: u64, previous: LineHash, at: u64, more: &str) -> String {
     format!(r#"{{"at":{at}{more},"chain":{{"id":"{chain}","number":{number},"previous":"{previous}"}}}}"#)
 }

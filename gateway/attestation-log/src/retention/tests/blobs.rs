@@ -68,13 +68,13 @@ async fn what_was_noted_and_cannot_be_read_is_told() {
     assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
 }
 
-/// The event log of a machine of one model.
+/// Returns the event log of a machine of one model.
 fn event_log(machine: u64) -> Vec<u8> {
     let events = (0..100).map(|number| if number == 7 { machine } else { 0 } + number * 1000);
     events.flat_map(|event| Blobs::name(&event.to_be_bytes()).into_bytes()).collect()
 }
 
-/// All of the log.
+/// Returns the text of the whole log.
 fn text(site: &Site) -> String {
     let mut text = Vec::new();
     for (_, mut lines) in site.opened() {
@@ -84,7 +84,7 @@ fn text(site: &Site) -> String {
 }
 
 impl Process {
-    /// A boot of this machine is recorded, as by the gateway.
+    /// Records a boot of this machine, like the gateway does.
     async fn boot(&self, likenesses: &Likenesses, at: u64, machine: u64) -> Likened {
         let likened = likenesses.liken(event_log(machine), true);
         let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());

@@ -30,7 +30,7 @@ impl Decisions {
         self.0.lock().unwrap().pending.remove(id);
     }
 
-    /// The decisions that are not recorded.
+    /// Returns the decisions that are not recorded.
     pub(crate) fn left(&self) -> Vec<PendingDecision> {
         let pending = self.0.lock().unwrap().pending.clone().into_iter();
         pending.map(|(id, at)| PendingDecision { id, at }).collect()

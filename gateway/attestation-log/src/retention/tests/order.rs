@@ -19,13 +19,13 @@ fn pending(id: &str, at: u64) -> PendingDecision {
     PendingDecision { id: id.to_owned(), at }
 }
 
-/// The bytes of the log, with its closed segments.
+/// Returns the bytes of the log, with its closed segments.
 fn total_bytes(site: &Site) -> u64 {
     let files = closed_segments(&site.log()).unwrap().into_iter().chain([site.log()]);
     files.map(|file| fs::metadata(file).unwrap().len()).sum()
 }
 
-/// The segments as they are seen: until when each was written, and whether it is there twice.
+/// Returns the end of each segment, and whether it exists twice.
 fn seen(site: &Site) -> Vec<(u64, bool)> {
     let survey = Survey::of(&site.log()).unwrap();
     let due = survey.past(BY_SIZE, NOW);

@@ -60,7 +60,8 @@ impl Site {
         Process { journal, blobs, retention }
     }
 
-    /// Segments of the seconds up to 50, up to 150 and up to 250, and a log. Of the first, blob `a` goes with it, and `b` is the second's, too.
+    /// Writes segments of the seconds up to 50, up to 150 and up to 250, and a log. Blob `a` is only the first segment's; blob `b` is also
+    /// the second's.
     pub(crate) async fn written(&self) -> Process {
         let process = self.open(RULE);
         process.journal.checkpoint(1).await.unwrap();

@@ -60,7 +60,7 @@ fn keep(removed: &mut Removed, chain: &str, number: u64, removal: Option<Removal
     lines.push(KeptLine { place, hash, removal });
 }
 
-/// The first and the last of each part of chain `c` that is gone.
+/// Returns the first and the last line of each removed part of chain `c`.
 fn gone(resolved: &Resolved) -> Vec<(u64, u64)> {
     resolved.of("c").iter().map(|gone| (gone.first, gone.last)).collect()
 }
@@ -130,7 +130,7 @@ fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
     }
 }
 
-/// Line 40 records that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
+/// Resolves removals: line 40 records that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
 fn looked(kept: &[(u64, u64)]) -> (Vec<String>, Resolved) {
     let mut removed = Removed {
         said: vec![said(40, removal(&[span("c", 5, 20), span("d", 1, 7)], &[8, 20]))],
@@ -195,7 +195,7 @@ fn a_line_that_was_kept_twice_is_named_and_what_says_nonsense_removes_nothing() 
     }
 }
 
-/// Lines that are there, from this one on.
+/// Returns lines that exist, from this one on.
 fn run(chain: &str, first: u64, last: u64) -> Run {
     Run {
         chain: chain.to_owned(),

@@ -82,7 +82,7 @@ struct EventLabels {
     event: &'static str,
 }
 
-/// Show and export the attestation log, and list its chains and checkpoints.
+/// Result of one of the outgoing requests of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fetched {
     /// An answer that could be used.
@@ -387,7 +387,7 @@ impl Metrics {
         self.new_values.get_or_create(&EventLabels { event }).inc();
     }
 
-    /// All of it, as text.
+    /// Returns all metrics as text.
     ///
     /// # Errors
     /// None that a `String` could have.

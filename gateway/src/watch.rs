@@ -267,7 +267,8 @@ pub fn folders_of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> BTreeSet<Pat
     folders.iter().filter_map(there).collect()
 }
 
-/// The folder of a file, and the folders of all links that lead to it. Kubernetes changes a volume by pointing its link `..data` elsewhere.
+/// Adds the folder of a file, and the folders of all links that lead to it. Kubernetes changes a volume by pointing its link `..data`
+/// elsewhere.
 fn follow(path: &Path, folders: &mut BTreeSet<PathBuf>) {
     let Ok(path) = std::path::absolute(path) else { return };
     folders.extend(path.parent().map(Path::to_owned));
@@ -295,7 +296,7 @@ fn follow(path: &Path, folders: &mut BTreeSet<PathBuf>) {
     folders.extend(done.parent().map(Path::to_owned));
 }
 
-/// The parts of a path, the last one first.
+/// Returns the parts of a path, the last one first.
 fn parts(path: &Path) -> Vec<PathBuf> {
     let parts = path
         .components()

@@ -132,7 +132,7 @@ impl Issuers {
         None
     }
 
-    /// The first certificate that comes from any of the URLs.
+    /// Returns the first certificate that comes from any of the URLs.
     async fn first(self: &Arc<Self>, urls: &[AllowedUrl], now: u64) -> Option<CertificateDer<'static>> {
         for url in urls {
             let flight = self.flights.join(url.as_str().to_owned(), || {
@@ -199,7 +199,7 @@ fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> Chain {
     }
 }
 
-/// The one certificate of an answer, DER or PEM. One that issued itself would complete nothing: it is a root, configured or not.
+/// Parses the only certificate of an answer, DER or PEM. One that issued itself would complete nothing: it is a root, configured or not.
 fn issuer(body: Vec<u8>) -> Result<CertificateDer<'static>, String> {
     let mut found = folder::certificates(body).into_iter();
     let (Some(certificate), None) = (found.next(), found.next()) else {
@@ -213,7 +213,7 @@ fn issuer(body: Vec<u8>) -> Result<CertificateDer<'static>, String> {
     Ok(certificate)
 }
 
-/// The subject of a certificate, for the log.
+/// Returns the subject of a certificate, for the log.
 fn subject(certificate: &CertificateDer<'_>) -> String {
     X509Certificate::from_der(certificate).map_or_else(|_| String::new(), |(_, parsed)| parsed.subject().to_string())
 }

@@ -30,12 +30,12 @@ pub(super) struct Loaded<T> {
     pub refused: Vec<String>,
 }
 
-/// Google's CAs for vTPMs; one that issued itself is a root.
+/// Loads Google's CAs for vTPMs; one that issued itself is a root.
 pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
     cas_of_tpms(folder, vtpm_roots_of)
 }
 
-/// Azure's CAs for the AKs of vTPMs; one that issued itself is a root.
+/// Loads Azure's CAs for the AKs of vTPMs; one that issued itself is a root.
 pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, CloudError> {
     cas_of_tpms(folder, azure_vtpm_roots_of)
 }
@@ -126,7 +126,7 @@ fn region_problem(region: &str, certificate: &CertificateDer<'static>) -> Option
     RegionCertificates::new(alone).err().map(|error| error.to_string())
 }
 
-/// The roots of NitroTPM documents.
+/// Loads the roots of NitroTPM documents.
 pub(super) fn nitro_roots(folder: &Path) -> Result<Loaded<Arc<NitroRoots>>, CloudError> {
     let Folder { found, mut refused } = folder::read(folder)?;
     let certificates = usable(found, NITRO_ROOTS_LIMIT, &mut refused, |certificate| {

@@ -51,7 +51,7 @@ pub struct GoogleKeysInUse {
 }
 
 impl GoogleKeysInUse {
-    /// A clock that was set back makes keys stale, not eternal.
+    /// Returns whether the keys are fresh. A clock that was set back makes keys stale, not eternal.
     const fn is_fresh(&self, now: u64) -> bool {
         self.fetched <= now && now <= self.fresh_until
     }
@@ -119,7 +119,7 @@ impl Keyring {
         })
     }
 
-    /// The file, if the keys are from one.
+    /// Returns the path of the file, if the keys are from one.
     pub(super) fn file(&self) -> Option<&Path> {
         match &self.source {
             KeySource::File(path) => Some(path),
@@ -127,7 +127,7 @@ impl Keyring {
         }
     }
 
-    /// The keys to verify with.
+    /// Returns the keys to verify with.
     pub(super) async fn get(self: &Arc<Self>, now: UnixTime) -> Result<Arc<GoogleKeysInUse>, CloudUnavailable> {
         let now = now.as_secs();
         if let Some(keys) = self.current.load_full().filter(|keys| keys.is_fresh(now)) {
@@ -183,7 +183,7 @@ impl Keyring {
         Ok(Reloaded::Changed(ids))
     }
 
-    /// After a failure, not at once again; without one, no reason to wait.
+    /// Returns the pause before another fetch: there is one after a failure, and none otherwise.
     fn retry_seconds(&self) -> u64 {
         if self.attempts().problem.is_some() { RETRY_SECONDS } else { 0 }
     }
@@ -282,7 +282,7 @@ pub(super) enum Reloaded {
     Changed(String),
 }
 
-/// Discovery, then the keys. The error is for the log.
+/// Fetches the discovery document, then the keys. The error is for the log.
 async fn fetch(outgoing: &Outgoing, now: u64) -> Result<GoogleKeysInUse, String> {
     let discovery = outgoing
         .get(gcp::DISCOVERY_URL, "application/json", gcp::DISCOVERY_LIMIT_BYTES)
@@ -302,7 +302,7 @@ fn fresh(headers: &HeaderMap) -> u64 {
     fresh_seconds(headers).unwrap_or(0).clamp(FRESH_LEAST_SECONDS, FRESH_MOST_SECONDS)
 }
 
-/// The keys of a file.
+/// Reads the keys of a file.
 fn read(path: &Path) -> Result<GoogleKeysInUse, CloudError> {
     let jwks = files::read(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| CloudError::JwksFile {
         path: path.to_owned(),

@@ -62,7 +62,7 @@ impl Clouds {
         self.counted(&|role| *role == Role::GcpVtpmRoot)
     }
 
-    /// Where these certificates are.
+    /// Returns the folder of these certificates.
     pub(crate) fn vtpm_folder(&self) -> &Path {
         &self.settings.gcp.vtpm_roots
     }

@@ -159,31 +159,31 @@ impl Clouds {
         })
     }
 
-    /// The gateway's own name, in the audience of identity tokens.
+    /// Returns the gateway's own name, in the audience of identity tokens.
     #[must_use]
     pub fn gateway_name(&self) -> &str {
         &self.name
     }
 
-    /// Google's CAs for vTPMs.
+    /// Returns Google's CAs for vTPMs.
     #[must_use]
     pub const fn vtpm_roots(&self) -> &Arc<VtpmRoots> {
         &self.vtpm_roots
     }
 
-    /// The certificates by which AWS signs identity documents.
+    /// Returns the certificates by which AWS signs identity documents.
     #[must_use]
     pub const fn region_certificates(&self) -> &Arc<RegionCertificates> {
         &self.region_certificates
     }
 
-    /// The roots of NitroTPM documents.
+    /// Returns the roots of NitroTPM documents.
     #[must_use]
     pub const fn nitro_roots(&self) -> &Arc<NitroRoots> {
         &self.nitro_roots
     }
 
-    /// Azure's CAs for the AKs of vTPMs.
+    /// Returns Azure's CAs for the AKs of vTPMs.
     #[must_use]
     pub const fn azure_vtpm_roots(&self) -> &Arc<AkRoots> {
         &self.azure_vtpm_roots
@@ -227,13 +227,13 @@ impl Clouds {
         self.sts.ask(request).await
     }
 
-    /// Every configured certificate and what it is for, so that the attestation log can keep them.
+    /// Returns every configured certificate with its purpose, so that the attestation log can keep them.
     #[must_use]
     pub fn record_certificates(&self) -> &[(Role, CertificateDer<'static>)] {
         &self.certificates
     }
 
-    /// Google's keys as a file has them, if they come from one.
+    /// Returns Google's keys in the form of the file, if they come from one.
     #[must_use]
     pub fn google_keys_of_file(&self) -> Option<Arc<GoogleKeysInUse>> {
         self.google_keys.file()?;

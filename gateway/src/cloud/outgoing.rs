@@ -96,7 +96,7 @@ impl Outgoing {
         Ok(answer)
     }
 
-    /// A request with a body, to be completed and sent.
+    /// Returns a request with a body, to be completed and sent.
     pub(super) fn post(&self, url: &str) -> RequestBuilder {
         self.client.post(url)
     }
@@ -119,7 +119,7 @@ impl Outgoing {
     }
 }
 
-/// The CAs of a file.
+/// Reads the CAs of a file.
 fn configured(path: &Path) -> Result<RootCertStore, CloudError> {
     let problem = |problem: String| CloudError::Authorities {
         path: path.to_owned(),

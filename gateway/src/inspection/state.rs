@@ -82,7 +82,7 @@ fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Show and export the attestation log, and list its chains and checkpoints.
+/// Checks that the seal's keys, or the key that encrypts them in the store, can be read.
 fn seal(settings: &Settings) -> Result<(), SealError> {
     if let Some(key_file) = &settings.store_key_file {
         Seal::look_at_key_file(key_file)?;

@@ -50,13 +50,13 @@ impl InCluster {
         }
     }
 
-    /// The Deployment of `attest-controller` and its account, if a part is its own.
+    /// Returns the Deployment of `attest-controller` and its account, if a part is its own.
     fn controller(&self) -> Option<String> {
         let is_wanted = self.parts.iter().any(|part| part.is_of_controller());
         is_wanted.then(|| self.filled_in(CONTROLLER))
     }
 
-    /// A program's objects, with the image and the pools.
+    /// Returns a program's objects, with the image and the pools filled in.
     fn filled_in(&self, text: &str) -> String {
         let pools: Vec<String> = self
             .pools
@@ -67,7 +67,7 @@ impl InCluster {
         text.replace(NO_IMAGE, &self.image.to_string()).replace(POOL_ITEM, &pools.concat())
     }
 
-    /// Names the namespace where the files name their own.
+    /// Replaces the files' own namespace.
     fn in_namespace(&self, text: &str) -> String {
         let namespace = &self.namespace;
         text.replace(&format!("namespace: {NAME}\n"), &format!("namespace: {namespace}\n"))
@@ -86,7 +86,7 @@ pub fn documents(objects: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// The objects of this namespace, image and pool with all parts.
+    /// Returns the objects of this namespace, image and pool with all parts.
     fn objects(namespace: &str, image: &str, pool: &str) -> String {
         let gateway = InCluster {
             namespace: namespace.parse().unwrap(),

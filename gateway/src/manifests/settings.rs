@@ -81,7 +81,7 @@ bootstrap_kubeconfig = {}
     cluster
 }
 
-/// The pools that a part may let machines into, as TOML has them.
+/// Returns the pools that a part may let machines into, as TOML strings separated by commas.
 fn workers(pools: &BTreeSet<PoolName>) -> String {
     let names = pools
         .iter()
@@ -90,7 +90,7 @@ fn workers(pools: &BTreeSet<PoolName>) -> String {
     names.map(|name| quoted(&name)).collect::<Vec<_>>().join(", ")
 }
 
-/// `[store]` of one of the programs, but for the key that only gateways have.
+/// Returns section `[store]` of one of the programs, without the key that only gateways have.
 fn store(etcd: &[String], parts: &BTreeSet<Part>) -> String {
     if !etcd.is_empty() {
         let endpoints: Vec<String> = etcd.iter().map(|endpoint| quoted(endpoint)).collect();

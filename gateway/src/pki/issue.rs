@@ -38,7 +38,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of a certificate.
+    /// Returns the names of a certificate.
     #[must_use]
     pub fn of(certificate: &Certificate) -> Self {
         let mut names = Self::default();
@@ -206,7 +206,7 @@ impl SigningKey {
         Ok(Self(algorithm.generate()?))
     }
 
-    /// A key that was read: PKCS #8, SEC 1 or PKCS #1.
+    /// Parses a key: PKCS #8, SEC 1 or PKCS #1.
     ///
     /// # Errors
     /// [`CreateError::Key`].
@@ -214,7 +214,7 @@ impl SigningKey {
         KeyPair::try_from(key).map(Self).map_err(|_| CreateError::Key)
     }
 
-    /// SHA-256 of its public half.
+    /// Returns the SHA-256 of its public half.
     #[must_use]
     pub fn public(&self) -> SpkiSha256 {
         SpkiSha256::of_spki(&self.0.subject_public_key_info())

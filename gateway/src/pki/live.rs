@@ -110,7 +110,7 @@ impl LiveTls {
         current.client_authorities_untold && waited < CLIENT_AUTHORITIES_AWAITED_SECONDS
     }
 
-    /// Keys that nodes may have seen: the one in use first.
+    /// Returns the keys that nodes may have seen: the one in use first.
     #[must_use]
     pub fn server_keys(&self) -> Vec<SpkiSha256> {
         let now = self.clock.now().as_secs();
@@ -128,7 +128,7 @@ impl LiveTls {
         keys
     }
 
-    /// The files that it is made of.
+    /// Returns the settings with the paths of the files.
     #[must_use]
     pub const fn files(&self) -> &TlsSettings {
         &self.files

@@ -39,7 +39,7 @@ impl fmt::Display for Stage {
 }
 
 impl Stage {
-    /// The command that comes next.
+    /// Returns the command for the next step.
     #[must_use]
     pub const fn next(self) -> Option<&'static str> {
         match self {

@@ -117,7 +117,7 @@ impl Serving {
         })
     }
 
-    /// The CA that nodes accept the chain by: the newest that they do, as two may have the same key.
+    /// Returns the CA that nodes accept the chain by: the newest such CA, as two may have the same key.
     ///
     /// # Errors
     /// [`ServingError`].
@@ -147,13 +147,13 @@ impl Serving {
         Err(refused.unwrap_or_else(|| untrusted("it is not signed by any of them".to_owned())))
     }
 
-    /// The certificate that nodes see.
+    /// Returns the certificate that nodes see.
     #[must_use]
     pub fn certificate(&self) -> Option<&Certificate> {
         self.chain.first()
     }
 
-    /// The first DNS name of that certificate that names one host.
+    /// Returns the first DNS name of that certificate that names one host.
     #[must_use]
     pub fn dns_name(&self) -> Option<&str> {
         let names = self.certificate()?.names.iter().map(String::as_str);
@@ -168,7 +168,7 @@ impl Serving {
         &self.chain
     }
 
-    /// The CAs that new pointers carry, in their file's order: the newest last.
+    /// Returns the CAs that new pointers carry, in their file's order: the newest last.
     #[must_use]
     pub fn authorities(&self) -> &[Certificate] {
         &self.authorities

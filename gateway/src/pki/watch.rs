@@ -20,7 +20,7 @@ const PACE: Pace = Pace {
     limit: Some(SETTLE_LIMIT),
 };
 
-/// The folders in which a change may mean another certificate.
+/// Returns the folders in which a change may mean another certificate.
 fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
     let paths = [&files.ca, &files.certificate, &files.key].into_iter().chain(&files.client_ca);
     folders_of(paths.map(PathBuf::as_path))

@@ -14,13 +14,13 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The pool it is for.
+    /// Returns the pool that it is for.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// The config it is for.
+    /// Returns the config set that it is for.
     #[must_use]
     pub const fn set(&self) -> ConfigSet {
         self.set
@@ -38,7 +38,7 @@ impl Grant {
         grant(grants.attested, ticket.pool())
     }
 
-    /// What a token earns.
+    /// Returns what a token earns.
     #[must_use]
     pub fn for_token(grants: &Grants, token: &tokens::Redeemed) -> Option<Self> {
         grant(grants.token, token.pool())

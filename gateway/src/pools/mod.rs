@@ -37,19 +37,19 @@ impl PreparedConfig {
         })
     }
 
-    /// SHA-256 of the config, hexadecimal.
+    /// Returns the SHA-256 of the config, hexadecimal.
     #[must_use]
     pub fn sha256(&self) -> &str {
         &self.config.sha256
     }
 
-    /// The spec version it is in.
+    /// Returns the spec version of the config.
     #[must_use]
     pub fn version(&self) -> SpecVersion {
         self.config.version
     }
 
-    /// The config that a grant gives the right to; `None` if the grant is for another one.
+    /// Returns the config that a grant gives the right to; `None` if the grant is for another one.
     #[must_use]
     pub fn for_grant(&self, grant: &Grant) -> Option<&Arc<RenderedConfig>> {
         (grant.pool() == self.pool && grant.set() == self.set).then_some(&self.config)

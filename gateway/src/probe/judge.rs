@@ -51,7 +51,7 @@ impl Known {
         Ok(())
     }
 
-    /// The names of the pools that were added.
+    /// Returns the names of the pools that were added.
     pub fn pools(&self) -> impl Iterator<Item = &String> {
         self.pre_approved.keys()
     }
@@ -99,7 +99,7 @@ fn describe(beyond: &[Difference], bytes: usize) -> String {
     )
 }
 
-/// A foreign name, on one line of a terminal.
+/// Returns a foreign name in a form for one line of a terminal.
 fn clean(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(80).collect()
 }

@@ -199,7 +199,7 @@ mod tests {
         Record::new(String::new(), Decision::Challenge, at, peer.to_string(), String::new())
     }
 
-    /// Bytes that are written of so many refusals of a kilobyte.
+    /// Returns the bytes that are written of so many refusals of a kilobyte.
     fn written(strangers: &Strangers, source: u32, refusals: usize, at: u64) -> usize {
         let record = refusal(source, at);
         let one_by_one = || strangers.admit(&record, 1024) == Recording::OneByOne;

@@ -206,7 +206,7 @@ impl ConnectionService {
         }
     }
 
-    /// The handshake, then the requests.
+    /// Does the handshake, and then serves the requests.
     async fn requests(&self, stream: TcpStream, peer: SocketAddr, begun: Begun, place: Place, watcher: Watcher) {
         let limits = &self.limits;
         // Latency is all that this costs, and a whole config is written at once.

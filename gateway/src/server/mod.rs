@@ -248,7 +248,7 @@ impl Server {
         })
     }
 
-    /// The address it listens on.
+    /// Returns the address that it listens on.
     ///
     /// # Errors
     /// The socket's.
@@ -256,7 +256,7 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// The gateway behind it.
+    /// Returns the gateway that it serves.
     #[must_use]
     pub const fn gateway(&self) -> &Arc<Gateway> {
         &self.gateway

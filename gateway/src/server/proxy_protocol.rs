@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A header of these parts, with its length.
+    /// Returns a header of these parts, with its length.
     fn header(version_and_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
         [SIGNATURE.as_slice(), &[version_and_command, family], &length, rest].concat()

@@ -69,7 +69,7 @@ async fn open_in_the_end(settings: &Settings) -> Result<AnyStore, StoreError> {
     }
 }
 
-/// On a thread of its own: it blocks until the store answers, or its time is over.
+/// Opens the store on a thread of its own, which blocks until the store answers, or its time is over.
 async fn open(settings: &Settings) -> Result<AnyStore, StoreError> {
     let settings = settings.clone();
     let opening = tokio::task::spawn_blocking(move || AnyStore::open(&settings.store));

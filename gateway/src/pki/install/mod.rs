@@ -142,7 +142,8 @@ impl<'a> Installation<'a> {
         Ok(())
     }
 
-    /// The writes that lead from today's pair to another: both keys, the certificate, its key alone. After each of them there is a pair.
+    /// Returns the writes that lead from today's pair to another: both keys, the certificate, its key alone. After each of them there is a
+    /// pair.
     fn steps(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<Vec<Step>, InstallError> {
         let authorities = source::authorities(&self.files.ca)?;
         Serving::of(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
@@ -284,7 +285,7 @@ struct Step {
     text: Zeroizing<String>,
 }
 
-/// Certificates as PEM, one after the other.
+/// Returns certificates as PEM, one after the other.
 #[must_use]
 pub fn pem(certificates: &[Certificate]) -> String {
     certificates.iter().map(Certificate::pem).collect()
@@ -306,7 +307,7 @@ pub fn fitting_key(path: &Path, certificate: &Certificate) -> Result<Zeroizing<S
     })
 }
 
-/// The key of these that has this public half, as PEM.
+/// Returns the key among these that has this public half, as PEM.
 fn fitting(keys: &[PrivateKeyDer<'static>], public: SpkiSha256) -> Option<Zeroizing<String>> {
     keys.iter()
         .filter_map(|key| Some((key, SigningKey::parse(key).ok()?)))
@@ -314,7 +315,7 @@ fn fitting(keys: &[PrivateKeyDer<'static>], public: SpkiSha256) -> Option<Zeroiz
         .map(|(key, _)| key_pem(key))
 }
 
-/// A key as it was read, as PEM.
+/// Returns a key as PEM, in the form in which it was read.
 fn key_pem(key: &PrivateKeyDer<'_>) -> Zeroizing<String> {
     let label = match key {
         PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
@@ -325,7 +326,7 @@ fn key_pem(key: &PrivateKeyDer<'_>) -> Zeroizing<String> {
     Zeroizing::new(format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", *text))
 }
 
-/// The kind of key that an installation's certificate has, if it is one that can be made here.
+/// Returns the algorithm of a certificate's key, if it is one that can be made here.
 #[must_use]
 pub fn algorithm_of(certificate: &Certificate) -> Option<Algorithm> {
     Algorithm::ALL

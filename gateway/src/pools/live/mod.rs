@@ -110,13 +110,13 @@ impl LivePools {
         matches!(self.get(pool.name()), Lookup::Pool(current) if Arc::ptr_eq(&current, pool))
     }
 
-    /// The names of all pools.
+    /// Returns the names of all pools.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.pools.load().keys().cloned().collect()
     }
 
-    /// Every pool that is served.
+    /// Returns every pool that is served.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Pool>> {
         self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
@@ -137,7 +137,7 @@ impl LivePools {
         broken.map(|(name, broken)| (name.clone(), broken.reason.clone())).collect()
     }
 
-    /// The pools that are not served.
+    /// Returns the pools that are not served.
     #[must_use]
     pub fn unserved(&self) -> Vec<Unserved> {
         let pools = self.pools.load();
@@ -176,7 +176,7 @@ impl LivePools {
         (pools.values().any(|live| live.pool.is_some()), lines.collect())
     }
 
-    /// The folders to watch for changes.
+    /// Returns the folders to watch for changes.
     #[must_use]
     pub fn watched(&self) -> BTreeSet<PathBuf> {
         self.watched.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -318,7 +318,7 @@ struct Read {
 }
 
 impl Read {
-    /// A pool that was not read, because nothing has changed.
+    /// Returns a pool that was not read, because nothing has changed.
     const fn same(name: String, known: Known) -> Self {
         Self {
             name,

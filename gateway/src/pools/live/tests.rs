@@ -115,7 +115,7 @@ async fn a_pool_in_whose_files_nothing_has_changed_is_not_read() {
 #[tokio::test]
 async fn whatever_changes_in_a_pools_files_is_noticed() {
     type Change = fn(&Fixture);
-    /// `..1` is served by a link, as in a volume of Kubernetes.
+    /// Makes a link through which `..1` is served, like in a volume of Kubernetes.
     fn volume(fixture: &Fixture) {
         for (version, state) in [("..1", "first"), ("..2", "second")] {
             fixture.write(&format!("pools/a/volume/{version}/config.ign"), &config(state));

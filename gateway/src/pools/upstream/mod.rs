@@ -122,7 +122,7 @@ impl Upstream {
         })
     }
 
-    /// The pool's name there.
+    /// Returns the pool's name at the upstream.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.pool
@@ -151,7 +151,7 @@ impl Upstream {
         })
     }
 
-    /// `None` if the config changed meanwhile.
+    /// Asks for every version once. `None` if the config changed meanwhile.
     async fn round(&self, last: Option<&Fetched>) -> Result<Option<Fetched>, UpstreamError> {
         let mut versions = BTreeMap::new();
         let mut failed = Vec::new();

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, OtherError, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-/// TLS 1.2 and 1.3 for an upstream that shows a certificate of `ca`, with one of `keys` if there are any.
+/// Returns the configuration for TLS 1.2 and 1.3 with an upstream that shows a certificate of `ca`, with one of `keys` if there are any.
 pub(super) fn client_config(ca: &Path, keys: Vec<SpkiSha256>, upstream: &str) -> Result<ClientConfig, UpstreamError> {
     let client = |error: &dyn std::error::Error| UpstreamError::Client {
         upstream: upstream.to_owned(),

@@ -262,8 +262,8 @@ async fn versions_are_of_one_state() {
     );
 }
 
-/// A Machine Config Server with Ignition's kernel arguments, and its defect: each request before 3.3 adds them to the object that all
-/// answers are made of.
+/// Starts a Machine Config Server with Ignition's kernel arguments, and its defect: each request before 3.3 adds them to the object that
+/// all answers are made of.
 async fn growing() -> Server {
     let grown = Arc::new(Mutex::new(0));
     Server::start(move |asked| {

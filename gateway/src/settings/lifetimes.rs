@@ -14,7 +14,7 @@ pub struct TicketSettings {
     pub lifetime: Duration,
     /// Grace period after it in which a ticket that was not used yet is still valid.
     pub late: Duration,
-    /// Fetches that a ticket is valid for.
+    /// Number of fetches that a ticket is valid for.
     pub uses: u32,
 }
 

@@ -14,12 +14,12 @@ use crate::qemu::Vm;
 /// A guest under working KVM is up in one second. There are machines with a `/dev/kvm` on which it never is.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What runs the guest's instructions.
+/// Executor of the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accelerator {
-    /// The processor.
+    /// The host's processor, through `/dev/kvm`.
     Kvm,
-    /// QEMU's emulation.
+    /// Emulation by QEMU's code generator.
     Tcg,
 }
 
@@ -30,7 +30,7 @@ impl Accelerator {
         *DETECTED.get_or_init(|| Self::remembered().unwrap_or_else(|| Self::probe(images)))
     }
 
-    /// QEMU's arguments.
+    /// Returns QEMU's arguments for this accelerator and the guest's processor.
     #[must_use]
     pub fn arguments(self) -> [&'static str; 4] {
         match self {
@@ -41,7 +41,7 @@ impl Accelerator {
         }
     }
 
-    /// What a kernel is told that runs on it.
+    /// Returns the guest kernel's arguments for this accelerator.
     #[must_use]
     pub fn kernel_arguments(self) -> &'static str {
         match self {

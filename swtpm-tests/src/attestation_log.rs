@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// One line.
+/// Line of the attestation log that records a decision about a node.
 #[derive(Debug, Clone)]
 pub struct Record(Value);
 
@@ -26,7 +26,7 @@ impl Record {
         self.0.pointer(pointer).and_then(Value::as_str)
     }
 
-    /// What was decided on: `challenge`, `evidence` or `config`.
+    /// Returns the kind of request decided on: `challenge`, `evidence` or `config`.
     #[must_use]
     pub fn decision(&self) -> &str {
         self.text("/decision").unwrap_or_default()
@@ -44,31 +44,31 @@ impl Record {
         self.text("/identity")
     }
 
-    /// A refusal's code.
+    /// Returns the code of a refusal.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         self.text("/code")
     }
 
-    /// Which config was granted: `full` or `pre-approved`.
+    /// Returns the granted config: `full` or `pre-approved`.
     #[must_use]
     pub fn grant(&self) -> Option<&str> {
         self.text("/grant")
     }
 
-    /// What was shown.
+    /// Returns the kind of credential or evidence that the client presented.
     #[must_use]
     pub fn shown(&self) -> &str {
         self.text("/shown").unwrap_or_default()
     }
 
-    /// Why it was decided so, for people.
+    /// Returns the reason for the decision, in words for people.
     #[must_use]
     pub fn reason(&self) -> &str {
         self.text("/reason").unwrap_or_default()
     }
 
-    /// The whole record.
+    /// Returns the whole record as JSON.
     #[must_use]
     pub fn json(&self) -> &Value {
         &self.0

@@ -38,7 +38,7 @@ pub struct Reply {
 /// A challenge, and the server that gave it.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// What was asked for: part of what the quote is bound to.
+    /// Requested pool: part of the data that the quote is bound to.
     pub pool: String,
     pub response: ChallengeResponse,
     /// The key of the server that gave it.
@@ -138,7 +138,7 @@ impl Reply {
 }
 
 impl Asked {
-    /// What the TPM is asked to do.
+    /// Returns the challenge's task for the TPM.
     ///
     /// # Panics
     /// If the gateway asks for no TPM.
@@ -148,7 +148,7 @@ impl Asked {
         self.response.task.tpm.as_ref().expect("the gateway asks for a TPM")
     }
 
-    /// What the quote's extraData has to be.
+    /// Returns the required `extraData` of the quote.
     #[must_use]
     pub fn extra_data(&self) -> [u8; 32] {
         let ChallengeResponse { nonce, purpose, .. } = &self.response;

@@ -2,11 +2,8 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
-    /// Google Compute Engine.
     Gcp,
-    /// Amazon EC2.
     Aws,
-    /// Microsoft Azure.
     Azure,
 }
 
@@ -23,7 +20,7 @@ impl Cloud {
         }
     }
 
-    /// What its firmware says in the SMBIOS tables, in the words of QEMU's option `-smbios`: what a node recognizes the cloud by.
+    /// Returns the cloud's SMBIOS tables as values of QEMU's option `-smbios`. A node recognizes the cloud by them.
     #[must_use]
     pub fn smbios(self) -> &'static [&'static str] {
         match self {

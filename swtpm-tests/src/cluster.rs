@@ -13,7 +13,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes one.
+    /// Creates a cluster with a new CA that signs CSRs.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -40,7 +40,7 @@ impl Cluster {
         Ok(certificate.context("signing a CSR")?.pem())
     }
 
-    /// What an approved CSR leaves with the kubelet of a node: certificate and key in one file.
+    /// Returns the credentials that an approved CSR leaves with a node's kubelet: certificate and key in one file.
     pub fn kubelet_client(&self, node: &str) -> Result<String> {
         let key = KeyPair::generate().context("making a kubelet's key")?;
         let mut params = CertificateParams::default();

@@ -1,6 +1,6 @@
-//! What makes of Debian's whole system one whose first boot is as on CoreOS: a stamp that the boot loader turns into a kernel argument, a config
-//! on the boot filesystem that the initramfs hands to Ignition, and a unit that removes both. Names and order are those of
-//! coreos/fedora-coreos-config (`overlay.d`), what they run is this file's. `/boot` is a folder of the root filesystem here.
+//! Changes Debian's whole system so that its first boot works like that of CoreOS. It adds a stamp, which the boot loader turns into a
+//! kernel argument, and a config on the boot filesystem. The initramfs hands the config to Ignition; a unit removes both. Names and order
+//! are those of coreos/fedora-coreos-config (`overlay.d`); the commands are this file's. `/boot` is a folder of the root filesystem here.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,9 +15,9 @@ use crate::images::{read_from_disk, run};
 pub const STAMP: &str = "/boot/ignition.firstboot";
 /// The config that Ignition is given on a first boot.
 pub const CONFIG: &str = "/boot/ignition/config.ign";
-/// What GRUB is told.
+/// Path of GRUB's config.
 const GRUB: &str = "/boot/grub/grub.cfg";
-/// Beside Debian's own: the network is asked for on first boots only.
+/// Addition to Debian's config: the network is requested on first boots only.
 const GRUB_CONFIG: &str = r#"set ignition_firstboot=""
 if [ -f "/boot/ignition.firstboot" ]; then
     set ignition_network_kcmdline="ip=dhcp rd.neednet=1"
@@ -80,7 +80,7 @@ pub fn link(tree: &Path, path: &str, target: &str) -> Result<()> {
     symlink(target, &file).with_context(|| format!("linking {}", file.display()))
 }
 
-/// What is in its initramfs.
+/// Writes the additions to the initramfs into `tree`.
 pub fn initramfs(tree: &Path) -> Result<()> {
     let units = "usr/lib/systemd/system";
     write(tree, &format!("{units}/coreos-ignition-setup-user.service"), 0o644, SETUP_UNIT)?;
@@ -89,7 +89,7 @@ pub fn initramfs(tree: &Path) -> Result<()> {
     link(tree, &required, "../coreos-ignition-setup-user.service")
 }
 
-/// What is on its disk, before it has ever booted.
+/// Writes the additions to the disk into `tree`, for a system that has never booted.
 pub fn disk(tree: &Path) -> Result<()> {
     write(tree, STAMP.trim_start_matches('/'), 0o644, "")?;
     write(tree, GRUB.trim_start_matches('/'), 0o644, GRUB_CONFIG)?;
@@ -139,8 +139,8 @@ fn add(tree: &Path, folder: &Path, commands: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// What the boot loader of such a disk gives the kernel now: GRUB's part by a shell, which has the same `if`, and other words for `set` and
-/// `source`.
+/// Returns the kernel arguments that the boot loader of such a disk gives in its current state. A shell runs GRUB's part: it has the same
+/// `if`, and other words for `set` and `source`.
 pub fn kernel_arguments(image: &Path) -> Result<String> {
     let folder = image.with_extension("boot");
     let _ = fs::remove_dir_all(&folder);

@@ -1,4 +1,4 @@
-//! Which files a node must have after Ignition applied a config, worked out from the config itself.
+//! Files that a node must have after Ignition applied a config, derived from the config itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -12,23 +12,21 @@ use serde_json::Value;
 /// A file or link as found on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WrittenFile {
-    /// A regular file.
     File {
-        /// Permission bits.
+        /// Permission bits of the file.
         mode: u32,
-        /// Of its content, lower-case hexadecimal.
+        /// SHA-256 of the content, lower-case hexadecimal.
         sha256: String,
     },
-    /// A symbolic link.
     Link {
-        /// As stored.
+        /// Target as stored in the link.
         target: String,
     },
 }
 
 /// Ignition's own note of what it did; its content depends on the run.
 pub const RESULT_FILE: &str = "/etc/.ignition-result.json";
-/// What files get that name no mode (Ignition spec 3.x, `storage.files.mode`).
+/// Mode of files for which the config has none (Ignition spec 3.x, `storage.files.mode`).
 const DEFAULT_MODE: u64 = 0o644;
 
 /// The files of `config` (spec 3.x; contents as `data:` URLs), without [`RESULT_FILE`].
@@ -79,7 +77,7 @@ pub fn content_of(config: &Value, path: &str) -> Result<Option<Vec<u8>>> {
     file.map(contents).transpose()
 }
 
-/// What a file of a config has in it when it is written.
+/// Returns the content that Ignition writes for a file of a config.
 fn contents(file: &Value) -> Result<Vec<u8>> {
     let text = |pointer| file.pointer(pointer).and_then(Value::as_str);
     let bytes = data_url(text("/contents/source").unwrap_or("data:,"))?;
@@ -110,7 +108,7 @@ fn string<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
         .with_context(|| format!("{pointer} of {value}"))
 }
 
-/// RFC 2397.
+/// Decodes a data URL (RFC 2397).
 fn data_url(url: &str) -> Result<Vec<u8>> {
     let Some((kind, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
         bail!("{url:?} is no data URL");

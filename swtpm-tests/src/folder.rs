@@ -1,4 +1,4 @@
-//! A test's folder: gone with the test if it passes, kept if it fails, so that somebody can look at the logs, consoles and disks.
+//! Folder of a test: removed if the test passes, kept if it fails, with logs, consoles and disks for analysis.
 
 use std::path::{Path, PathBuf};
 use std::{env, thread};
@@ -14,7 +14,7 @@ const KEEP: &str = "ATTEST_KEEP";
 pub struct Folder(Option<TempDir>);
 
 impl Folder {
-    /// Makes one.
+    /// Creates a folder in the system's temporary folder.
     pub fn new() -> Result<Self> {
         tempfile::tempdir()
             .map(|folder| Self(Some(folder)))

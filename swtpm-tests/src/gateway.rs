@@ -22,10 +22,10 @@ pub const POOL: &str = "worker";
 
 /// The newest spec version that Debian's Ignition reads.
 pub const IGNITION_SPEC: &str = "3.3.0";
-/// What Debian's Ignition says that it accepts.
+/// `Accept` header of Debian's Ignition.
 pub const IGNITION_ACCEPT: &str = "application/vnd.coreos.ignition+json;version=3.3.0, */*;q=0.1";
 
-/// Where `serve` listens unless told otherwise: the Machine Config Server's port.
+/// Default port of `serve`: that of the Machine Config Server.
 pub const DEFAULT_PORT: u16 = 22623;
 
 /// It starts in well under a second; a loaded machine may need seconds.
@@ -55,7 +55,7 @@ impl Answer {
     }
 }
 
-/// How a pool says that it takes any TPM of a maker in `ek-roots`.
+/// Line of `pool.toml` with which a pool accepts any TPM of a manufacturer in `ek-roots`.
 pub const ANY_TPM: &str = "endorsement = \"any-tpm-of-a-trusted-maker\"";
 
 impl Gateway {
@@ -74,7 +74,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// As [`Gateway::init`], but it will listen on a free port, of this machine only.
+    /// Like [`Gateway::init`], but it listens on a free port, of this machine only.
     pub fn on_free_port(folder: &Path) -> Result<Self> {
         let mut gateway = Self::init(folder)?;
         gateway.set_port(free_port()?)?;
@@ -99,7 +99,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Gives one of the settings that stand in no section a value, as TOML; read at the next start.
+    /// Sets a top-level setting to a value in TOML; read at the next start.
     pub fn set(&self, key: &str, value: &str) -> Result<()> {
         let file = self.settings();
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -121,7 +121,7 @@ impl Gateway {
         Ok(replica)
     }
 
-    /// `gateway.toml`.
+    /// Returns the path of `gateway.toml`.
     #[must_use]
     pub fn settings(&self) -> PathBuf {
         self.folder.join("gateway.toml")
@@ -139,7 +139,7 @@ impl Gateway {
         self.folder.join("tls/mcs-ca.crt")
     }
 
-    /// Endorses the TPMs of `authority`, whoever has them, in the sample pool; read at the next start.
+    /// Endorses all TPMs of `authority` in the sample pool; read at the next start.
     pub fn trust(&self, authority: &EkAuthority) -> Result<()> {
         self.edit_pool("endorsement = \"allowlist\"", ANY_TPM)?;
         for certificate in authority.certificates() {
@@ -150,7 +150,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Writes a file into its folder, in a folder of its own if need be: what it is told to trust.
+    /// Writes a file that the gateway is to trust below its folder, and creates the file's folder if it is missing.
     pub fn write(&self, name: &str, content: &str) -> Result<()> {
         let file = self.folder.join(name);
         let parent = file.parent().context("a file's folder")?;
@@ -213,12 +213,12 @@ impl Gateway {
         Ok(())
     }
 
-    /// The running program.
+    /// Returns the running gateway's process.
     pub fn process(&self) -> Result<&Process> {
         self.process.as_ref().context("the gateway does not run")
     }
 
-    /// SIGKILL.
+    /// Kills the gateway with SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
         self.process.take().context("the gateway does not run")?.kill()
     }

@@ -1,4 +1,4 @@
-//! What the VMs boot: built by `images/build` when missing, with the node-initrd file appended as a user would append it.
+//! Boot images of the VMs: built by `images/build` when missing, with the node-initrd file appended as a user would append it.
 
 use std::fs::{self, File};
 use std::io;
@@ -62,12 +62,12 @@ impl Images {
         Self::build("fast", Release::Bookworm)
     }
 
-    /// The whole system's.
+    /// Returns the images of the whole system.
     pub fn whole(release: Release) -> Result<Self> {
         Self::build("whole", release)
     }
 
-    /// What machines with UEFI start before a kernel.
+    /// Returns the programs that machines with UEFI start before a kernel.
     pub fn firmware(release: Release) -> Result<Self> {
         Self::build("firmware", release)
     }
@@ -187,7 +187,8 @@ impl Images {
         Ok(folder.join("usr/lib/systemd/system"))
     }
 
-    /// What this release's systemd says when it is to start `unit` with the units of these folders, of which the first one wins.
+    /// Returns the output of this release's `systemd-analyze verify` for `unit` with the units of these folders. The first folder has
+    /// precedence.
     pub fn verify_unit(&self, folders: &[&Path], unit: &str) -> Result<String> {
         let folders: Vec<_> = folders.iter().map(|folder| folder.as_os_str()).collect();
         let output = self
@@ -275,7 +276,7 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(listing.lines().filter_map(path).collect())
 }
 
-/// What differs if one of the files was written or replaced. The time of the last change of the inode, because a package's files
+/// Returns a text that changes if one of the files was written or replaced. It has the inode's change time, because the files of a package
 /// have the modification times of their build.
 fn versions(files: &[PathBuf]) -> Result<String> {
     let mut text = String::new();

@@ -30,7 +30,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// One with this TPM and this pointer config, whose firmware has given it no event log.
+    /// Creates a node with this TPM and this pointer config, without a firmware event log.
     pub fn new(folder: &Path, tpm: &TpmServer, pointer: &str) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let node = Self {
@@ -58,7 +58,7 @@ impl Node {
         self
     }
 
-    /// What it has of its firmware's event log from now on.
+    /// Sets or removes the firmware event log that the node reads from this call on.
     pub fn has_log(&self, log: Option<&[u8]>) -> Result<()> {
         let file = self.path("event-log");
         match log {

@@ -1,4 +1,4 @@
-//! What the fast VM reports on its console (`images/fast-init`): lines that begin with `@@`.
+//! Report of the fast VM on its console (`images/fast-init`): lines that begin with `@@`.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Outcome {
         self.node_lines.last().map(String::as_str)
     }
 
-    /// Whether Ignition went through to its last stage, and every stage ended well.
+    /// Returns whether Ignition reached its last stage, and every stage succeeded.
     #[must_use]
     pub fn ignition_succeeded(&self) -> bool {
         let mut stages = self.exit_codes.iter().filter(|(name, _)| name.starts_with("ignition-"));

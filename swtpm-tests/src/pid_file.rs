@@ -13,7 +13,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::process::Process;
 
-/// A pid file that nobody has written yet.
+/// Pid file, not written yet.
 pub struct PidFile {
     path: PathBuf,
     pipe: File,
@@ -64,7 +64,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// What a shell does with a pid file, whose path is its first argument.
+    /// Waits for the pid file that a shell script writes; the file's path is the script's first argument.
     fn check(script: &str, limit: Duration) -> Result<bool> {
         let folder = tempfile::tempdir().unwrap();
         let file = PidFile::new(&folder.path().join("pid")).unwrap();

@@ -83,7 +83,7 @@ impl Process {
         self.output.lock().lines.clone()
     }
 
-    /// Where the output is kept.
+    /// Returns the path of the file with the output.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
@@ -135,7 +135,7 @@ impl Process {
         self.child.wait().with_context(|| format!("waiting for {}", self.name))
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM to the process.
     pub fn terminate(&self) -> Result<()> {
         rustix::process::kill_process(self.id()?, rustix::process::Signal::TERM).with_context(|| format!("terminating {}", self.name))
     }

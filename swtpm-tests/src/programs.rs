@@ -1,4 +1,4 @@
-//! Where things are: the repository, the programs that are tested.
+//! Paths of the repository and of the programs under test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 /// repository's root.
 const PROGRAMS_VARIABLE: &str = "ATTEST_PROGRAMS";
 
-/// What is built for the demo and all tests: the workspace as one, and a test among its targets. Of fewer packages, or without a test,
-/// cargo leaves features out that others ask for, and compiles dozens of crates once more. The Makefile has the same.
+/// Arguments of the build for the demo and all tests: the whole workspace, with a test among its targets. With fewer packages, or without a
+/// test, cargo leaves out features that others enable, and compiles dozens of crates again. The Makefile has the same.
 const TARGETS: [&str; 4] = ["--workspace", "--locked", "--bins", "--test=documents"];
 
-/// The repository's root.
+/// Returns the path of the repository's root.
 #[must_use]
 pub fn repository() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -24,13 +24,10 @@ pub fn repository() -> PathBuf {
 /// The programs under test, built from this very source.
 #[derive(Debug, Clone)]
 pub struct Programs {
-    /// `attest-gateway`.
     pub gateway: PathBuf,
-    /// `attest-controller`.
     pub controller: PathBuf,
-    /// `attest-node`.
     pub node: PathBuf,
-    /// `attest-audit`.
+    /// Path of `attest-audit`, the auditor's program.
     pub auditor: PathBuf,
 }
 

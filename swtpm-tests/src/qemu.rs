@@ -13,15 +13,14 @@ use crate::firmware::{BootDisk, Firmware};
 use crate::process::{OnLine, Process};
 use crate::swtpm::Swtpm;
 
-/// Where all three clouds have their metadata server.
+/// Address of the metadata server in all three clouds.
 const METADATA_ADDRESS: &str = "169.254.169.254:80";
 /// The network that it is in; QEMU forwards no address outside.
 const METADATA_NETWORK: &str = "169.254.0.0/16";
 
-/// What the VM's real-time clock says when it starts.
+/// Time of the VM's real-time clock at its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// The host's time.
     Right,
     /// Days ahead of the host; negative: behind it.
     OffByDays(i64),
@@ -44,7 +43,7 @@ enum Start {
     },
 }
 
-/// What a VM is made of.
+/// Parts of a VM that is not started yet.
 pub struct VmBuilder {
     start: Start,
     kernel_arguments: Vec<String>,
@@ -104,7 +103,7 @@ impl Vm {
         }
     }
 
-    /// The serial console.
+    /// Returns the output of the serial console.
     #[must_use]
     pub fn console(&self) -> &Process {
         &self.console
@@ -136,7 +135,7 @@ impl VmBuilder {
         self
     }
 
-    /// A TPM 2.0.
+    /// Adds a TPM 2.0.
     #[must_use]
     pub fn tpm(self, swtpm: &Swtpm) -> Self {
         self.tpm_socket(swtpm.socket())
@@ -200,14 +199,14 @@ impl VmBuilder {
         self
     }
 
-    /// Memory, MiB.
+    /// Sets the memory, in MiB.
     #[must_use]
     pub fn memory_mib(mut self, memory_mib: u32) -> Self {
         self.memory_mib = memory_mib;
         self
     }
 
-    /// What runs it.
+    /// Sets the executor of the guest's instructions.
     #[must_use]
     pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
         self.accelerator = Some(accelerator);

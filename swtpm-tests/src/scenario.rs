@@ -18,7 +18,7 @@ use crate::process::OnLine;
 use crate::qemu::{Vm, VmBuilder, command_line};
 use crate::swtpm::{EkAuthority, Endorsement, Swtpm, free_port, manufacture};
 
-/// Emulated, with another VM beside it, a fast VM needs 10-20 s; what the node program does by itself has 60 s.
+/// Maximum duration of a fast VM. Emulated, together with another VM, it needs 10-20 s; the node program by itself has 60 s.
 pub const VM_LIMIT: Duration = Duration::from_secs(180);
 
 /// What a VM shows.
@@ -38,7 +38,7 @@ impl Scenario {
     /// In the order of the demo.
     pub const ALL: [Self; 4] = [Self::EndorsedTpm, Self::Nothing, Self::Token, Self::UnendorsedTpm];
 
-    /// For a folder.
+    /// Returns the name for folders.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Scenario {
         }
     }
 
-    /// What it shows, for people.
+    /// Returns a description of the presented evidence, for people.
     #[must_use]
     pub fn shows(self) -> &'static str {
         match self {
@@ -101,9 +101,9 @@ pub struct Run {
     pub outcome: Outcome,
     /// The decisions the gateway recorded meanwhile.
     pub records: Vec<Record>,
-    /// Wall time.
+    /// Wall time from start to power-off.
     pub duration: Duration,
-    /// The console's log.
+    /// Path of the console's log.
     pub console: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl Site {
         Ok(site)
     }
 
-    /// As [`Site::new`], but the gateway is on its defaults, its port among them.
+    /// Like [`Site::new`], but the gateway has its default settings, including its port.
     pub fn with_defaults(folder: &Path) -> Result<Self> {
         let images = Images::fast()?;
         let site = Self {
@@ -178,7 +178,7 @@ impl Site {
         Ok((vm, boot.disk))
     }
 
-    /// The VM that has been one of [`Site::whole_vm`] in `folder`, once more: it is no first boot.
+    /// Returns the VM of [`Site::whole_vm`] in `folder` for another boot that is not a first boot.
     pub fn later_vm(&self, release: Release, folder: &Path) -> Result<VmBuilder> {
         self.vm_of(release, &WholeBoot::in_folder(folder), "root=LABEL=root rw")
     }
@@ -202,8 +202,8 @@ impl Site {
         Ok(whole)
     }
 
-    /// That system as it is installed where a first boot is as on CoreOS ([`crate::core_os`]), in `folder`: its initrd with node-initrd appended,
-    /// and its disk with a tree laid onto it.
+    /// Installs that system in `folder` with a first boot like that of CoreOS ([`crate::core_os`]). Its initrd has node-initrd appended,
+    /// and its disk has a tree laid onto it.
     pub fn installed(&self, release: Release, tree: &Path, folder: &Path) -> Result<WholeBoot> {
         let images = Images::whole(release)?;
         let (boot, initramfs) = (images.whole_boot(folder)?, folder.join("initramfs"));

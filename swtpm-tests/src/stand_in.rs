@@ -43,7 +43,7 @@ impl StandIn {
         })
     }
 
-    /// Sends these bytes to whoever connects, without TLS.
+    /// Sends these bytes to every client that connects, without TLS.
     pub fn raw(bytes: &'static [u8]) -> Result<Self> {
         Self::listen(move |mut stream| stream.write_all(bytes).context("writing"))
     }
@@ -93,7 +93,7 @@ fn answer(stream: &mut (impl Read + Write), script: &Script) -> Result<()> {
     stream.flush().context("answering")
 }
 
-/// Whether the headers and as many bytes as they announce are there.
+/// Returns whether the headers and as many bytes as they announce are there.
 fn is_complete(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request);
     let Some((head, body)) = text.split_once("\r\n\r\n") else {

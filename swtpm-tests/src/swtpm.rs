@@ -12,7 +12,7 @@ use crate::images::run;
 use crate::pid_file::PidFile;
 use crate::process::Process;
 
-/// How often free ports are looked for: others look for some at the same time.
+/// Maximum number of attempts to find free ports: other tests look for some at the same time.
 const PORTS_ATTEMPTS: usize = 20;
 /// swtpm is ready in tens of milliseconds; a loaded machine may need seconds.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -57,12 +57,12 @@ impl EkAuthority {
     }
 }
 
-/// Who vouches for a TPM.
+/// Source of a TPM's endorsement.
 #[derive(Debug, Clone, Copy)]
 pub enum Endorsement<'a> {
     /// This authority: an EK certificate in NV.
     By(&'a EkAuthority),
-    /// Nobody: no EK certificate.
+    /// No authority: the TPM has no EK certificate.
     None,
 }
 
@@ -85,7 +85,7 @@ impl Swtpm {
         Self::switch_on(&manufacture(folder, endorsement)?)
     }
 
-    /// As [`Swtpm::start`], with these banks of PCRs, as swtpm_setup names them, in the place of SHA-256's alone.
+    /// Like [`Swtpm::start`], with these PCR banks, in the notation of `swtpm_setup`, in place of SHA-256's alone.
     pub fn start_with_banks(folder: &Path, endorsement: Endorsement<'_>, banks: &str) -> Result<Self> {
         Self::switch_on(&manufacture_with(folder, endorsement, &["--pcr-banks", banks])?)
     }
@@ -113,7 +113,7 @@ impl Swtpm {
         }
     }
 
-    /// The control socket.
+    /// Returns the path of the control socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -161,13 +161,13 @@ impl TpmServer {
         &self.process
     }
 
-    /// Resets the TPM, as turning the machine off and on does; whoever talks to it next has to send TPM2_Startup.
+    /// Resets the TPM, as turning the machine off and on does; the next user has to send `TPM2_Startup`.
     pub fn reset(&self) -> Result<()> {
         let control = self.port.checked_add(1).context("a port")?;
         run(Command::new("swtpm_ioctl").args(["--tcp", &format!("127.0.0.1:{control}"), "-i"])).map(|_| ())
     }
 
-    /// The swtpm TCTI expects the control channel one port above the commands. `None` if somebody else took the ports.
+    /// Starts swtpm, whose TCTI expects the control channel one port above the commands. Returns `None` if another process took the ports.
     fn try_start(state: &Path, flags: &str) -> Result<Option<Self>> {
         let port = free_port()?;
         let Some(control) = port
@@ -201,7 +201,7 @@ fn listening(state: &Path, arguments: &[String]) -> Result<Option<Process>> {
     Ok(pid_file.wait(&process, START_LIMIT)?.then_some(process))
 }
 
-/// A port of 127.0.0.1 that nobody listens on.
+/// Returns an unused port of 127.0.0.1.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))
         .context("asking for a port")?

@@ -186,7 +186,7 @@ fn check(release: Release, membership: Option<&Membership>) {
     }
 }
 
-/// The machine is switched on again, and its boot is no first one: the initramfs asks no gateway, and ends the boot all the same.
+/// Boots the machine again after its first boot: the initramfs asks no gateway, and still ends the boot.
 #[track_caller]
 fn boots_later(site: &mut Site, release: Release, folder: &Path) {
     let tpm = Swtpm::start_again(folder).unwrap();
@@ -208,7 +208,7 @@ fn boots_later(site: &mut Site, release: Release, folder: &Path) {
     );
 }
 
-/// How often the node says that it has ended its boot.
+/// Returns the number of the node's messages that it has ended its boot.
 fn ends(console: &Process) -> usize {
     let lines = console.lines().into_iter();
     lines
@@ -216,7 +216,7 @@ fn ends(console: &Process) -> usize {
         .count()
 }
 
-/// What root was told, and that it got no ticket.
+/// Verifies that root got a refusal and no ticket.
 #[track_caller]
 fn refused_to_root(console: &Process) {
     let lines = console.lines();

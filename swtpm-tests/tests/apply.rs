@@ -19,7 +19,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(480);
 /// A pool whose full config Ignition cannot do twice.
 const WRONG_POOL: &str = "wrong";
 
-/// What a kubelet does on a node, and then its administrator. The certificate is signed by whoever listens at the port on the kernel command line.
+/// Script that acts as the kubelet on a node, and then as its administrator. The process that listens at the port on the kernel command
+/// line signs the certificate.
 const JOIN: &str = r#"#!/bin/sh
 exec >/dev/ttyS0 2>&1
 approver=$(grep -o 'test.approver=[0-9]*' /proc/cmdline | cut -d= -f2)

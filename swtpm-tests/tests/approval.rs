@@ -26,7 +26,7 @@ pub fn controller(gateway: &Gateway, api: &Kubernetes, log: &Path) -> Process {
     Process::spawn(&Programs::build().unwrap().controller, words, log, None).unwrap()
 }
 
-/// The kubeconfig of whoever asks for new nodes.
+/// Returns the kubeconfig with which new nodes submit their CSRs.
 pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {
     let (namespace, name) = ("openshift-machine-config-operator", "node-bootstrapper");
     let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);

@@ -16,9 +16,9 @@ use swtpm_tests::{Gateway, POOL, Process, Programs, Relay, Reply};
 
 /// attest-node ends long before, unless something is wrong.
 const NODE_LIMIT: Duration = Duration::from_secs(90);
-/// How many ask at once.
+/// Number of concurrent clients in a race.
 const RACERS: usize = 50;
-/// How often a ticket may be used, unless gateway.toml says otherwise.
+/// Default number of uses of a ticket.
 const TICKET_USES: usize = 4;
 
 #[test]

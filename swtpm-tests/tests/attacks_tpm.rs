@@ -19,7 +19,7 @@ use crate::bench::{self, Bench, SHA1_BANK, SHA256_BANK, endorsement_key, extend,
 use crate::log_builder::{self, BuiltEvent, EV_SEPARATOR, LogBuilder};
 use keys::{invented_quote, sign, signing_key};
 
-/// What a machine that the pool accepts has measured into PCR 7.
+/// Digest that an accepted machine has extended into PCR 7.
 const GOLDEN_DIGEST: [u8; 32] = [0x60; 32];
 
 #[test]
@@ -281,7 +281,7 @@ fn attack_07_counters_that_run_backwards_are_noticed() {
     );
 }
 
-/// What the firmware has measured, really extended into the TPM.
+/// Extends the measurements of the firmware into the TPM, and returns their event log.
 fn measured_boot(tpm: &mut Tpm) -> LogBuilder {
     let log = LogBuilder::typical(&[log_builder::SHA256]);
     for event in &log.events {

@@ -35,12 +35,13 @@ const NONCE: [u8; 32] = [9; 32];
 const CHUNK_BYTES: usize = 512;
 /// The most that an index of this TPM emulator has. Azure's have 4096.
 const NV_BYTES: usize = 2048;
-/// Of the NV index. Azure's is random.
+/// Password of the NV index. Azure's is random.
 const PASSWORD: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 /// attest-node ends long before, unless something is wrong.
 const NODE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Puts Azure's key where Azure does, the place for its certificate beside it, and the vmId into PCR 6. Gives what is to be written there.
+/// Sets up the TPM like Azure: its key, an NV index for the key's certificate, and the vmId in PCR 6. Returns the content to write to the
+/// index.
 fn set_up(tpm: &mut Tpm, cas: &VtpmCas) -> Vec<u8> {
     let ek = tpm.endorsement_key(attest_node::tpm::EkChoice::Auto).unwrap();
     let area = {
@@ -79,8 +80,8 @@ fn nv_index() -> NvIndexTpmHandle {
     NvIndexTpmHandle::new(AK_CERTIFICATE_NV_INDEX).unwrap()
 }
 
-/// As Azure's firmware does before the machine starts: nobody but that has its password, and the owner may read it (microsoft/openvmm
-/// `vm/devices/tpm/tpm_lib`, `nv_define_space` and `platform_akcert_attributes`).
+/// Defines the NV index like Azure's firmware before the machine starts. Only the firmware has its password; the owner may read it
+/// (microsoft/openvmm `vm/devices/tpm/tpm_lib`, `nv_define_space` and `platform_akcert_attributes`).
 fn define_nv(context: &mut Context) {
     let attributes = NvIndexAttributesBuilder::new()
         .with_owner_read(true)
@@ -104,7 +105,7 @@ fn define_nv(context: &mut Context) {
     .unwrap();
 }
 
-/// As Azure's host does once it has the certificate.
+/// Writes the NV index like Azure's host once it has the certificate.
 fn write_nv(context: &mut Context, contents: &[u8]) {
     let index = context
         .execute_without_session(|context| context.tr_from_tpm_public(nv_index().into()))
@@ -210,7 +211,7 @@ fn attest_node(folder: &Folder, estate: &Estate, tpm: &TpmServer) -> (Option<i32
     (node.wait(NODE_LIMIT).unwrap().code(), node.lines().join("\n"))
 }
 
-/// What the node asks the TPM first, of the index with the certificate.
+/// The node's first TPM command about the NV index with the certificate.
 const NV_READ_PUBLIC: &str = " 80 01 00 00 00 0E 00 00 01 69 01 C1 01 D0";
 const VM_ID_PATH: &str = "/metadata/instance/compute/vmId";
 /// Its pauses between these and what comes then are 6.4 s at least.

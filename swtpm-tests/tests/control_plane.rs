@@ -11,7 +11,7 @@ use serde_json::Value;
 use swtpm_tests::scenario::{Scenario, Site, VM_LIMIT};
 use swtpm_tests::{Folder, Gateway, IGNITION_SPEC, Outcome, POOL};
 
-/// What a Machine Config Server has a config in.
+/// Spec versions in which a Machine Config Server has a config.
 const VERSIONS: [&str; 6] = ["2.2.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"];
 const VIRTUAL_IP: &str = "10.0.0.20";
 
@@ -80,7 +80,7 @@ fn a_vm_boots_through_a_virtual_ip_where_the_old_server_answered_and_gets_what_t
     host.on(|| vms_boot(&network, &host));
 }
 
-/// On the host.
+/// Boots VMs from the host's network namespace.
 fn vms_boot(network: &Network, host: &Host) {
     let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();

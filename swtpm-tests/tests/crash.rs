@@ -17,18 +17,18 @@ use attest::protocol::{Blob, EvidenceRequest, EvidenceResponse, HexDigest};
 use attest_node::tpm::{AkKind, Attester, Tpm};
 use swtpm_tests::{Asked, Client, Endorsement, Gateway, POOL, Record, TpmServer};
 
-/// How often a ticket may be used, unless gateway.toml says otherwise.
+/// Default number of uses of a ticket.
 const TICKET_USES: usize = 4;
-/// Kills at moments that nobody has thought of.
+/// Number of kills at random moments.
 const RANDOM_KILLS: u32 = 32;
-/// Kills at each moment that somebody has.
+/// Number of kills at each chosen moment.
 const KILLS_AT_EACH_MOMENT: u32 = 3;
 /// The same moments in each run.
 const SEED: u64 = 0x5eed;
 /// An event that the kill waits for comes in milliseconds.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
 
-/// When the gateway is killed.
+/// Moment of the gateway's kill.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
     /// The challenge has been answered.
@@ -63,7 +63,7 @@ struct Attempt {
     evidence: EvidenceRequest,
     /// The evidence's answer, if it came.
     earned: Option<EvidenceResponse>,
-    /// How many fetches were answered with the config.
+    /// Number of fetches that were answered with the config.
     served: usize,
 }
 
@@ -176,7 +176,7 @@ fn wait_for(moment: Moment, state: &Path, sizes: [u64; 2], seen: &Receiver<Seen>
     }
 }
 
-/// What is appended to by each commit.
+/// File that each commit appends to.
 const STORE: &str = "gateway.db-wal";
 const LOG: &str = "attestation.jsonl";
 

@@ -1,4 +1,4 @@
-//! A node that attests in vain is told apart from one that is trusted: where nothing that Ignition reads can be written.
+//! The records distinguish a node that attests in vain from a trusted one: no file that Ignition reads can be written.
 use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Scenario, Site};
 

@@ -162,7 +162,7 @@ fn ak_templates() -> Vec<(&'static str, TssPublic)> {
     ]
 }
 
-/// Runs one of tpm2-tools in `folder`, and removes what it leaves in the TPM: there is no resource manager.
+/// Runs a program of tpm2-tools in `folder`, and removes the objects that it leaves in the TPM, which has no resource manager.
 fn tool(server: &TpmServer, folder: &Path, line: &str) {
     for line in [line, "tpm2_flushcontext -t", "tpm2_flushcontext -l", "tpm2_flushcontext -s"] {
         let mut words = line.split(' ');

@@ -12,7 +12,7 @@ use attest_node::tpm::Tpm;
 use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, Node, POOL, Programs, TpmServer};
 use tss_esapi::constants::StartupType;
 
-/// What the node says of a boot that it has ended.
+/// The node's message about a boot that it has ended.
 const IS_OVER: &str = "attest-node: this boot is over: PCR 13 is extended (sha256), and until this machine is reset";
 const WAS_OVER: &str = "attest-node: this boot was over already: PCR 13 is extended";
 
@@ -39,7 +39,7 @@ fn check(tcti: &str, arguments: &[&str], code: i32, said: &str) {
     );
 }
 
-/// The PCR's value.
+/// Returns the value of the boot-complete PCR.
 fn door(tpm: &TpmServer) -> Vec<u8> {
     let values = Tpm::open(&tpm.tcti()).unwrap().read_pcrs(HashAlg::Sha256, &[DOOR_PCR]).unwrap();
     values.into_values().next().unwrap()
@@ -52,7 +52,7 @@ fn after(words: &[&[u8]]) -> Vec<u8> {
         .fold(vec![0; 32], |value, word| extended(HashAlg::Sha256, &value, word))
 }
 
-/// As another program extends it.
+/// Extends the boot-complete PCR with another program.
 fn pcr_event(tpm: &TpmServer, word: &[u8], folder: &Folder) {
     let file = folder.path().join("word");
     fs::write(&file, word).unwrap();

@@ -2,7 +2,7 @@
 use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Run, Scenario, Site};
 
-/// What a record must say: what was decided on, what was shown, verdict, code, grant.
+/// Expected fields of a record: kind of decision, presented evidence, verdict, code, grant.
 type Decision<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
 fn check(scenario: Scenario, node_verdict: &str, node_exit_code: i32, decisions: &[Decision<'_>]) -> Run {

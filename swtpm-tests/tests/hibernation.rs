@@ -1,4 +1,4 @@
-//! A machine that is switched on from hibernation: its TPM was reset, and the memory of before comes back, with root in it.
+//! A machine that resumes from hibernation: its TPM was reset, and its earlier memory comes back, with root in it.
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -25,14 +25,14 @@ use configs::config;
 
 /// A process for each.
 const CASES: u32 = 256;
-/// What a failure may cost on top.
+/// Maximum number of steps to shrink a failing case.
 const SHRINK_STEPS: u32 = 200;
 
 /// Around what is the longest line, and what the parser reads ahead.
 const LINE_LENGTHS: &[usize] = &[1000, 2040, 2045, 2046, 2047, 2048, 2049, 3000, 4090, 4096, 5000];
 /// From here on a line of a unit file is too long.
 const LINE_LIMIT_BYTES: usize = 2048;
-/// What unit files are made of.
+/// Pieces from which unit files are composed.
 #[rustfmt::skip]
 const UNIT_PIECES: &[&str] = &[
     "[Unit]", "[", "]", "\n", "\r\n", "\\\n", "\\ \n", "\\", "A=b", "A", "=", " ", "#", ";", "\t", "[S]\nB=c\n", "ä", "\u{2003}",
@@ -141,7 +141,7 @@ fn text(config: &Value) -> String {
     config.to_string()
 }
 
-/// Whether Ignition's validator takes a config.
+/// Returns whether Ignition's validator accepts a config.
 fn accepts(images: &Images, folder: &Path, config: &[u8]) -> bool {
     let file = folder.join("config.ign");
     fs::write(&file, config).unwrap();
@@ -153,7 +153,7 @@ fn accepts(images: &Images, folder: &Path, config: &[u8]) -> bool {
     }
 }
 
-/// What Ignition makes of a config that merges another, as it stands in its cache; `None` if it refuses it.
+/// Returns the config from Ignition's cache after it has merged another; `None` if Ignition refuses it.
 fn merged_by(ignition: &Path, folder: &Path, mut parent: Value, child: &Value) -> Option<Value> {
     let source = format!("data:;base64,{}", BASE64.encode(text(child).as_bytes()));
     parent["ignition"]["config"] = json!({"merge": [{"source": source}]});

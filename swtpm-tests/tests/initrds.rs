@@ -1,5 +1,5 @@
-//! How attest-node is ordered in the initrds of distributions (`docs/images.md`): no cycle, after what Ignition finds and before what it
-//! fetches; and where there is no gateway, the same boot as without it.
+//! Order of attest-node's units in the initrds of distributions (`docs/images.md`): no cycle, after Ignition finds its config, and before
+//! it fetches others. Without a gateway, a boot is the same as without attest-node.
 #[path = "initrds/distributions.rs"]
 mod distributions;
 
@@ -25,7 +25,7 @@ const CLOSE_NOW: &str = "attest-node-close-now.service";
 /// The drop-in of what resumes from hibernation.
 const RESUME: &str = "attest-node-resume.conf";
 const UNITS: [&str; 5] = [UNIT, KEEP, FORGET, CLOSE, CLOSE_NOW];
-/// One that has no config: Ignition finds the pointer in `user.ign`, where the distribution has put it, and nowhere else.
+/// Platform without a config of its own: Ignition finds the pointer in `user.ign`, which the distribution has written, and nowhere else.
 const PLATFORM: &str = "metal";
 /// Emulated on two busy cores it takes a minute or two.
 const BOOT_LIMIT: Duration = Duration::from_secs(400);
@@ -35,7 +35,8 @@ fn our_unit(name: &str) -> String {
     fs::read_to_string(repository.join("attest/node/dracut/80attest-node").join(name)).unwrap()
 }
 
-/// What a release's systemd, with its own units in `systemd`, says of a boot with these units; a first one, or a later one.
+/// Returns the messages of a release's systemd about ordering cycles in a boot with these units; its own units are in `systemd`. `first`
+/// selects a first boot or a later one.
 fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: bool, ours: [&str; 5]) -> Vec<String> {
     cycles_with(images, systemd, distribution, first, ours, None)
 }
@@ -218,19 +219,19 @@ fn a_shell_of_a_boot_that_has_failed_waits_for_no_gateway() {
 /// A unit at the end of a boot.
 #[derive(Debug, Default, Clone)]
 struct State {
-    /// When it was begun and when it was done; 0 if it was not.
+    /// Times of the unit's start and end; 0 if it did not run.
     begun: u64,
     done: u64,
     active: String,
     result: String,
 }
 
-/// What a VM says at its end.
+/// Report of a VM at its end.
 struct Boot {
     units: BTreeMap<String, State>,
     /// Other lines: the files that Ignition has fetched, and what lies on the OEM partition.
     said: Vec<String>,
-    /// The console's lines.
+    /// Lines of the VM's console.
     console: Vec<String>,
 }
 
@@ -324,7 +325,7 @@ impl Boot {
         }
     }
 
-    /// What became of all units but ours.
+    /// Returns the results of all units but ours.
     fn outcome(&self) -> Vec<(&str, &str, &str)> {
         let others = self.units.iter().filter(|(name, _)| ![UNIT, CLOSE].contains(&name.as_str()));
         others

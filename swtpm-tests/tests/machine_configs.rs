@@ -10,7 +10,7 @@ use swtpm_tests::{Folder, IGNITION_SPEC, POOL, WrittenFile, content_of, expected
 
 /// A real worker's config as it is served, in bytes.
 const SERVED_BYTES: std::ops::RangeInclusive<usize> = 700_000..=900_000;
-/// Where a node finds its whole MachineConfig, and so its whole config once more.
+/// Path of the whole MachineConfig on a node, and so of a second copy of its config.
 const CONTENT: &str = "/etc/mcs-machine-config-content.json";
 const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 const NODE_ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
@@ -47,7 +47,7 @@ fn boot(site: &Site, scenario: Scenario, shown: &str, set: &str) -> Run {
     run
 }
 
-/// How many files there are of each config in the MachineConfigs of what a node got.
+/// Returns the config's text and all files in it, including those of MachineConfigs that it contains.
 fn everything(config: &Value) -> Vec<String> {
     let mut texts = vec![config.to_string()];
     for path in expected_paths(config) {

@@ -95,7 +95,7 @@ fn firmware(keys: Option<&SecureBootKeys>, folder: &Path) -> Firmware {
     .unwrap()
 }
 
-/// Where boots are recorded, if they are (`attest/tests/fixtures/boots/README.md`).
+/// Returns the folder in which boots are recorded, if set (`attest/tests/fixtures/boots/README.md`).
 fn record() -> Option<PathBuf> {
     env::var_os("ATTEST_RECORD").map(PathBuf::from)
 }

@@ -1,4 +1,5 @@
-//! Machines with real TPMs that have booted what no reference value has: `attest-node` waits, says on its console for what, and goes on when somebody has said yes.
+//! Machines with real TPMs that have booted software without a reference value. `attest-node` waits, says on its console for what, and goes
+//! on after an administrator's approval.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How attest-node behaves when something is wrong: it says so in one line, changes nothing, and ends in bounded time.
+//! Behaviour of attest-node in case of failure: one line of message, no changes, and an end in bounded time.
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use swtpm_tests::{Clock, EkAuthority, Endorsement, Folder, Gateway, Process, Pro
 
 /// The node's own deadline in these tests.
 const NODE_DEADLINE_SECONDS: u64 = 4;
-/// How much later than its deadline it may end on a loaded machine.
+/// Maximum delay of the end after its deadline on a loaded machine.
 const GRACE: Duration = Duration::from_secs(20);
 const VM_LIMIT: Duration = Duration::from_secs(180);
 
@@ -23,12 +23,12 @@ struct Bench {
     tpm: TpmServer,
 }
 
-/// How a run of attest-node ended.
+/// Result of a run of attest-node.
 struct Ended {
     code: Option<i32>,
-    /// Its last line.
+    /// Last line of its output.
     verdict: String,
-    /// What it wrote for Ignition.
+    /// Content of the file that it wrote for Ignition.
     user_ign: Option<String>,
 }
 
@@ -83,7 +83,8 @@ impl Bench {
         }
     }
 
-    /// Runs attest-node, which must fail in time, change nothing, but for the header of who has waited in vain, and say `reason`.
+    /// Runs attest-node, which must fail in time and say `reason`. It must change nothing, except for the header that reports a failed
+    /// attestation.
     fn refuses(&self, pointer: &str, reason: &str) {
         let started = Instant::now();
         let node = self.start_node(pointer, NODE_DEADLINE_SECONDS);
@@ -115,7 +116,7 @@ impl Bench {
         self.gateway.pointer_to("127.0.0.1", stand_in.port(), None).unwrap()
     }
 
-    /// Runs attest-node against a server that is no gateway: nothing to attest to is no failure.
+    /// Runs attest-node against a server other than a gateway: a missing gateway does not count as a failure.
     fn leaves_alone(&self, pointer: &str) {
         let node = self.start_node(pointer, NODE_DEADLINE_SECONDS);
         let ended = self.finish(node, Duration::from_secs(NODE_DEADLINE_SECONDS) + GRACE);

@@ -1,4 +1,4 @@
-//! Where Ignition takes its config from: Debian's does what `attest_node::ignition` says of its version.
+//! Sources of Ignition's config: Debian's Ignition behaves as `attest_node::ignition` describes its version.
 //!
 //! It reads `/proc/cmdline`, `/run/ignition`, `/etc/ignition` and `/usr/lib/ignition` by these names, so it runs in mounts of its own, in which
 //! each of them is what a case says. Every config holds one file, whose path says where that config was.
@@ -20,7 +20,7 @@ const USR: &str = "/usr/lib/ignition/user.ign";
 const MOVED: &str = "/run/moved/user.ign";
 /// What the platform has.
 const PLATFORM: &str = "/run/platform.ign";
-/// What the config at the URL holds.
+/// Path of the file in the config at the URL.
 const AT_URL: &str = "/at-the-url";
 /// Ignition stops for it.
 const NOT_A_URL: &str = "https://%zz";
@@ -52,7 +52,7 @@ fn data_url(config: &Value) -> String {
     format!("data:;base64,{}", BASE64.encode(config.to_string().as_bytes()))
 }
 
-/// What Ignition made of it: its config, and its list of what it fetched for it; none if it fails.
+/// Runs Ignition. Returns its config, and its list of the resources that it fetched for the config; `None` if it fails.
 fn fetch(cmdline: &str, variables: &[(&str, &str)], configs: &BTreeMap<&str, Value>) -> Option<(Value, Value)> {
     let root = Folder::new().unwrap();
     let below = |path: &str| root.path().join(path.trim_start_matches('/'));

@@ -1,4 +1,4 @@
-//! What the gateway writes, attest-node reads: pointers.
+//! Pointers: attest-node reads those that the gateway writes.
 use attest_certificates::Certificate;
 use attest_ignition::{Config, SpecVersion};
 use attest_node::pointer as node;

@@ -12,12 +12,12 @@ use estate::Estate;
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::{Cloud, Folder, Record, Release, VmBuilder, content_of, read_from_disk};
 
-/// What QEMU starts for each connection to a metadata server.
+/// Program that QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
 /// Emulated on two busy cores each of the two boots takes two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
-/// What stands in for Fedora CoreOS's unit of that name, with its order. Kernel arguments have changed if the boot partition does not say
-/// that they have been; that one is the firmware's first boot, too.
+/// Substitute for Fedora CoreOS's unit of that name, with its order. It reboots unless the boot partition records that kernel arguments
+/// have changed. The boot that it ends is also the firmware's first one.
 const UNIT: &str = "coreos-kargs-reboot.service";
 const ORDER: &str = "ConditionPathExists=/etc/initrd-release\nDefaultDependencies=false\nBefore=ignition-complete.target\n\
                      After=ignition-kargs.service\nBefore=ignition-disks.service";
@@ -33,10 +33,10 @@ const END_UNIT: &str = "[Unit]\nConditionPathExists=/etc/initrd-release\nDefault
                         [Service]\nType=oneshot\nStandardOutput=tty\nTTYPath=/dev/ttyS0\n\
                         ExecStart=/bin/sh -c 'echo \"@@ end\"; systemctl --failed --plain --no-legend | sed \"s/^/@@ failed /\"'\n\
                         ExecStart=/usr/bin/systemctl poweroff --force\n";
-/// What of a secret is looked for on a disk, in bytes: no chance would put it there.
+/// Length in bytes of the part of a secret that is searched for on a disk: too long for a chance match.
 const PART_BYTES: usize = 8;
 
-/// How far the second of the two boots goes.
+/// Last stage of the second of the two boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// Until Ignition has written all: what comes after it is the same whatever was shown.
@@ -105,7 +105,7 @@ fn first_boots(vm: VmBuilder, machine: &Machine) -> (Option<Vec<u8>>, Vec<String
     (secret, lines)
 }
 
-/// Whether a part of the secret stands anywhere on a disk.
+/// Returns whether a part of the secret is anywhere on a disk.
 fn holds(disk: &Path, secret: &[u8]) -> bool {
     // grep reads pieces that end at a NUL.
     let part = secret.windows(PART_BYTES).find(|part| !part.contains(&0)).unwrap();
@@ -147,7 +147,7 @@ impl Machine {
     }
 }
 
-/// What was decided, and on what; nobody was told that the instance is another's.
+/// Returns the decisions and the presented evidence; verifies that no client was refused because of another's instance claim.
 fn decisions(records: &[Record]) -> Vec<(&str, &str, &str, Option<&str>)> {
     assert!(
         !records.iter().any(|record| record.code() == Some("instance-claimed")),
@@ -159,7 +159,7 @@ fn decisions(records: &[Record]) -> Vec<(&str, &str, &str, Option<&str>)> {
         .collect()
 }
 
-/// An instance of Google's without a TPM: it belongs to who has claimed it first.
+/// Checks a Google instance without a TPM: it belongs to the first client that has claimed it.
 #[track_caller]
 fn check_instance(release: Release) {
     let folder = Folder::new().unwrap();

@@ -44,7 +44,7 @@ fn restart_until(replicas: &mut [Gateway], over: impl Fn() -> bool) -> usize {
     restarts
 }
 
-/// What an auditor says who was given the logs, the keys and the evidence of all.
+/// Returns the report of an auditor with the logs, the keys and the evidence of all replicas.
 fn audited(replicas: &[Gateway]) -> String {
     let auditor = &replicas[0];
     let mut arguments = Vec::new();

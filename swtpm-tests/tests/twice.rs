@@ -1,5 +1,5 @@
-//! What Ignition cannot do twice, by Debian's own Ignition: its stage for files is run on a folder that stands for a system that exists, for each
-//! kind of node at each kind of place, and does or does not what `attest_node::apply::twice` says beforehand.
+//! Changes that Ignition cannot make twice, verified with Debian's own Ignition. Its files stage runs on a folder that represents an
+//! existing system, for each kind of node at each kind of place. It succeeds or fails as `attest_node::apply::twice` predicts.
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -11,8 +11,8 @@ use attest_node::apply::twice::{Abilities, refusals};
 use serde_json::{Value, json};
 use swtpm_tests::{Images, Release};
 
-/// Where something is to be made: nothing is there, a file, one behind a folder that is a link, folders, links to something and to nothing, and
-/// below something that is no folder.
+/// Places for a new object: a missing path, a file, a file behind a linked folder, folders, links with and without a target. Others are
+/// below an object that is not a folder.
 const PLACES: [&str; 11] = [
     "/etc/new",
     "/etc/new/deep/below",
@@ -26,7 +26,7 @@ const PLACES: [&str; 11] = [
     "/etc/file/below",
     "/etc/link/below",
 ];
-/// What can be done, as far as files go: all.
+/// Abilities of the system for files: all are possible.
 const ABILITIES: Abilities = Abilities {
     ignition: (2, 14),
     changes_kernel_arguments: true,
@@ -93,7 +93,7 @@ fn all(root: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Whether Ignition stops, or something is lost that the node itself does not stand for, or is there twice.
+/// Returns whether Ignition stops, or an object is lost or doubled, other than the node at `place` itself.
 fn goes_wrong(ignition: &Path, folder: &Path, config: &Value, place: &str) -> bool {
     let root = folder.join("root");
     let before = all(&root);

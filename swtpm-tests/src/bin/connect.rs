@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::process::ExitCode;
 use std::thread;
 
-/// What one read takes at the most.
+/// Maximum size of one read.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 fn main() -> ExitCode {

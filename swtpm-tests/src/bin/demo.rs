@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every VM got exactly what it should.
+/// Runs the demo. Returns `true` if every VM got exactly the config that it should get.
 fn demo(keep: bool) -> Result<bool> {
     let story = Story::new();
     let folder = tempfile::Builder::new()
@@ -129,7 +129,7 @@ fn boot(story: &Story, site: &Site, number: u32, scenario: Scenario) -> Result<R
     })
 }
 
-/// What a VM's console says that a spectator should see.
+/// Returns the text for spectators of a line of a VM's console, if it is of interest.
 fn worth_telling(line: &str) -> Option<String> {
     if line.starts_with("attest-node: ") {
         return Some(line.to_owned());

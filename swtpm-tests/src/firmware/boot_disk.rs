@@ -1,5 +1,5 @@
-//! What firmware boots: the raw image of a disk with a partition table (GPT). `EFI/BOOT/BOOTX64.EFI` is on its EFI system partition, which firmware starts
-//! where it knows of nothing else.
+//! Boot disks for firmware: the raw image of a disk with a partition table (GPT). `EFI/BOOT/BOOTX64.EFI` is on its EFI system partition.
+//! Firmware starts this file if no boot entry names another one.
 
 use std::fs::{self, File};
 use std::io::{Cursor, Write as _};
@@ -16,12 +16,12 @@ use gpt::partition_types::{EFI, LINUX_FS, Type};
 use crate::images::run;
 
 const MIB: usize = 1024 * 1024;
-/// What a file system needs beside its files, and a disk beside its file systems.
+/// Space that a file system needs in addition to its files, and a disk in addition to its file systems.
 const SPARE_BYTES: usize = 4 * MIB;
-/// Of a disk: what its partition table counts.
+/// Size of a disk's sector, the unit of its partition table.
 const SECTOR_BYTES: usize = 512;
 
-/// What names a kernel on a file system of its own (UAPI group, Boot Loader Specification).
+/// Boot entry for a kernel on a file system of its own (UAPI group, Boot Loader Specification).
 const ENTRY: &str = "title Tests\nlinux /vmlinuz\ninitrd /initrd.img\n";
 
 /// A disk to boot from.
@@ -30,7 +30,7 @@ pub struct BootDisk {
     image: PathBuf,
 }
 
-/// Files for GRUB.
+/// Files for a disk that boots with GRUB.
 #[derive(Debug, Clone)]
 pub struct GrubFiles {
     /// Starts GRUB in the firmware's place.
@@ -140,7 +140,7 @@ impl BootDisk {
         Ok(Self { image })
     }
 
-    /// The image, raw.
+    /// Returns the path of the raw image.
     #[must_use]
     pub fn image(&self) -> &Path {
         &self.image
@@ -168,7 +168,7 @@ fn fat(files: &[(&str, &Path)]) -> Result<Vec<u8>> {
     Ok(bytes.into_inner())
 }
 
-/// One of ext4; made in `folder`.
+/// Creates an ext4 file system in `folder`, and returns its bytes.
 fn ext4(files: &[(&str, &Path)], folder: &Path) -> Result<Vec<u8>> {
     let (content, image) = (folder.join("boot-partition"), folder.join("boot-partition.ext4"));
     let mut bytes = 0;

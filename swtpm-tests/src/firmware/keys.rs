@@ -9,11 +9,11 @@ use rcgen::{CertificateParams, DnType, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use super::variables::{GLOBAL, Guid, SECURITY_DATABASE, Variable};
 use crate::images::{Images, Release, run};
 
-/// EFI_CERT_X509_GUID.
+/// GUID of the signature type `EFI_CERT_X509_GUID`.
 const X509: Guid = [
     0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
 ];
-/// SignatureOwner, which nobody looks at; it is measured.
+/// `SignatureOwner`: measured, but not checked.
 const OWNER: Guid = *b"attest tests key";
 
 /// A machine's keys, and one that it does not accept.
@@ -66,13 +66,13 @@ impl SecureBootKeys {
         ]
     }
 
-    /// Whose certificate is in db.
+    /// Returns the signer whose certificate is in `db`.
     #[must_use]
     pub const fn accepted(&self) -> &Signer {
         &self.db
     }
 
-    /// Whose certificate is nowhere.
+    /// Returns a signer whose certificate is in no list.
     #[must_use]
     pub const fn other(&self) -> &Signer {
         &self.other
@@ -108,7 +108,7 @@ impl Signer {
         })
     }
 
-    /// The certificate, DER.
+    /// Returns the certificate as DER.
     #[must_use]
     pub fn certificate(&self) -> &[u8] {
         &self.der

@@ -1,4 +1,4 @@
-//! What is started before a kernel: unified kernel images, systemd-boot, GRUB and shim.
+//! Images that firmware starts before a kernel: unified kernel images, systemd-boot, GRUB and shim.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 4096;
 const GRUB_MODULES: [&str; 11] = [
     "boot", "echo", "ext2", "fat", "linux", "normal", "part_gpt", "serial", "terminal", "test", "tpm",
 ];
-/// Where this GRUB finds its config.
+/// Start config in this GRUB's image: names the location of the main config.
 const GRUB_START: &str = "set root=hd0,gpt1\nset prefix=(hd0,gpt1)/grub\n";
 
 /// Makes a unified kernel image of a release's stub, as systemd-stub(7) describes it; not signed.
@@ -44,7 +44,7 @@ pub fn make_uki(release: Release, kernel: &Path, initrd: &Path, command_line: &s
     Ok(image)
 }
 
-/// Where there is room behind an image's sections in memory.
+/// Returns the first free page behind an image's sections in memory.
 fn sections_end(image: &Path) -> Result<u64> {
     let listing = run(Command::new("objdump").arg("--section-headers").arg(image))?;
     let mut end = 0;
@@ -66,7 +66,7 @@ pub fn systemd_boot(release: Release) -> Result<PathBuf> {
     Ok(Images::firmware(release)?.firmware_file("usr/lib/systemd/boot/efi/systemd-bootx64.efi"))
 }
 
-/// Makes GRUB's image of a release, with all of its modules in it; not signed. Without shim it asks nobody whether it may start a kernel.
+/// Makes an unsigned GRUB image of a release, with all of its modules in it. Without shim it does not check the kernel's signature.
 pub fn make_grub(release: Release, behind_shim: bool, folder: &Path) -> Result<PathBuf> {
     let (start, sbat, image) = (folder.join("grub-start.cfg"), folder.join("sbat.csv"), folder.join("grubx64.efi"));
     fs::write(&start, GRUB_START)?;
@@ -96,7 +96,8 @@ pub fn make_grub(release: Release, behind_shim: bool, folder: &Path) -> Result<P
     Ok(image)
 }
 
-/// As Debian's own images have it (its `debian/sbat.debian.csv.in`): component, generation, vendor, package, version, URL.
+/// Returns the SBAT entries in the form of Debian's own images (`debian/sbat.debian.csv.in`): component, generation, vendor, package,
+/// version, URL.
 fn sbat_of(release: Release) -> String {
     let (version, package, debian) = match release {
         Release::Bookworm => ("2.06", "2.06-13+deb12u2", "grub.debian12,1"),

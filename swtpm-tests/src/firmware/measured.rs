@@ -1,4 +1,4 @@
-//! What a VM tells of what was measured (`images/measured-init`): PCRs, and the firmware's event log.
+//! Measurements that a VM reports (`images/measured-init`): PCRs, and the firmware's event log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ impl Measured {
         Ok(Self { pcrs, log })
     }
 
-    /// A PCR's value.
+    /// Returns the value of a PCR.
     pub fn pcr(&self, bank: HashAlg, pcr: u8) -> Result<&HexDigest> {
         let value = self.pcrs.get(&bank).and_then(|bank| bank.get(&pcr));
         value.with_context(|| format!("the VM did not tell PCR {pcr} of {bank}"))

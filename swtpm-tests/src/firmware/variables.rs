@@ -24,13 +24,13 @@ const STORE: Guid = [
 /// HeaderLength of the firmware volume, and the length of the store's own header.
 const VOLUME_HEADER_LENGTH: usize = 48;
 const STORE_HEADER_BYTES: usize = 28;
-/// Non-volatile, for boot services and at runtime, changed only by whoever has the key (UEFI 2.10, 8.2).
+/// Non-volatile, for boot services and at runtime, changed only with the key (UEFI 2.10, 8.2).
 const ATTRIBUTES: u32 = 0x27;
 
 /// A variable's name, GUID and content.
 pub type Variable = (&'static str, Guid, Vec<u8>);
 
-/// Writes variables into a store in which there are none.
+/// Writes variables into an empty store.
 pub fn enrol(store: &mut [u8], variables: &[Variable]) -> Result<()> {
     let Some([low, high]) = store.get(VOLUME_HEADER_LENGTH..).and_then(|rest| rest.first_chunk::<2>()).copied() else {
         bail!("a store of variables without a header");

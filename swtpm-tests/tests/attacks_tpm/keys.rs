@@ -1,4 +1,4 @@
-//! Keys that are not what they are said to be: not restricted, made in software, endorsed by nobody, of another hierarchy; and those that are.
+//! Keys with false claims: not restricted, made in software, not endorsed, of another hierarchy; and genuine ones.
 
 use attest::HashAlg;
 use attest::protocol::{Attester as Presented, Blob, ChallengeRequest, HexDigest, TpmAttester, TpmEvidence};

@@ -59,7 +59,7 @@ impl Bench {
         TpmServer::start(&self.folder.path().join("second"), Endorsement::By(&self.authority)).unwrap()
     }
 
-    /// One more pool in the folder; the serving gateway does not know it yet.
+    /// Adds a pool to the folder; the running gateway does not know it yet.
     pub fn add_pool(&self, name: &str) {
         let pools = self.gateway.folder().join("pools");
         let status = std::process::Command::new("cp")
@@ -105,7 +105,7 @@ impl Bench {
         self.recorded_refusal("challenge", code, || self.client.challenge(request).unwrap());
     }
 
-    /// One request, one refusal, one record of it; and whoever sent it gets what anybody gets.
+    /// Verifies that one request gets one refusal and one record of it, and that its sender still gets the pre-approved config only.
     fn recorded_refusal(&self, decision: &str, code: &str, request: impl FnOnce() -> Reply) {
         let before = self.gateway.records().unwrap().len();
         let reply = request();
@@ -123,7 +123,7 @@ impl Bench {
         self.gives_only_pre_approved();
     }
 
-    /// Whoever shows nothing gets the pre-approved config.
+    /// Verifies that an unauthenticated client gets the pre-approved config.
     pub fn gives_only_pre_approved(&self) {
         self.gives("pre-approved", None);
     }
@@ -160,7 +160,7 @@ pub fn endorsement_key(tpm: &mut Tpm) -> EndorsementKey {
     tpm.endorsement_key(EkChoice::Auto).unwrap()
 }
 
-/// What attest-node would ask for.
+/// Returns the challenge request that attest-node would send.
 pub fn request(ek: &EndorsementKey, ak_public: &[u8]) -> ChallengeRequest {
     ChallengeRequest {
         kubelet_key_sha256: None,

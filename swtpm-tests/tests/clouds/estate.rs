@@ -21,11 +21,11 @@ pub struct Estate {
     pub identity: String,
     /// The section of `pool.toml` that accepts it.
     rules: &'static str,
-    /// Sections of `gateway.toml`.
+    /// Sections for the gateway's `gateway.toml`.
     settings: String,
-    /// What the gateway is told to trust, by name.
+    /// Files of trust anchors for the gateway, by name.
     trusted: Vec<(&'static str, String)>,
-    /// What the gateway asks; runs as long as this is kept.
+    /// Servers that the gateway connects to; they run until this is dropped.
     _asked: Box<dyn Any>,
 }
 

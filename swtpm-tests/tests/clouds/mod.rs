@@ -9,13 +9,13 @@ use serde_json::json;
 use swtpm_tests::scenario::{Run, Scenario, Site};
 use swtpm_tests::{ANY_TPM, Cloud, Folder, Record, Swtpm};
 
-/// What QEMU starts for each connection to a metadata server.
+/// Program that QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
 
-/// How a machine that does not need more is started.
+/// Extras of a machine that needs only its metadata server.
 const NOTHING_ELSE: Extra<'_> = Extra { tpm: None, disc: None };
 
-/// What a machine has beside its metadata server.
+/// Devices of a machine in addition to its metadata server.
 struct Extra<'e> {
     tpm: Option<&'e Swtpm>,
     disc: Option<&'e Path>,
@@ -28,7 +28,7 @@ fn prepared(cloud: Cloud) -> (Folder, Site, Estate) {
     (folder, site, Estate::of(cloud))
 }
 
-/// Boots the machine.
+/// Boots the machine with the metadata server of its cloud.
 fn boot(site: &Site, estate: &Estate, extra: &Extra<'_>) -> Run {
     let cloud = estate.metadata.cloud();
     let metadata = estate.metadata.server().address();

@@ -49,7 +49,7 @@ fn bytes_of(credential: &Credential) -> (Vec<u8>, Vec<u8>) {
     (credential.blob.to_bytes(), credential.encrypted_secret.to_bytes())
 }
 
-/// What must not be activated: made for another AK, or altered in transit.
+/// Verifies that no credential is activated that was made for another AK or altered in transit.
 fn refused_credentials(ek: &EkPublic, ak: &AkPublic, other: &AkPublic, mut activates: impl FnMut(&[u8], &[u8]) -> bool) {
     let (blob, secret) = bytes_of(&credential::make(ek, other.name(), &SECRET).unwrap());
     assert!(!activates(&blob, &secret), "made for another AK");
@@ -102,7 +102,7 @@ fn the_driver_activates_credentials_for_every_ek_and_ak() {
     }
 }
 
-/// The public area of an AK that is no longer there.
+/// Returns the public area of an AK that has been flushed from the TPM.
 fn ak_templates_first(tpm: &mut Tpm) -> Vec<u8> {
     let (_, template) = ak_templates().into_iter().next().unwrap();
     let (handle, public, _) = create(tpm, template);
@@ -135,7 +135,7 @@ fn every_ek_template_and_ak_scheme_fit_together() {
     }
 }
 
-/// TPM2_MakeCredential's structures.
+/// Verifies both implementations on the structures of `TPM2_MakeCredential`.
 fn made_by_the_tpm(tpm: &mut Tpm, ek: KeyHandle, area: &TssPublic, ak_name: &[u8]) {
     let (secret, name) = (SECRET.to_vec().try_into().unwrap(), ak_name.to_vec().try_into().unwrap());
     let (blob, secret) = tpm

@@ -1,8 +1,8 @@
-//! What a TPM writes, as attest and the TSS read it.
+//! Structures that a TPM writes, as read by attest and by the TSS.
 
 use super::*;
 
-/// How often both sides said what of altered bytes.
+/// Number of altered inputs for each pair of results.
 #[derive(Debug, Default)]
 struct Tally {
     both_read: usize,
@@ -47,8 +47,8 @@ fn alike<T: UnMarshall>(
     }
 }
 
-/// What attest refuses and the TSS reads: bytes behind the structure, weak hashes, algorithms and kinds of attestation that the
-/// verifier does not handle, sizes beyond what those algorithms need.
+/// Returns whether attest refuses by design an input that the TSS reads. Such inputs have bytes behind the structure, weak hashes, or
+/// algorithms and kinds of attestation that the verifier does not handle. Others have sizes beyond the need of those algorithms.
 fn is_strictness(error: &WireError) -> bool {
     matches!(
         error,
@@ -60,7 +60,7 @@ fn is_strictness(error: &WireError) -> bool {
     )
 }
 
-/// A bank that nobody knows: attest reads it, so that the refusal can say which bank was signed.
+/// Returns whether the quote selects an unknown bank. attest reads it, so that the refusal can say which bank was signed.
 fn has_unknown_bank(quote: &[u8]) -> bool {
     let quoted = Quoted::parse(quote).unwrap();
     quoted.selection.iter().any(|selected| HashAlg::from_id(selected.bank).is_none())

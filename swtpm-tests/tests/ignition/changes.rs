@@ -30,7 +30,7 @@ pub struct Change {
     remove: bool,
 }
 
-/// Any of them.
+/// Returns a strategy for all changes.
 pub fn change() -> impl Strategy<Value = Change> {
     let text = prop_oneof![
         8 => select(TEXTS).prop_map(str::to_owned),
@@ -90,7 +90,7 @@ impl Change {
     }
 }
 
-/// The pointers to all lists, or to all else that is no object.
+/// Collects the JSON pointers to all lists, or to all other values that are not objects.
 fn walk(value: &Value, place: &str, lists: bool, places: &mut Vec<String>) {
     let fields = |fields: &Map<String, Value>, places: &mut Vec<String>| {
         for (name, value) in fields {

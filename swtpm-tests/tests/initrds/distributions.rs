@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// Where units are, in an initrd's tree.
+/// Folder of the units in an initrd's tree.
 const SYSTEM: &str = "usr/lib/systemd/system";
 /// The pointer config as QEMU gives it.
 const POINTER: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw";
@@ -14,17 +14,17 @@ const POINTER: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/r
 pub struct Distribution {
     pub name: &'static str,
     units: Vec<Unit>,
-    /// What follows on what in any case, from first to last, with `ignition-fetch.service` in it.
+    /// Units that always run in this order, first to last, with `ignition-fetch.service` among them.
     pub order: &'static [&'static str],
 }
 
 struct Unit {
     name: &'static str,
-    /// Lines of `[Unit]`.
+    /// Lines of the section `[Unit]`.
     order: &'static str,
-    /// Lines of `[Service]`.
+    /// Lines of the section `[Service]`.
     service: String,
-    /// Whether it has systemd's default dependencies, and nothing to say of `ignition-complete.target`.
+    /// Set if the unit has systemd's default dependencies and no relation to `ignition-complete.target`.
     defaults: bool,
 }
 
@@ -38,7 +38,7 @@ fn unit(name: &'static str, order: &'static str, command: &str) -> Unit {
     }
 }
 
-/// One of Ignition's stages that Ignition runs.
+/// Creates the unit of a stage of Ignition.
 fn stage(name: &'static str, stage: &str, order: &'static str) -> Unit {
     let service = format!(
         "EnvironmentFile=/run/ignition.env\nExecStart=/usr/bin/ignition --root=/sysroot --platform=${{PLATFORM_ID}} --stage={stage}"
@@ -52,7 +52,7 @@ fn stage(name: &'static str, stage: &str, order: &'static str) -> Unit {
 }
 
 impl Unit {
-    /// What it does stays in a mount namespace of its own.
+    /// Gives the unit a mount namespace of its own.
     fn apart(mut self) -> Self {
         self.service.push_str("\nMountFlags=slave");
         self
@@ -211,7 +211,7 @@ pub fn fedora_coreos() -> Distribution {
     }
 }
 
-/// With its root on iSCSI there is no fetch-offline.
+/// Returns Fedora CoreOS with its root on iSCSI, which has no fetch-offline stage.
 pub fn fedora_coreos_on_iscsi() -> Distribution {
     let mut distribution = fedora_coreos();
     distribution.name = "Fedora CoreOS, root on iSCSI";

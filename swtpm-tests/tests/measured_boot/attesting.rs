@@ -67,7 +67,7 @@ fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
     machines.site.prove_exactly("full", &run.outcome).unwrap();
 }
 
-/// The firmware goes on to the machine's other disk, on which somebody has changed the command line, with the right key.
+/// The firmware goes on to the machine's other disk, on which the command line was changed and signed with the accepted key.
 #[test]
 fn what_another_key_has_signed_is_not_started_and_another_command_line_is_refused() {
     let mut machines = Machines::new();

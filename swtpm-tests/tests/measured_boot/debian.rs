@@ -107,7 +107,7 @@ impl Debian {
     }
 }
 
-/// The commands of the config in the image come first: that is why there is no value of PCR 8.
+/// The commands of the config in the image come first: therefore PCR 8 has no predicted value.
 #[test]
 fn debian_12_measures_what_is_listed_and_commands_of_its_image() {
     let debian = boot(Release::Bookworm);

@@ -76,7 +76,8 @@ fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, other: &[(&str, &Pa
     judge.predicted(name, &arguments, "on")
 }
 
-/// As on Fedora CoreOS, its kernel is on a file system of its own. There `--disk` does not say which boot it comes to, but what can be started.
+/// The kernel is on a file system of its own, like on Fedora CoreOS. There `--disk` predicts which images can be started, but not which one
+/// is.
 #[test]
 fn grub_behind_shim_measures_what_was_predicted() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What the gateway's own command predicts of files and of disks, and how it is held against what firmware and TPM have measured.
+//! Predictions of the gateway's own command for files and disks, and their comparison with the measurements of firmware and TPM.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use swtpm_tests::{Programs, run};
 
 use super::BANKS;
 
-/// What `reference-values predict` prints: `--secure-boot`, and the files.
+/// Returns the output of `reference-values predict` for `--secure-boot` and the files.
 pub fn reference_values(secure_boot: &str, arguments: &[(&str, &Path)], set: Option<&str>) -> Value {
     let mut predict = Command::new(&Programs::build().unwrap().auditor);
     predict.args(["reference-values", "predict", "--secure-boot", secure_boot]);
@@ -30,12 +30,12 @@ pub fn reference_values(secure_boot: &str, arguments: &[(&str, &Path)], set: Opt
 pub struct Predicted(Value);
 
 impl Predicted {
-    /// Of files.
+    /// Predicts the measurements of files.
     pub fn new(secure_boot: &str, arguments: &[(&str, &Path)]) -> Self {
         Self(reference_values(secure_boot, arguments, None))
     }
 
-    /// Of the image of a disk, on machines with these keys, or without Secure Boot.
+    /// Predicts the measurements of a disk's image, on machines with these keys or without Secure Boot.
     pub fn of_disk(disk: &BootDisk, keys: Option<&SecureBootKeys>) -> Self {
         if let Some(keys) = keys {
             return Self::new("on", &with_keys(("--disk", disk.image()), &keys.arguments()));
@@ -70,7 +70,7 @@ impl Predicted {
         }
     }
 
-    /// What is extended into a PCR until the kernel runs: what it is of, and its digests.
+    /// Returns the events that are extended into a PCR until the kernel runs: the measured object and its digests.
     pub fn events(&self, pcr: u8) -> Vec<Event<'_>> {
         let events = self.list("events").iter().filter(|event| event["pcr"] == pcr);
         let events = events.map(|event| Event {
@@ -102,14 +102,14 @@ impl Predicted {
         value.unwrap_or_else(|| panic!("PCR {pcr}: {:#?}", self.0["not_predicted"])).1
     }
 
-    /// Why nothing is said of a PCR.
+    /// Returns the reasons for which a PCR has no prediction.
     pub fn left_out(&self, pcr: u8) -> Vec<&str> {
         let of_pcr = |left_out: &&Value| left_out["pcrs"].as_array().unwrap().contains(&pcr.into());
         let left_out = self.list("not_predicted").iter().filter(of_pcr);
         left_out.map(|left_out| left_out["why"].as_str().unwrap()).collect()
     }
 
-    /// That these PCRs have what was predicted: each event, and the value.
+    /// Verifies that each event and the value of these PCRs is as predicted.
     #[track_caller]
     pub fn is(&self, measured: &Measured, pcrs: &[u8]) {
         for &pcr in pcrs {
@@ -124,7 +124,7 @@ impl Predicted {
         }
     }
 
-    /// That there is no value of this PCR, for this reason, and that each digest of these was measured into it.
+    /// Verifies that this PCR has no predicted value for this reason, and that each digest of `whats` was measured into it.
     #[track_caller]
     pub fn is_among(&self, measured: &Measured, pcr: u8, whats: &[&str], why: &str) {
         assert_eq!(self.values(pcr, HashAlg::Sha256).count(), 0);
@@ -142,7 +142,7 @@ impl Predicted {
         }
     }
 
-    /// What differs from another prediction: PCRs and what was measured.
+    /// Returns the differences from another prediction: PCRs and measured objects.
     pub fn differences(&self, other: &Self) -> Vec<(u64, &str)> {
         let (ones, others) = (self.list("events"), other.list("events"));
         assert_eq!(ones.len(), others.len());
@@ -158,7 +158,7 @@ impl Predicted {
     }
 }
 
-/// One digest that is predicted.
+/// Predicted event with its digests.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'p> {
     pub what: &'p str,

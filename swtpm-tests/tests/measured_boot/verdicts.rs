@@ -1,5 +1,6 @@
-//! What a gateway says of a machine that has booted, when its pools accept what the machine has booted, or the same but for one thing. The machine's TPM is the
-//! one that its firmware has measured into, and what attests is `attest-node`, outside of the VM: an emulated one would be at it for minutes.
+//! Verdicts of a gateway about a booted machine. Its pools accept either exactly what the machine has booted, or the same with one
+//! difference. The machine's TPM is the one that its firmware has measured into. `attest-node` attests outside of the VM: emulated, it
+//! would take minutes.
 
 use std::fs;
 use std::path::Path;
@@ -19,14 +20,14 @@ const LINE_LIMIT: Duration = Duration::from_secs(60);
 /// All PCRs that a rule may be about.
 const QUOTED: &str = "\"0-12\" = \"not checked\"";
 
-/// As the gateway names what it does not accept.
+/// The gateway's words for a measurement that it does not accept.
 pub const IMAGE: &str = "boot loader or kernel";
 pub const SECTION: &str = "section of the unified kernel image";
 
 /// A pool, and what becomes of the machine there.
 pub struct Case<'c> {
     pub pool: &'c str,
-    /// `boot`.
+    /// Lines for the section `boot`.
     pub rules: &'c [&'c str],
     /// The file of reference values, if it has one.
     pub values: Option<Value>,
@@ -37,9 +38,9 @@ pub enum Expect {
     Trusted,
     Refused {
         code: &'static str,
-        /// What the node's console, the log and the record say.
+        /// Text in the node's console, the log and the record.
         said: String,
-        /// What the node is not told: which generation is accepted.
+        /// Accepted generation, which the node does not learn.
         accepted: Option<&'static str>,
     },
 }
@@ -135,7 +136,7 @@ pub fn accept(pool: &Path, rules: &[&str], values: Option<&Value>) {
 }
 
 impl Expect {
-    /// That this has become of a machine: by its console, by the decision's record, and by the gateway's own log.
+    /// Verifies the expected result of a machine in its console, in the decision's record, and in the gateway's own log.
     #[track_caller]
     pub fn holds(&self, pool: &str, console: &str, record: &Record, gateway: &Gateway) {
         let context = format!("{pool}: {console}\n{:#}", record.json());
@@ -180,7 +181,7 @@ pub fn signed_by(mut values: Value, certificates: &[&[u8]], digests_of_others: &
     values
 }
 
-/// Hexadecimal.
+/// Returns the SHA-256 digest in lower-case hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
 }

@@ -1,4 +1,4 @@
-//! What strangers can hold of what others need: connections, bodies, memory, the log. Others are served beside them.
+//! Limits on the resources that unauthenticated clients can occupy: connections, bodies, memory, the log. Other clients are still served.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where strangers come from. All of 127.0.0.0/8 is this machine's.
+/// Address of unauthenticated clients. All addresses in 127.0.0.0/8 belong to this machine.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
-/// Where nodes come from.
+/// Address of the nodes.
 const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// A connection from this address, after its handshake.
@@ -226,7 +226,7 @@ async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_n
     }
 }
 
-/// One source has only connections that the gateway works for, and opens another: it alone waits for a place.
+/// A source whose connections are all busy opens another one: only this source waits for a place.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);

@@ -1,4 +1,4 @@
-//! What `audit` says of closed segments that somebody has altered: each alteration is named, and what alters nothing is not.
+//! Output of `audit` for altered closed segments: it names each alteration, and no harmless changes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -93,7 +93,7 @@ impl Site {
         closed_segments(&folder.join("attestation.jsonl")).unwrap()
     }
 
-    /// What is said of a's log after this was done to it; and whether all is well.
+    /// Alters a copy of a's log. Returns whether `audit` finds it sound, and its output.
     fn after(&self, alter: impl FnOnce(&Path, &[PathBuf])) -> (bool, String) {
         let given = self.gateway.path("given");
         drop(fs::remove_dir_all(&given));

@@ -530,7 +530,7 @@ async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
-/// What the pool says of event logs, at both ends: the answer, and a record that tells it again.
+/// A pool's setting for event logs shows at both ends: in the answer, and in a record that states it again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_says_whether_anything_depends_on_the_event_log() {
     let mut gateway = Gateway::init();

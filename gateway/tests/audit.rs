@@ -1,4 +1,4 @@
-//! What an auditor is told: that a log is as it was written, or what in it is not.
+//! Report to an auditor: a log is as it was written, or the report says what is not.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ struct Log {
     altered: PathBuf,
 }
 
-/// Where each kind of record stands in the log.
+/// Positions of the kinds of record in the log.
 const TRUSTED: usize = 0;
 const TICKET: usize = 1;
 const TICKET_AGAIN: usize = 2;
@@ -77,7 +77,7 @@ impl Log {
         }
     }
 
-    /// What the auditor says of these lines, and whether all is well.
+    /// Returns whether the auditor finds these lines sound, and its output.
     fn audit(&self, lines: &[String]) -> (bool, String) {
         self.audit_with(lines, &[])
     }
@@ -89,7 +89,7 @@ impl Log {
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     }
 
-    /// What is said of the decisions in files of several gateways, each with a chain of its own.
+    /// Returns the auditor's output for the decisions in files of several gateways, each with a chain of its own.
     fn audit_several(&self, files: &[&[String]]) -> String {
         let mut arguments = vec!["audit".to_owned(), "--unchained".to_owned(), "--log".to_owned()];
         for (number, lines) in files.iter().enumerate() {
@@ -110,8 +110,8 @@ impl Log {
         self.records.iter().map(Value::to_string).collect()
     }
 
-    /// One field of one record is another; `null` is none. The auditor names the line, and says what it is about. Gives what is said
-    /// otherwise.
+    /// Replaces one field of one record; `null` removes it. The auditor must name the line and what it is about. Returns a message if its
+    /// output is different.
     fn misses(&self, at: usize, field: &str, value: &Value, said: &str) -> Option<String> {
         let mut record = self.records[at].clone();
         let (parent, name) = field.rsplit_once('/').unwrap();
@@ -255,7 +255,7 @@ async fn attack_34_every_altered_field_is_found() {
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
 }
 
-/// Whoever alters a log cannot get rid of evidence by saying that it was recorded late: what the decision earned was used.
+/// A forger of a log cannot remove evidence by marking its record as late: the ticket that the decision earned was used.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_34_what_was_recorded_late_is_checked_as_far_as_it_is_there() {
     let log = Log::written().await;

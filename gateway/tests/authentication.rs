@@ -1,4 +1,4 @@
-//! Whoever asks for a config shows one thing that holds, or nothing; anything else is refused, and nothing is served in its place.
+//! A client that requests a config presents one valid credential, or none. Anything else is refused, and nothing is served in its place.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use attest_gateway::credentials::seal::Seal;
 use attest_gateway::credentials::tickets::{self, Earned};
 use attest_gateway::settings::TicketSettings;
 
-/// Pools that give everything to whoever proves something, and as little as possible otherwise.
+/// Starts a gateway with pools that give everything to a client with a valid credential, and as little as possible to others.
 fn generous() -> Gateway {
     let mut gateway = Gateway::init();
     for pool in [POOL, "infra"] {

@@ -22,7 +22,7 @@ fn openssl(arguments: &[&str]) -> String {
     said
 }
 
-/// That openssl takes CA and certificate at their strictest, for each of these names, and the key for the certificate's.
+/// Verifies that openssl, at its strictest, accepts the CA and the certificate for each of these names, and the key for the certificate.
 fn verify(ca: &Path, certificate: &Path, key: &Path, hosts: &[&str], addresses: &[&str]) {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let (ca, certificate, key) = (text(ca), text(certificate), text(key));
@@ -87,7 +87,7 @@ fn openssl_takes_every_kind_of_certificate() {
     }
 }
 
-/// That openssl takes what lies in the gateway's folder.
+/// Verifies that openssl accepts the certificates in the gateway's folder.
 fn verify_folder(gateway: &Gateway) {
     let path = |name: &str| gateway.path(name);
     verify(

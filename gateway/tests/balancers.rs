@@ -1,4 +1,5 @@
-//! Nodes behind a balancer that ends no TLS: by the PROXY protocol it says whose connections it passes on, and nobody else does.
+//! Nodes behind a load balancer that does not terminate TLS. It names the client of each connection by the PROXY protocol; no other source
+//! may do so.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
-/// Where nodes and strangers come from. All of 127.0.0.0/8 is this machine's.
+/// Addresses of nodes and of unauthenticated clients. All addresses in 127.0.0.0/8 belong to this machine.
 const NODE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
@@ -38,7 +39,7 @@ async fn fetch(client: &reqwest::Client, url: &str, credential: &str) -> Answer 
     Answer::of(request).await
 }
 
-/// Where the decisions came from, in their order.
+/// Returns the clients' addresses in the records, in their order.
 fn peers(gateway: &Gateway) -> Vec<IpAddr> {
     let records = gateway.records();
     let peers = records.iter().map(|record| record["peer"].as_str().unwrap());
@@ -117,7 +118,7 @@ fn header(source: impl Into<IpAddr>) -> Vec<u8> {
     header
 }
 
-/// The status of a request over a connection on which this was sent first; an error if there is no TLS.
+/// Returns the status of a request over a connection that begins with these bytes; an error without TLS.
 async fn status_after(gateway: &Gateway, from: Ipv4Addr, first: &[u8]) -> std::io::Result<u16> {
     let mut stream = gateway.connect_from(from).await.unwrap();
     stream.write_all(first).await?;

@@ -27,7 +27,7 @@ fn plot(points: Vec<[f64; 2]>) -> Plot {
     }
 }
 
-/// That it is XML which ends what it begins, and holds no text of others as markup.
+/// Verifies that the picture is XML whose elements are closed, and in which foreign text is not markup.
 fn is_svg(picture: &str) {
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
     assert!(

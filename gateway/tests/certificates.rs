@@ -51,7 +51,7 @@ fn signed(ca: &Made, days: i64) -> Made {
     issue::serving(&ca.certificate, &ca.key, &names(), &wanted, at(from)).unwrap()
 }
 
-/// A certificate that says whom it is for, and names nobody.
+/// Returns a certificate for server authentication without any names, and its key.
 fn nameless(ca: &Made) -> (String, String) {
     let ca_key = KeyPair::try_from(&PrivateKeyDer::from_pem_slice(ca.key.pem().as_bytes()).unwrap()).unwrap();
     let issuer = Issuer::from_ca_cert_der(&ca.certificate.der, ca_key).unwrap();
@@ -70,7 +70,7 @@ fn start(ca: &Made, made: &Made) -> Gateway {
     gateway
 }
 
-/// As whoever knows nothing of what the gateway does meanwhile.
+/// Writes the files without regard to the running gateway.
 fn write(gateway: &Gateway, made: &Made) {
     fs::write(gateway.path("tls/mcs.key"), made.key.pem().as_bytes()).unwrap();
     fs::write(gateway.path("tls/mcs.crt"), made.certificate.pem()).unwrap();
@@ -114,7 +114,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>) {
     stream.read_exact(&mut body).await.unwrap();
 }
 
-/// That new connections see this certificate.
+/// Verifies that new connections get this certificate.
 async fn serves(gateway: &Gateway, trusted: &Made, expected: &Made) {
     let mut stream = connect(gateway.address(), std::slice::from_ref(&trusted.certificate))
         .await
@@ -128,7 +128,7 @@ fn is_used(gateway: &Gateway, made: &Made) {
     gateway.line(|line| line.contains(&wanted));
 }
 
-/// What makes the files bad, and what is said of it.
+/// Name of a case, the change that breaks the files, and a part of the message.
 type Broken<'a> = (&'a str, &'a dyn Fn(&Gateway), &'a str);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -398,7 +398,7 @@ async fn manifests_are_served_by_and_not_changed() {
     serves(&gateway, &ca, &second).await;
 }
 
-/// What is listed of this name, as JSON has it.
+/// Returns the entry of this name in the JSON list.
 fn listed(gateway: &Gateway, name: &str) -> Option<serde_json::Value> {
     let output = gateway.try_command(&["certificates", "--output", "json"]);
     let all: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();

@@ -64,7 +64,7 @@ impl Site {
         self.gateway.run();
     }
 
-    /// What the machine has booted is what the pool accepts, and all of this that it asks for.
+    /// Accepts exactly what the machine has booted: writes it as a reference value and makes the pool require this check.
     fn accept(&mut self, check: &str) {
         let folder = self.gateway.path(&format!("pools/{POOL}/reference-values"));
         fs::create_dir_all(&folder).unwrap();
@@ -101,7 +101,7 @@ impl Site {
         assert!(self.gateway.wait().success());
     }
 
-    /// What `audit` says of the log, with these words in the place of others in each line.
+    /// Returns the output of `audit` for the log, with some words replaced in each line.
     fn audited(&self, words: &[(&str, &str)], sound: bool) -> String {
         let lines = self.gateway.records().into_iter().map(|mut line| {
             line.as_object_mut().unwrap().remove("chain");

@@ -1,4 +1,4 @@
-//! That the documents say what the code does, where that can be compared.
+//! Comparison of the documents with the code, as far as possible.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! A store that has done something and says that it has not: what a decision took of it is free again, as nobody got anything for it.
+//! A store that commits and reports a failure: the use that a decision took is free again, because no client got anything for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -8,12 +8,12 @@ use rusqlite::Connection;
 
 use crate::conformance::{self, Place};
 
-/// One file, and whoever opens it.
+/// Store in one file, which several processes open.
 struct SqliteFile {
     folder: tempfile::TempDir,
 }
 
-/// Somebody who writes, and comes to no end.
+/// Open write transaction that never ends.
 struct Writing {
     _connection: Connection,
 }

@@ -1,4 +1,4 @@
-//! Who vouches for a TPM: the allowlist, a maker that the pool trusts, or nobody; at the challenge and at the evidence.
+//! Endorsement of a TPM by the allowlist or by a manufacturer that the pool trusts, or none; at the challenge and at the evidence.
 
 use std::fs;
 

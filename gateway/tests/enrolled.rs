@@ -1,4 +1,4 @@
-//! Who is put on the list, and under which name: all of it is there, or nothing, wherever it is broken off.
+//! Enrolment of a machine under a name: wherever it is interrupted, all of it is there, or nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -40,7 +40,7 @@ impl Through for Mortal {
     }
 }
 
-/// Who has which name, both ways, and who is on the list.
+/// Returns the assignment of names, in both directions, and the EK allowlist.
 async fn content(store: &dyn Store) -> Vec<Vec<Entry>> {
     let mut all = Vec::new();
     for kind in [EntryKind::Name, EntryKind::NameOf, EntryKind::Ek] {

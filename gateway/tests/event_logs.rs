@@ -1,4 +1,4 @@
-//! What a boot's event log takes of the disk, and that it is there as it was.
+//! Disk space of boots' event logs, and their unchanged content.
 
 use std::fs;
 use std::io::Write;
@@ -19,9 +19,9 @@ use crate::support::{Answer, Gateway, POOL};
 /// Machines of the model, and how many of them come at once.
 const MACHINES: usize = 40;
 const TOGETHER: usize = 8;
-/// What the first boot of a machine may take of the disk: a kilobyte of it is what is kept of each machine, whatever it boots later.
+/// Maximum disk space of a machine's first boot. It includes a kilobyte that is kept of each machine, whatever it boots later.
 const BOOT_BYTES: u64 = 9 * 1024;
-/// What a file takes at least, and is rounded to.
+/// Minimum size of a file, and the unit to which sizes are rounded up.
 const BLOCK_BYTES: u64 = 4096;
 
 /// A gateway that takes all TPMs of a maker, and machines of one model with such.
@@ -74,7 +74,7 @@ impl Site {
         self.gateway.path("state/evidence")
     }
 
-    /// What the log, the blobs and the store take of the disk, after the gateway has stopped: nothing waits to be written to the store's pages.
+    /// Returns the disk space of the log, the blobs and the store, after the gateway has stopped: its write-ahead log is empty.
     fn bytes(&self) -> u64 {
         let log = self.gateway.path("state/attestation.jsonl");
         let mut files = closed_segments(&log).unwrap();
@@ -92,7 +92,7 @@ impl Site {
     }
 }
 
-/// What the document's commands make of a record.
+/// Returns the output of the document's commands for a record.
 fn by_document(site: &Site, record: &Value) -> Output {
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
     let begin = document.find("#!/bin/sh\n# sh event-log.sh").unwrap();

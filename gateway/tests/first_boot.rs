@@ -1,4 +1,5 @@
-//! A first boot may be several: a machine whose kernel arguments change boots again before Ignition has written anything, and fetches once more.
+//! A first boot that consists of several: a machine whose kernel arguments change boots again before Ignition has written anything. It then
+//! fetches again.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What is not served is not used up: by a refusal, by a log that cannot be written, by a crash.
+//! Uses are not spent if nothing is served: after a refusal, a failed write to the log, or a crash.
 
 use std::fs;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
     );
 }
 
-/// What is decided about evidence stands although it cannot be recorded at once: its line comes with the next start.
+/// A decision about evidence remains valid although it cannot be recorded at once: its line comes with the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_33_evidence_that_cannot_be_recorded_gives_its_use_back_and_is_recorded_later() {
     const LIMIT_BLOCKS: usize = 400;
@@ -421,7 +421,7 @@ async fn hang_up(mut stream: TlsStream<TcpStream>) {
     assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
 }
 
-/// How often the only token was used.
+/// Returns the number of uses of the only token.
 async fn uses(store: &Held) -> u32 {
     let token = store.list(EntryKind::Token).await.unwrap().remove(0);
     store.uses(EntryKind::TokenUse, &token.id).await.unwrap()

@@ -1,4 +1,4 @@
-//! Who waits for a handshake, and whom others keep from one.
+//! Queue for TLS handshakes, and sources that keep others from one.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ async fn a_source_is_known_once_it_has_proven_something() {
     assert!(!knows(STRANGER) && knows(NODE));
 }
 
-/// One turn to give, and two hundred sources before them, each of which would keep it for a tenth of a second.
+/// A single free handshake slot, and two hundred earlier sources, each of which would keep it for a tenth of a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
     const STRANGERS: u8 = 200;

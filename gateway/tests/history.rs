@@ -1,4 +1,4 @@
-//! What a machine was when it was trusted last: what is told of it, what a pool refuses for it, and how that ends.
+//! Comparison of a machine with its last trusted state: the report of changes, a pool's refusals, and the end of these refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -73,13 +73,13 @@ fn audit(gateway: &mut Gateway) {
     gateway.command(&["audit"]);
 }
 
-/// One way not to be what it was: the rule, the code, a boot as it was, and one as it should not be.
+/// Deviation from the last trusted state: the rule, the code, a boot without it, and one with it.
 pub struct Way {
     pub rule: &'static str,
     pub code: &'static str,
     pub good: fn(&Case) -> Case,
     pub bad: fn(&Case) -> Case,
-    /// What the administrator reads, and the machine does not.
+    /// Text for the administrator, which the machine does not get.
     pub said: &'static str,
 }
 

@@ -1,9 +1,9 @@
-//! How long nodes wait that are told to come again: what the gateway says of it, and what becomes of a node that has waited in vain.
+//! Waiting time of nodes that are told to retry: the gateway's announcement, and the result for a node that has waited in vain.
 
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, next_boot, tpm};
 use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 
-/// What discovery says about a pool.
+/// Returns the waiting time that discovery announces for a pool.
 async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
     let answer = Answer::of(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
     let discovery: Discovery = serde_json::from_slice(&answer.body).unwrap();
@@ -22,7 +22,7 @@ async fn given_up(gateway: &Gateway, code: &str, authorization: Option<&str>) ->
     serde_json::from_value(alerts).unwrap_or_default()
 }
 
-/// Whether discovery says that a challenge takes the key of the node's kubelet.
+/// Returns whether discovery announces that a challenge accepts the key of the node's kubelet.
 async fn takes_key(gateway: &Gateway, query: &str) -> Option<bool> {
     let answer = Answer::of(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
     serde_json::from_slice::<Discovery>(&answer.body).unwrap().kubelet_key

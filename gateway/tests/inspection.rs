@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 
 use crate::support::{Answer, Gateway, POOL, program};
 
-/// What came of a command.
+/// Success and output of a command.
 struct Came {
     well: bool,
     said: String,
@@ -23,7 +23,7 @@ impl Came {
     }
 }
 
-/// Whether `serve` comes to listen.
+/// Runs `serve` until it listens or fails.
 fn serve(gateway: &Gateway) -> Came {
     let mut child = program()
         .arg("serve")
@@ -256,7 +256,7 @@ fn check_fails_for_certificates_that_serve_refuses() {
     });
 }
 
-/// `pool.toml` with another server that nobody runs.
+/// Adds an upstream server that does not run to `pool.toml`.
 fn away(gateway: &Gateway, pool: &str, ca: &str) {
     for folder in ["full", "pre-approved"] {
         fs::remove_dir_all(gateway.path("pools").join(pool).join(folder)).unwrap();
@@ -383,7 +383,7 @@ async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
     gateway.config("/config/worker", &[]).await.is_config(&expected);
 }
 
-/// Whose TPMs a pool takes that takes any of a trusted maker's: by what the certificates say, not by their files' names.
+/// `check` lists the manufacturers whose TPMs a pool accepts, by the certificates' contents, not their files' names.
 #[test]
 fn check_says_whose_tpms_the_ek_roots_endorse() {
     let gateway = Gateway::init();

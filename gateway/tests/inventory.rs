@@ -7,7 +7,7 @@ use crate::support::Gateway;
 use attest_certificates::source;
 use serde_json::Value;
 
-/// What `certificates` says, as JSON, and whether it is content.
+/// Returns whether `certificates` succeeds, and its JSON output.
 fn certificates(gateway: &Gateway) -> (bool, Vec<Value>) {
     let output = gateway.try_command(&["certificates", "--output", "json"]);
     assert!(

@@ -105,7 +105,7 @@ async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
     assert!(!gateway.path("state/attestation.probe").exists());
 }
 
-/// How many lines of a file are about nodes: neither checkpoints, nor what was done by commands.
+/// Returns the number of a file's records about nodes, without checkpoints and acts of commands.
 fn records(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap();
     let aside = ["\"decision\":\"checkpoint\"", "\"decision\":\"admin\""];
@@ -202,7 +202,7 @@ async fn two_gateways_do_not_write_one_log() {
     assert!(said.contains("another") && said.contains("attestation.jsonl"), "{said}");
 }
 
-/// TPMs of a maker that a pool trusts are anybody's; so are genuine documents of a cloud.
+/// TPMs of a manufacturer that a pool trusts are available to anyone, and so are genuine documents of a cloud.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
     let gateway = Gateway::init();
@@ -267,7 +267,8 @@ async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
     assert!(sum["reason"].as_str().unwrap().contains("genuine machines"), "{sum}");
 }
 
-/// Of those in [`attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk`], how many are recorded one by one, but for ours.
+/// Returns the number of individual records of [`attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk`] about genuine machines
+/// other than ours.
 fn lines_about_genuine(gateway: &Gateway) -> usize {
     let records = gateway.records().into_iter();
     let about = records.filter(|record| record["claims"].is_object() && record["name"] != "worker-9");

@@ -26,7 +26,7 @@ const KILLS: usize = 15;
 const AT_ONCE: usize = 6;
 /// Most bytes between a start and the kill: some boots of all nodes.
 const BYTES: u64 = 400_000;
-/// What is passed on at once.
+/// Size of a read that is forwarded at once.
 const PIECE_BYTES: usize = 512;
 /// After how many kills it is looked at what is recorded.
 const JUDGED_EVERY: usize = 100;
@@ -38,7 +38,7 @@ pub struct Between {
 }
 
 impl Between {
-    /// Its address. Whoever comes while the gateway is away is closed.
+    /// Starts the proxy and returns its address. Connections while the gateway is away are closed.
     pub async fn start(gateway: SocketAddr) -> (SocketAddr, watch::Receiver<u64>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -76,7 +76,7 @@ impl Between {
     }
 }
 
-/// What is random, and yet the same for the same seed.
+/// Random numbers that are the same for the same seed.
 pub struct Chance {
     seed: u64,
     asked: u64,
@@ -102,19 +102,19 @@ fn random() -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// How often the gateway is killed, unless somebody says so.
+/// Returns the number of kills: `ATTEST_KILLS`, or this default.
 pub fn kills(unless: usize) -> usize {
     std::env::var("ATTEST_KILLS").map_or(unless, |kills| kills.parse().unwrap())
 }
 
-/// What the nodes were told: the harness counts for itself.
+/// Answers that the nodes received, counted by the harness itself.
 #[derive(Default)]
 pub struct Told {
     tickets: Mutex<BTreeSet<String>>,
     configs: Mutex<BTreeSet<String>>,
 }
 
-/// What nodes need to attest.
+/// Data that nodes need to attest.
 #[derive(Clone)]
 pub struct Site {
     client: reqwest::Client,
@@ -122,12 +122,12 @@ pub struct Site {
     key: SpkiSha256,
     maker: Arc<Maker>,
     told: Arc<Told>,
-    /// Whether each node has an event log, which is no other's.
+    /// Set if each node has an event log of its own.
     pub event_logs: bool,
 }
 
 impl Site {
-    /// Of this gateway, at this address, for nodes with TPMs of this maker.
+    /// Describes this gateway at this address, for nodes with TPMs of this manufacturer.
     pub fn new(gateway: &Gateway, address: SocketAddr, maker: Maker) -> Self {
         Self {
             client: gateway.client.clone(),
@@ -191,7 +191,7 @@ async fn what_was_answered_is_recorded_however_often_the_gateway_is_killed() {
     assert!(attestations > kills, "{attestations} attestations beside {kills} kills");
 }
 
-/// What was answered is recorded, and the log is whole, over all its segments.
+/// Verifies that each answer is recorded, and that the log is whole over all its segments.
 fn judge(gateway: &Gateway, told: &Told, kills: usize) {
     let lines = lines(&gateway.path("state/attestation.jsonl"));
     let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -51,7 +51,7 @@ pub fn lines(log: &Path) -> String {
     files.map(|file| text(&file)).collect()
 }
 
-/// One pass more, as the gateway makes it.
+/// Makes another retention pass like the gateway.
 pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
     let (log, state) = (log(gateway), gateway.path("state"));
     let store = Embedded::open(&state.join("gateway.db")).unwrap();

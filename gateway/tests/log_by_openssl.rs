@@ -52,7 +52,7 @@ async fn written() -> (Gateway, String, String) {
     (gateway, first, second)
 }
 
-/// What the script says of these files, and whether all is well.
+/// Returns whether the script finds these files valid, and its output.
 fn verified(gateway: &Gateway, files: &[&str]) -> (bool, String) {
     let mut command = Command::new("sh");
     command.arg(script(gateway)).arg(gateway.path("log.pub"));
@@ -66,7 +66,7 @@ fn verified(gateway: &Gateway, files: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(said).unwrap())
 }
 
-/// As the document says it, of the files of a folder.
+/// Verifies closed segments in a folder by the document's command.
 fn closed_segments_are_verified(gateway: &Gateway, first: &str, second: &str) {
     let segments = gateway.path("segments");
     fs::create_dir(&segments).unwrap();

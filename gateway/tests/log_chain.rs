@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use crate::support::killed_child::killed_after;
 
-/// How often the journal's process is killed.
+/// Default number of kills of the journal's process.
 const KILLS: usize = 50;
 /// For more of them.
 const KILLS_VARIABLE: &str = "ATTEST_JOURNAL_KILLS";
@@ -52,7 +52,7 @@ fn link(line: &[u8]) -> Link {
     link_of(line).unwrap().unwrap()
 }
 
-/// That these lines are one chain, from `first` on; its id.
+/// Verifies that these lines are one chain from `first` on, and returns its id.
 fn assert_chained(lines: &[Vec<u8>], first: u64) -> String {
     let links: Vec<Link> = lines.iter().map(|line| link(line)).collect();
     for (number, link) in (first..).zip(&links) {

@@ -96,10 +96,10 @@ async fn a_checkpoint_comes_by_time_only_if_there_is_something_new() {
     assert_eq!(counts(&gateway), [0, 2, 4]);
 }
 
-/// What becomes of a log between two starts.
+/// Change of a log's text between two starts; `None` removes the log.
 type Alteration = dyn Fn(&str) -> Option<String>;
 
-/// What becomes of a log between two starts, and what the gateway says of it at the second.
+/// Changes a log between two starts. Returns the gateway, and the log's lines after the second one.
 async fn restarted(alter: &Alteration) -> (Gateway, Vec<Value>) {
     let mut gateway = Gateway::start();
     for _ in 0..3 {
@@ -245,7 +245,7 @@ fn journal(folder: &Path) -> Journal {
     }
 }
 
-/// A record as somebody else can write it who has no key, after the last line of a log.
+/// Returns a record after the last line of a log, as a forger without the key can write it.
 fn invented(last: &str, record: &str) -> String {
     let link = link_of(last.as_bytes()).unwrap().unwrap();
     let own = link_of(record.as_bytes()).unwrap().unwrap();
@@ -292,10 +292,10 @@ async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_ow
     assert_eq!(named(&gateway), 2);
 }
 
-/// What becomes of a log's lines, and of files beside it, between two starts.
+/// Change of a log's lines, and of files next to it, between two starts.
 type Forgery = dyn Fn(&[&str], &str) -> Vec<(&'static str, Vec<String>)>;
 
-/// A gateway that starts again after somebody has put invented lines into its log, and moved them aside.
+/// Starts a gateway again after a forger has put invented lines into its log and moved them aside.
 async fn forged(forge: &Forgery) -> Gateway {
     let mut gateway = Gateway::start();
     gateway.wait_for_acts(1, "gateway.start");

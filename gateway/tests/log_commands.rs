@@ -52,7 +52,7 @@ impl Folder {
         self.command(arguments).output().unwrap()
     }
 
-    /// What it prints when all is well.
+    /// Returns the output of a command that must succeed.
     #[track_caller]
     fn good(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);

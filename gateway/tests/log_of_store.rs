@@ -1,4 +1,4 @@
-//! What the store says was signed has to be in the logs that are audited, by whatever gateway and key.
+//! The audited logs must contain all lines that were signed according to the store, by whatever gateway and key.
 
 use std::fs;
 use std::path::Path;
@@ -17,13 +17,13 @@ fn said(output: &Output) -> String {
     String::from_utf8([output.stdout.as_slice(), &output.stderr].concat()).unwrap()
 }
 
-/// What `audit` says, and whether all is well.
+/// Returns whether `audit` finds all sound, and its output.
 fn audit(gateway: &Gateway, options: &[&str]) -> (bool, String) {
     let output = gateway.try_command(&[&["audit"], options].concat());
     (output.status.success(), said(&output))
 }
 
-/// A gateway that has served somebody, and was stopped.
+/// Returns a stopped gateway that has served a client.
 async fn stopped() -> Gateway {
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\nname = \"gw-1\"");

@@ -1,4 +1,5 @@
-//! A log that is not kept for ever: what its rule has removed is told from what somebody else has, and whoever needs it gets it first.
+//! A log with limited retention: `audit` distinguishes removals by its rule from others, and consumers of the log get each line before its
+//! removal.
 
 use std::fs;
 use std::io;
@@ -26,7 +27,7 @@ pub const BEGAN: u64 = 1_700_000_000;
 struct Site {
     gateway: Gateway,
     a: PathBuf,
-    /// As it was before anything was removed.
+    /// Copy of the log before any removal.
     whole: PathBuf,
     /// A segment that was removed.
     segment: String,
@@ -153,7 +154,7 @@ impl Site {
         (output.status.success(), String::from_utf8(text).unwrap())
     }
 
-    /// What is said after this was done to the log; and whether all is well.
+    /// Alters a copy of the log. Returns whether `audit` finds it sound, and its output.
     fn after(&self, alter: impl FnOnce(&Path)) -> (bool, String) {
         copy(&self.a, &self.given());
         alter(&self.given());
@@ -203,7 +204,7 @@ fn edit_saying(folder: &Path, alter: impl FnOnce(&mut Vec<String>, usize)) {
     edit(&file, |lines| alter(lines, place));
 }
 
-/// That the first segment that is there is gone, and that its log says so, as whoever has no key can.
+/// Deletes the first remaining segment, and forges the log's removal event as an attacker without the key can.
 fn forge(folder: &Path) {
     let segment = closed_segments(&log(folder)).unwrap().remove(0);
     let gone = text(&segment);

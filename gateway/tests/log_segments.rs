@@ -16,7 +16,7 @@ use flate2::read::MultiGzDecoder;
 use crate::support::killed_child::killed_after;
 use crate::support::{Gateway, LIMIT, POOL, bearer};
 
-/// How often the journal's process is killed.
+/// Number of kills of the journal's process.
 const KILLS: usize = 60;
 /// Names the folder in which a child writes.
 const CHILD_VARIABLE: &str = "ATTEST_SEGMENTS_CHILD";

@@ -1,5 +1,5 @@
-//! What nodes know from a Machine Config Server: status, headers and spec version of each answer. Where the gateway answers otherwise,
-//! docs/protocol.md says why.
+//! Behaviour that nodes know from a Machine Config Server: status, headers and spec version of each answer. `docs/protocol.md` gives the
+//! reasons for differences.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A gateway that stands still between what it verifies and the transaction that decides, while somebody changes what it was verified by.
+//! A gateway that pauses between verification and the transaction that decides, while another process changes the data of the verification.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ async fn revoke(store: Arc<dyn Store>, who: String) {
     revocations::revoke(&*store, &BTreeSet::from([who]), 1, None).await.unwrap();
 }
 
-/// What comes of evidence that asks for a name, when this is done before each transaction that decides, so many times.
+/// Sends evidence that asks for a name, and runs a step before each deciding transaction, `times` times.
 async fn attest<F: Future<Output = ()> + Send + 'static>(
     times: usize,
     step: impl Fn(Arc<dyn Store>, EkDigest) -> F + Send + Sync + 'static,

@@ -12,7 +12,7 @@ use crate::support::kubelet::embedded;
 use crate::support::node::Node;
 use crate::support::{Case, Gateway, POOL, next_boot, tpm};
 
-/// What stands there of what TPMs were, by id.
+/// Returns the stored histories of TPMs, by id.
 async fn history(gateway: &Gateway) -> BTreeMap<String, String> {
     let entries = embedded(gateway).list(EntryKind::Clock).await.unwrap().into_iter();
     entries.map(|entry| (entry.id, entry.value)).collect()

@@ -1,4 +1,5 @@
-//! Machines whose boots have what no reference value has: they wait, an administrator says yes or no, and nobody else is asked about.
+//! Machines whose boots have measurements without a reference value: they wait until an administrator accepts or refuses. No question is
+//! asked about other machines.
 
 use std::fs;
 
@@ -227,7 +228,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     assert!(said.contains(" 0 different"), "{said}");
 }
 
-/// What stands below the table of `reference-values pending` about a question.
+/// Returns the lines about a question below the table of `reference-values pending`.
 fn below(said: &str, question: &str) -> Vec<String> {
     let begin = format!("question {question} of pool {POOL}");
     let lines = said.lines().skip_while(|line| *line != begin).take_while(|line| !line.is_empty());

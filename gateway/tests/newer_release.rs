@@ -1,5 +1,5 @@
-//! What a newer release may have written into a store that both use: what is not known is refused, with what to do, and left as it is; it is not
-//! taken for something else. As a newer one there is this release, with one more member or a higher version in what it has written.
+//! Entries that a newer release may have written into a shared store: unknown ones are refused, with advice, and left unchanged. They are
+//! never misread. The newer release is simulated by this one, with another member or a higher version in its entries.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::conformance::{decided_at, try_use};
 use crate::support::kubelet::embedded;
 use crate::support::{Gateway, POOL, bearer, next_boot, tpm};
 
-/// As a newer release might have written it: with one more member, or as of another version, where it has one.
+/// Returns a text as a newer release might have written it: with another member, or with a higher version, if it has one.
 pub fn newer(text: &str) -> Vec<String> {
     let Ok(Value::Object(known)) = serde_json::from_str(text) else {
         return Vec::new();
@@ -28,7 +28,7 @@ pub fn newer(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// What stands under keys that begin so.
+/// Returns the pairs whose keys have this prefix.
 pub fn pairs(file: &Path, begin: &str) -> Vec<(String, String)> {
     let database = Connection::open(file).unwrap();
     let mut statement = database.prepare("SELECT key, value FROM pairs WHERE key LIKE ?1 || '%'").unwrap();

@@ -38,7 +38,7 @@ pub fn last(gateway: &Gateway) -> Value {
     records.rfind(|record| record["decision"] == "evidence").unwrap()
 }
 
-/// What the pool would have refused.
+/// Returns the codes of the refusals that the pool would have made.
 pub fn codes(record: &Value) -> Vec<&str> {
     let all = record["would_refuse"].as_array().map_or(&[][..], Vec::as_slice);
     all.iter().map(|one| one["code"].as_str().unwrap()).collect()
@@ -130,7 +130,7 @@ async fn what_would_be_refused_is_served_recorded_said_and_audited() {
     assert!(altered.contains("comes out as pcr-mismatch"), "{altered}");
 }
 
-/// What `audit` says of the log, if this record were another.
+/// Returns the output of `audit` for the log with this record altered.
 fn alter(gateway: &Gateway, record: &Value, change: impl Fn(&mut Value)) -> String {
     let lines = gateway.records().into_iter().map(|mut line| {
         if line["id"] == record["id"] {
@@ -232,7 +232,7 @@ async fn refused_again(gateway: &Gateway, body: &EvidenceRequest) {
     assert!(last(gateway).get("would_refuse").is_none());
 }
 
-/// Whether the machine boots now is not about what it has booted.
+/// Observing skips the rules about a machine's boot, but not the check that it is still booting.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_47_a_pool_that_observes_takes_no_machine_whose_boot_is_over() {
     let mut gateway = observing();

@@ -1,5 +1,5 @@
-//! What a pool that observes makes of values that no reference value has, and of a TPM that is not what it was: the one is asked about, and nobody waits for it; the
-//! other is refused as ever.
+//! An observing pool: values without a reference value lead to a question, for which no node waits. A TPM that differs from its last
+//! trusted state is refused as usual.
 
 use std::fs;
 
@@ -136,7 +136,7 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
     audit(&mut gateway);
 }
 
-/// What is wrong besides is no question: no file of values would make up for it.
+/// No question is asked if the boot has another fault, because no file of reference values would make it acceptable.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_observed_for_anything_else_as_well_is_asked_about_by_nobody() {
     let mut gateway = Gateway::init();
@@ -175,7 +175,7 @@ fn observing(history: &str) -> (Gateway, Case) {
     (gateway, case)
 }
 
-/// Whether it is the TPM that it was, is about who attests.
+/// A TPM's continuity with its last trusted state identifies the attester: it is never merely observed.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_07_a_pool_that_observes_refuses_a_tpm_that_is_not_what_it_was() {
     for Way {

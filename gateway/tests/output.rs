@@ -1,4 +1,4 @@
-//! Where a command's output goes: a disk that is full, a reader that has gone.
+//! Output of commands to a full disk, or to a reader that is gone.
 
 use std::fs::{self, OpenOptions};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +12,7 @@ use crate::support::{Gateway, LIMIT, POOL, digest, program_of, rotating, tpm};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taker {
     Full,
-    /// `| true`
+    /// Closed pipe, as with `| true`.
     Gone,
 }
 
@@ -252,7 +252,7 @@ async fn errors_that_nobody_can_read_are_no_reason_to_panic() {
     }
 }
 
-/// Killed when dropped.
+/// Running gateway, killed when dropped.
 struct Serving(Child);
 
 impl Drop for Serving {
@@ -262,7 +262,7 @@ impl Drop for Serving {
     }
 }
 
-/// A console that nobody reads any longer, as `serve 2>&1 | tee` has it when `tee` was killed.
+/// A console without a reader, like that of `serve 2>&1 | tee` after `tee` was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_are_served_while_nobody_reads_the_console() {
     for taker in [Taker::Full, Taker::Gone] {

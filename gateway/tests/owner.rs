@@ -1,4 +1,4 @@
-//! Root's commands on a gateway that is another user's; and what that user's process keeps to itself. Being somebody else takes root.
+//! Root's commands on a gateway of another user, and the secrets that this user's process keeps private. Changing the user needs root.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
@@ -11,7 +11,7 @@ use crate::support;
 use crate::support::{Gateway, LIMIT, POOL, digest, program, tpm};
 use rustix::process::geteuid;
 
-/// The user `nobody`, as most systems have it; any but root does.
+/// User id 65534, an unprivileged user on most systems; any but root's works.
 const USER: u32 = 65_534;
 
 /// A gateway whose folder is that user's, and a copy of the program that the user can run. `None` if this is not run by root.
@@ -180,7 +180,7 @@ fn check_says_what_the_service_and_not_what_root_could_do() {
     assert!(!served.status.success(), "{}", said(&served));
 }
 
-/// How often a text is in the memory that a process can write to.
+/// Returns how many times a text is in the writable memory of a process.
 fn in_memory(process: u32, text: &str) -> usize {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
     let memory = fs::File::open(format!("/proc/{process}/mem")).unwrap();

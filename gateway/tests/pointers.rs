@@ -35,7 +35,7 @@ fn with_input(gateway: &Gateway, arguments: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What `pointer inspect` says, and whether it is content.
+/// Returns whether `pointer inspect` succeeds, and its output.
 fn inspect(gateway: &Gateway, pointer: &str) -> (bool, String) {
     let output = with_input(gateway, &["pointer", "inspect", "-"], pointer.as_bytes());
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();

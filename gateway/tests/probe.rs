@@ -1,4 +1,4 @@
-//! `check --probe`: what a stranger gets from a Machine Config Server that nobody has closed, and from this gateway.
+//! `check --probe`: an unauthenticated client's answers from an open Machine Config Server, and from this gateway.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use cloud_fixtures::server::{Answer, Fault, Request, Server, loopback};
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::PrivateKeyDer;
 
-/// TLS by a certificate of nobody's, for nobody's name.
+/// Returns a TLS configuration with an untrusted certificate for another name.
 fn tls() -> Arc<rustls::ServerConfig> {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["elsewhere.example".to_owned()])
@@ -27,8 +27,8 @@ fn tls() -> Arc<rustls::ServerConfig> {
     )
 }
 
-/// As a Machine Config Server answers (machine-config-operator, pkg/server/api.go): this config in spec 3.4 to whoever asks for a later
-/// version, in `old` to who asks for none, and 500 for a pool that it has not.
+/// Starts a server that answers like a Machine Config Server (machine-config-operator, pkg/server/api.go). Requests for a later version get
+/// this config in spec 3.4, those without a version get `old`. An unknown pool gets 500.
 fn machine_config_server(with_tls: bool, pool: &'static str, newest: Vec<u8>, old: Option<Vec<u8>>) -> Server {
     Server::start(loopback(), with_tls.then(tls), move |request: &Request| {
         let json = |body: &[u8]| Answer::new(200, "application/json", body);

@@ -11,7 +11,7 @@ use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use crate::support::node::Node;
 use crate::support::{Answer, Gateway, POOL};
 
-/// What a machine has booted: its event log, and its PCRs.
+/// Event log and PCRs of a boot.
 #[derive(Clone)]
 struct Boot {
     log: Vec<u8>,
@@ -82,7 +82,7 @@ impl Fleet {
         said
     }
 
-    /// What is proposed, in words; and the files, in a folder of this name.
+    /// Returns the proposed policy in words, and its files in a folder of this name.
     fn proposed(&self, name: &str, more: &[&str]) -> (String, Proposed) {
         let out = self.gateway.path(name);
         let words = self.said(&[&["policy", "propose", POOL, "--out", out.to_str().unwrap()], more].concat(), true);
@@ -93,7 +93,7 @@ impl Fleet {
         (words, Proposed { file, set })
     }
 
-    /// What would become of the machines by the proposal.
+    /// Returns the results that the machines would have under the proposal.
     fn simulated(&self, proposed: &Proposed, succeeds: bool) -> String {
         let with = proposed.set.iter().flat_map(|set| ["--with", set]);
         let arguments: Vec<&str> = ["policy", "simulate", POOL, &proposed.file].into_iter().chain(with).collect();
@@ -208,7 +208,7 @@ async fn a_machine_that_differs_is_seen() {
     }
 }
 
-/// What each machine has of its own is no rule, and the numbers say so.
+/// Measurements that differ on each machine do not become rules, and the counts show it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_different_on_each_machine_is_not_generalised() {
     let mut fleet = Fleet::new(4);

@@ -1,4 +1,4 @@
-//! What the gateway records, logs and answers helps nobody to attest; what proves nothing leaves little behind.
+//! Records, logs and answers of the gateway do not help an attacker to attest, and requests without proof leave little behind.
 
 use std::fs;
 
@@ -11,13 +11,13 @@ const EVIDENCE: &str = "/v1/attest/evidence";
 /// Most that a refusal of what proved nothing may add to the log, in bytes.
 const SMALL_BYTES: usize = 4096;
 
-/// Everything that anybody can read: log, blobs' names, console, answer.
+/// Returns everything that an outsider might read: log, which has the blobs' names, console, answer.
 fn said(gateway: &Gateway, answer: &Answer) -> String {
     let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
     format!("{log}\n{}\n{}", gateway.output(), String::from_utf8_lossy(&answer.body))
 }
 
-/// Every secret of a challenge that anybody could read somewhere in a record: whatever is called so.
+/// Collects each challenge secret in a record that a reader could find: all fields of that name.
 fn secrets(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => members.iter().for_each(|(name, value)| match value {
@@ -29,7 +29,7 @@ fn secrets(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// One way to be refused: for which pool and name, and what is sent instead of the answer.
+/// Reason for a refusal: its code, the requested pool and name, and the change of the answer.
 struct Way {
     code: &'static str,
     pool: &'static str,
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-/// What a TPM answers, and the challenge, whose secret it alone knows.
+/// Returns a challenge and the TPM's answer; only the TPM knows the challenge's secret.
 fn honest(gateway: &Gateway, tpm: &Case, way: &Way) -> (Challenge, EvidenceRequest) {
     let mut boot = next_boot(tpm);
     boot.pool = way.pool.to_owned();

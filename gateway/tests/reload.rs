@@ -15,7 +15,7 @@ fn config(text: &str) -> String {
     )
 }
 
-/// A gateway that serves the state "first" to anybody.
+/// Starts a gateway that serves the state "first" to every client.
 fn start() -> Gateway {
     let mut gateway = Gateway::init();
     write(&gateway, &config("first"));

@@ -1,4 +1,4 @@
-//! A pool that changes, and time that goes by, while a decision is made: what is given is by what is served then.
+//! Changes of a pool, and passing time, during a decision: the result follows the pool that is served at the end.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,8 @@ use crate::torn;
 const FULL: &str = "attested = \"full\"";
 const REFUSE: &str = "attested = \"refuse\"";
 
-/// What comes of a request to a gateway whose pool is given these grants before that step of a decision; and whether it came to that.
+/// Sends a request to a gateway whose pool gets the second of these grants before that step of a decision. Also returns whether that step
+/// was reached.
 async fn ask(gateway: &Gateway, grants: [&'static str; 2], steps: usize, request: impl AsyncFnOnce(&Gateway) -> Answer) -> (Answer, bool) {
     let pool = gateway.path("pools/worker/pool.toml");
     let text = fs::read_to_string(&pool).unwrap();

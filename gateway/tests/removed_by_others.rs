@@ -1,4 +1,4 @@
-//! A gateway says of its own lines that they were removed, and of nobody else's: whoever holds one gateway's key hides nothing of another.
+//! A gateway's removal events count for its own lines only: the key of one gateway cannot hide lines of another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Site {
         fs::write(self.0.path(&format!("{name}.pub")), key.public().pem()).unwrap();
     }
 
-    /// What is said of these logs, by these keys; and whether all is well.
+    /// Returns whether `audit` finds these logs sound with these keys, and its output.
     fn audit(&self, logs: &[&str], keys: &[&str], options: &[&str]) -> (bool, String) {
         let mut arguments = vec!["audit".to_owned(), "--log".to_owned()];
         arguments.extend(logs.iter().map(|name| self.folder(name).to_str().unwrap().to_owned()));
@@ -64,7 +64,7 @@ impl Site {
         (output.status.success(), String::from_utf8(text).unwrap())
     }
 
-    /// That this is said, and that not all is well.
+    /// Verifies that `audit` fails with these texts.
     fn bad(&self, logs: &[&str], keys: &[&str], options: &[&str], expected: &[&str]) {
         let (sound, said) = self.audit(logs, keys, options);
         assert!(!sound, "{said}");
@@ -106,7 +106,7 @@ fn is_kept(line: &str) -> bool {
     line.contains("\"checkpoint\":{") || line.contains("\"removed\":{")
 }
 
-/// That these lines, the kept of which are these, were removed.
+/// Returns the removal of these lines, of which `kept` are kept.
 fn removal(gone: &str, kept: &[String]) -> Removal {
     let link = |line: &str| serde_json::from_str::<Value>(line).unwrap()["chain"].clone();
     let (first, last) = (link(gone.lines().next().unwrap()), gone.lines().last().unwrap());

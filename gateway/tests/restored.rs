@@ -1,4 +1,4 @@
-//! A revocation that is taken back while somebody else revokes.
+//! A revocation is undone while another process revokes.
 
 use std::collections::BTreeSet;
 

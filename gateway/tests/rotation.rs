@@ -12,10 +12,10 @@ use tokio::sync::watch;
 
 /// Nodes that boot, one after the other for ever.
 const NODES: usize = 20;
-/// Of these, so many are given each pointer only when the next one is there.
+/// Number of nodes that get each pointer only when the next one exists.
 const LATE: usize = 8;
 
-/// What a node has: the pointer that somebody gave it.
+/// Pointer that a node was given.
 #[derive(Clone)]
 struct Pointer {
     name: &'static str,
@@ -51,7 +51,7 @@ impl Pointer {
     }
 }
 
-/// What a node has seen last: by which pointer, and which certificate.
+/// Last observation of a node: the pointer, and the server's certificate.
 #[derive(Clone, PartialEq)]
 struct Seen {
     pointer: &'static str,
@@ -132,7 +132,7 @@ impl Fleet {
         }
     }
 
-    /// How often they have booted, all together, when they have stopped: none of them failed.
+    /// Stops the nodes. Returns the total number of their boots, none of which failed.
     async fn stop(mut self) -> usize {
         self.pointers.send_replace(None);
         while let Some(node) = self.nodes.join_next().await {

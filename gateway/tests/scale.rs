@@ -47,7 +47,7 @@ use replica::Replica;
 use site::{CHALLENGES_AT_ONCE, ETCD, SOCKETS, Site};
 use tables::{CHANGES, CHANGES_HEAD, FLEETS, FLEETS_HEAD, change_row, fleet_row};
 
-/// What the storm has: one gateway on one core, with its own store.
+/// Site of the benchmark `storm`: one gateway on one core, with its own store.
 const STORM: Site = Site {
     nodes: 10_000,
     over: 1,
@@ -64,7 +64,7 @@ fn file(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// That the simulation gives what was measured, give or take a quarter.
+/// Verifies that a simulated value differs from the measured one by at most a quarter.
 fn is_near(simulated: f64, measured: f64, what: &str) {
     assert!(
         (0.75..=1.25).contains(&(simulated / measured)),
@@ -72,7 +72,7 @@ fn is_near(simulated: f64, measured: f64, what: &str) {
     );
 }
 
-/// The numbers that stand in a document's line after these words, each.
+/// Returns the number after each of these words in the document's line.
 fn numbers<const N: usize>(document: &str, line: &str, words: [&str; N]) -> [f64; N] {
     let line = document
         .lines()

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 pub(crate) const DAY: u64 = 24 * 3600;
 pub(crate) const HOUR: u64 = 3600;
 pub(crate) const NOW: u64 = 20_000 * DAY;
-/// Of no meaning to keys in a store.
+/// Retention of old keys, which does not apply to keys in a store.
 pub(crate) const KEEP: Duration = Duration::ZERO;
 /// For how long what was read of the store is good.
 const GOOD: Duration = Duration::from_secs(1);
@@ -160,14 +160,14 @@ async fn replicas_that_begin_at_once_have_one_key() {
     }
 }
 
-/// How often the keys were read, and whether they can be.
+/// Counts reads of the keys, and can make them fail.
 #[derive(Debug, Default)]
 struct Reads {
     count: AtomicUsize,
     fail: AtomicBool,
-    /// Who comes next waits for word of it.
+    /// Makes the next read wait until the test continues it.
     held: Mutex<Option<Hold>>,
-    /// As this, once it has read.
+    /// Like `held`, but after the read.
     held_after: Mutex<Option<Hold>>,
 }
 

@@ -8,7 +8,7 @@ use crate::conformance::use_for;
 use crate::support::pending::{config_by_token, is_recorded_late};
 use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
 
-/// What `serve` says when it does not start.
+/// Returns the error of `serve`, which must not start.
 fn refusal(gateway: &Gateway) -> String {
     let output = gateway.try_command(&["serve"]);
     assert!(!output.status.success());
@@ -321,7 +321,7 @@ async fn begin_use(gateway: &Gateway) {
     store.keep_mark().await.unwrap();
 }
 
-/// What became of it stands in the log of the host that it was on.
+/// The result of a use is in the log of the host that granted it.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_33_what_another_host_may_have_served_is_not_given_back_by_this_one_s_log() {
     for (elsewhere, by_file) in [(true, true), (true, false), (false, true)] {

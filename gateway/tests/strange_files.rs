@@ -1,4 +1,4 @@
-//! What is no regular file, or far too large, where a file is expected: nothing waits for it, and it is named.
+//! Special files, or files that are far too large, in the place of regular ones: nothing waits for them, and messages name them.
 
 use std::fs;
 use std::io::Read;
@@ -71,9 +71,9 @@ const FILES: [(&str, &str, bool); 17] = [
     (LOCK, "", true),
     ("state/store.mark", "", true),
 ];
-/// Removed unread.
+/// File that is removed unread.
 const NEXT: &str = "state/attestation.next";
-/// Of any size.
+/// File of unlimited size.
 const LOG: &str = "state/attestation.jsonl";
 /// Held, and not read.
 const LOCK: &str = "state/attestation.lock";

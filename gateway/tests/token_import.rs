@@ -8,7 +8,7 @@ use crate::support::served::serve;
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, program};
 use data_encoding::BASE64;
 
-/// As `dd if=/dev/urandom bs=32 count=1 | base64` prints, with every character of Base64 that a URL or a form would take for another.
+/// Token from `dd if=/dev/urandom bs=32 count=1 | base64`, with every Base64 character that has another meaning in a URL or a form.
 const TOKEN: &str = "q3/Jx+0ZkG7yJmJ8vD1mXw2aT+0pQ9cR4nL6sYbU5eE=";
 
 fn accepting() -> Gateway {

@@ -26,7 +26,7 @@ fn accepting(settings: &str) -> Gateway {
     gateway
 }
 
-/// What a failing command says.
+/// Returns the error of a command that must fail.
 #[track_caller]
 fn refused(gateway: &Gateway, arguments: &[&str]) -> String {
     let output = gateway.try_command(arguments);

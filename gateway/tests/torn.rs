@@ -1,4 +1,4 @@
-//! What is read while it changes: a refusal is by what stood there at one moment, as a yes is.
+//! Data that changes while it is read: a refusal is decided by the state of one moment, like an acceptance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::support::{Answer, Gateway, POOL, bearer, challenge_request, digest, t
 
 const NAME: &str = "worker-0";
 
-/// What keeps a machine out that asks for a name, until somebody takes it away.
+/// Reason to refuse a machine that asks for a name, until the reason is removed.
 #[derive(Debug, Clone, Copy)]
 enum Obstacle {
     NotListed,
@@ -78,7 +78,7 @@ impl Obstacle {
     }
 }
 
-/// What comes of a request to a gateway that something stands in the way of, which is taken away before that step; and whether it came to that.
+/// Sends a request to a gateway with an obstacle that is removed before that step. Also returns whether that step was reached.
 async fn ask(
     gateway: &Gateway,
     (obstacle, ek): (Obstacle, EkDigest),

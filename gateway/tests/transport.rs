@@ -1,4 +1,4 @@
-//! What Ignition and load balancers see: TLS, limits, overload, the end.
+//! Transport to Ignition and load balancers: TLS, limits, overload, shutdown.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -79,7 +79,7 @@ async fn there_is_no_plaintext() {
     assert!(!out.windows(5).any(|window| window == b"HTTP/"), "{out:?}");
 }
 
-/// An empty 200, a 204 or a redirect would make Ignition boot an unconfigured node, or hand its headers to nobody.
+/// An empty 200, a 204 or a redirect would make Ignition boot an unconfigured node, or send its headers to an unintended server.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_is_empty_or_leads_elsewhere() {
     let gateway = Gateway::start();

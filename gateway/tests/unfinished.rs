@@ -1,4 +1,4 @@
-//! What a kill leaves of files that were not whole yet goes at the next start, and nothing else does.
+//! Leftover temporary files of a killed process: the next start removes them, and no others.
 
 use std::fs;
 

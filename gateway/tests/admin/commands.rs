@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::support::{POOL, digest, tpm};
 
-/// What acts of a verb did, the oldest first: kind, id, and whether it was there before, and is there.
+/// Returns the changes of a verb's acts, oldest first: kind, id, and whether the object existed before and after.
 fn done(acts: &[Value]) -> Vec<(&str, &str, bool, bool)> {
     let things = acts.iter().flat_map(|act| act["admin"]["things"].as_array().unwrap());
     things

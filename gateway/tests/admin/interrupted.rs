@@ -1,4 +1,4 @@
-//! Killed in between: a change and what is told of it are there together; what is recorded twice is one act.
+//! Kills between two steps: a change and its act are committed together, and an act that is recorded twice counts as one.
 
 use std::fs;
 use std::process::Stdio;
@@ -153,7 +153,7 @@ async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
     assert!(store.list(EntryKind::Token).await.unwrap().len() == 1);
 }
 
-/// What commands may have done while no gateway served; `ATTEST_WAITING` says how much.
+/// Default number of pending acts of commands that ran without a gateway; `ATTEST_WAITING` sets another.
 const MANY: usize = 10_000;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Who did what: what commands change, and the gateway of itself, stands in the log.
+//! Administrative acts: the log records all changes by commands and by the gateway itself.
 
 mod commands;
 mod found;
@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::support::Gateway;
 use crate::support::kubelet::embedded;
 
-/// What waits in the outbox of a gateway that does not serve.
+/// Returns the outbox of a gateway that is not running.
 async fn waiting(gateway: &Gateway) -> Vec<Entry> {
     embedded(gateway).outbox(None, 1000).await.unwrap()
 }
 
-/// What waits, without its ids.
+/// Returns the acts in the outbox, without their ids.
 async fn acts_waiting(gateway: &Gateway) -> Vec<Value> {
     let waiting = waiting(gateway).await.into_iter();
     waiting.map(|act| serde_json::from_str(&act.value).unwrap()).collect()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::support::{POOL, now, program};
 
-/// As a person might think it out, and long enough to be taken.
+/// Token as a person might choose it, long enough to be accepted.
 const BROUGHT: &str = "correct-horse-battery-staple-0001";
 
 fn things(act: &Value) -> Vec<(&str, &Value, &Value)> {

@@ -1,4 +1,4 @@
-//! Whom a gateway believes, and by which keys: each that is otherwise than before is found, and recorded in one line that names it.
+//! Trust anchors and keys of a gateway: each change is found, and recorded in one line that names it.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ const FILES: [(&str, &str, bool); 7] = [
     ("azure-vtpm-roots/root.der", "azure.vtpm_roots ", true),
 ];
 
-/// What stands in each file; each time something else.
+/// Returns the content of each file, different at each call.
 fn contents() -> [Vec<u8>; 7] {
     let ca = || {
         Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap())
@@ -55,7 +55,7 @@ fn admin_lines(gateway: &Gateway) -> Vec<Value> {
     lines.collect()
 }
 
-/// That this line names what was in this file before, and what is in it now, and nothing else.
+/// Verifies that this line names the earlier and the current content of this file, and nothing else.
 #[track_caller]
 fn names(act: &Value, id: &str, by_certificate: bool) {
     let things = act["admin"]["things"].as_array().unwrap();

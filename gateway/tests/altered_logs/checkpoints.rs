@@ -142,7 +142,7 @@ async fn what_was_done_to_checkpoints_is_named() {
     refused(&a[2], "not a checkpoint, which is one line of a log");
 }
 
-/// Whoever alters a log can sign it by a key of his own, or empty what says what was signed.
+/// A forger of a log can sign it with a key of their own, or empty the file that says what was signed.
 #[tokio::test]
 async fn attack_34_nothing_is_whole_where_nobody_said_what_was_signed_or_by_whom() {
     let site = Site::new().await;
@@ -219,7 +219,7 @@ async fn no_gateway_signs_anothers_chain_unnoticed() {
     told(&[a, &anew], &["--log-key", &pub_a, "--log-key", &pub_anew], "a signs with 2 keys");
 }
 
-/// Whoever cuts a log can leave its gateway out of what says what was signed.
+/// A forger who shortens a log can leave its gateway out of the file that says what was signed.
 #[tokio::test]
 async fn attack_34_a_gateway_of_which_no_checkpoint_is_given_is_not_said_to_be_whole() {
     let site = Site::new().await;

@@ -1,4 +1,4 @@
-//! What `audit` says of a log that somebody has altered: each alteration that an outsider can think of is named.
+//! Output of `audit` for altered logs: it names each alteration that an outsider can make.
 
 mod checkpoints;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::support::{Gateway, POOL};
 
-/// When the logs begin, seconds since 1970.
+/// Start of the logs, in seconds since 1970.
 const BEGAN: u64 = 1_700_000_000;
 /// The numbers of the lines that are checkpoints; two lines follow that no checkpoint holds.
 const CHECKPOINTS: [usize; 3] = [1, 5, 9];
@@ -86,7 +86,7 @@ impl Site {
         }
     }
 
-    /// What is said of these files, with these options; and whether all is well.
+    /// Returns whether `audit` finds these files sound with these options, and its output.
     fn audit(&self, files: &[&[String]], options: &[&str]) -> (bool, String) {
         let texts: Vec<String> = files
             .iter()
@@ -120,7 +120,7 @@ impl Site {
         file.to_str().unwrap().to_owned()
     }
 
-    /// That an altered log is not taken for a whole one, and what is said of it.
+    /// Verifies that `audit` rejects an altered log with the expected text. Returns a message if it does not.
     fn says(&self, what: &str, files: &[&[String]], expected: &str) -> Option<String> {
         self.says_with(what, files, &[], expected)
     }
@@ -164,7 +164,7 @@ fn placed(line: &str, place_of: &str) -> String {
     line.replace(place(line), place(place_of))
 }
 
-/// The lines from `first` on, each with the hash of the one before it, as whoever has no key can make them.
+/// Recomputes the hash chain of the lines from `first` on, which needs no key.
 fn chained_anew(lines: &[String], first: usize) -> Lines {
     let mut lines = lines.to_vec();
     for index in first..lines.len() {

@@ -1,4 +1,4 @@
-//! What the packages are built with, and which file imports what.
+//! Dependencies of the packages, and imports of the files.
 
 use super::*;
 
@@ -77,7 +77,8 @@ fn ignition_depends_on_nothing_of_the_gateway() {
     assert_depends_on("gateway/ignition", &allowed);
 }
 
-/// What is compiled, for whatever target, by name: everything that `arguments` select and what they need, tests aside.
+/// Returns the names of all compiled packages, for any target: those that `arguments` select and their dependencies, without those of
+/// tests.
 fn compiled(arguments: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--locked", "--edges", "normal,build", "--target", "all"])
@@ -158,7 +159,7 @@ fn cryptographic() -> BTreeSet<String> {
         .collect()
 }
 
-/// What computes with keys is aws-lc-rs. openidconnect brings more of it, which is never asked: what it gets to see was verified before.
+/// Cryptography is computed by aws-lc-rs only. `openidconnect` depends on more of it, which is never called: it gets verified input only.
 #[test]
 fn there_is_one_cryptographic_library() {
     let cryptographic = cryptographic();

@@ -267,7 +267,7 @@ impl Modules {
         vec![here]
     }
 
-    /// Where a name comes from that a module has by `use path::*`.
+    /// Resolves a name that a module has by `use path::*`.
     fn behind_globs(&self, location: &[String], name: &str, reexports: usize) -> Vec<Location> {
         let module = &self.all[location];
         let globs = module.globs.iter().filter(|_| !module.items.contains(name));
@@ -283,7 +283,7 @@ impl Modules {
         globs.flat_map(of).collect()
     }
 
-    /// Whether a module has an item, a `use` or a child module of this name.
+    /// Returns whether a module has an item, a `use` or a child module of this name.
     fn knows(&self, location: &[String], name: &str) -> bool {
         let child = [location, &[name.to_owned()]].concat();
         let module = &self.all[location];

@@ -1,4 +1,4 @@
-//! Which module knows which, and where a kind of evidence is named.
+//! Imports between modules, and the places where a kind of evidence may be named.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn imported(path: &Path) -> BTreeSet<String> {
     code.split("crate::").skip(1).flat_map(names).collect()
 }
 
-/// Which of the top modules of a crate imports which, also by what its root passes on.
+/// Returns the imports between the top modules of a crate, including those through re-exports of its root.
 pub fn imports_of(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     let root = root().join(folder);
     let lib = code(&root.join("lib.rs"));
@@ -120,7 +120,7 @@ fn the_top_modules_of_the_node_have_no_import_cycle() {
     assert_no_cycle(imports);
 }
 
-/// Whether a file says `mod name;`.
+/// Returns whether a file contains `mod name;`.
 fn has_room(file: &Path, name: &str) -> bool {
     let room = format!("mod {name};");
     file.is_file() && code(file).lines().any(|line| line.trim_end().ends_with(&room))

@@ -1,4 +1,4 @@
-//! What must be earned, and who can make it.
+//! Types whose values prove a check, and the code that can make them.
 
 use super::*;
 
@@ -67,7 +67,7 @@ fn what_must_be_earned_is_made_in_one_place() {
     }
 }
 
-/// What says that something was verified; and the one that joins two that were.
+/// Files that mark data as verified, and the one that joins two verified values.
 const VERIFIERS: [&str; 6] = [
     "attest/src/aws/identity_document/verifier.rs",
     "attest/src/aws/nitro_tpm/document.rs",

@@ -15,7 +15,7 @@ use rustls_pki_types::CertificateDer;
 use super::setup::{NOW, Setup, at};
 
 const NONCE: &str = "1234567890";
-/// Where intermediates are published, in these tests.
+/// Hosts from which these tests fetch intermediates.
 const HOSTS: [&str; 2] = ["www.microsoft.com", "cacerts.digicert.com"];
 const NAMES: [&str; 1] = ["eastus.metadata.azure.com"];
 
@@ -42,7 +42,7 @@ impl Azure {
         signature(&self.authority)
     }
 
-    /// How often Microsoft was asked since the last call.
+    /// Returns the number of requests to Microsoft since the last call.
     fn fetches(&self) -> usize {
         let requests = self.aia.requests().len();
         self.aia.forget_requests();
@@ -59,7 +59,7 @@ fn holds(signature: &str, trust: &AzureTrustInUse) -> Result<(), AttestedDocumen
     verify(signature.as_bytes(), &trust.trust, &nonce, at(NOW)).map(drop)
 }
 
-/// Whether the document holds with what comes, asked for at this time.
+/// Returns whether the document is valid with the intermediates that are fetched at this time.
 async fn completed(clouds: &Clouds, signature: &str, now: u64) -> bool {
     match clouds.completed_azure_trust(signature.as_bytes(), at(now)).await {
         Some(trust) => {

@@ -20,7 +20,7 @@ fn roles(clouds: &Clouds) -> Vec<&Role> {
     clouds.record_certificates().iter().map(|(role, _)| role).collect()
 }
 
-/// What was left out: the beginnings of files, and a part of what is said of each.
+/// Verifies the skipped files: the beginnings of their paths, and a part of each message.
 fn refused(setup: &Setup, clouds: &Clouds, expected: &[(&str, &str)]) {
     let said = clouds.refused();
     assert_eq!(said.len(), expected.len(), "{said:?}");

@@ -16,11 +16,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::setup::{Log, NOW, Setup, at};
 
-/// How long the stand-in says that keys may be kept.
+/// Cache lifetime of keys in the stub's answers, in seconds.
 const FRESH: u64 = 3600;
-/// How long keys are used through an outage.
+/// Maximum use of cached keys during an outage, in seconds.
 const KEPT: u64 = 86_400;
-/// How long a fetch that failed is not made again, and an unknown key is not asked for again.
+/// Pause after a failed fetch, and before another request for an unknown key, in seconds.
 const PAUSE: u64 = 30;
 /// Requests of one fetch: discovery, keys.
 const REQUESTS: usize = 2;
@@ -41,7 +41,7 @@ impl Google {
         Self { keys, provider, setup }
     }
 
-    /// How many fetches there were since the last call.
+    /// Returns the number of fetches since the last call.
     fn fetches(&self) -> usize {
         let requests = self.provider.requests().len();
         self.provider.forget_requests();
@@ -50,7 +50,7 @@ impl Google {
     }
 }
 
-/// Whether a token by this signer is good.
+/// Verifies a token by this signer.
 fn accepted(keys: &GoogleKeys, signer: &Signer, now: u64) -> Result<(), GcpError> {
     let audience = Audience::new("api-int.example.com", PURPOSE_CONFIG, "worker", &[7; 32], &SpkiSha256([9; 32]));
     let token = signer.sign(&Instance::example(now - 600).claims(audience.as_str(), now - 5));
@@ -65,7 +65,7 @@ async fn good(clouds: &Clouds, signer: &Signer, now: u64) {
     assert!(matches!(stranger, GcpError::Signature), "{stranger}");
 }
 
-/// Somebody else, with the same key id.
+/// Returns a foreign signer with the same key id.
 fn foreign(signer: &Signer) -> Signer {
     Signer::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, signer.kid())
 }

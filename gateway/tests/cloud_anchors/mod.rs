@@ -1,4 +1,4 @@
-//! What evidence of clouds is verified against: folders, and whom the gateway asks, with everything that can be wrong with them.
+//! Trust anchors for clouds' evidence: folders, and the services that the gateway asks, with all faults that they can have.
 
 mod azure;
 mod folders;

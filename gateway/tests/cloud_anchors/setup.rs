@@ -13,7 +13,7 @@ use attest_gateway::metrics::Metrics;
 use attest_gateway::settings::{CloudSettings, Settings};
 use tempfile::TempDir;
 
-/// When tests happen, in seconds since 1970.
+/// Time of the tests, in seconds since 1970.
 pub const NOW: u64 = 1_795_000_000;
 
 pub fn at(seconds: u64) -> UnixTime {
@@ -71,7 +71,7 @@ impl Setup {
         self.try_open().unwrap()
     }
 
-    /// Whether this line is among the metrics.
+    /// Verifies that the metrics contain this line.
     pub fn measured(&self, line: &str) {
         let text = self.metrics.text().unwrap();
         assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
@@ -82,7 +82,7 @@ thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What this thread says in the log.
+/// Log output of this thread.
 pub struct Log;
 
 struct Lines;
@@ -99,7 +99,7 @@ impl std::io::Write for Lines {
 }
 
 impl Log {
-    /// From here on.
+    /// Starts to capture this thread's output.
     pub fn start() -> Self {
         static ONCE: Once = Once::new();
         // One for all threads: what a thread without one has said first, tracing leaves out everywhere.

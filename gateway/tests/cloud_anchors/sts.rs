@@ -40,7 +40,7 @@ impl Aws {
         }
     }
 
-    /// What the node signs, checked as the gateway does before it calls.
+    /// Returns the node's signed request, checked like in the gateway before its call.
     fn request(&self, session: &Session) -> CheckedRequest {
         let server_id = expected_server_id(&NONCE, PURPOSE_CONFIG, "worker", &SERVER_KEY);
         let request: SignedRequest = serde_json::from_value(session.presigned(REGION, &server_id, NOW)).unwrap();

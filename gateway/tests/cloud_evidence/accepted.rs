@@ -1,4 +1,4 @@
-//! What is accepted, as whom, and that the record alone says the same again.
+//! Accepted evidence and its identity. A replay of the record alone gives the same result.
 
 use attest::Kind;
 use cloud_fixtures::aws::Sts;

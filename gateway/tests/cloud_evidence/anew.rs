@@ -1,4 +1,5 @@
-//! Evidence that is judged anew, because something has changed meanwhile: what the node has is not another's for a moment, and nobody is asked twice.
+//! Evidence that is appraised again after a concurrent change. Another node cannot take the node's claims even for a moment, and no cloud
+//! is asked twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,18 +45,18 @@ async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
 struct Copying {
     store: Arc<dyn Store>,
     ek: EkDigest,
-    /// What the list calls it from then on.
+    /// Name in the EK allowlist after the change.
     renamed: Option<&'static str>,
     /// The transaction before which that is done.
     at: usize,
     steps: AtomicUsize,
-    /// What belonged to the node once, and then to nobody.
+    /// Claims, as bits, that belonged to the node and later to no node.
     free: AtomicUsize,
     held: AtomicUsize,
 }
 
 impl Copying {
-    /// Takes what nobody has, as soon as the node has had it.
+    /// Takes each claim that is free after the node has had it.
     async fn look(&self) {
         let named = self.renamed.unwrap_or(NAME);
         for (bit, kind, id) in [(1, EntryKind::Instance, IDENTITY), (2, EntryKind::Name, named)] {
@@ -88,7 +89,8 @@ impl Beside for Copying {
     }
 }
 
-/// What a machine gets that shows instance, name and token, while the list is changed before that transaction; and whether it came to that.
+/// Attests with instance, name and token, while the list is changed before transaction `at`. Also returns whether that transaction was
+/// reached.
 async fn attest(at: usize, renamed: Option<&'static str>) -> (Gateway, Arc<dyn Store>, Answer, bool) {
     let gateway = site::init(r#"[["tpm", "gcp", "token"]]"#, &[TPM, GCP]);
     let case = tpm();

@@ -1,4 +1,4 @@
-//! Azure's vTPM: alone, with the attested document beside it, what is refused, and that each record says the same again.
+//! Azure's vTPM: alone, together with the attested document, and refused. A replay of each record gives the same result.
 
 use attest::Kind;
 use attest::protocol::Evidence;

@@ -67,7 +67,7 @@ async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after
     }
 }
 
-/// What somebody earned who was first is worth nothing once the administrator has taken the instance from him, used or not.
+/// Tickets of the first claimant, used or not, are worthless once the administrator has released the instance.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_tickets_of_who_came_first_end_with_the_release() {
     let gateway = start();
@@ -88,7 +88,7 @@ async fn attack_27_tickets_of_who_came_first_end_with_the_release() {
     assert_eq!(fetch(&its).await.status, 200);
 }
 
-/// Nor are they good again once the same one has the instance anew: what its NitroTPM is known by is the same for ever.
+/// They stay worthless after the same machine has claimed the instance again, although the identity of its NitroTPM never changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_tickets_of_before_a_release_end_with_it_though_the_same_one_comes_back() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
@@ -116,7 +116,7 @@ async fn attack_27_tickets_of_before_a_release_end_with_it_though_the_same_one_c
     }
 }
 
-/// The instance is nobody's: whoever comes gets it.
+/// Verifies that the instance is unclaimed: another machine can claim it.
 async fn is_free(gateway: &Gateway, kind: Kind, identity: &str) {
     let list = gateway.command(&["node", "list"]);
     assert!(!list.contains(identity), "{list}");

@@ -1,4 +1,4 @@
-//! Which of an account's machines are a pool's.
+//! Membership of an account's machines in a pool.
 
 use attest::Kind;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Several kinds of evidence together, one after the other, and a provisioning token beside them.
+//! Several kinds of evidence together, one after the other, and together with a provisioning token.
 
 use attest::Kind;
 use attest::protocol::{Evidence, SecretText, TokenEvidence};

@@ -143,7 +143,7 @@ async fn booted_something_else() -> Vec<Value> {
     gateway.records()
 }
 
-/// What so many ask for nothing that it is counted.
+/// Returns a log with aggregated records of many refused requests.
 async fn counted() -> Vec<Value> {
     let gateway = Gateway::init();
     let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
@@ -190,7 +190,7 @@ fn incomplete() -> Vec<Value> {
     gateway.log_lines()
 }
 
-/// A segment that is not kept any longer.
+/// Returns a log with the removal of an expired segment.
 async fn removed() -> Vec<Value> {
     let gateway = Gateway::init();
     let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
@@ -203,7 +203,7 @@ async fn removed() -> Vec<Value> {
     gateway.log_lines()
 }
 
-/// What somebody has done, with all that a record can say of that.
+/// Returns a log with an administrator's act that has all optional fields.
 async fn administered() -> Vec<Value> {
     let gateway = Gateway::init();
     let by = By {

@@ -32,7 +32,7 @@ pub static GOOGLE: LazyLock<Arc<Signer>> = LazyLock::new(|| Arc::new(Signer::new
 pub static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));
 /// AWS's CAs of NitroTPM documents.
 pub static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
-/// Azure's CAs.
+/// Azure's CAs of attested documents.
 pub static AZURE: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"));
 
 /// Azure's CAs of the AKs of vTPMs.
@@ -40,7 +40,7 @@ pub static AZURE_VTPM: LazyLock<VtpmCas> = LazyLock::new(VtpmCas::global);
 /// The vTPM of the machine in Azure.
 static VTPM_OF_AZURE: LazyLock<Arc<Vtpm>> = LazyLock::new(|| Arc::new(Vtpm::new(&azure::Machine::default().vm_id)));
 
-/// How long ago instances were started, in seconds.
+/// Time since the instances were started, in seconds.
 pub const STARTED: u64 = 60;
 
 /// A machine that is in every cloud at once: which one it is depends on what it is asked for.
@@ -279,7 +279,7 @@ impl Asked {
         expected_server_id(&self.nonce, &self.purpose, &self.pool, &self.key)
     }
 
-    /// What is sent.
+    /// Returns the request's body with this evidence.
     pub fn body(&self, evidence: Evidence) -> EvidenceRequest {
         EvidenceRequest {
             challenge: self.challenge.clone(),

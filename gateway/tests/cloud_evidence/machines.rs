@@ -1,4 +1,5 @@
-//! Which of an account's machines the cluster has made: its Machine objects as a pool's inventory, told by its API to the real program.
+//! Machine objects of the cluster as a pool's inventory, read by the real program from a Kubernetes API. They say which of an account's
+//! machines belong to the cluster.
 
 use std::time::Instant;
 
@@ -41,7 +42,7 @@ fn api() -> Kubernetes {
     api
 }
 
-/// A gateway that is told by it which machines there are, not yet started.
+/// Returns a gateway that watches this API for machines, not yet started.
 fn init(api: &Kubernetes, accepts: &str, rules: &[&str]) -> Gateway {
     let gateway = site::init(accepts, rules);
     site::write(&gateway, "kubeconfig", api.kubeconfig(&api.token("attest-gateway", "gateway")));
@@ -50,7 +51,7 @@ fn init(api: &Kubernetes, accepts: &str, rules: &[&str]) -> Gateway {
     gateway
 }
 
-/// As the Machine API has it when the instance runs and has not joined.
+/// Returns a Machine object whose instance runs and has not joined.
 fn object(name: &str, provider_id: &str) -> Value {
     json!({
         "apiVersion": "machine.openshift.io/v1beta1",
@@ -82,7 +83,7 @@ fn of_control_plane(object: &mut Value) {
     metadata["ownerReferences"][0]["apiVersion"] = json!("machine.openshift.io/v1");
 }
 
-/// What comes of it as soon as the gateway was told: this code, or `trusted`.
+/// Attests until the gateway has received the change and answers with this code or `trusted`.
 async fn comes_to(gateway: &Gateway, machine: &Machine, kind: Kind, expect: &str) -> Answer {
     let begun = Instant::now();
     loop {

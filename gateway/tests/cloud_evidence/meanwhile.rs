@@ -1,4 +1,4 @@
-//! Somebody changes the store between any two transactions of a request: what comes of it is what stands when it is decided.
+//! Changes of the store between any two transactions of a request: the state at the decision determines the result.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::support::{Answer, Gateway, digest, next_boot, tpm};
 const IDENTITY: &str = "gcp:example-project/152986662232938449";
 const NAME: &str = "worker-0";
 
-/// What somebody does.
+/// Change made by another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     RevokeTpm,
     RevokeName,
     RevokeInstance,
     TakeOffTheList,
-    /// Of the name: who has attested has it, and nobody has seen it go.
+    /// Forgets the name, which an attested node still has without notice of the change.
     Forget,
     Release,
     RevokeToken,
@@ -59,7 +59,7 @@ impl Step {
     }
 }
 
-/// What a machine gets whose evidence is judged while this is done, after so many transactions.
+/// Result of a machine whose evidence is appraised while a step is done after a number of transactions.
 struct Meanwhile {
     gateway: Gateway,
     store: Arc<dyn Store>,
@@ -188,7 +188,7 @@ async fn attack_27_who_loses_an_instance_while_it_attests_again_gets_no_ticket()
 /// Transactions of one attestation: its challenge, who vouches for its TPM, what the token is called, and the decision.
 const TRANSACTIONS_OF_ONE: usize = 4;
 
-/// What is told of a TPM whose counters ran backwards is told though the evidence is judged anew.
+/// A TPM's counters that ran backwards are reported although the evidence is appraised again.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_07_counters_that_run_backwards_are_told_though_the_token_changes_meanwhile() {
     let gateway = site::init(r#"[["tpm", "token"]]"#, &[TPM]);

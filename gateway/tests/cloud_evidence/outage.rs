@@ -76,7 +76,7 @@ impl Google {
     }
 }
 
-/// Who signs with a key of his own, and says that it is Google's.
+/// Returns a signer with a forged key under the id of Google's.
 fn forger(signer: &Signer) -> Arc<Signer> {
     Arc::new(Signer::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, signer.kid()))
 }

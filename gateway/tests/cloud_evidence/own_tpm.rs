@@ -1,4 +1,4 @@
-//! Instances that attest by a TPM of their own, and whoever shows what the cloud says of them without it.
+//! Instances that attest with their own TPM, and clients that present their cloud's document without it.
 
 use attest::Kind;
 

@@ -1,4 +1,4 @@
-//! Which evidence a node is asked for, and what becomes of a challenge when the pool has changed meanwhile.
+//! Kinds of evidence that a node is asked for, and the fate of a challenge after a change of the pool.
 
 use attest::Kind;
 use serde_json::json;

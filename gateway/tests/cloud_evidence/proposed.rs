@@ -22,7 +22,8 @@ fn said(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
     said
 }
 
-/// What is proposed, in words; and the file of values, if there is one. The proposal refuses nothing of what was seen.
+/// Returns the proposed policy in words, and the file of reference values, if there is one. Verifies that the proposal refuses none of the
+/// recorded nodes.
 fn proposed(gateway: &Gateway, out: &str) -> (String, Option<String>) {
     let folder = gateway.path(out);
     let words = said(gateway, &["policy", "propose", POOL, "--out", folder.to_str().unwrap()], true);
@@ -48,14 +49,14 @@ fn adopt(gateway: &Gateway, out: &str, set: &str) {
     gateway.lines(before + 1, is_served);
 }
 
-/// Whether there is a row with all of these parts.
+/// Verifies that a row has all of these parts.
 #[track_caller]
 fn row(words: &str, parts: &[&str]) {
     let found = words.lines().any(|line| parts.iter().all(|part| line.contains(part)));
     assert!(found, "no row has {parts:?}: {words}");
 }
 
-/// One of several machines in Azure, whose firmware and boot loader are those of the others.
+/// Machine in Azure with the same firmware and boot loader as the others.
 struct InAzure {
     vm_id: String,
     machine: Machine,

@@ -1,4 +1,4 @@
-//! What clouds' TPMs have quoted, looked at by the commands: rule by rule, beside another boot, and as reference values.
+//! Quotes of clouds' TPMs in the output of commands: rule by rule, compared with another boot, and as reference values.
 
 use attest::Kind;
 use attest::protocol::Evidence;
@@ -15,7 +15,7 @@ fn said(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
     said
 }
 
-/// Whether the row with this rule says that it holds.
+/// Verifies whether the row with this rule says that it holds.
 fn check(table: &str, rule: &str, holds: bool) {
     let mut rows = table.lines().filter(|row| row.starts_with(rule));
     let row = rows.next().unwrap_or_else(|| panic!("{rule} is not in {table}"));

@@ -71,7 +71,7 @@ vm_ids = ["b1310a36-d400-46f6-82cb-6217df846586"]
 "0-7" = "not checked"
 "#;
 
-/// Keys of Google's in a file, so that nobody is asked.
+/// Settings with Google's keys in a file, so that no request is made.
 pub const KEYS_OF_FILE: &str = "[gcp]\njwks = \"google-jwks.json\"\n";
 
 /// A gateway whose pool accepts these combinations by these rules, not yet started.
@@ -97,7 +97,7 @@ pub fn init(accepts: &str, rules: &[&str]) -> Gateway {
     gateway
 }
 
-/// The same, started.
+/// Starts a gateway made by [`init`].
 pub fn start(accepts: &str, rules: &[&str]) -> Gateway {
     let mut gateway = init(accepts, rules);
     gateway.run();
@@ -156,7 +156,7 @@ fn last_line(gateway: &Gateway) -> String {
     gateway.record_lines().pop().unwrap()
 }
 
-/// The last record.
+/// Returns the last record.
 pub fn record(gateway: &Gateway) -> Value {
     serde_json::from_str(&last_line(gateway)).unwrap()
 }
@@ -165,7 +165,7 @@ fn blobs(gateway: &Gateway) -> Blobs {
     Blobs::open(&gateway.path("state/evidence")).unwrap()
 }
 
-/// How a record comes out when it is decided again: the code of the refusal, or `accepted`.
+/// Replays a record. Returns the code of the refusal, or `accepted`.
 pub fn again(gateway: &Gateway, record: &Value) -> String {
     match replay(&record.to_string(), &blobs(gateway)) {
         Ok(_) => "accepted".to_owned(),

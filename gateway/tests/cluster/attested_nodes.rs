@@ -13,7 +13,7 @@ use crate::support::{Case, Gateway, LIMIT, bearer, digest, next_boot, tpm};
 const NODES: &str = "attestednodes";
 const API_VERSION: &str = "attest-gateway.internal/v1alpha1";
 
-/// What the administrator applies: the kind, and the rights.
+/// Returns the objects that the administrator applies: the kind, and the rights.
 fn part() -> Vec<Value> {
     let text = include_str!("../../dist/kubernetes/parts/attested-nodes/roles.yaml");
     text.split("---\n").map(|object| serde_saphyr::from_str(object).unwrap()).collect()
@@ -77,7 +77,7 @@ impl Site {
         self.api.get(NODES, "", name)
     }
 
-    /// What it says to a question: status and reason.
+    /// Returns status and reason of a condition of an object.
     fn says(&self, name: &str, question: &str) -> Option<(String, String)> {
         let node = self.node(name)?;
         let conditions = node["status"]["conditions"].as_array()?;

@@ -38,7 +38,7 @@ fn start(api: &Kubernetes) -> Gateway {
     gateway
 }
 
-/// What a kubelet gets: `served` for the full config, `pre-approved`, or the code.
+/// Returns a kubelet's result: `served` for the full config, `pre-approved`, or the code.
 async fn gets(gateway: &Gateway, kubelet: &Identity) -> String {
     let config = Arc::new(client(gateway, &[&TLS13], Some(kubelet)));
     let answer = Connection::by(gateway, config).await.unwrap().get(PATH, &[]).await;
@@ -54,10 +54,10 @@ async fn gets(gateway: &Gateway, kubelet: &Identity) -> String {
     }
 }
 
-/// What goes on the console when a change is done, and how often it has.
+/// Part of the message on the console after a change is applied.
 const USED: &str = "the certificates' files have changed";
 
-/// Changes the bundle, and waits until it is used. Who looks now and then would be taken for a guesser.
+/// Changes the bundle, and waits until it is used. A client that polled would be rate-limited as if it guessed credentials.
 fn change(gateway: &Gateway, api: &Kubernetes, bundle: &str) {
     let before = gateway.how_often(|line| line.contains(USED));
     put(api, bundle);

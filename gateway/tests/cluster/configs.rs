@@ -21,7 +21,7 @@ struct Cluster {
     gateway: Gateway,
     api: Kubernetes,
     server: Server,
-    /// What the server's config says in `/etc/state`.
+    /// Content of `/etc/state` in the server's config.
     state: Arc<Mutex<&'static str>>,
 }
 
@@ -36,7 +36,7 @@ fn rules() -> Value {
     json!([{"apiGroups": ["machineconfiguration.openshift.io"], "resources": resources, "verbs": ["get", "list", "watch"]}])
 }
 
-/// What a Machine Config Server says of the MachineConfig that its config is from.
+/// Returns the MachineConfig that a Machine Config Server puts into its config.
 fn encapsulated(version: &str) -> Value {
     json!({
         "apiVersion": MCO, "kind": "MachineConfig", "metadata": {"name": "rendered-worker-1"},
@@ -126,7 +126,7 @@ impl Cluster {
             .lines(times, |line| line.contains("pool worker: a new state is served"));
     }
 
-    /// What a node gets that shows a token.
+    /// Returns the config that a node with a token gets.
     async fn full(&self) -> String {
         let token = support::bearer(&self.gateway.token(&[]));
         String::from_utf8(self.gateway.config("/config/worker", &[&token]).await.body).unwrap()

@@ -1,4 +1,4 @@
-//! What is kept of the objects of a kind while they change, and while their API is away.
+//! Watch cache of the objects of a kind, while they change and while their API is unreachable.
 
 use std::fs;
 

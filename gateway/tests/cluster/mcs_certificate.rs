@@ -94,7 +94,7 @@ fn init(api: &Kubernetes) -> Gateway {
     gateway
 }
 
-/// What a node sees that trusts this CA; nothing, if it refuses.
+/// Returns the certificate that a node with this CA sees; `None` if the node refuses it.
 async fn shown(gateway: &Gateway, trusted: &Made) -> Option<Certificate> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.certificate.der.clone()).unwrap();

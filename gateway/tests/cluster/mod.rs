@@ -1,4 +1,4 @@
-//! What a gateway is told by its cluster's API, and does there.
+//! A gateway's reads from its cluster's API, and its writes there.
 
 mod approval;
 mod attested_nodes;
@@ -24,11 +24,11 @@ struct Asked {
     _folder: tempfile::TempDir,
 }
 
-/// Where the gateway's own objects are, and its service account.
+/// Namespace of the gateway's own objects and of its service account.
 const NAMESPACE: &str = "attest-gateway";
 
 impl Asked {
-    /// As a service account that may do this everywhere.
+    /// Starts an API and connects as a service account with these rights everywhere.
     async fn with(rules: &serde_json::Value) -> Self {
         let api = Kubernetes::start();
         api.grant(NAMESPACE, "gateway", rules);
@@ -50,7 +50,7 @@ impl Asked {
     }
 }
 
-/// Waits for what comes about among the API's objects, and is asked of it: each change and each answer is told.
+/// Waits for a change of the API's objects or an answered request after which the condition holds.
 async fn shown(api: &Kubernetes, what: &str, is_so: impl FnMut() -> bool) {
     assert!(api.comes_to(LIMIT, is_so).await, "{what}: not within {} s", LIMIT.as_secs());
 }

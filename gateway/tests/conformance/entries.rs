@@ -1,4 +1,4 @@
-//! What is written down and read.
+//! Entries that are written and read.
 
 use super::*;
 

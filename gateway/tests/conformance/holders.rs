@@ -122,7 +122,7 @@ pub async fn attack_33_a_repeat_that_comes_to_nothing_is_no_repeat_also_after_a_
     assert!(case.store.pending().await.unwrap().is_empty());
 }
 
-/// One of the two answers may have been delivered, and it is not known which.
+/// Two decisions share a use: one of their answers may have been delivered, and it is unknown which one.
 pub async fn attack_18_a_use_that_its_holder_has_made_again_since_stays_used<P: Place>() {
     // In whatever order they come to nothing, and whichever is recorded.
     for (back, settled, is_free) in [

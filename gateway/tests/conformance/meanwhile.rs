@@ -60,7 +60,7 @@ async fn revoke(store: &dyn Store, who: &str) {
     revocations::revoke(store, &all, 1000, None).await.unwrap();
 }
 
-/// What somebody does to a machine, or to its ticket's ground.
+/// Change of a machine's state or of the basis of its ticket, by another process.
 #[derive(Debug, Clone, Copy)]
 enum Ground {
     RevokeName,
@@ -229,7 +229,7 @@ pub async fn attack_44_nothing_is_used_after_a_revocation_was_answered<P: Place>
     }
 }
 
-/// What somebody does to a token.
+/// Change of a token by another process.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Revoke,

@@ -1,4 +1,4 @@
-//! What every store does, whatever keeps it: one suite. `conforms!(Engine)` makes a test of each case.
+//! Conformance suite for every store, whatever its engine. `conforms!(Engine)` makes a test of each case.
 
 #![deny(dead_code, reason = "a case that is not listed is not run")]
 
@@ -19,26 +19,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attest_store::{DecisionRecord, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, Tick, Transact};
 
-/// Where a store is, on one engine.
+/// Location of a store on one engine.
 #[async_trait]
 pub trait Place: Sized + Send + Sync + 'static {
-    /// Somewhere where there is none yet.
+    /// Returns a location without a store.
     async fn empty() -> Self;
 
-    /// As [`Place::empty`], on an engine that nobody else uses: it can be held.
+    /// Like [`Place::empty`], on an engine of its own, which can be held.
     async fn alone() -> Self {
         Self::empty().await
     }
 
-    /// Opens the store, and makes it if there is none. Who has opened it before is another process.
+    /// Opens the store, and creates it if it is missing. Each call acts as another process.
     async fn open(&self) -> Arc<dyn Store>;
 
-    /// Closes it in order, as a gateway that is told to stop.
+    /// Closes the store in order, like a gateway after SIGTERM.
     async fn close(&self, store: Arc<dyn Store>) {
         drop(store);
     }
 
-    /// Lets the engine of who is alone there answer nobody until what this gives is dropped.
+    /// Makes the engine of [`Place::alone`] hang until the returned value is dropped.
     async fn hold(&self) -> Box<dyn Send>;
 }
 
@@ -133,7 +133,7 @@ pub(crate) use conforms;
 pub const HOUR: u64 = 3600;
 pub const DAY: u64 = 24 * HOUR;
 
-/// A ticket.
+/// Returns a ticket with this limit of uses.
 pub fn thing(id: &str, limit: u32, remember_until: u64) -> Spendable {
     Spendable {
         kind: EntryKind::Ticket,
@@ -183,7 +183,7 @@ pub fn pending_at(decision: &str, at: u64) -> Pending {
     }
 }
 
-/// As [`pending_at`]; it was another gateway's.
+/// Like [`pending_at`], but adopted from another gateway.
 pub fn adopted_at(decision: &str, at: u64) -> Pending {
     Pending {
         adopted: true,
@@ -191,7 +191,7 @@ pub fn adopted_at(decision: &str, at: u64) -> Pending {
     }
 }
 
-/// As [`pending`]; its use was given back.
+/// Like [`pending`], but its use was given back.
 pub fn without_use(decision: &str) -> Pending {
     Pending {
         has_use: false,
@@ -203,7 +203,7 @@ pub const fn granted(use_number: u32) -> Spend {
     Spend::Granted { use_number }
 }
 
-/// Uses a thing for a decision, which is pending then. If it cannot be used, there is no decision.
+/// Uses a thing for a decision, which is pending from then on. Makes no decision if the thing cannot be used.
 pub async fn try_use(store: &dyn Store, thing: Spendable, occasion: Occasion, decided: DecisionRecord) -> Result<Spend, StoreError> {
     let decision = decided.decision.clone();
     let spent = store.decide(&decision, move |transaction| {
@@ -216,7 +216,7 @@ pub async fn try_use(store: &dyn Store, thing: Spendable, occasion: Occasion, de
     spent.await
 }
 
-/// As [`try_use`], of a store that answers.
+/// Like [`try_use`], for a store that answers.
 pub async fn use_for(store: &dyn Store, thing: Spendable, occasion: Occasion, decided: DecisionRecord) -> Spend {
     try_use(store, thing, occasion, decided).await.unwrap()
 }
@@ -226,7 +226,7 @@ pub async fn spend_for(store: &dyn Store, id: &str, limit: u32, decision: &str) 
     use_for(store, thing(id, limit, 10), Occasion::Any, decided(decision)).await
 }
 
-/// What a use would be.
+/// Returns the result that a use would have, without making it.
 pub async fn would_spend(store: &dyn Store, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
     store.read(move |transaction| transaction.would_spend(&thing, &occasion, at)).await
 }

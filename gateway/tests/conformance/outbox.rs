@@ -1,4 +1,4 @@
-//! What was changed waits, told of, until it is recorded: the change and what is told of it are there together, or neither is.
+//! Changes stay in the outbox until they are recorded. A change and its outbox entry are committed together or not at all.
 
 use std::sync::Arc;
 

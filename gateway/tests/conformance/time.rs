@@ -1,4 +1,4 @@
-//! What is forgotten, and when.
+//! Expiry of entries, and its times.
 
 use std::collections::BTreeSet;
 

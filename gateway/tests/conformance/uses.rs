@@ -1,4 +1,4 @@
-//! What is of limited use.
+//! Things with a limited number of uses.
 
 use super::*;
 

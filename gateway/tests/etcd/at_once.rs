@@ -1,4 +1,4 @@
-//! What is read and taken while others write and take the same.
+//! Exports and imports while other processes write and import.
 
 use std::cell::RefCell;
 use std::io::{BufRead, Cursor, Read, Write};
@@ -127,7 +127,7 @@ fn file(name: &str, entries: usize) -> String {
     exported(&settings).0
 }
 
-/// Of two processes that take something there at once, the second comes at this point of the first.
+/// Runs two concurrent imports into one store: the second starts at this point of the first, and wins.
 fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
     let (first, second) = (gateway(site), gateway(site));
     let (first, second) = (settings_of(&first), settings_of(&second));

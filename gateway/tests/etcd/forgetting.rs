@@ -1,4 +1,4 @@
-//! What has expired is forgotten by one of several gateways, at the pace of one, and in few requests.
+//! Expired entries are removed by one of several gateways, at the pace of one, and in few requests.
 
 use attest_store::{EntryKind, Spendable, Store, Tending, Tick};
 
@@ -15,7 +15,7 @@ fn challenge(number: u32, remember_until: u64) -> Spendable {
     }
 }
 
-/// How many transactions etcd has done.
+/// Returns the number of transactions that etcd has executed.
 async fn transactions(etcd: &etcd::Etcd) -> u64 {
     // For a client that needs none.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());

@@ -19,7 +19,7 @@ pub(super) fn gateway(site: &Site, more: &str) -> Gateway {
     patient(site, 20, more)
 }
 
-/// As [`gateway`]; its answers without etcd come soon.
+/// Like [`gateway`], but without etcd it answers after a short timeout.
 fn impatient(site: &Site) -> Gateway {
     patient(site, 4, "")
 }

@@ -131,7 +131,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
     }
 }
 
-/// How many keys of the store etcd has.
+/// Returns the number of the store's keys in etcd.
 fn count(etcd: &etcd::Etcd) -> u64 {
     let said = etcd.ctl(&["get", "--prefix", "--keys-only", "--limit", "1", "-w", "json", "a/gateway/kv/"]);
     let (_, count) = said.split_once("\"count\":").unwrap_or(("", "0"));

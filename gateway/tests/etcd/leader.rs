@@ -1,4 +1,4 @@
-//! One leads, and who does not lead any more writes nothing.
+//! Leader election: a process that has lost its lease writes nothing.
 
 use attest_store::fence::{Fence, Fenced};
 use attest_store::{Entry, EntryKind, Turn};

@@ -1,4 +1,4 @@
-//! Which store it is, and how far it has come.
+//! Identity of the store, and its high-water mark.
 
 use super::*;
 

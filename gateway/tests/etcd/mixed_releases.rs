@@ -1,5 +1,5 @@
-//! Gateways of two releases on one store, while machines wait for an answer: the older one knows nothing of that. A pool without the sections is all that it would
-//! read; what it does then is what this one does by such a pool, and what stands in the store it does not look for.
+//! Gateways of two releases on one store, while machines wait for approval: the older one does not know of approvals. A pool without their
+//! section is all that it would read. It then behaves like this release with such a pool, and does not read the entries in the store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::new_values::{SECTION, boots, pending, strict, updated};
 use crate::support::node::Node;
 use crate::support::{Gateway, POOL};
 
-/// What stands there of these kinds, by id.
+/// Returns the store's entries of this kind, by id.
 async fn entries(site: &Site, kind: EntryKind) -> BTreeMap<String, String> {
     let below = EtcdSettings {
         prefix: "b".to_owned(),

@@ -1,4 +1,4 @@
-//! A store that was moved: nobody goes on with it where it was, and what was under way is decided before.
+//! A migrated store: no process continues to use it at its old place, and pending decisions are settled first.
 
 use attest_gateway::settings::Settings;
 use attest_store::{AnyStore, EntryKind, Occasion, Spend, Spendable, Store};
@@ -77,7 +77,7 @@ fn ticket(id: &str) -> Spendable {
     }
 }
 
-/// Which uses are good again in the store of these settings.
+/// Returns which tickets can be used again in the store of these settings.
 async fn good_again(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
     let store = AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
     let mut good = Vec::new();

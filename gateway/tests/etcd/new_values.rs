@@ -1,4 +1,4 @@
-//! What machines have shown that is new, at several gateways.
+//! New measurements that machines present to several gateways.
 
 use std::fs;
 

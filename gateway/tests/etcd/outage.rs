@@ -248,7 +248,7 @@ async fn without_room() -> (Site, Etcd) {
     (site, store)
 }
 
-/// As an administrator does it.
+/// Frees space in etcd as an administrator does.
 fn make_room(etcd: &etcd::Etcd) {
     let state = etcd.ctl(&["get", "none", "-w", "json"]);
     let (_, revision) = state.split_once("\"revision\":").unwrap();
@@ -295,9 +295,9 @@ async fn where_etcd_has_no_room_what_nobody_waits_for_keeps_nobody_from_reading(
 /// Stands between a gateway and etcd, and can lose a request, or an answer.
 struct Between {
     address: SocketAddr,
-    /// Of what comes from etcd so many pieces are passed on; the one behind them goes nowhere, and the connection is cut. 0: it was.
+    /// Number of pieces from etcd that are passed on; the last of them is lost, and the connection is cut. 0 after the cut.
     passes: Arc<AtomicUsize>,
-    /// Whether nothing comes to etcd: whoever says something is cut off.
+    /// Set if no request reaches etcd: each connection that sends one is cut.
     deaf: Arc<AtomicBool>,
 }
 

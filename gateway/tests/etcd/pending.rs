@@ -65,7 +65,7 @@ async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
     assert_eq!(spend(&other, "d2").await, Spend::Exhausted);
 }
 
-/// By whose clock it was decided is nobody's to say: of two that are a week apart, each would settle what the other decides just now.
+/// The clock of a decision is unknown: of two gateways a week apart, each would settle the other's newest decisions.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_gateway_that_serves_had_used_is_its_own_to_give_back_whatever_the_clocks_say() {
     let site = Site::start();

@@ -1,4 +1,4 @@
-//! Of two gateways with one state, because it was copied, one serves.
+//! Two gateways with a copy of the same state: only one serves.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ fn key(state: &Path) -> String {
     format!("a/gateway/replica/{}", id.trim())
 }
 
-/// Only what was put by the same boot of the same machine, for the same folder, is taken for what is left of one that was killed here.
+/// A gateway replaces a key as a leftover of its own killed process only if boot, machine and folder match.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_place_is_not_taken_for_one_s_own_of_before() {
     let site = Site::start();

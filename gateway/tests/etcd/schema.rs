@@ -8,7 +8,7 @@ use super::gateways::gateway;
 use super::*;
 use crate::support::{POOL, bearer};
 
-/// Where the site's stores and gateways have theirs.
+/// Keys of the schema versions of the site's stores and gateways.
 const SCHEMA: &str = "a/gateway/schema";
 const SCHEMA_OF_GATEWAYS: &str = "b/schema";
 
@@ -60,7 +60,7 @@ async fn a_store_that_is_given_a_newer_version_is_neither_read_nor_written_any_m
     }
 }
 
-/// What says who the store is has a version of its own.
+/// The entry with the store's identity has a schema version of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_whose_name_a_newer_release_has_written_is_refused_and_left_as_it_is() {
     const NAME: &str = "a/gateway/store";

@@ -43,7 +43,7 @@ fn is_set_back(opened: Result<Etcd, StoreError>) -> String {
     }
 }
 
-/// One has written, and of all that it wrote five commits are lost; two, which knows nothing of them, has written more than that since.
+/// Loses five commits of gateway one. Gateway two, which does not know them, has written more than that since.
 async fn gone_on_with(site: &mut Site, keep: impl AsyncFnOnce(Etcd) -> Option<Etcd>) -> (Option<Etcd>, Etcd) {
     drop(site.open("two"));
     let one = site.open("one");

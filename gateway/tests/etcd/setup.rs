@@ -14,7 +14,7 @@ fn section() -> String {
     section.split("\n## ").next().unwrap().to_owned()
 }
 
-/// What the step that begins so has between backticks, up to its first full stop.
+/// Returns the text between backticks in the step that begins with these words, up to its first full stop.
 fn named(section: &str, step: &str) -> Vec<String> {
     let (_, step) = section.split_once(step).unwrap();
     let (sentence, _) = step.split_once(". ").unwrap();

@@ -9,7 +9,7 @@ use attest_store::Store;
 use super::*;
 use crate::conformance::{self, Place};
 
-/// Whoever opens the store below a prefix of an etcd: each with the state of the same gateway.
+/// Store below a prefix of an etcd, opened by several processes with the state of the same gateway.
 struct OnEtcd {
     etcd: Arc<etcd::Etcd>,
     prefix: String,

@@ -1,4 +1,4 @@
-//! Who the gateway is to etcd, and etcd to it: TLS with client certificates, and users.
+//! Authentication of the gateway to etcd, and of etcd to the gateway: TLS with client certificates, and users.
 
 use std::path::Path;
 

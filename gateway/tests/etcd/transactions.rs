@@ -1,4 +1,4 @@
-//! What etcd takes in one transaction, and in many.
+//! Limits of etcd for one transaction, and work in many.
 
 use super::*;
 

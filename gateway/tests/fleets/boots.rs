@@ -13,12 +13,12 @@ pub struct Vendor {
     variable: &'static str,
 }
 
-/// As predicted for Fedora CoreOS: `MokListRT`, with shim's own GUID.
+/// Predicted for Fedora CoreOS: `MokListRT`, with shim's own GUID.
 pub const FEDORA: Vendor = Vendor {
     name: SHIM,
     variable: "MokListRT",
 };
-/// As predicted for RHEL 9.6: `vendor_db`.
+/// Predicted for RHEL 9.6: `vendor_db`.
 pub const RED_HAT: Vendor = Vendor {
     name: IMAGE_SECURITY,
     variable: "vendor_db",
@@ -29,7 +29,8 @@ pub const FLATCAR: Vendor = Vendor {
     variable: "Shim",
 };
 
-/// What shim enforces since its versions of 2023 and of 2024: of Fedora CoreOS 42 and RHEL 9.6, and of Fedora CoreOS 44.
+/// Levels that shim enforces since its versions of 2023 and of 2024. The first one is that of Fedora CoreOS 42 and RHEL 9.6, the second one
+/// that of Fedora CoreOS 44.
 pub const SBAT_LEVEL_2023: &str = "sbat,1,2023012900\nshim,2\ngrub,3\ngrub.debian,4\n";
 pub const SBAT_LEVEL_2024: &str = "sbat,1,2024040900\nshim,4\ngrub,4\ngrub.peimage,2\n";
 

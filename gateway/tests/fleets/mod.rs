@@ -58,7 +58,7 @@ impl Fleet {
             .policy
     }
 
-    /// What a machine with this log shows: all PCRs that the pool asks for.
+    /// Returns the claims of a machine with this log: all PCRs that the pool asks for.
     fn claims(&self, policy: &AppraisalPolicy, log: &LogBuilder) -> Claims {
         let values = policy.reference_values().unwrap();
         assert!(values.is_only_while_booting());

@@ -1,5 +1,5 @@
-//! What was computed of images of Fedora CoreOS and RHEL, by others, from the files in them (`compute-pcrs`, from the vectors): which events differ from
-//! release to release and from platform to platform, as the document's tables have it; and the recommended pool on these images.
+//! Values that others computed from the files in images of Fedora CoreOS and RHEL (`compute-pcrs`, from the vectors). The tests compare the
+//! events that differ between releases and between platforms with the document's tables, and try the recommended pool on these images.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ fn what_a_release_and_a_platform_change() {
     check(FEDORA_42, RHEL, &of_another_maker);
 }
 
-/// What shim enforced, by the text.
+/// The digests of shim's enforced SBAT levels match these texts.
 #[test]
 fn the_sbat_levels_are_those_of_the_document() {
     for (image, text) in [(FEDORA_42, SBAT_LEVEL_2023), (RHEL, SBAT_LEVEL_2023), (FEDORA_44, SBAT_LEVEL_2024)] {

@@ -1,4 +1,4 @@
-//! One address before all gateways, as `docs/replicas.md` sets it up: it goes from host to host by keepalived, or is haproxy's.
+//! Common address of all gateways, as `docs/replicas.md` sets it up: keepalived moves it from host to host, or it is haproxy's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,12 +17,12 @@ use crate::support::LIMIT;
 /// Nodes for each of the disturbances, and how many of them have booted when it comes.
 const NODES: usize = 60;
 const BEFORE: usize = 10;
-/// What is in the document in the place of the gateways' addresses, and of the one that nodes know.
+/// Placeholders in the document for the gateways' addresses, for the address that nodes know, and for the CA's files.
 const WRITTEN: [&str; 3] = ["192.0.2.21", "192.0.2.22", "192.0.2.23"];
 const WRITTEN_ADDRESS: &str = "192.0.2.20";
 const WRITTEN_CA: [&str; 2] = ["/etc/keepalived/mcs-ca.crt", "/etc/haproxy/mcs-ca.crt"];
 
-/// What stands before the gateways, and where its configuration and the CA's certificate are.
+/// Programs before the gateways, and the folder with their configuration and the CA's certificate.
 struct Front {
     programs: Vec<Program>,
     _hosts: Vec<Host>,
@@ -44,7 +44,7 @@ fn configuration(line: &str, gateways: &[&Host], ca: &str) -> String {
     text
 }
 
-/// A folder that anybody may read, with the CA's certificate. Who asks a gateway how it is need not be root.
+/// Creates a world-readable folder with the CA's certificate: the program that checks a gateway's health need not be root.
 fn folder(site: &Site) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -104,7 +104,7 @@ impl Drop for Front {
     }
 }
 
-/// What becomes of a gateway: done, and undone.
+/// Failure of a gateway: its name, the action, and the repair.
 type Loss = (&'static str, fn(&mut Site, usize), fn(&mut Site, usize));
 
 const LOSSES: [Loss; 3] = [
@@ -127,7 +127,7 @@ const LOSSES: [Loss; 3] = [
     ),
 ];
 
-/// Which of the gateways' hosts have the address.
+/// Returns the indexes of the gateways' hosts that have the address.
 fn holders(site: &Site) -> Vec<usize> {
     let holds = |gateway: &usize| site.replicas[*gateway].host.has(ADDRESS);
     (0..site.replicas.len()).filter(holds).collect()

@@ -39,11 +39,11 @@ struct ControlPlane {
     site: Site,
     runtime: Runtime,
     gateways: Arc<Gateways>,
-    /// What anybody may have.
+    /// File with the pre-approved config.
     pre_approved: PathBuf,
 }
 
-/// As no gateway would write it.
+/// Returns a full config in a format that no gateway would write.
 fn full(version: &str) -> Vec<u8> {
     let root = if version.starts_with('2') {
         "\"filesystem\": \"root\", "
@@ -159,7 +159,8 @@ impl ControlPlane {
         hosts.iter().flat_map(both).map(|address| address.to_string()).collect()
     }
 
-    /// What `check --probe` says to a stranger beside the hosts: what comes of these addresses, by port; its exit code says whether anything is open.
+    /// Runs `check --probe` on a machine outside of the hosts. Returns its results for these addresses, by port; its exit code says whether
+    /// any address is open.
     fn stranger(&self, addresses: &[String]) -> BTreeSet<(String, String)> {
         let command = self.site.network.command(env!("CARGO_BIN_EXE_attest-gateway"));
         probe(command, &self.pre_approved, addresses)
@@ -232,7 +233,7 @@ fn results(with_tls: &str, plain: &str) -> BTreeSet<(String, String)> {
         .into()
 }
 
-/// What the document says of each state, in this order: the state, what a stranger gets at 22623, and at 22624.
+/// Returns the document's rows for each state, in this order: the state, and an unauthenticated client's result at 22623 and at 22624.
 fn documented() -> Vec<[String; 3]> {
     let document = include_str!("../../../docs/control-plane-hosts.md");
     let (_, table) = document.split_once("\n| On a control-plane host |").unwrap();
@@ -371,14 +372,14 @@ fn what_another_table_leads_to_the_server_gets_nothing_by_a_balancer_the_gateway
     all.end(0);
 }
 
-/// What OVN-Kubernetes has on each host: nobody there begins a connection to the server's ports (openshift/ovn-kubernetes,
+/// Rules of OVN-Kubernetes on each host: no process there can open a connection to the server's ports (openshift/ovn-kubernetes,
 /// `go-controller/pkg/node/OCP_HACKS_test.go`).
 const PLUGIN: &str = "table inet openshift-ovn-kubernetes {
     chain mcs-blocking { tcp dport { 22623, 22624 } tcp flags syn / fin,syn,rst,ack reject\n }
     chain mcs-blocking-output { type filter hook output priority 0; jump mcs-blocking\n }
     chain mcs-blocking-forward { type filter hook forward priority 0; jump mcs-blocking\n }
 }";
-/// Where the gateway reaches the server past that, as `attest-gateway manifests` has it in the pools' files.
+/// Address at which the gateway reaches the server past those rules, as `attest-gateway manifests` writes it into the pools' files.
 const PATH: &str = "127.22.62.3:22626";
 
 #[test]

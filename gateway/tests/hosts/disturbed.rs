@@ -12,13 +12,13 @@ use super::replica::Replica;
 use super::{Site, can_make_hosts, hosts};
 use crate::network::Host;
 
-/// As long as the longest lease that a gateway keeps, in seconds.
+/// Longest lease of a gateway, in seconds.
 const LEASE: &str = "15";
-/// How often etcd is asked: the members may have no leader right after one was cut off, and whoever asks is told so in seconds.
+/// Maximum number of requests to etcd: its members may have no leader right after one was cut off, and say so within seconds.
 const TRIES: usize = 20;
 const NODES: usize = 500;
 
-/// What is done to the site, so that it is whole again afterwards. `wait` returns when some more nodes have booted, or none can any more.
+/// Failure of a part of the site, with its repair. `wait` returns when some more nodes have booted, or none can boot.
 type Disturbance = fn(&mut Site, usize, &dyn Fn());
 
 const DISTURBANCES: [(&str, Disturbance); 6] = [

@@ -15,21 +15,21 @@ use tokio::time::{Instant, sleep};
 use crate::support::node::Node;
 use crate::support::{Answer, POOL};
 
-/// How long a node may take, whatever happens meanwhile.
+/// Maximum duration of a node's boot, whatever fails meanwhile.
 const BOOT: Duration = Duration::from_secs(300);
-/// How long it waits before it asks somebody else.
+/// Pause of a node before it asks another gateway.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Nodes that boot at the same time.
 pub const AT_ONCE: usize = 32;
 
-/// What nodes know of the gateways.
+/// Addresses and server key of the gateways, as nodes know them.
 pub struct Gateways {
     pub client: reqwest::Client,
     pub urls: Vec<String>,
     pub server_key: SpkiSha256,
-    /// What a node has to get in the end.
+    /// Config that each node must get in the end.
     pub full: Vec<u8>,
-    /// Whom the next one asks.
+    /// Index of the next request's gateway.
     pub turn: AtomicUsize,
 }
 
@@ -67,7 +67,7 @@ impl Gateways {
         }
     }
 
-    /// What this one gives for a credential.
+    /// Returns this gateway's answer to a config request with a credential.
     pub async fn config_with(&self, gateway: usize, credential: &str) -> Answer {
         Answer::of(Node::config(&self.client, &self.urls[gateway], credential)).await
     }

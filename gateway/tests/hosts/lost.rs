@@ -1,4 +1,4 @@
-//! What goes on with less than three of each, and what stops.
+//! Operation with fewer than three gateways or etcd members: requests that still work, and those that do not.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ impl Site {
         assert_eq!(*booted.borrow(), nodes);
     }
 
-    /// What this gateway says of itself.
+    /// Returns the status of this gateway's `/readyz`.
     fn ready(&self, replica: usize) -> StatusCode {
         let request = self.gateways.client.get(format!("{}/readyz", self.gateways.urls[replica]));
         self.run(async move { Answer::of(request).await.status })
@@ -32,7 +32,7 @@ impl Site {
         self.run(async move { gateways.config_with(replica, &token).await.status })
     }
 
-    /// As [`Site::config`], once this gateway has found the members again.
+    /// Like [`Site::config`], once this gateway has found the members again.
     fn config_in_the_end(&self, replica: usize, token: &str) -> StatusCode {
         let until = Instant::now() + LIMIT;
         loop {

@@ -1,6 +1,6 @@
 //! Three gateways on an etcd cluster of three, each on a host of its own, and what may become of any of them while nodes boot.
 //!
-//! Hosts are network namespaces, so these tests run as root; whoever is not is told.
+//! Hosts are network namespaces, so these tests need root; otherwise they are skipped with a message.
 
 #![allow(
     clippy::unwrap_used,
@@ -60,7 +60,7 @@ impl Site {
         Self::prepared(settings, "0.0.0.0:22623", |_, _| {})
     }
 
-    /// As [`Site::new`]; they listen there, and before anybody begins, this is done to their folder and their hosts.
+    /// Like [`Site::new`], with another listening address and a step that prepares folder and hosts before any program starts.
     fn prepared(settings: &str, listen: &str, prepared: impl FnOnce(&Path, &[Host])) -> Self {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let (network, folder) = (Network::new(), tempfile::tempdir().unwrap());
@@ -125,7 +125,7 @@ impl Site {
         self.replicas.iter().flat_map(Replica::records).collect()
     }
 
-    /// What an auditor says who was given the logs, the keys and the evidence of all.
+    /// Returns the report of an auditor with the logs, the keys and the evidence of all replicas.
     fn audited(&self) -> String {
         let auditor = &self.replicas[0];
         let mut arguments = vec!["audit".to_owned()];
@@ -158,7 +158,7 @@ fn hosts(members: &[Member]) -> Vec<&Host> {
     members.iter().map(|member| &member.host).collect()
 }
 
-/// Whether the test can be carried out.
+/// Returns whether this process can create hosts, which needs root.
 fn can_make_hosts() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

@@ -26,7 +26,7 @@ pub struct Host {
 }
 
 impl Network {
-    /// Nobody is on it yet.
+    /// Creates a network without hosts.
     pub fn new() -> Self {
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
         let network = Self {
@@ -89,7 +89,7 @@ impl Network {
         command
     }
 
-    /// As [`Host::on`], where the switch is.
+    /// Like [`Host::on`], in the switch's namespace.
     pub fn on<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.name, work)
     }
@@ -143,12 +143,12 @@ impl Host {
         to.inside(&["address", "add", &format!("{address}/32"), "dev", "lo"]);
     }
 
-    /// Loads these rules.
+    /// Loads these nftables rules.
     pub fn nft(&self, rules: &str) {
         run(self.command("nft").arg(rules));
     }
 
-    /// Whether it has this address, besides its own.
+    /// Returns whether the host has this address in addition to its own.
     pub fn has(&self, address: &str) -> bool {
         let output = self.command("ip").args(["-oneline", "-4", "address"]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/"))
@@ -197,7 +197,7 @@ fn enter(namespace: &str) {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }
 
-/// Where a host is plugged in.
+/// Returns the name of a host's port on the switch.
 fn port(number: u8) -> String {
     format!("port{number}")
 }

@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use super::network::Host;
 
-/// How long a start may take on a machine that is busy.
+/// Maximum duration of a start on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
 pub struct Program {
-    /// What a line of its standard error has in it once it serves.
+    /// Part of a line on standard error that says that the program serves.
     serves: &'static str,
     process: Option<Child>,
 }
 
 impl Program {
-    /// Not started.
+    /// Describes a program that is not started yet.
     pub const fn new(serves: &'static str) -> Self {
         Self { serves, process: None }
     }
 
-    /// Starts it.
+    /// Starts the program, without waiting until it serves.
     pub fn begin(&mut self, mut command: Command) -> Begun {
         let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
@@ -47,7 +47,7 @@ impl Program {
         Begun(said)
     }
 
-    /// SIGKILL.
+    /// Kills the program with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             drop(process.kill());
@@ -69,7 +69,7 @@ impl Program {
         Some(process.wait().unwrap())
     }
 
-    /// `STOP` and `CONT`.
+    /// Sends a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
         signal(self.process.as_ref().unwrap(), name);
     }
@@ -95,7 +95,7 @@ pub fn keepalived(host: &Host, folder: &Path, number: usize, configuration: &str
     program
 }
 
-/// One that was started, and need not serve yet.
+/// Started program that may not serve yet.
 #[must_use]
 pub struct Begun(mpsc::Receiver<Result<(), Vec<String>>>);
 
@@ -105,7 +105,7 @@ impl Begun {
         self.try_serves().unwrap();
     }
 
-    /// As [`Begun::serves`]; what it has said if it ends before.
+    /// Like [`Begun::serves`], but returns the program's output if it ends first.
     pub fn try_serves(self) -> Result<(), Vec<String>> {
         self.0.recv_timeout(START).unwrap()
     }

@@ -13,7 +13,7 @@ use crate::support::{Answer, LIMIT};
 /// `ATTEST_ROUNDS` says how many; 1,000 take two minutes.
 const ROUNDS: usize = 100;
 const USES: usize = 300;
-/// How often they are used.
+/// Number of requests with the token, more than it has uses.
 const ASKED: usize = 1000;
 
 fn rounds() -> usize {

@@ -18,11 +18,11 @@ pub struct Replica {
     program: Program,
 }
 
-/// What nodes may know all of them by.
+/// Common name and address of all replicas, for nodes.
 pub const NAME: &str = "api-int.example.com";
 pub const ADDRESS: &str = "10.0.0.20";
 
-/// What all replicas of these hosts have: certificates for all of them, pools, and the key of the store.
+/// Creates the common files of all replicas: certificates for these hosts, pools, and the store's key.
 pub fn prepare(folder: &Path, hosts: &[&Host]) {
     let mut init = program();
     init.arg("init").arg(folder).args(["--host", NAME, "--ip", ADDRESS]);
@@ -95,7 +95,7 @@ impl Replica {
         succeeds(&self.command(arguments).output().unwrap())
     }
 
-    /// One that fails; what it says.
+    /// Runs a command that must fail. Returns its message.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
         assert!(!output.status.success());
@@ -111,7 +111,7 @@ impl Replica {
         self.program.stop();
     }
 
-    /// `STOP` and `CONT`.
+    /// Sends a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, signal: &str) {
         self.program.signal(signal);
     }

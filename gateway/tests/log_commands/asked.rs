@@ -1,4 +1,4 @@
-//! What filters choose, what they cannot choose from, and what they do not hide.
+//! Filters: the lines that they choose, those that they cannot choose from, and those that they do not hide.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ fn counted(number: u64, decisions: u64) -> String {
     })
 }
 
-/// That an administrator has named a machine.
+/// Returns an event in which an administrator has named a machine.
 fn named(number: u64) -> String {
     record(number, |record| {
         record["decision"] = "admin".into();

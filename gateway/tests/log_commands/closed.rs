@@ -16,7 +16,7 @@ fn numbers(lines: &str) -> Vec<u64> {
     lines.lines().map(number).collect()
 }
 
-/// One that closes a segment every few records.
+/// Starts a gateway that closes a segment every few records.
 fn closing() -> Gateway {
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0");
@@ -24,7 +24,7 @@ fn closing() -> Gateway {
     gateway
 }
 
-/// Has something recorded.
+/// Makes the gateway record a decision.
 async fn fetch(gateway: &Gateway) {
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);

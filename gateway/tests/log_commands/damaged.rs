@@ -1,4 +1,4 @@
-//! What is beside the log and cannot be read, or not to its end.
+//! Files next to the log that cannot be read, or not to their end.
 
 use std::fs::{self, File};
 use std::io::Write;

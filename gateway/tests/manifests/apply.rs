@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Whether everything that is in `wanted` is in `found`.
+/// Returns whether `found` contains everything in `wanted`.
 fn has(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted
@@ -123,7 +123,7 @@ fn a_part_of_it_is_printed_alone_and_what_it_needs_has_to_be_said() {
     assert!(!output.status.success() && output.stdout.is_empty());
 }
 
-/// The commands of a section of `docs/install.md`, but that nobody asks this API for schemas.
+/// Returns the commands of a section of `docs/install.md`, without validation, because this API serves no schemas.
 fn commands(section: &str) -> String {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
     let (_, section) = document.split_once(&format!("\n## {section}\n")).unwrap();

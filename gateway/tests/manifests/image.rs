@@ -1,4 +1,5 @@
-//! The image: what is in it, and that it serves as the pod has it run: not as root, from a root that nobody can write to, with what Kubernetes mounts.
+//! Container image: its contents, and its operation as the pod runs it: not as root, with a read-only root, and with the mounts of
+//! Kubernetes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +16,7 @@ use super::*;
 use crate::support::Gateway;
 
 const VERSION: &str = "0.1.0";
-/// Whom the pod runs it as.
+/// User as which the pod runs the program.
 const USER: u32 = attest_gateway::manifests::USER;
 
 /// Makes an image of a program: the folder of the layout.
@@ -31,7 +32,7 @@ fn is_named_by_its_digest(bytes: &[u8], named: &str) -> bool {
     named == format!("sha256:{}", HEXLOWER.encode(digest(&SHA256, bytes).as_ref()))
 }
 
-/// What a descriptor names, if it is what it says.
+/// Returns the blob that a descriptor names, after a check of its digest and size.
 fn blob(layout: &Path, descriptor: &Value) -> Vec<u8> {
     let named = descriptor["digest"].as_str().unwrap();
     let bytes = fs::read(layout.join("blobs/sha256").join(named.strip_prefix("sha256:").unwrap())).unwrap();
@@ -86,7 +87,7 @@ fn the_same_program_makes_the_same_image_whenever_it_is_made() {
     assert!(!images[0].is_empty());
 }
 
-/// The layer, unpacked by whoever unpacks images, and the image's folder.
+/// Unpacked layer and folder of the image.
 struct Unpacked {
     folder: tempfile::TempDir,
     root: PathBuf,
@@ -118,7 +119,7 @@ impl Unpacked {
         }
     }
 
-    /// As a pod runs it: in its root, which is read-only, with these folders of the host mounted, and nothing else of it.
+    /// Returns a command that runs the program like a pod: in its read-only root, with these folders of the host mounted and no others.
     fn command(&self, user: u32, mounts: &[(PathBuf, String)], arguments: &[&str]) -> Command {
         let mut script = "root=$1; shift; mount --bind \"$root\" \"$root\"; mount --bind /proc \"$root/proc\"\n".to_owned();
         for (from, to) in mounts {

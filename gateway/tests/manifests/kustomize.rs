@@ -9,7 +9,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/kubernetes")
 }
 
-/// What kustomize makes of a folder, by what it is called.
+/// Returns the objects that kustomize builds from a folder, sorted by name.
 fn built(folder: &Path) -> Vec<Value> {
     let mut built = objects(&said(kubectl().arg("kustomize").arg(folder)));
     built.sort_by_key(name);

@@ -1,4 +1,5 @@
-//! What `attest-gateway manifests` prints for a cluster: objects that an API takes and kustomize builds, with the rights that each part needs.
+//! Output of `attest-gateway manifests` for a cluster: objects that an API accepts and kustomize builds, with the rights that each part
+//! needs.
 
 mod apply;
 mod image;
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 use crate::support::program;
 
-/// What all of these tests run.
+/// Image that the pods of these tests run.
 pub(super) const IMAGE: &str = "registry.example.com/attest-gateway:0.1.0";
 
 pub(super) fn manifests(options: &[&str]) -> Output {
@@ -25,7 +26,7 @@ pub(super) fn manifests(options: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What is printed, by these options; what is said beside it is about them.
+/// Returns standard output for these options. Standard error, with messages about the options, is shown after a failure only.
 pub(super) fn printed(options: &[&str]) -> String {
     let output = manifests(options);
     assert!(output.status.success(), "{options:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -60,7 +61,7 @@ pub(super) fn object(objects: &[Value], kind: &str, name: &str) -> Value {
     found[0].clone()
 }
 
-/// As documents of the API's clients name them.
+/// Returns an object's name in the form that kubectl's messages use.
 pub(super) fn name(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     format!("{} {}/{}", text("/kind"), text("/metadata/namespace"), text("/metadata/name"))
@@ -73,7 +74,7 @@ pub(super) fn kubectl() -> Command {
     command
 }
 
-/// What a command says, if it is content.
+/// Returns the output of a command that must succeed.
 pub(super) fn said(command: &mut Command) -> String {
     let output = command.output();
     let output = output.unwrap_or_else(|error| panic!("{command:?} (.ci/debian-packages): {error}"));

@@ -275,7 +275,7 @@ fn the_controller_is_a_deployment_with_an_account_of_its_own() {
     assert_eq!(gateway["spec"]["template"]["spec"]["automountServiceAccountToken"], false);
 }
 
-/// Nobody can be told apart from its selector, and its account, constraints and namespace are those that are made.
+/// The pods' labels match the selector, and their account, constraints and namespace are the created ones.
 #[test]
 fn names_fit_one_another() {
     let objects = objects(&all(&[]));

@@ -1,4 +1,4 @@
-//! Who runs the gateway may do what each part needs, and nothing else.
+//! Rights of the gateway's account: all that each part needs, and no others.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 
 /// Verbs, a resource, and the namespace, or `*` for the cluster.
 type Right = (&'static str, &'static str, &'static str);
-/// What each part may do, by this table alone.
+/// Complete table of the rights that each part gives.
 const PARTS: [(&str, &[Right]); 11] = [
     (
         "configs",
@@ -85,7 +85,7 @@ const GATEWAY: &str = "attest-gateway";
 const CONTROLLER: &str = "attest-controller";
 /// The parts of the controller.
 const OF_CONTROLLER: [&str; 3] = ["pointers", "approval", "second-stage"];
-/// What the controller may do for its lease; it has one of that name.
+/// Right of the controller to create its lease, which has its name.
 const LEASE: Right = ("create", "leases", "attest-gateway");
 
 /// An API that has the roles of these parts, and the token of the gateway's account there.
@@ -207,7 +207,7 @@ fn nobody_else_gets_any_of_it() {
     }
 }
 
-/// What is told by its name, and of what nothing else is: the part, then resource, namespace and name.
+/// Objects that are readable by name only, while no others of their kind are: the part, then resource, namespace and name.
 const BY_NAME: [(&str, &str, &str, &str); 7] = [
     ("client-ca", "configmaps", "openshift-config-managed", "csr-controller-ca"),
     ("mcs-certificate", "secrets", OPERATOR, "machine-config-server-tls"),
@@ -311,7 +311,8 @@ fn two_signers_are_named_and_no_other() {
     }
 }
 
-/// What the policy says was tried with an implementation of CEL; here it is what it was then, and counts for the account that has the role.
+/// The policy states that it was tested with an implementation of CEL. This test verifies that it is unchanged since then, and that it
+/// applies to the account with the role.
 #[test]
 fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stage() {
     for (part, _) in PARTS {
@@ -380,7 +381,8 @@ fn that_an_api_may_not_know_the_policy_is_said_before_the_role_counts() {
     assert!(!said("configs", "settings").contains("no pool takes tokens"));
 }
 
-/// Who edits the machines' objects is the administrator's to say: the role is there, and nobody has it. It is no right to say what is known of a machine.
+/// The administrator decides who may edit the machines' objects: the role exists, and no account has it. It gives no right to write an
+/// object's status.
 #[test]
 fn nobody_may_edit_the_machines_objects_unless_that_is_said() {
     const EDITORS: &str = "attest-gateway-attested-nodes-editors";

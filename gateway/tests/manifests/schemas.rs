@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What becomes of an object that goes through a type: the same, or it is none.
+/// Converts an object to a type and back. Fails if the type rejects or changes it.
 fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<(), String> {
     let typed: T = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
     let again = serde_json::to_value(typed).unwrap();
@@ -130,8 +130,9 @@ fn the_api_knows_every_field_of_every_object() {
     }
 }
 
-/// What the API asks of a schema (<https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>):
-/// each part has a type; and what we ask of it: each has an end.
+/// The schema fulfils the API's requirements
+/// (<https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>):
+/// each part has a type. It also fulfils ours: each part has a limit.
 #[test]
 fn the_schema_of_attested_nodes_is_structural_and_has_limits() {
     fn check(schema: &Value, path: &str) {

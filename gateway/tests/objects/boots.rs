@@ -1,4 +1,4 @@
-//! What a boot costs the API, which docs/replicas.md reckons with; and gateways that serve from one store there.
+//! API requests of a boot, which docs/replicas.md states; and gateways that serve from one store there.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ pub(super) fn gateway(site: &Site, name: &str, more: &str) -> Gateway {
     gateway
 }
 
-/// How often the head was changed.
+/// Returns the number of changes of the head.
 pub(super) fn commits(site: &Site) -> usize {
     let is_commit = |asked: &cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.name == HEAD && asked.status == 200;
     site.api.asked().iter().filter(|asked| is_commit(asked)).count()

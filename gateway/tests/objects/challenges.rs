@@ -1,4 +1,4 @@
-//! How many challenges are remembered: fewer than on other engines, because each commit names all objects that have them.
+//! Number of spent challenges that are remembered: fewer than on other engines, because each commit names all objects that have them.
 
 use attest_store::{EntryKind, Spend, Spendable, Store, Tick};
 
@@ -17,7 +17,7 @@ fn challenge(number: u64) -> Spendable {
     }
 }
 
-/// Beyond that the oldest are forgotten, as on each engine; and whoever comes with one of those is told to come again with another.
+/// Beyond the limit the oldest are forgotten, as on each engine. A client with one of those has to retry with another challenge.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refused_and_new_ones_are_taken() {
     let site = Site::start();
@@ -52,7 +52,7 @@ async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refuse
     }
 }
 
-/// What strangers spend between two times at which the oldest are forgotten is not without end, and keeps nothing else from being done.
+/// The number of challenges that are spent between two expiries is limited, and other work continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refused_until_some_are_forgotten() {
     let site = Site::start();

@@ -4,7 +4,7 @@ use cloud_fixtures::kubernetes::Mishap;
 
 use super::*;
 
-/// As long as nobody waits for more than what is answered at once.
+/// Timeout for requests that are answered at once or never.
 const SHORT: Duration = Duration::from_secs(2);
 
 fn value(number: usize) -> String {
@@ -63,7 +63,7 @@ async fn a_gateway_that_is_killed_between_any_two_requests_leaves_what_it_answer
     }
 }
 
-/// Who puts away has said so, and was killed. Nobody else does before it is known to be gone; then it is done, and what it left is removed.
+/// A gateway was killed during compaction. No other starts one before its lease has expired; then one does, and removes the leftovers.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_was_killed_over_another_puts_away() {
     let site = Site::start();

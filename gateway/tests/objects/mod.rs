@@ -27,11 +27,11 @@ use serde_json::{Value, json};
 
 use crate::remote::{self, count_up, get, put, range, run};
 
-/// Where the store's objects are, and the gateway's service account.
+/// Namespace of the store's objects and of the gateway's service account.
 const NAMESPACE: &str = "attest-gateway";
-/// For what ends when somebody is not heard of any more: a machine that is busy may keep a process waiting for some of it.
+/// Lease for tests that wait for its end: a busy machine may delay a process by some of it.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long whoever asks waits.
+/// Timeout of the store's requests.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The store's one object that changes.
 const HEAD: &str = "store";
@@ -103,7 +103,7 @@ impl Site {
         Kubernetes::open_within(&self.settings(gateway), &self.beside(gateway), limits)
     }
 
-    /// Opens it for what ends when somebody is not heard of any more.
+    /// Opens the store with a short lease, for tests that wait for its end.
     fn open_briefly(&self, gateway: &str, timeout: Duration) -> Kubernetes {
         let settings = KubernetesSettings {
             timeout,
@@ -116,7 +116,7 @@ impl Site {
         Kubernetes::open_within(&settings, &self.beside(gateway), limits).unwrap()
     }
 
-    /// From here on nobody hears of the gateway of that name.
+    /// Makes the API reject this gateway from here on.
     fn cut_off(&self, gateway: &str) {
         self.api.expire(&self.tokens.lock().unwrap()[gateway]);
     }
@@ -131,7 +131,7 @@ impl Site {
         self.api.get("secrets", NAMESPACE, HEAD).unwrap()
     }
 
-    /// What it says.
+    /// Returns the decoded content of the head.
     fn decoded(&self) -> Value {
         let data = data_encoding::BASE64.decode(self.head()["data"]["data"].as_str().unwrap().as_bytes());
         serde_json::from_slice(&zstd::decode_all(&*data.unwrap()).unwrap()).unwrap()

@@ -1,4 +1,4 @@
-//! Of two gateways with one state one serves, and of all one leads; and who is not heard of does neither.
+//! Presence: two gateways with one state, of which one serves, and leader election. A gateway whose lease has expired does neither.
 
 use attest_store::fence::Fenced;
 use attest_store::{Entry, EntryKind, Turn};
@@ -22,7 +22,7 @@ async fn one_leads_until_it_leaves() {
     }
 }
 
-/// It holds what it was not told of, and is heard of: so nobody else would ever lead.
+/// The gateway has a lease whose grant it did not see, and renews its presence: without a retry there would never be a leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_not_told_that_it_leads_leads_when_it_asks_again() {
     let site = Site::start();
@@ -60,7 +60,8 @@ fn entry(value: &str) -> Entry {
     }
 }
 
-/// One is cut off for longer than it may be silent, and another takes over; what the first writes then, and what it has sent before, is refused.
+/// A gateway is cut off for longer than its lease, and another one takes over. Later writes of the first one are refused, and so are those
+/// that it had sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
     let site = Site::start();
@@ -97,7 +98,7 @@ async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
     assert_eq!(two.get(EntryKind::Name, "a").await.unwrap(), Some(entry("one")));
 }
 
-/// What it holds is nobody's when it was not heard of for as long as a lease.
+/// A gateway loses its leadership after an absence of a lease's length.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_stood_still_serves_again_when_it_is_heard_of() {
     let site = Site::start();

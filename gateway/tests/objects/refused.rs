@@ -1,13 +1,13 @@
-//! What somebody has done to the store's objects, or keeps the gateways from doing.
+//! Unexpected changes of the store's objects, and missing rights of the gateways.
 
 use cloud_fixtures::kubernetes::Disturbance;
 
 use super::*;
 
-/// As long as nobody waits for more than what is answered at once.
+/// Timeout for requests that are answered at once or never.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// How often a change of the head was refused.
+/// Returns the number of refused changes of the head.
 fn refusals(site: &Site) -> usize {
     let is_one = |asked: &&cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.status == 422;
     site.api.asked().iter().filter(is_one).count()
@@ -118,7 +118,7 @@ async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
     assert_eq!(sessions(&site), before);
 }
 
-/// As a store is of which one range is larger than what is kept of it.
+/// A range of the store is larger than the cache.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_that_is_larger_than_what_is_kept_in_memory_is_counted() {
     let limits = Limits {

@@ -1,4 +1,4 @@
-//! Another store in its place, or an old state of it: it is noticed by whoever knows better, and then by all of them.
+//! Replacement of the store by another one, or by an old state: the gateways that know better notice it, and then all of them do.
 
 use attest_store::Accepted;
 
@@ -29,7 +29,8 @@ async fn put_often(store: &Kubernetes, key: &str, times: u32) {
     }
 }
 
-/// The cluster's own etcd is given an old state; its numbers are given once more, so that of two states one may have the resource version of the other.
+/// The cluster's own etcd is restored to an old state. It assigns its revisions again, so that two states may have the same resource
+/// version.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_whatever_others_wrote_since() {
     let site = Site::start();

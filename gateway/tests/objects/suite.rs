@@ -7,7 +7,7 @@ use cloud_fixtures::kubernetes::Disturbance;
 use super::*;
 use crate::conformance::{self, Place};
 
-/// An API, and whoever opens the store on it: each with the state of the same gateway.
+/// Store on an API, opened by several processes with the state of the same gateway.
 struct OnObjects(Arc<Site>);
 
 /// Stands still until this is dropped.

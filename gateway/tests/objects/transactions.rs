@@ -1,4 +1,4 @@
-//! What was written before, where it lies.
+//! Reads and changes of entries that compaction has moved into leaves.
 
 use super::*;
 

@@ -19,7 +19,7 @@ use crate::support::{Case, Gateway, POOL, next_boot, now, tpm};
 const EVIDENCE: &str = "/v1/attest/evidence";
 /// Most writes of the gateway itself during a test: renewals of its lease, and removals of what has expired.
 const BESIDE: usize = 20;
-/// Challenges that are spent at once for whoever comes, and each second beyond that.
+/// Challenges that unauthenticated clients can spend at once, and per second beyond that.
 const SPENDS: usize = 500;
 const SPENDS_EACH_SECOND: u64 = 10;
 
@@ -51,8 +51,8 @@ impl Fixture {
         self.gateway.answer_sealed(boot, &challenge, &self.seal)
     }
 
-    /// Returns an unauthenticated client's evidence for an identity token's challenge. Nobody has signed its token; the audience is the one
-    /// that was asked for, or an invented one.
+    /// Returns an unauthenticated client's evidence for an identity token's challenge. Its token has no valid signature; the audience is
+    /// the requested one, or an invented one.
     fn token(&self, is_for_it: bool) -> EvidenceRequest {
         let boot = next_boot(&self.node);
         let mut challenge: Challenge = self.gateway.challenge(&boot, None);

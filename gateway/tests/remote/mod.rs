@@ -1,4 +1,4 @@
-//! What stores that several gateways share do alike, whatever keeps them: each case is run on each of them. `shares!(Site)` makes a test of each case.
+//! Common behaviour of stores that several gateways share: each case runs on each engine. `shares!(Site)` makes a test of each case.
 
 #![deny(dead_code, reason = "a case that is not listed is not run")]
 
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use attest_store::StoreError;
 use attest_store::engine::{Engine, KeyRange, Transaction, Unfinished};
 
-/// What keeps a store, and the state of gateways that have theirs there.
+/// Engine of a store, and the state of gateways that use it.
 pub trait Site: Sized + Send + Sync + 'static {
     type Store: Engine + Clone + 'static;
-    /// What is said by who serves and is not heard of any more.
+    /// Part of the error of a serving gateway whose lease has expired.
     const ABSENT: &'static str;
 
     fn start() -> Self;

@@ -1,4 +1,4 @@
-//! Of two gateways with one state, because it was copied, one serves.
+//! Two gateways with one state, because it was copied: only one serves.
 
 use attest_store::{Entry, EntryKind, Transact};
 

@@ -10,7 +10,8 @@ use attest_store::{Entry, EntryKind, Store, Tick};
 
 use super::*;
 
-/// As a later release might have put them: another kind, and entries of kinds that are known, by ids of another form; not all of it can be read.
+/// Entries as a later release might have written them: of another kind, or of known kinds with ids of another form. Some of them cannot be
+/// read.
 const BESIDE: [(&str, &str); 6] = [
     ("entry/verdict/tpm:00", r#"{"v":1,"value":"{\"good\":true}"}"#),
     ("entry/verdict/tpm:01", r#"{"v":2,"more":1}"#),

@@ -1,4 +1,4 @@
-//! Transactions: whole, one after the other, whoever races.
+//! Transactions are atomic and serializable under contention.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -101,7 +101,7 @@ pub async fn a_storm_of_conflicts_ends_and_loses_nothing<S: Site>() {
 /// Each replica always has something to write under the same key: a replica that loses a conflict commits soon, and not after its deadline.
 pub async fn replicas_that_contend_for_one_key_commit_in_turn<S: Site>() {
     const COMMITS: usize = 60;
-    /// Of three replicas that take turns, two commit between two commits of the third. A machine without time for one of them delays a few commits.
+    /// Number of commits that a busy machine may delay. When three replicas take turns, two commits lie between two of the third.
     const DELAYED: usize = 3;
     const MOST_BETWEEN: u32 = 20;
     let site = S::start();

@@ -10,7 +10,8 @@ use super::node::{ANNOTATIONS, ENCAPSULATED, KUBECONFIG, Node, files, list};
 const BACKUP: &str = "/etc/machine-config-daemon/node-annotation.json.bak";
 const FIRST_BOOT: &str = "/etc/systemd/system/machine-config-daemon-firstboot.service";
 const CURRENT_CONFIG: &str = "/etc/machine-config-daemon/currentconfig";
-/// What it does not compare (pkg/daemon/on_disk_validation.go, `getFilesToIgnore`); the paths are those of pkg/daemon/daemon.go.
+/// Files that the daemon does not compare (pkg/daemon/on_disk_validation.go, `getFilesToIgnore`); the paths are those of
+/// pkg/daemon/daemon.go.
 const NOT_COMPARED: [&str; 3] = [
     "/etc/kubernetes/kubelet-ca.crt",
     "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem",
@@ -19,7 +20,7 @@ const NOT_COMPARED: [&str; 3] = [
 /// The newest Ignition config that this release of the daemon reads (pkg/controller/common/helpers.go, `IgnParseWrapper`).
 const NEWEST_SPEC: &str = "3.5.0";
 
-/// What of the cluster the daemon and the operator's controllers read.
+/// Objects of the cluster that the daemon and the operator's controllers read.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     pub machine_configs: BTreeMap<String, Value>,
@@ -118,7 +119,7 @@ pub fn first_run(node: &mut Node, cluster: &Cluster) -> Result<(), String> {
     update(node, &current, desired, cluster)
 }
 
-/// pkg/daemon/node.go, `loadNodeAnnotations`.
+/// Models `loadNodeAnnotations` of pkg/daemon/node.go.
 fn load_annotations(node: &mut Node) -> Result<(), String> {
     if !node.annotation("currentConfig").is_empty() {
         return Ok(());
@@ -178,7 +179,7 @@ fn update(node: &mut Node, old: &Value, new: &Value, cluster: &Cluster) -> Resul
     first_run(node, cluster)
 }
 
-/// pkg/controller/common/reconcile.go, `isConfigReconcilable`.
+/// Models `isConfigReconcilable` of pkg/controller/common/reconcile.go.
 fn reconcilable(old: &Value, new: &Value) -> Result<(), String> {
     let (old_config, new_config) = (parsed(old)?, parsed(new)?);
     let same = |place: &str| list(old_config, place) == list(new_config, place);
@@ -256,7 +257,7 @@ fn compare(node: &Node, machine_config: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// pkg/controller/common/helpers.go, `IgnParseWrapper`.
+/// Models `IgnParseWrapper` of pkg/controller/common/helpers.go.
 fn parsed(machine_config: &Value) -> Result<&Value, String> {
     let config = &machine_config["spec"]["config"];
     let version = config["ignition"]["version"].as_str().unwrap_or_default();
@@ -266,14 +267,14 @@ fn parsed(machine_config: &Value) -> Result<&Value, String> {
     Ok(config)
 }
 
-/// pkg/daemon/update.go, `updateKubeConfigPermission`.
+/// Models `updateKubeConfigPermission` of pkg/daemon/update.go.
 fn kubeconfig_permission(node: &mut Node) -> Result<(), String> {
     let file = node.disk.get_mut(KUBECONFIG);
     file.ok_or_else(|| format!("cannot stat {KUBECONFIG}"))?.mode = 0o600;
     Ok(())
 }
 
-/// pkg/daemon/daemon.go, `storeCurrentConfigOnDisk`.
+/// Models `storeCurrentConfigOnDisk` of pkg/daemon/daemon.go.
 fn store_current(node: &mut Node, machine_config: &Value) {
     let contents = machine_config.to_string().into_bytes();
     node.disk

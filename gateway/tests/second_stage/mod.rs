@@ -70,7 +70,7 @@ spec:
   configuration: {name: rendered-worker-1}
 status: {configuration: {name: rendered-worker-1}, updatedMachineCount: 1}
 "#;
-/// What it comes to, `RENDERED` in [`OBJECTS`]'s words.
+/// Rendered result, the object `RENDERED` of [`OBJECTS`].
 const RENDERED: &str = r#"{"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": {"name": "rendered-worker-1"}, "spec": {
     "fips": true, "kernelArguments": ["early=1", "late=1"], "osImageURL": "quay.io/os@sha256:1", "kernelType": "default", "extensions": [],
     "baseOSExtensionsContainerImage": "", "config": {
@@ -119,7 +119,7 @@ fn objects(gateway: &Gateway) -> Vec<Value> {
         .collect()
 }
 
-/// What a node gets that shows nothing.
+/// Returns the config for an unauthenticated client.
 async fn served(gateway: &Gateway, version: &str) -> Value {
     let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(version));
     let answer = Answer::of(request).await;
@@ -378,7 +378,8 @@ async fn a_node_without_a_kubeconfig_is_warned_of() {
     assert!(first_boot(&mut node).unwrap_err().contains("cannot stat"));
 }
 
-/// The Machine Config Server of that cluster: a gateway that gives the full config to anybody, and adds what such a server adds.
+/// Starts a substitute for that cluster's Machine Config Server: a gateway that gives the full config to every client, with such a server's
+/// additions.
 fn machine_config_server() -> (Gateway, Cluster) {
     let (mut upstream, cluster) = gateway("", "", &[]);
     upstream.edit_pool(POOL, "machine_config_daemon = true", "machine_config_daemon = false");
@@ -387,7 +388,7 @@ fn machine_config_server() -> (Gateway, Cluster) {
     (upstream, cluster)
 }
 
-/// A gateway in front of it, which lets these through to anybody.
+/// Starts a gateway in front of that server, which gives these files and units to unauthenticated clients.
 fn in_front_of(upstream: &Gateway, files: &[&str], units: &[&str]) -> Gateway {
     let gateway = Gateway::init();
     for folder in ["full", "pre-approved"] {

@@ -10,9 +10,9 @@ use serde_json::Value;
 pub const ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
 pub const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 pub const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
-/// Where units are.
+/// Folder of the systemd units.
 const UNITS: &str = "/etc/systemd/system";
-/// What Ignition and the daemon give a file that says no mode.
+/// Mode that Ignition and the daemon give a file without one.
 const MODE: u32 = 0o644;
 
 /// A file on the disk.
@@ -71,7 +71,7 @@ impl Node {
     }
 }
 
-/// What a config has on the disk.
+/// Returns the files that a config creates on the disk.
 pub fn files(config: &Value) -> BTreeMap<String, File> {
     let mut files = BTreeMap::new();
     for file in list(config, "/storage/files") {

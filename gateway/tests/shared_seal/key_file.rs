@@ -171,7 +171,7 @@ async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
     assert!(!opens(&seal, &text) && opens(&seal, &sealed(&seal)));
 }
 
-/// Another process has the lock: whoever waits for it holds up nobody.
+/// Another process has the lock: a task that waits for it does not block others.
 #[test]
 fn who_waits_for_the_lock_of_a_key_file_holds_up_nobody() {
     let site = Site::new();
@@ -198,7 +198,7 @@ fn who_waits_for_the_lock_of_a_key_file_holds_up_nobody() {
     is_done.recv_timeout(Duration::from_secs(60)).unwrap();
 }
 
-/// A backup from before the key file was replaced: what it has of keys is worth nothing, whoever could read it.
+/// A backup from before the key file was replaced: its keys are worthless, even to those who could decrypt them.
 #[tokio::test]
 async fn keys_of_another_store_are_in_nobody_s_way_also_if_their_key_file_is_gone() {
     let (site, other) = (Site::new(), Site::new());

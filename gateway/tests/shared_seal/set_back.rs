@@ -38,7 +38,7 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
     site.replica(NOW + 3).await;
 }
 
-/// What is written on the console, of what is done in this thread.
+/// Console output of this thread.
 #[derive(Clone, Default)]
 struct Console(Arc<Mutex<Vec<u8>>>);
 
@@ -209,7 +209,7 @@ async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody
     assert_eq!(said["store"], other.store().standing().unwrap().id);
 }
 
-/// What whoever can write the store says of how often they were changed is not believed.
+/// A writer of the store can forge its number of changes, which is therefore not trusted.
 #[tokio::test]
 async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting() {
     for (member, value) in [
@@ -281,7 +281,7 @@ async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_wi
     }
 }
 
-/// Whatever is begun anew counts as newer than what it takes the place of, also where no clock says so.
+/// A new set counts as newer than the one that it replaces, even if the clock says otherwise.
 #[tokio::test]
 async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
     let site = Site::new();

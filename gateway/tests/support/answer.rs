@@ -1,9 +1,9 @@
-//! What the gateway answers, and what a test wants of it.
+//! Answers of the gateway, and assertions about them.
 
 use attest::protocol::{EvidenceResponse, Problem};
 use reqwest::StatusCode;
 
-/// How often a request with a large body is sent.
+/// Maximum number of attempts for a request with a large body.
 const LARGE_LIMIT: usize = 20;
 
 /// What the gateway answered.
@@ -19,7 +19,7 @@ impl Answer {
         Self::of_any(request).await.unwrap()
     }
 
-    /// Of a gateway that may be gone.
+    /// Returns the answer of a gateway that may be gone.
     pub async fn of_any(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
         let response = request.send().await?;
         let (status, headers) = (response.status(), response.headers().clone());
@@ -27,8 +27,8 @@ impl Answer {
         Ok(Self { status, headers, body })
     }
 
-    /// To a request that has more of a body than is taken: the gateway answers before all of it was sent, and closes. Whoever still writes then may not come to
-    /// read the answer.
+    /// Returns the answer to a request with too large a body. The gateway answers before it has read all of it, and closes. A client that
+    /// still writes at that time may fail to read the answer; it is sent again.
     pub async fn of_large(request: reqwest::RequestBuilder) -> Self {
         for _ in 0..LARGE_LIMIT {
             if let Ok(answer) = Self::of_any(request.try_clone().unwrap()).await {
@@ -42,7 +42,7 @@ impl Answer {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// The refusal's code.
+    /// Returns the code of a refusal.
     #[track_caller]
     pub fn code(&self) -> String {
         self.problem().code

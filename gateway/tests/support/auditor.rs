@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 use std::{env, fs};
 
-/// What it is built of, seen from the repository's root.
+/// Sources of the auditor's program, relative to the repository's root.
 const SOURCES: [&str; 10] = [
     "Cargo.lock",
     "attest/src",
@@ -19,7 +19,7 @@ const SOURCES: [&str; 10] = [
     "gateway/pool/src",
     "gateway/system/src",
 ];
-/// With a test of this package, so that no crate is compiled once more with other features.
+/// Arguments of its build. A test of this package is among them, so that no crate is compiled again with other features.
 const BUILD: [&str; 9] = [
     "build",
     "--quiet",
@@ -49,7 +49,7 @@ pub fn auditor() -> Command {
     }))
 }
 
-/// When a file, or one of a folder, was changed last.
+/// Returns the time of the last change of a file, or of any file in a folder.
 fn newest(path: &Path) -> SystemTime {
     if !path.is_dir() {
         return fs::metadata(path).unwrap().modified().unwrap();

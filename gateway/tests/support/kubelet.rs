@@ -62,7 +62,7 @@ impl Cluster {
         fs::write(gateway.path("tls/kubelet-client-ca.crt"), &self.pem).unwrap();
     }
 
-    /// Its certificate.
+    /// Returns the CA's certificate as PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
@@ -71,7 +71,7 @@ impl Cluster {
         self.sign(&PKCS_ECDSA_P256_SHA256, &format!("system:node:{name}"), |_| ())
     }
 
-    /// The certificate of one of them, which is no CA's.
+    /// Returns the certificate of a kubelet, which is not that of a CA.
     pub fn kubelet_pem(&self) -> String {
         let der = data_encoding::BASE64.encode(&self.kubelet("worker-1").chain[0]);
         format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n")
@@ -128,7 +128,7 @@ pub fn client(gateway: &Gateway, versions: &[&'static SupportedProtocolVersion],
     }
 }
 
-/// One connection, kept open between requests.
+/// TLS connection that stays open between requests.
 pub struct Connection(pub TlsStream<TcpStream>);
 
 impl Connection {
@@ -186,7 +186,7 @@ pub fn last(gateway: &Gateway) -> Value {
     gateway.records().pop().unwrap()
 }
 
-/// How many blobs there are.
+/// Returns the number of blobs.
 pub fn blobs(gateway: &Gateway) -> usize {
     fs::read_dir(gateway.path("state/evidence")).unwrap().count()
 }

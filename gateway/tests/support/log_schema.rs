@@ -28,7 +28,7 @@ impl Schema {
         Ok(Self { root, patterns })
     }
 
-    /// Why a value is not one of this schema.
+    /// Verifies a value against this schema. The error gives the reason.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         self.check_part(&self.root, value, "")
     }
@@ -62,7 +62,7 @@ impl Schema {
         Ok(())
     }
 
-    /// One keyword; the error says where, if it is about a part of the value.
+    /// Checks one keyword; the error is `Some` with the place if it is about a part of the value.
     fn check_keyword(&self, keywords: &Map<String, Value>, keyword: &str, value: &Value, at: &str) -> Result<(), Option<String>> {
         let wanted = &keywords[keyword];
         let (empty, none) = (Map::new(), Vec::new());
@@ -127,7 +127,7 @@ impl Schema {
     }
 }
 
-/// Whether the checker knows all that a schema says; its patterns.
+/// Verifies that the checker knows all keywords of a schema, and collects its patterns.
 fn examine(schema: &Value, patterns: &mut BTreeMap<String, Regex>) -> Result<(), String> {
     let Value::Object(keywords) = schema else {
         return schema.as_bool().map(drop).ok_or_else(|| format!("no schema: {schema}"));
@@ -174,7 +174,7 @@ fn is_of_type(value: &Value, name: &Value) -> bool {
     }
 }
 
-/// Every record of a log is one of the schema. What a crash has cut off is none, nor is what a test has put there to fill it.
+/// Verifies that every record of a log matches the schema. Lines that a crash has cut off are skipped, and so are a test's filler lines.
 pub fn check_log(log: &Path) {
     let text = fs::read(log).unwrap_or_default();
     for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {

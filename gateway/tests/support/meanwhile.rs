@@ -1,4 +1,4 @@
-//! Somebody changes the store between two transactions of a request.
+//! Changes of the store between two transactions of a request.
 
 use std::fmt::{self, Debug, Formatter};
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use super::stand_in::{Beside, StandIn};
 
 type Step = Box<dyn Fn(Arc<dyn Store>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// What is done meanwhile, and how often still.
+/// Step that runs before transactions, and the number of its remaining runs.
 pub struct Meanwhile {
     store: Arc<dyn Store>,
     step: Step,
     /// The transactions that count.
     counts: fn(Mode) -> bool,
-    /// How many of them are left alone still.
+    /// Remaining number of transactions before the first run.
     before: AtomicUsize,
     left: Semaphore,
 }

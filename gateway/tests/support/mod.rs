@@ -52,7 +52,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// The pool that `init` makes.
 pub const POOL: &str = "worker";
-/// What the sample pool says besides, and the one of a test only where that is what it is about.
+/// Line of the sample pool that only tests about this rule have.
 pub const ONLY_WHILE_BOOTING: &str = "\nonly_while_booting = true\n";
 /// The spec version that the tests' nodes ask for.
 pub const SPEC: &str = "3.4.0";
@@ -75,7 +75,7 @@ struct Running {
 /// Standard output and standard error.
 const OUTPUTS: usize = 2;
 
-/// What the program has said so far.
+/// Output of the program so far.
 #[derive(Default)]
 struct Lines {
     /// The lines, and how many of its two outputs have ended.
@@ -84,7 +84,7 @@ struct Lines {
 }
 
 impl Gateway {
-    /// As `init` makes it, listening on a free port of this machine, and with a second pool `infra`.
+    /// Creates the folder with `init`, with a free port of this machine, and a second pool `infra`.
     pub fn init() -> Self {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let folder = tempfile::tempdir().unwrap();
@@ -120,12 +120,12 @@ impl Gateway {
         gateway
     }
 
-    /// The gateway's folder.
+    /// Returns a path in the gateway's folder.
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join("gateway").join(path)
     }
 
-    /// Where it listens.
+    /// Returns the address at which the gateway listens.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
@@ -225,7 +225,7 @@ impl Gateway {
         self.lines(1, wanted)
     }
 
-    /// How many such lines there are so far.
+    /// Returns the number of such lines so far.
     pub fn how_often(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let all = self.process.as_ref().unwrap().lines.all.lock().unwrap();
         all.0.iter().filter(|line| wanted(line)).count()
@@ -259,12 +259,12 @@ impl Gateway {
         self.process.as_ref().unwrap().child.id()
     }
 
-    /// Sends SIGTERM.
+    /// Sends SIGTERM to the gateway.
     pub fn terminate(&self) {
         self.signal("-TERM");
     }
 
-    /// Sends SIGHUP.
+    /// Sends SIGHUP to the gateway.
     pub fn hang_up(&self) {
         self.signal("-HUP");
     }
@@ -289,7 +289,7 @@ impl Gateway {
         running.child.wait().unwrap()
     }
 
-    /// SIGKILL.
+    /// Kills the gateway with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut running) = self.process.take() {
             drop(running.child.kill());
@@ -338,14 +338,14 @@ impl Gateway {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A provisioning token.
+    /// Creates a provisioning token for the sample pool.
     pub fn token(&self, arguments: &[&str]) -> String {
         self.command(&[&["token", "create", "--pool", POOL], arguments].concat())
             .trim()
             .to_owned()
     }
 
-    /// What a node must get that asks by [`Gateway::config`]: `full` or `pre-approved`.
+    /// Returns the expected result of [`Gateway::config`]: `full` or `pre-approved`.
     pub fn rendered(&self, pool: &str, set: &str) -> Vec<u8> {
         let text = self.command(&["render", "--pool", pool, "--set", set, "--spec", SPEC]);
         text.trim_end().as_bytes().to_vec()
@@ -381,7 +381,7 @@ impl Gateway {
         text.lines().filter(aside).map(str::to_owned).collect()
     }
 
-    /// What was done, as the log says, of this verb.
+    /// Returns the log's acts with this verb.
     pub fn acts(&self, verb: &str) -> Vec<Value> {
         let lines = self.log_lines().into_iter().filter(|line| line["admin"]["verb"] == verb);
         lines.collect()
@@ -395,7 +395,7 @@ impl Gateway {
         self.acts(verb)
     }
 
-    /// The attestation log.
+    /// Returns all lines of the attestation log.
     pub fn log_lines(&self) -> Vec<Value> {
         self.log().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -406,7 +406,7 @@ impl Gateway {
         text.split_inclusive('\n').filter(|line| line.ends_with('\n')).collect()
     }
 
-    /// The serving certificate.
+    /// Returns the gateway's serving certificate.
     pub fn certificate(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_file(self.path("tls/mcs.crt")).unwrap()
     }
@@ -437,7 +437,7 @@ impl Gateway {
         self.answer_sealed(case, challenge, &Seal::open(&self.path("state/seal.key")).unwrap())
     }
 
-    /// As [`Gateway::answer`], where the challenge is sealed by this.
+    /// Like [`Gateway::answer`], with a challenge that is sealed by this seal.
     pub fn answer_sealed(&self, mut case: Case, challenge: &Challenge, seal: &Seal) -> EvidenceRequest {
         let key = SpkiSha256::of_certificate(&self.certificate()).unwrap();
         case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, &key).to_vec();
@@ -482,7 +482,7 @@ fn client(gateway: &Path) -> reqwest::ClientBuilder {
         .timeout(LIMIT)
 }
 
-/// What makes a token `fleet` that is rotated so often, and published in this folder.
+/// Returns the arguments that create a token `fleet` that is rotated so often, and published in this folder.
 pub fn rotating<'a>(every: &'a str, into: &'a str) -> [&'a str; 10] {
     [
         "token",
@@ -546,7 +546,7 @@ pub fn program_of(arguments: &[&str]) -> Command {
     }
 }
 
-/// What serves, and can write no file longer than this: then the disk is full, as far as it sees.
+/// Returns a `serve` command that can write no file longer than this, as if the disk were full.
 pub fn serving_within(gateway: &Gateway, kibibytes: usize) -> Command {
     let mut shell = Command::new("bash");
     shell

@@ -26,7 +26,7 @@ impl Node {
         Self { tpm, case }
     }
 
-    /// As [`Node::new`], with a TPM of this maker.
+    /// Like [`Node::new`], with a TPM of this manufacturer.
     pub fn made_by(maker: &Maker) -> Self {
         let mut node = Self::new();
         node.case.ek_certificate = Some(maker.certificate(&node.tpm.ek));
@@ -81,12 +81,12 @@ impl Node {
         request.json(&self.challenge_request())
     }
 
-    /// What asks for a challenge.
+    /// Returns the node's challenge request.
     pub fn challenge_request(&self) -> ChallengeRequest {
         challenge_request(&self.case, POOL)
     }
 
-    /// What answers it, on a connection to a server with this key.
+    /// Returns the answer to a challenge on a connection to a server with this key.
     pub fn evidence(&mut self, challenged: &Answer, server_key: &SpkiSha256) -> EvidenceRequest {
         self.answer(serde_json::from_slice(&challenged.body).unwrap(), server_key)
     }
@@ -107,7 +107,7 @@ impl Node {
         client.post(format!("{gateway}/v1/attest/evidence")).json(evidence)
     }
 
-    /// As Ignition does, with a ticket or a token.
+    /// Requests a config like Ignition, with a ticket or a token.
     pub fn config(client: &reqwest::Client, gateway: &str, credential: &str) -> reqwest::RequestBuilder {
         let request = client.get(format!("{gateway}/config/{POOL}")).header("accept", accept(SPEC));
         request.header("authorization", bearer(credential))

@@ -18,7 +18,7 @@ pub trait Beside: Send + Sync + std::fmt::Debug {
     /// Called after an entry of this kind was read by itself, and before it is returned.
     async fn has_read(&self, _: EntryKind) {}
 
-    /// Whether entries of this kind can be read by themselves at the moment.
+    /// Returns whether entries of this kind can currently be read by themselves.
     fn can_read(&self, _: EntryKind) -> bool {
         true
     }

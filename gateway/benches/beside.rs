@@ -1,6 +1,6 @@
-//! What an honest attestation takes beside each attack of strangers, as a ratio to what it takes alone, in the same run: challenge, evidence
-//! and the config, each on a connection of its own. The gateway is the real program; strangers come from another address, with as many
-//! connections as the attack needs, and begin again whenever they are cut off.
+//! Duration of an honest attestation during each attack by unauthenticated clients, as a ratio to its duration alone in the same run. It
+//! consists of challenge, evidence and the config, each on a connection of its own. The gateway is the real program. Attackers come from
+//! another address, with as many connections as the attack needs, and begin again whenever they are cut off.
 //!
 //! `cargo bench -p attest-gateway --bench beside`; it fails if the median beside an attack is more than [`LIMIT_RATIO`] times that alone, or if
 //! the attestation log grows by more than the budget for strangers allows, in a whole minute of the attack that is meant for it.
@@ -34,21 +34,21 @@ use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How much longer an honest attestation may take beside an attack.
+/// Maximum ratio of an honest attestation's duration during an attack to that alone.
 const LIMIT_RATIO: f64 = 3.0;
 /// Attestations alone and beside each attack.
 const ATTESTATIONS: usize = 40;
-/// Where strangers come from. All of 127.0.0.0/8 is this machine's.
+/// Address of the attackers. All addresses in 127.0.0.0/8 belong to this machine.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
-/// How long it is waited for an attack to be under way: thousands of handshakes take seconds.
+/// Maximum wait for the start of an attack: thousands of handshakes take seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The attack that is meant for the log, and how long it lasts at least: what the budget gives at once is gone in seconds.
 const LOG_FLOOD: &str = "refusals that fill the log";
 const LOG_FLOOD_LEAST: Duration = Duration::from_secs(60);
-/// What it may add in that time.
+/// Maximum growth of the log in that time.
 const LOG_FLOOD_LIMIT_BYTES: u64 = 20_000_000;
-/// What lines that count, and retries of honest nodes, may add beside an attack.
+/// Growth of the log during an attack by aggregated records and by retries of honest nodes.
 const LOG_SLACK_BYTES: u64 = 256 * 1024;
 
 type Attack = fn(Arc<Stranger>) -> Pin<Box<dyn Future<Output = std::io::Result<()>> + Send>>;
@@ -63,7 +63,7 @@ const ATTACKS: [(&str, usize, Attack); 6] = [
     ("wrong tokens", 4, |stranger| Box::pin(wrong_tokens(stranger))),
 ];
 
-/// What strangers know.
+/// Data and connections of an attacker.
 struct Stranger {
     gateway: Arc<Gateway>,
     tls: Arc<rustls::ClientConfig>,
@@ -71,7 +71,7 @@ struct Stranger {
     token: String,
     costly: ChallengeRequest,
     large: ChallengeRequest,
-    /// How many are at it.
+    /// Number of connections that are attacking.
     ready: AtomicUsize,
 }
 
@@ -188,7 +188,7 @@ fn many_files() {
     setrlimit(Resource::Nofile, raised).unwrap();
 }
 
-/// One with a real worker's config, for attestations and tokens.
+/// Starts a gateway with a real worker's config, for attestations and tokens.
 fn gateway() -> Gateway {
     let mut gateway = Gateway::init();
     gateway.machine_configs(POOL, &[]);
@@ -212,17 +212,17 @@ fn log_bytes(gateway: &Gateway) -> u64 {
     fs::metadata(gateway.path("state/attestation.jsonl")).unwrap().len()
 }
 
-/// What strangers may add to the log in that time.
+/// Returns the maximum growth of the log by unauthenticated clients in that time.
 fn log_allowed_bytes(took: Duration) -> u64 {
     STRANGERS_AT_ONCE_BYTES + STRANGERS_EACH_SECOND_BYTES * (took.as_secs() + 1) + LOG_SLACK_BYTES
 }
 
-/// Whether there was so much that it is not recorded one by one.
+/// Returns whether some refusals were recorded in aggregate.
 fn is_counted(gateway: &Gateway) -> bool {
     gateway.records().iter().any(|record| record["decision"] == "counted")
 }
 
-/// What a node does, and how long that takes. Whatever is answered by 503 is asked again, as nodes do.
+/// Attests like a node, and returns the duration. A request that is answered by 503 is retried, as nodes do.
 async fn attestation(gateway: &Gateway, case: Case) -> Duration {
     let client = http(gateway, Ipv4Addr::LOCALHOST);
     let asked = challenge_request(&case, POOL);
@@ -316,7 +316,7 @@ async fn connect(stranger: &Stranger, receive_bytes: Option<u32>) -> std::io::Re
         .await
 }
 
-/// Is at it until the gateway has had enough.
+/// Attacks until the gateway closes the connection.
 async fn until_cut(stranger: &Stranger, mut stream: TlsStream<TcpStream>) -> std::io::Result<()> {
     stranger.ready.fetch_add(1, Ordering::Relaxed);
     let ended = stream.read_to_end(&mut Vec::new()).await;
@@ -369,7 +369,7 @@ async fn wrong_tokens(stranger: Arc<Stranger>) -> std::io::Result<()> {
     flood(&stranger, || stranger.http.get(&url).bearer_auth("A".repeat(43))).await
 }
 
-/// One request after the other, for ever.
+/// Sends one request after the other, for ever.
 async fn flood(stranger: &Stranger, request: impl Fn() -> reqwest::RequestBuilder) -> std::io::Result<()> {
     let mut answered = false;
     loop {

@@ -1,6 +1,6 @@
-//! What an attested boot costs the gateway's processor, from the node's first byte to the last of its config, as a ratio to the floor that is measured in
-//! the same run: a server on the same TLS and the same two connections that decides nothing, records nothing and writes the same bytes, and the raw
-//! operations that prove the node, each once.
+//! Processor time of the gateway for an attested boot, from the node's first byte to the last of its config. It is a ratio to the floor,
+//! which is measured in the same run. The floor is a server on the same TLS and the same two connections that decides nothing, records
+//! nothing and writes the same bytes. The raw operations that prove the node are added to it, each once.
 //!
 //! Gateway and floor are processes of their own. A node does what a real one does: a challenge and evidence on one connection, as `attest-node`, its
 //! config on another, as Ignition; its EK certificate is of ECDSA P-256, its event log of 34 KB its own. `cargo bench -p attest-gateway --bench boot`; it
@@ -41,7 +41,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// How much more than the floor a boot may cost: a little above what was measured when this was set.
+/// Maximum ratio of a boot's cost to the floor: a little above the value that was measured when it was set.
 const LIMIT_RATIO: f64 = 2.8;
 /// And what is wanted.
 const GOAL_RATIO: f64 = 1.5;
@@ -50,7 +50,7 @@ const ROUNDS: usize = 5;
 const BOOTS_PER_ROUND: usize = 100;
 /// Nodes that come together.
 const TOGETHER: usize = 16;
-/// How often something is asked that costs little.
+/// Number of repetitions of a cheap request.
 const OFTEN: u32 = 20;
 /// Says to this program that it is the floor: the folder of its answers, certificate and key.
 const FLOOR: &str = "BOOT_FLOOR";
@@ -60,11 +60,11 @@ const ANSWERS: [&str; 3] = ["challenge", "evidence", "config"];
 /// A machine, and what it sends in each of its boots.
 struct Machine {
     node: Node,
-    /// What it sent when it booted last.
+    /// Evidence of the machine's last boot.
     sent: Option<attest::protocol::EvidenceRequest>,
 }
 
-/// How far a boot goes whose steps are measured: discovery, the same asked often, a challenge, evidence.
+/// Last step of a boot whose steps are measured: discovery, many of them, a challenge, evidence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Discovery,
@@ -73,7 +73,7 @@ enum Step {
     Evidence,
 }
 
-/// Where nodes come to, and by which key they know it.
+/// Server for the nodes, with the key by which they know it.
 struct Site {
     /// The client of one node, which keeps its connection.
     client: Box<dyn Fn() -> reqwest::Client + Send + Sync>,
@@ -83,7 +83,7 @@ struct Site {
 }
 
 impl Site {
-    /// One boot; what was answered.
+    /// Boots a machine, and returns the answers.
     async fn boot(&self, machine: &mut Machine, round: usize) -> [Answer; 3] {
         let client = (self.client)();
         let log = self.firmware.event_log(machine.node.ek().as_bytes(), round);
@@ -287,7 +287,7 @@ fn report(name: &str, costs: &mut [Duration]) -> Duration {
     costs[costs.len() / 2]
 }
 
-/// What has to be computed to know an EK on P-256 by its certificate, to make it a credential, and to verify a quote.
+/// Returns the processor time to verify an EK on P-256 by its certificate, to make a credential for it, and to verify a quote.
 fn proof() -> Duration {
     const TIMES: u32 = 500;
     let rng = rand::SystemRandom::new();
@@ -357,7 +357,7 @@ impl Drop for Floor {
     }
 }
 
-/// What the other process does: it answers what is asked for with the bytes that it was given, on the gateway's TLS.
+/// Runs the floor's process: it answers each request with the bytes that it was given, on the gateway's TLS.
 fn serve_floor(folder: &Path) {
     let tls = floor::tls(&folder.join("mcs.crt"), &folder.join("mcs.key"));
     let answers: [Arc<[u8]>; 3] = ANSWERS.map(|name| fs::read(folder.join(name)).unwrap().into());

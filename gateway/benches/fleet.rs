@@ -1,4 +1,4 @@
-//! What a large fleet costs a gateway that starts, and how soon a command's change counts at every replica.
+//! Cost of a large fleet for a starting gateway, and delay of a command's change until every replica applies it.
 //!
 //! `cargo bench -p attest-gateway --bench fleet`; it fails if a start with a hundred thousand machines takes more than [`LONGER`] times as
 //! long as one with none, or more than [`LARGER`] times as much memory, or if the slowest of a hundred changes is answered by the old state after its command has ended,
@@ -27,7 +27,7 @@ const LONGER: f64 = 2.0;
 const LARGER: f64 = 1.5;
 const LIMIT: Duration = Duration::from_secs(1);
 const MACHINES: usize = 100_000;
-/// How often a start is measured; the quickest counts.
+/// Number of measured starts; the quickest one counts.
 const STARTS: usize = 5;
 const CHANGES: usize = 100;
 const REPLICAS: usize = 3;
@@ -85,7 +85,7 @@ fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     within
 }
 
-/// How long it takes until it is ready, seconds, and its memory then, bytes.
+/// Returns the time until the gateway is ready, in seconds, and its memory then, in bytes.
 fn start(gateway: &mut Gateway) -> (f64, f64) {
     let mut quickest = f64::MAX;
     let mut memory = 0.0;

@@ -1,4 +1,4 @@
-//! What chain and checkpoints of the attestation log cost the gateway's processor, beside what a record costs anyway.
+//! Processor time of the gateway for chain and checkpoints of the attestation log, in addition to that of a record without them.
 //!
 //! `cargo bench -p attest-gateway --bench log`; it fails if they cost a boot more than [`LIMIT`]. A boot has two records that hold most of
 //! its bytes: its evidence, and its config. A checkpoint is counted for each boot, which is far more often than they are made.
@@ -16,7 +16,7 @@ use attest_log::{Decision, LineHash, Link, LogKey, Record};
 use results::{Bound, Figure};
 use rustix::time::{ClockId, clock_gettime};
 
-/// One twentieth of what a boot costs the processor, which is 2 ms at least.
+/// Maximum cost for a boot: one twentieth of a boot's processor time, which is 2 ms at least.
 const LIMIT: Duration = Duration::from_micros(100);
 /// Bytes of a record of evidence: more than most have, without the event log, which is kept elsewhere.
 const RECORD_BYTES: usize = 16 * 1024;

@@ -1,8 +1,9 @@
-//! What many pools cost a gateway: processor until it listens, its most memory until then, and processor for a file that changes.
+//! Cost of many pools for a gateway: processor time until it listens, its peak memory until then, and processor time for a file that
+//! changes.
 //!
-//! `cargo bench -p attest-gateway --bench pools`; it fails if, with five hundred pools, a start costs more than some times a bare parse of the same
-//! bytes, which is measured beside it, or takes more memory than their bytes and a little, or if a file that changes costs more than a small part of a start
-//! ([`Limits`]).
+//! Run with `cargo bench -p attest-gateway --bench pools`. With five hundred pools, a start is compared with a bare parse of the same
+//! bytes, which is measured in the same run. The benchmark fails if the start exceeds a multiple of that, or if its memory exceeds their
+//! bytes by more than a little. It also fails if a changed file costs more than a small part of a start ([`Limits`]).
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
@@ -23,18 +24,18 @@ use results::{Bound, Figure};
 use serde_json::Value;
 use support::Gateway;
 
-/// As few as most have, and as many as anybody has.
+/// Number of pools: as few as most clusters have, and as many as the largest has.
 const POOLS: [usize; 2] = [50, 500];
-/// How often a start is measured; the median counts.
+/// Number of measured starts; the median counts.
 const STARTS: usize = 3;
 /// Files that change, one after the other.
 const CHANGES: usize = 10;
 
-/// What is wanted of a start with the most pools.
+/// Goals for a start with the most pools.
 const START_GOAL_SECONDS: f64 = 5.0;
 const MEMORY_GOAL_MIB: f64 = 200.0;
 
-/// How a pool's configs are written.
+/// Format of a pool's configs.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Ignition,
@@ -103,7 +104,7 @@ impl Form {
     }
 }
 
-/// What was measured; processor in seconds, memory in bytes.
+/// Results of the measurements; processor time in seconds, memory in bytes.
 struct Figures {
     pools: usize,
     bytes: f64,
@@ -196,7 +197,7 @@ fn serve(gateway: &Gateway) -> Command {
     command
 }
 
-/// A gateway looks at all files once more when they have been quiet for two seconds.
+/// Time until a gateway has looked at all files again, which it does when they have been quiet for two seconds.
 const SETTLED: Duration = Duration::from_secs(10);
 
 fn median(runs: usize, mut run: impl FnMut() -> f64) -> f64 {

@@ -1,5 +1,5 @@
-//! How long it takes from MachineConfigs on disk to a config that is served, next to what is unavoidable: parsing the same YAML, and
-//! writing the same JSON.
+//! Duration from MachineConfigs on disk to a config that is served, next to the unavoidable parts: parsing the same YAML, and writing the
+//! same JSON.
 //!
 //! `cargo bench -p attest-gateway --bench render`.
 
@@ -21,9 +21,9 @@ use attest_pool::needed::NeededState;
 use results::Figure;
 use serde_json::Value;
 
-/// As many as a pool has, and as many as a large cluster may have for one pool, tools' own included.
+/// Number of MachineConfigs in a pool: a usual one, and that of one pool of a large cluster, including those of tools.
 const MACHINE_CONFIGS: [u32; 2] = [100, 1000];
-/// How often each step is measured; the median counts.
+/// Number of measurements of each step; the median counts.
 const RUNS: usize = 5;
 /// What is asked for.
 const VERSION: SpecVersion = SpecVersion::V3_4;

@@ -1,4 +1,4 @@
-//! What it costs the gateway's processor to serve a real worker's config, as a ratio to the floor that is measured in the same run: a
+//! Processor time of the gateway to serve a real worker's config, as a ratio to the floor that is measured in the same run. The floor is a
 //! server on the same TLS that decides nothing, records nothing, and writes the same bytes.
 //!
 //! Nodes that come together share the fsyncs of the attestation log, as they do when a rack boots; that is what the limit is about. For
@@ -45,7 +45,7 @@ const REQUESTS_PER_ROUND: usize = 64;
 const TOGETHER: usize = 32;
 /// Size of a real worker's config as it is served, in bytes.
 const SERVED_BYTES: std::ops::RangeInclusive<usize> = 700_000..=900_000;
-/// As Ignition asks, of a version that knows spec 3.4.
+/// Request of an Ignition version that knows spec 3.4.
 const REQUEST: &str = "GET /config/worker HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: Ignition/2.15.0\r\n\
     Accept: application/vnd.coreos.ignition+json;version=3.4.0, */*;q=0.1\r\nAccept-Encoding: identity\r\n\r\n";
 
@@ -129,7 +129,7 @@ fn report(nodes: usize, servers: Vec<(&str, Vec<Duration>)>) -> f64 {
     last
 }
 
-/// A gateway's folder whose pool gives the worker's full config to anybody.
+/// Creates a gateway's folder whose pool gives the worker's full config to unauthenticated clients.
 fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::defaults(folder).unwrap();
     settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -146,7 +146,7 @@ fn settings(folder: &Path) -> Settings {
     settings
 }
 
-/// Who asks to have a line made durable.
+/// Channel of requests to make a line durable.
 type Recorder = mpsc::Sender<oneshot::Sender<()>>;
 
 /// Appends the same line each time, durably, on a thread of its own.
@@ -215,7 +215,7 @@ impl Client {
         Self(Arc::new(config))
     }
 
-    /// One request on a connection of its own; the whole answer.
+    /// Sends a request on a connection of its own, and returns the whole answer.
     fn get(&self, address: SocketAddr) -> Vec<u8> {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -1,8 +1,9 @@
-//! What `policy simulate` takes for a fleet: of each machine the last boot in the log is verified again and held against another policy.
+//! Duration of `policy simulate` for a fleet: for each machine, it verifies the last boot in the log again and appraises it by another
+//! policy.
 //!
-//! `cargo bench -p attest-gateway --bench simulation`; it fails if that takes more than [`LIMIT_RATIO`] times as long as a bare parse of the same lines,
-//! which is measured beside it. The log has boots that a gateway has recorded, each for many machines: their certificates are of one maker, their event
-//! logs of 34 KB are like one another, as those of one model are.
+//! Run with `cargo bench -p attest-gateway --bench simulation`. It fails if that takes more than [`LIMIT_RATIO`] times as long as a bare
+//! parse of the same lines in the same run. The log has boots that a gateway has recorded, each for many machines. Their certificates are
+//! of one manufacturer. Their event logs of 34 KB are similar, like those of one model.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 

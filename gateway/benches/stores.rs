@@ -27,18 +27,19 @@ use support::soft_tpm::maker::Maker;
 use support::{Answer, Gateway, POOL};
 use tokio::task::JoinSet;
 
-/// How much more a boot on etcd may cost the gateway.
+/// Maximum ratio of the gateway's cost of a boot on etcd to that on the embedded store.
 const LIMIT_RATIO: f64 = 2.0;
-/// How much longer a boot on objects may take than as many round trips.
+/// Maximum ratio of a boot's duration on objects to that of its round trips.
 const LIMIT_OF_ROUND_TRIPS: f64 = 3.0;
-/// What a write to the API takes: what is wanted of its etcd's disk where there is much load, and the least of what is wanted of any; see the stand-in.
+/// Durations of a write to the API: the one that etcd's disk should have under high load, and the slowest that is acceptable. The
+/// stand-in's documentation explains them.
 const WRITES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10)];
 /// Boots that are measured, and those before them.
 const BOOTS: usize = 400;
 const BEFORE: usize = 40;
 /// At the same time.
 const AT_ONCE: usize = 16;
-/// What a storm has in work at once, or a part of it.
+/// Number of boots in progress in a storm, or in a part of it.
 const CROWD: usize = 192;
 /// Boots of which etcd's work is counted, while there are no others.
 const ALONE: usize = 20;
@@ -51,7 +52,7 @@ enum Far {
     Config,
 }
 
-/// What nodes meet.
+/// Server for the nodes, and the manufacturer of their TPMs.
 struct Site {
     client: reqwest::Client,
     url: String,
@@ -89,21 +90,21 @@ impl Site {
     }
 }
 
-/// What was measured on one engine.
+/// Measurements on one engine.
 struct Measured {
     took: Duration,
     gateway: Duration,
     etcd: Duration,
-    /// What etcd has counted for a boot.
+    /// Counters of etcd for a boot.
     counted: [Vec<f64>; HOW.len()],
     /// Its processor's time for one of a crowd's, milliseconds.
     crowd: f64,
 }
 
-/// Of boots together, of a crowd, and of those alone, how far.
+/// Kinds of measurement: boots together, in a crowd, and single ones up to each step.
 const HOW: [&str; 5] = ["", ", in a crowd", ", alone, the challenge", ", alone, up to evidence", ", alone"];
 
-/// What etcd counts of itself: the figure's name, and etcd's for it. The last two are its waits for the disk, and their seconds in all.
+/// Counters of etcd: the figure's name, and etcd's for it. The last two are its waits for the disk, and their total seconds.
 const COUNTED: [(&str, &str); 5] = [
     ("keys put in a boot", "etcd_mvcc_put_total"),
     ("commits of a boot", "etcd_server_proposals_applied_total"),
@@ -112,7 +113,7 @@ const COUNTED: [(&str, &str); 5] = [
     ("one wait for the disk", "etcd_disk_wal_fsync_duration_seconds_sum"),
 ];
 
-/// How far etcd has counted.
+/// Returns the current values of etcd's counters.
 async fn counts(etcd: Option<&Etcd>) -> Vec<f64> {
     let Some(etcd) = etcd else {
         return Vec::new();

@@ -9,7 +9,7 @@ const LOG_BYTES: usize = 34 * 1024;
 /// Events that no other machine's log has.
 const OWN_EVENTS: usize = 6;
 
-/// What firmware and boot loader write.
+/// Event log that firmware and boot loader write.
 pub struct Firmware(LogBuilder);
 
 impl Firmware {

@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// As the gateway says itself: one certificate, no resumption, HTTP/1.1.
+/// Returns the gateway's own TLS settings: one certificate, no resumption, HTTP/1.1.
 pub fn tls(certificate: &Path, key: &Path) -> TlsAcceptor {
     let key = PrivateKeyDer::from_pem_file(key).unwrap();
     let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))

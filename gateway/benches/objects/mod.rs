@@ -18,18 +18,18 @@ use super::support::Gateway;
 use super::support::soft_tpm::maker::Maker;
 use super::{ALONE, AT_ONCE, BEFORE, BOOTS, CROWD, Far, Site, count, gateway, process};
 
-/// Where the store's objects are, and the gateways' service account.
+/// Namespace of the store's objects and of the gateways' service account.
 const NAMESPACE: &str = "attest-gateway";
 /// The store's one object that changes.
 const HEAD: &str = "store";
-/// What is asked by itself, to know what it takes.
+/// Object for requests without the store, whose duration is the floor.
 const FLOOR: &str = "floor";
-/// So often.
+/// Number of such requests.
 const ROUND_TRIPS: usize = 100;
-/// How much that object has: as much as a head has in the mean.
+/// Size of that object: the mean size of a head.
 const FLOOR_BYTES: usize = 12 * 1024;
 
-/// What was found.
+/// Results of the measurements.
 pub struct Found {
     pub figures: Vec<Figure>,
     /// The most that a boot alone took, as a ratio to its round trips.
@@ -55,7 +55,7 @@ pub fn measure(writes: &[Duration], boots: usize) -> Found {
     found
 }
 
-/// What it costs to remember one more challenge, where so many are remembered; with as many again, and ten times as many.
+/// Measures the cost of another spent challenge when a tenth of the maximum is remembered, and when the maximum is.
 fn challenges(boots: usize, found: &mut Found) {
     let folder = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(0);
@@ -131,7 +131,7 @@ struct Cluster {
     nodes: tokio::runtime::Runtime,
 }
 
-/// What the API was asked in a while.
+/// Requests to the API during a measurement.
 struct Counted {
     took: Duration,
     asked: Vec<Asked>,
@@ -217,7 +217,7 @@ impl Cluster {
         self.gateways.iter().map(|gateway| process::spent(gateway.process_id())).sum()
     }
 
-    /// What a write and a read take by themselves, one after the other.
+    /// Returns the durations of a single write and a single read, without concurrent requests.
     fn round_trips(&self) -> (Duration, Duration) {
         let data = data_encoding::BASE64.encode(&[0x5a; FLOOR_BYTES]);
         let metadata = json!({"name": FLOOR, "namespace": NAMESPACE});
@@ -310,7 +310,7 @@ fn with(write: Duration, gateways: usize, boots: usize, found: &mut Found) {
     tell("a boot alone, as a ratio to its round trips", "x", ratio);
 }
 
-/// Of how many boots this was counted.
+/// Returns the number of boots in this measurement.
 fn counted_boots(counted: &Counted, alone: &Counted, boots: usize) -> usize {
     if std::ptr::eq(counted, alone) { ALONE.min(boots) } else { boots }
 }

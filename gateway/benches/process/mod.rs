@@ -1,4 +1,4 @@
-//! What a process costs, as the kernel counts it.
+//! Costs of a process, as the kernel counts them.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
@@ -7,14 +7,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the gateway's unit has in its environment: how glibc keeps memory.
+/// Returns the environment of the gateway's unit, which controls how glibc keeps memory.
 pub fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = include_str!("../../dist/attest-gateway.service").lines();
     let lines = lines.filter_map(|line| line.strip_prefix("Environment="));
     lines.flat_map(str::split_whitespace).filter_map(|one| one.split_once('='))
 }
 
-/// What a process has spent of the processors.
+/// Returns the processor time of a process.
 pub fn spent(process: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     // After the program's name, which may hold anything: utime and stime are the 14th and 15th of all.
@@ -37,7 +37,7 @@ pub fn peak(process: u32) -> u64 {
     1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
 }
 
-/// What files under a folder take of their disk, bytes.
+/// Returns the disk space of the files under a folder, in bytes.
 pub fn on_disk(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let of = |path: PathBuf| match fs::symlink_metadata(&path) {

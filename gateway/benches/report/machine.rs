@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What there is to say of this machine, of its tools, and of what was built.
+/// Returns a description of this machine, of its tools, and of the build.
 pub fn described() -> Vec<(String, String)> {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");

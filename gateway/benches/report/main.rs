@@ -64,7 +64,7 @@ fn main() {
     }
 }
 
-/// Of a figure that is a ratio.
+/// Returns the bar of a figure that is a ratio.
 fn bar(figure: &results::Figure) -> Option<Bar> {
     let limit = match figure.limit {
         Some(Bound::AtMost(most)) => Some(most),

@@ -63,7 +63,7 @@ pub fn report(machine: &[(String, String)], all: &BTreeMap<String, Results>, pic
     out
 }
 
-/// What stands in a cell of a table as it is.
+/// Escapes a text for a cell of a table.
 pub fn cell(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -15,7 +15,7 @@ const COLOURS: [&str; 6] = ["#1f6fb4", "#d9730d", "#2e8b57", "#b03a48", "#7a5ca8
 const BAR: f64 = 26.0;
 const NAMES: f64 = 560.0;
 
-/// One bar; what it may reach, if there is a limit.
+/// Bar of a chart, with its limit, if there is one.
 pub struct Bar {
     pub name: String,
     pub value: f64,
@@ -157,7 +157,7 @@ impl Axis {
     }
 }
 
-/// As short as it is exact enough for a mark.
+/// Formats a number briefly, but exactly enough for a mark.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

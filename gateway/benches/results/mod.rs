@@ -1,4 +1,4 @@
-//! What a benchmark has found, for the report of all: `target/bench/<name>.json`.
+//! Results of a benchmark for the report of all: `target/bench/<name>.json`.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What one benchmark has found.
+/// Results of a single benchmark.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct Results {
     pub figures: Vec<Figure>,
@@ -17,7 +17,7 @@ pub struct Results {
     pub plots: Vec<Plot>,
 }
 
-/// One figure over all runs.
+/// Measured figure over all runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     pub name: String,
@@ -30,15 +30,15 @@ pub struct Figure {
     pub most: f64,
     #[serde(deserialize_with = "numbers")]
     pub runs: Vec<f64>,
-    /// What the benchmark fails beyond.
+    /// Limit, whose violation fails the benchmark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Bound>,
-    /// What is wanted of it.
+    /// Goal for the figure, without effect on the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<Bound>,
 }
 
-/// What a figure has to keep: its median, and by `Never` each of its runs.
+/// Bound of a figure: for its median, and with `Never` for each of its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -53,14 +53,14 @@ pub struct Plot {
     /// Its file's name, without `.svg`.
     pub file: String,
     pub title: String,
-    /// What the axes show, with the unit.
+    /// Labels of the axes, with the unit.
     pub across: String,
     pub up: String,
     pub lines: Vec<(String, Vec<[f64; 2]>)>,
 }
 
 impl Figure {
-    /// Of one run at least; whole numbers and shares have no unit.
+    /// Creates a figure from at least one run; whole numbers and shares have no unit.
     pub fn of(name: impl Into<String>, unit: &str, runs: &[f64]) -> Self {
         let mut ascending = runs.to_vec();
         ascending.sort_by(f64::total_cmp);
@@ -86,14 +86,14 @@ impl Figure {
         self
     }
 
-    /// Whether the benchmark's limit is kept.
+    /// Returns whether the figure is within its limit.
     pub fn is_kept(&self) -> bool {
         self.limit.is_none_or(|limit| limit.holds(self))
     }
 }
 
 impl Bound {
-    /// Nothing holds for what is no number.
+    /// Returns whether the bound holds; it does not for NaN.
     pub fn holds(self, figure: &Figure) -> bool {
         match self {
             Self::AtMost(most) => figure.median <= most,
@@ -103,7 +103,7 @@ impl Bound {
     }
 }
 
-/// Of values that ascend; of an even number, what lies between the two in the middle.
+/// Returns the median of ascending values; of an even number, the mean of the two in the middle.
 pub fn median(ascending: &[f64]) -> f64 {
     let middle = ascending.len() / 2;
     match ascending.get(middle) {
@@ -113,7 +113,7 @@ pub fn median(ascending: &[f64]) -> f64 {
     }
 }
 
-/// JSON has `null` for what is no number.
+/// Deserializes a number; JSON has `null` for NaN.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -123,7 +123,7 @@ fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
     Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
 }
 
-/// Where benchmarks leave what outlasts them.
+/// Returns the folder of the benchmarks' lasting files.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench")
 }
@@ -147,7 +147,7 @@ pub fn print(figures: &[Figure]) {
     }
 }
 
-/// Whether the limits of these are kept; says which are not.
+/// Returns whether these figures are within their limits; prints those that are not.
 pub fn are_kept<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> bool {
     let beyond: Vec<&Figure> = figures.into_iter().filter(|figure| !figure.is_kept()).collect();
     for figure in &beyond {

@@ -12,7 +12,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// One more, if there is one.
+    /// Takes a challenge from the budget. Returns `false` if none is left.
     pub fn spend(&mut self, now: Time) -> bool {
         let second = now / SECOND;
         self.spent = self.spent.saturating_sub((second - self.second) * CHALLENGES_EACH_SECOND);

@@ -13,7 +13,7 @@ pub fn nanos(time: Duration) -> Time {
     u64::try_from(time.as_nanos()).unwrap_or(Time::MAX)
 }
 
-/// What will happen, in order of time; of two at one time, what was said first.
+/// Future events in order of time; of two at the same time, the one that was scheduled first.
 #[derive(Debug)]
 pub struct Clock<E> {
     pub now: Time,

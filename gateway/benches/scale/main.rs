@@ -1,5 +1,5 @@
-//! What a fleet of any size meets after a power cut, simulated: from what the other benchmarks have measured, and with the pauses of `attest-node`
-//! and Ignition. `cargo bench -p attest-gateway --bench scale`; `docs/scale.md` has its tables, and says what they stand on.
+//! Simulation of a fleet of any size after a power cut, from the other benchmarks' measurements and with the pauses of `attest-node` and
+//! Ignition. `cargo bench -p attest-gateway --bench scale`; `docs/scale.md` has its tables, and their basis.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 

@@ -1,4 +1,4 @@
-//! One node: what it asks for next, and how long it waits first. Its pauses are `attest-node`'s and Ignition's.
+//! Simulated node: its next request, and the pause before it. Its pauses are those of `attest-node` and Ignition.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use crate::patience::Patience;
 use crate::waits::attest_node::{self, Asking};
 use crate::waits::ignition::{self, Pauses};
 
-/// What came of one attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Came {
-    /// 200.
+    /// Answer with status 200.
     Answer,
     /// 503, on a connection that stays.
     ComeAgain,
@@ -19,7 +19,7 @@ pub enum Came {
     Nothing,
 }
 
-/// What a node does next.
+/// Next action of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Ask,
@@ -35,7 +35,7 @@ pub struct Node {
     pub connected: bool,
     /// For a connection, or for its turn.
     pub waits: bool,
-    /// Of the attempt that is under way: what belongs to an earlier one is nobody's.
+    /// Number of the attempt in progress: events of earlier ones are ignored.
     pub attempt: u32,
     pub failed: u32,
     pub came: Time,
@@ -45,7 +45,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// One that has just come up.
+    /// Creates a node that has just started.
     pub fn new(now: Time, start: Instant) -> Self {
         Self {
             step: Step::Discovery,
@@ -60,7 +60,8 @@ impl Node {
         }
     }
 
-    /// How long it waits for a connection; of Ignition, what its handshake may take, which is what the gateway makes it wait for.
+    /// Returns the node's timeout for a connection. For Ignition it is the timeout of the TLS handshake, because the gateway makes it wait
+    /// for that.
     pub fn connect_limit(&self) -> Time {
         nanos(match self.step {
             Step::Config => ignition::TLS_LIMIT,
@@ -68,7 +69,7 @@ impl Node {
         })
     }
 
-    /// How long for an answer.
+    /// Returns the node's timeout for an answer.
     pub fn answer_limit(&self) -> Time {
         nanos(match self.step {
             Step::Config => ignition::HEAD_LIMIT,
@@ -76,7 +77,7 @@ impl Node {
         })
     }
 
-    /// What it does about what came. The time is what passes, and `start` stands for its begin.
+    /// Returns the next action after a result. `now` is simulated time, counted from `start`.
     pub fn goes_on(&mut self, came: Came, by_token: bool, now: Time, start: Instant) -> Next {
         self.attempt += 1;
         let time = at(now, start);
@@ -115,7 +116,7 @@ fn at(now: Time, start: Instant) -> Instant {
     start + Duration::from_nanos(now)
 }
 
-/// How long a config takes on a network of so many gigabits a second.
+/// Returns the transfer time of a config on a network with this number of gigabits per second.
 pub const fn transfer(gigabits: u64) -> Time {
     CONFIG_BYTES * 8 / gigabits
 }

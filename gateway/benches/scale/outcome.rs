@@ -1,4 +1,4 @@
-//! What a simulation has shown, and what stood in the way.
+//! Results of a simulation, and its bottlenecks.
 
 use super::clock::{SECOND, Time};
 use super::rand;
@@ -19,9 +19,9 @@ pub struct Outcome {
     /// At one replica at once.
     pub connections: usize,
     pub sockets: usize,
-    /// Of all replicas.
+    /// Number of all replicas' commits.
     pub commits: u64,
-    /// How much of the time each was at work, the most first.
+    /// Utilization of each resource, the busiest first.
     pub busy: Vec<(&'static str, f64)>,
 }
 

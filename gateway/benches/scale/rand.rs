@@ -7,12 +7,12 @@ thread_local! {
     static STATE: Cell<u64> = const { Cell::new(1) };
 }
 
-/// What comes from now on is decided by this.
+/// Sets the seed of all following numbers.
 pub fn seed(seed: u64) {
     STATE.set(seed.max(1));
 }
 
-/// As the function of this name that fills bytes by the system's chance.
+/// Fills bytes like the function of this name that uses the system's random numbers.
 pub fn fill(bytes: &mut [u8]) -> Result<(), Infallible> {
     for byte in bytes {
         // Marsaglia's xorshift.

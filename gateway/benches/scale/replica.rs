@@ -1,7 +1,7 @@
-//! One replica, and the nodes that come to it. All replicas fare alike, so that one stands for each.
+//! Simulated replica, and the nodes that come to it. All replicas have the same load, so one represents each.
 //!
-//! What it does is done in order: requests first, so that who has begun comes to an end, then handshakes, for which sockets wait. Who cannot
-//! wait here, or waits too long, comes again by its own schedule.
+//! It works in order: requests first, so that started boots finish, then handshakes, for which sockets wait. A node that finds no place to
+//! wait, or waits too long, retries by its own schedule.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::site::{
 };
 use super::store::{Store, Work};
 
-/// How long a request waits for its turn.
+/// Returns the maximum wait of a request for its turn.
 const fn patience(config: bool) -> Time {
     if config { CONFIG_PATIENCE } else { PATIENCE }
 }
@@ -42,10 +42,10 @@ enum Event {
     Sent(Asked),
 }
 
-/// What became of it all.
+/// Counts of a simulation's results.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// How long each boot took, and when the last one was done.
+    /// Duration of each boot, and the end of the last one.
     pub took: Vec<Time>,
     pub lasted: Time,
     /// Nodes that do not wait any more.
@@ -58,7 +58,7 @@ pub struct Tally {
     /// The most connections, and the most sockets that waited for one.
     pub connections: usize,
     pub sockets: usize,
-    /// How long processors and network were at work.
+    /// Busy time of processors and network.
     pub worked: Time,
     pub sent: Time,
 }
@@ -68,13 +68,13 @@ pub struct Replica {
     start: Instant,
     clock: Clock<Event>,
     nodes: Vec<Node>,
-    /// That wait for their handshake: of nodes that have been here, which go first, and of strangers.
+    /// Queues for a handshake: of nodes that have been here, which have priority, and of unknown sources.
     known: VecDeque<Asked>,
     strangers: VecDeque<Asked>,
     /// Handshakes of the first of these since one of the others.
     in_a_row: u32,
     handshakes: usize,
-    /// Of both, those that still wait.
+    /// Number of attempts in both queues that still wait.
     waiting: usize,
     requests: VecDeque<Asked>,
     /// Connections of nodes that make a pause, the oldest first.
@@ -83,7 +83,7 @@ pub struct Replica {
     free: u64,
     /// Requests that have had their turn, and have not come to their end.
     in_work: usize,
-    /// When the network has sent what it was given.
+    /// Time at which the network has sent all its data.
     sent: Time,
     pub budget: Budget,
     pub store: Store,
@@ -91,7 +91,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// To its end, or to where nobody is in time.
+    /// Runs the simulation to its end, or until the remaining nodes are too late.
     pub fn run(site: Site) -> Self {
         let mut replica = Self {
             start: Instant::now(),
@@ -134,7 +134,7 @@ impl Replica {
         &mut self.nodes[usize::try_from(node).unwrap_or(usize::MAX)]
     }
 
-    /// Whether somebody waits for what comes of it.
+    /// Returns whether the node still waits for this attempt.
     fn is_live(&mut self, (node, attempt): Asked) -> bool {
         self.node(node).attempt == attempt
     }
@@ -250,13 +250,13 @@ impl Replica {
         }
     }
 
-    /// What was begun before is nearly done.
+    /// Returns whether a handshake may begin, because earlier work is nearly done.
     fn may_begin_handshake(&self) -> bool {
         let under_way = self.handshakes + self.in_work + self.requests.len();
         self.handshakes < HANDSHAKES_ALWAYS || under_way < REQUESTS
     }
 
-    /// Who has been here goes first, and keeps no stranger out.
+    /// Returns the next socket in the queues. Known nodes have priority, but do not keep unknown sources out.
     fn next_socket(&mut self) -> Option<Asked> {
         let strangers = !self.strangers.is_empty() && self.has_place(CONNECTIONS - CONNECTIONS / KNOWN_PART);
         let turn_of_strangers = self.in_a_row + 1 >= STRANGERS_TURN && strangers;
@@ -289,7 +289,7 @@ impl Replica {
         self.clock.after(time, then);
     }
 
-    /// Whether one more connection is no more than so many; one that has been idle gives up its place.
+    /// Returns whether fewer than `most` connections exist, after closing idle ones for it.
     fn has_place(&mut self, most: usize) -> bool {
         while self.connections >= most {
             let Some(asked) = self.idle.pop_front() else {
@@ -303,7 +303,7 @@ impl Replica {
         true
     }
 
-    /// What is begun is done to its end, whether somebody waits for it or not.
+    /// Continues a request with its next access to the store. A started request is completed even if its node no longer waits.
     fn asks_store(&mut self, asked: Asked, round: usize, step: Step) {
         let (node, attempt) = asked;
         if let Some(&writes) = asks(step).get(round).filter(|_| self.site.etcd.is_some()) {

@@ -1,10 +1,10 @@
-//! What is simulated: the fleet, what it meets, and what each step costs. `docs/scale.md` says where each figure comes from.
+//! Input of the simulation: the fleet, its gateways, and the cost of each step. `docs/scale.md` gives the source of each figure.
 
 use super::clock::{SECOND, Time};
 
 const MICROSECOND: Time = 1000;
 
-/// What a node asks for, in order.
+/// Requests of a node, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     Discovery,
@@ -17,10 +17,10 @@ impl Step {
     pub const ALL: [Self; 4] = [Self::Discovery, Self::Challenge, Self::Evidence, Self::Config];
 }
 
-/// What the gateway's processor does for each, shared out so that the sums, of a node that attests and of one with a token, are what `storm` has
-/// measured; `docs/scale.md` has what the benchmark `boot` says of each by itself.
+/// Processor time of the gateway for each step. The sums for a node that attests and for one with a token are those that `storm` has
+/// measured. `docs/scale.md` has the benchmark `boot`'s figures for each step.
 pub const HANDSHAKE: Time = 190 * MICROSECOND;
-/// What it does for a request that it refuses: as much as for a discovery, which does as little.
+/// Processor time for a refused request: the same as for a discovery, which does as little.
 pub const REFUSAL: Time = cost(Step::Discovery);
 
 pub const fn cost(step: Step) -> Time {
@@ -37,7 +37,7 @@ const WRITE: bool = true;
 /// Keys of a commit that one ask takes.
 pub const KEYS: usize = 2;
 
-/// How often a step asks the store, one after the other, and whether it writes then; counted by the benchmark `stores`.
+/// Accesses of a step to the store, one after the other, and whether each one writes; counted by the benchmark `stores`.
 pub const fn asks(step: Step) -> &'static [bool] {
     match step {
         Step::Discovery => &[],
@@ -63,13 +63,13 @@ pub const PATIENCE: Time = 12 * SECOND;
 pub const CONFIG_PATIENCE: Time = 8 * SECOND;
 pub const MOST_KEYS: usize = 120;
 
-/// Who waits longer than that has no config in time.
+/// Maximum duration of a boot that counts as in time.
 pub const LONGEST: Time = 1800 * SECOND;
 
 /// A node's full config.
 pub const CONFIG_BYTES: u64 = 838_000;
 
-/// One fleet, and what it meets.
+/// Fleet, and the gateways that serve it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Site {
     pub nodes: u64,
@@ -78,10 +78,10 @@ pub struct Site {
     /// By a provisioning token: no challenge and no evidence.
     pub by_token: bool,
     pub replicas: u64,
-    /// Of each replica.
+    /// Processor cores of each replica, and its network.
     pub cores: u64,
     pub gigabits: u64,
-    /// Whether each replica's challenges have a budget.
+    /// Set if each replica's challenges have a budget.
     pub budget: bool,
     /// `None`: the embedded store, whose work is the gateway's.
     pub etcd: Option<Etcd>,
@@ -97,11 +97,11 @@ pub struct Etcd {
     pub cores: u64,
     pub transaction: Time,
     pub ask: Time,
-    /// What the gateway's processor takes more for one boot than on a store of its own.
+    /// Additional processor time of the gateway for a boot, compared with a store of its own.
     pub gateway: Time,
 }
 
-/// As the benchmark `stores` has measured it, of one member.
+/// Measurements of the benchmark `stores`, for one member.
 pub const ETCD: Etcd = Etcd {
     commit: 2000 * MICROSECOND,
     read: 500 * MICROSECOND,
@@ -123,14 +123,14 @@ impl Etcd {
 }
 
 impl Site {
-    /// What a step costs the gateway's processor, with what its store costs it.
+    /// Returns the processor time of the gateway for a step, including that for its store.
     pub fn cost(&self, step: Step) -> Time {
         let asks = |step: Step| Time::try_from(asks(step).len()).unwrap_or_default();
         let all: Time = Step::ALL.into_iter().map(asks).sum();
         cost(step) + self.etcd.map_or(0, |etcd| etcd.gateway * asks(step) / all)
     }
 
-    /// What comes to one replica: each gets its part.
+    /// Returns the number of nodes at each replica, with equal shares.
     pub const fn share(&self) -> u64 {
         self.nodes.div_ceil(self.replicas)
     }

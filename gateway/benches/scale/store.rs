@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use super::clock::Time;
 use super::site::{Etcd, KEYS, MOST_KEYS, Site, Step};
 
-/// What a request asks the store for.
+/// Access of a request to the store.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     pub node: u32,
     pub attempt: u32,
-    /// How often it has asked before.
+    /// Number of its earlier accesses.
     pub round: usize,
     pub step: Step,
     pub writes: bool,
@@ -21,9 +21,9 @@ pub struct Store {
     waiting: VecDeque<Work>,
     under_way: Vec<Work>,
     pub commits: u64,
-    /// How long etcd's processor was at work for all replicas.
+    /// Processor time of etcd for all replicas.
     pub worked: Time,
-    /// How long a commit of this replica was under way that had no room for more.
+    /// Time in which a commit of this replica was in progress that had no room for more.
     pub full: Time,
 }
 
@@ -32,7 +32,7 @@ impl Store {
         self.waiting.push_back(work);
     }
 
-    /// How long the next commit takes, if there is one to begin.
+    /// Begins the next commit. Returns its duration, or `None` if there is none to begin.
     pub fn begin(&mut self, etcd: &Etcd, site: &Site) -> Option<Time> {
         if self.waiting.is_empty() || !self.under_way.is_empty() {
             return None;
@@ -50,7 +50,7 @@ impl Store {
         Some(time)
     }
 
-    /// What is done by now.
+    /// Ends the commit, and returns its accesses.
     pub fn end(&mut self) -> Vec<Work> {
         std::mem::take(&mut self.under_way)
     }

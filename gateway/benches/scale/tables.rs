@@ -3,7 +3,7 @@
 use super::outcome::Outcome;
 use super::site::{ETCD, Site};
 
-/// Of a fleet and what it meets; replicas of four cores, and one has its store for itself.
+/// Returns a fleet with its replicas, which have four cores; a single replica has its own store.
 const fn fleet(nodes: u64, over: u64, replicas: u64) -> Site {
     Site {
         nodes,
@@ -45,7 +45,7 @@ const WIDER: Site = Site {
     ..LESS_FOR_ETCD
 };
 
-/// What stands in a million nodes' way, one thing after the other.
+/// Bottlenecks of a million nodes, removed one after the other.
 pub const CHANGES: [(&str, Site); 5] = [
     ("as it is", MILLION),
     ("without the budget of challenges", WITHOUT_BUDGET),

@@ -1,5 +1,5 @@
-//! What `attest-node` does, with its own pauses and patience: discovery, challenge and evidence on one connection, each asked for again for as
-//! long as `attest-node` asks.
+//! Simulated `attest-node` with its own pauses and patience: discovery, challenge and evidence on one connection, each retried for as long
+//! as `attest-node` retries.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::waits::attest_node::{
     Asking, CHALLENGES_LIMIT, CONNECT_LIMIT, REQUEST_LIMIT, RETRY_AFTER_LIMIT_SECONDS, SLOWEST_BODY_BYTES_PER_SECOND, patience,
 };
 
-/// Of the codes that are worth another challenge, those that a TPM can meet.
+/// Codes after which `attest-node` asks for another challenge, as far as a TPM can cause them.
 const WORTH_ANOTHER_CHALLENGE: [&str; 2] = ["challenge-spent", "challenge-expired"];
 const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
 
@@ -57,7 +57,7 @@ impl<'a> AttestNode<'a> {
         }
     }
 
-    /// Asks what the server is, as who has a token only does, too.
+    /// Asks what the server is, like a node that only has a token.
     pub async fn discover(&mut self) -> Result<(), String> {
         let line = format!("GET {DISCOVERY_PATH}?pool={POOL}");
         let discovery: Discovery = self.exchange(Step::Discovery, &line, &[]).await?;
@@ -65,7 +65,7 @@ impl<'a> AttestNode<'a> {
         Ok(())
     }
 
-    /// Until there is a ticket, or the code that stands in the way.
+    /// Attests until there is a ticket. Returns the code of the obstacle otherwise.
     pub async fn attest(&mut self, node: &mut Node, server_key: &SpkiSha256) -> Result<String, String> {
         let request = serde_json::to_vec(&node.challenge_request()).unwrap();
         let (mut challenges, mut held, mut waited) = (0, self.patience.held(), self.patience.times());

@@ -9,10 +9,11 @@ use Bound::{AtMost, Never};
 
 /// Points of a line.
 const POINTS: u32 = 200;
-/// Whoever looks at answers over time wants to see where there are none.
+/// Number of intervals of the plot of answers over time, enough to show gaps.
 const BINS: f64 = 80.0;
 
-/// What is wanted, and what this benchmark fails beyond: a little above what was measured when it was last set, until what is wanted is reached.
+/// Returns the goal of a figure, and the limit beyond which this benchmark fails. Until the goal is reached, the limit is a little above
+/// the value that was measured when it was last set.
 fn bounds(mode: Mode, name: &str) -> (Option<Bound>, Option<Bound>) {
     let both = |goal, limit| (Some(goal), Some(limit));
     match (mode, name) {
@@ -100,7 +101,7 @@ pub fn rate(runs: &[Figures]) -> f64 {
     median(&rates)
 }
 
-/// How long boots took, and when answers came: of each mode one run.
+/// Returns plots of the boots' durations and of the answers' times, with one run of each mode.
 pub fn plots(all: &[(Mode, Vec<Figures>)]) -> [Plot; 2] {
     let runs = || {
         let shown = all.iter().filter(|(mode, _)| *mode != Mode::Syncs);
@@ -130,7 +131,7 @@ pub fn plots(all: &[(Mode, Vec<Figures>)]) -> [Plot; 2] {
     ]
 }
 
-/// Of several runs the one that lasted neither longest nor shortest.
+/// Returns the run with the median duration of several.
 fn middle(runs: &[Figures]) -> &Figures {
     let mut sorted: Vec<&Figures> = runs.iter().collect();
     sorted.sort_by(|one, other| one.lasted.total_cmp(&other.lasted));

@@ -24,7 +24,7 @@ pub struct Fleet {
 struct Machine {
     ek: Blob,
     ek_certificate: Blob,
-    /// PKCS#8.
+    /// Private key in PKCS#8.
     ak: Blob,
 }
 

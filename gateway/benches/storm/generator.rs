@@ -28,12 +28,12 @@ use crate::{floor, process};
 
 /// Says to this program that it is the generator: the file of its plan.
 pub const PLAN: &str = "STORM_PLAN";
-/// One address, with no honest node behind it.
+/// Address of the attacker, with no honest node behind it.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 9, 9, 9);
-/// As long as `attest-node` waits: whoever waits longer holds no more of the gateway than one who does.
+/// Timeout of the attacker's requests, which is as long as `attest-node` waits. A longer one would not hold more of the gateway.
 const STRANGER_LIMIT: Duration = Duration::from_secs(15);
 
-/// What the generator has to do.
+/// Instructions for the generator's process.
 #[derive(Serialize, Deserialize)]
 pub struct Plan {
     /// The gateway's folder, and where it listens.
@@ -44,11 +44,11 @@ pub struct Plan {
     pub nodes: usize,
     /// The seconds in which they begin, evenly.
     pub over: f64,
-    /// What they show in place of a TPM.
+    /// Provisioning token that the nodes present in place of a TPM's evidence.
     pub token: Option<String>,
     /// Connections a second of the stranger's.
     pub stranger: Option<u32>,
-    /// When a node that has not come through yet is counted as one that has not, seconds.
+    /// Time after which an unfinished node counts as failed, in seconds.
     pub limit: f64,
 }
 
@@ -151,7 +151,7 @@ impl Site {
     }
 }
 
-/// The stranger: handshakes, and requests for challenges for a TPM whose maker nobody knows.
+/// Simulates the attacker: handshakes, and challenge requests for a TPM of an unknown manufacturer.
 async fn knock(site: Arc<Site>, rate: u32, counts: Arc<[AtomicU64; 2]>) {
     let node = Node::made_by(&Maker::new("Nobody"));
     let body = serde_json::to_vec(&node.challenge_request()).unwrap();

@@ -21,7 +21,7 @@ use crate::floor;
 /// Longest head of an answer, bytes.
 const HEAD_LIMIT: usize = 16 * 1024;
 
-/// What an attempt that brought no answer ended in.
+/// Reason for an attempt without an answer.
 pub type Lost = &'static str;
 
 /// Where nodes come to.
@@ -31,7 +31,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whose certificate is of this CA.
+    /// Describes a server whose certificate is of this CA.
     pub fn new(address: SocketAddr, ca: &Path) -> Self {
         let mut roots = RootCertStore::empty();
         for certificate in floor::certificates(ca) {
@@ -93,7 +93,7 @@ pub struct Head {
     pub length: usize,
     pub closes: bool,
     pub retry_after: Option<u64>,
-    /// What has been read of the body.
+    /// Part of the body that was read with the head.
     begun: Vec<u8>,
 }
 

@@ -1,4 +1,5 @@
-//! What Ignition does: it asks for the config until the answer is no 5xx, with the pauses and times that were measured of it (`docs/protocol.md`).
+//! Simulated Ignition: it asks for the config until the answer is not a 5xx, with the measured pauses and timeouts of Ignition
+//! (`docs/protocol.md`).
 
 use std::net::Ipv4Addr;
 

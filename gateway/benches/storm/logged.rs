@@ -1,4 +1,4 @@
-//! Whose work the gateway has done twice, as its attestation log has it.
+//! Repeated work of the gateway, counted from its attestation log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::Gateway;
 
-/// How often each machine's evidence was found good, and each address was given a config.
+/// Number of times that each machine's evidence was accepted, and that each address got a config.
 #[derive(Default)]
 pub struct Logged {
     evidence: BTreeMap<String, u64>,
@@ -57,12 +57,12 @@ impl Logged {
         self.configs.len()
     }
 
-    /// How often a machine's evidence was found good that had been.
+    /// Returns the number of accepted pieces of evidence beyond each machine's first.
     pub fn twice(&self) -> u64 {
         self.evidence.values().map(|times| times - 1).sum()
     }
 
-    /// How often an address was given a config that had been given one.
+    /// Returns the number of configs beyond each address's first.
     pub fn given_again(&self) -> u64 {
         self.configs.values().map(|times| times - 1).sum()
     }

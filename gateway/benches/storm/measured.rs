@@ -1,4 +1,4 @@
-//! What a run has shown: of the nodes as they tell it, of the gateway as the kernel and the attestation log do.
+//! Measurements of a run: of the nodes by their own reports, of the gateway by the kernel and the attestation log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use crate::tally::{FULL, Told};
 
 /// Beyond that the store gives back what its log of transactions takes of the disk, a second after it was written last.
 const GIVEN_BACK_BYTES: u64 = 4 * 1024 * 1024;
-/// How long nothing has to change on the disk before nobody is taken to write; and for how long that is waited for.
+/// Time without changes on the disk after which writing counts as finished, and the maximum wait for that.
 const STILL: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// How the gateway stands before a run.
+/// State of the gateway before a run.
 pub struct Before {
     spent: Duration,
     written: u64,
@@ -32,7 +32,7 @@ impl Before {
     }
 }
 
-/// One run.
+/// Measurements of a run.
 pub struct Figures {
     pub nodes: usize,
     /// Nodes that have their full config.
@@ -53,7 +53,7 @@ pub struct Figures {
     pub made_again: u64,
     /// Milliseconds of processors for each node: the gateway's, the generator's.
     pub spent: [f64; 2],
-    /// Of the time that the run lasted, how much each of both was at work.
+    /// Utilization of both during the run.
     pub busy: [f64; 2],
     /// The gateway's most memory, bytes.
     pub peak: u64,
@@ -62,7 +62,7 @@ pub struct Figures {
     pub on_disk: f64,
     /// Calls for each node that put files on the disk, if they were counted.
     pub syncs: Option<f64>,
-    /// When each node had its config: seconds since the run began, ascending.
+    /// Times at which each node had its config, in seconds since the run began, ascending.
     pub ends: Vec<f64>,
     /// Connections of a stranger's, and how many of them brought no answer.
     pub stranger: [u64; 2],
@@ -144,7 +144,7 @@ fn wait_until_nobody_writes(gateway: &Gateway) {
     }
 }
 
-/// Of values that ascend, the one below or at which so many of a hundred are.
+/// Returns the percentile of ascending values, by the nearest-rank method.
 #[allow(
     clippy::as_conversions,
     clippy::cast_precision_loss,

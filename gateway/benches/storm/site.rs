@@ -1,4 +1,4 @@
-//! A gateway that has never served anybody, and a fleet that comes to it.
+//! New gateway that has not served a client, and a fleet that comes to it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -60,7 +60,7 @@ impl Mode {
         }
     }
 
-    /// How many nodes, within how many seconds.
+    /// Returns the number of nodes, and the number of seconds in which they come.
     fn comes(self, scale: &Scale) -> (usize, f64) {
         match self {
             Self::AtOnce => (scale.nodes, 1.0),
@@ -72,7 +72,7 @@ impl Mode {
     }
 }
 
-/// How large it all is.
+/// Size of the benchmark.
 pub struct Scale {
     pub nodes: usize,
     pub runs: usize,
@@ -88,7 +88,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// As the environment says; small if nothing is measured.
+    /// Returns the size that the environment sets; the default is small if nothing is measured.
     pub fn said(measuring: bool) -> Self {
         let or = |measured, small| if measuring { measured } else { small };
         let nodes = said("STORM_NODES", or(10_000.0, 40.0));
@@ -115,7 +115,7 @@ fn whole(value: f64) -> usize {
     value as usize
 }
 
-/// One run of a mode.
+/// Runs a mode once.
 pub fn run(mode: Mode, scale: &Scale) -> Figures {
     let (nodes, over) = mode.comes(scale);
     let fleet = Fleet::kept(&fleet::file(), scale.nodes.max(nodes));

@@ -1,4 +1,4 @@
-//! How often the gateway has its files put on the disk, as strace counts it.
+//! Number of the gateway's calls that flush files to the disk, counted by strace.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::support::{Gateway, program};
 /// The calls that wait for a disk.
 const CALLS: &str = "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync";
 
-/// What strace writes, a line for each call.
+/// Output of strace, a line for each call.
 pub struct Syncs(PathBuf);
 
 impl Syncs {

@@ -1,10 +1,10 @@
-//! What became of the nodes of a run.
+//! Results of the nodes in a run.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a node asks for.
+/// Kind of a node's request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Discovery,
@@ -24,10 +24,10 @@ impl Step {
     }
 }
 
-/// How a boot ended that got its full config.
+/// Result of a boot that got its full config.
 pub const FULL: &str = "full";
 
-/// One node's boot.
+/// Report of a node's boot.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Noted {
     /// Seconds from the run's begin to this boot's.
@@ -48,7 +48,7 @@ impl Noted {
     }
 }
 
-/// What the generator tells at its end.
+/// Report of the generator at its end.
 #[derive(Serialize, Deserialize)]
 pub struct Told {
     pub nodes: Vec<Noted>,

@@ -13,11 +13,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-/// What only files hold that a node gets once it is approved.
+/// Marker of the files that a node gets only after approval.
 pub const MARKER: &str = "only-for-approved-nodes";
 /// Files in all MachineConfigs of [`machine_configs`].
 pub const FILES: usize = 150;
-/// Units likewise.
+/// Units in all MachineConfigs of [`machine_configs`].
 pub const UNITS: usize = 60;
 
 /// Bytes that files have, by turns: most are small, one in ten is a bundle of certificates or a static pod.
@@ -69,8 +69,8 @@ pub fn machine_configs(users: bool) -> Vec<Value> {
     ]
 }
 
-/// What the nodes of pool `pool` of very many get before they are approved, and what only then, as Ignition configs: as much as of a worker, and
-/// nothing that another pool has.
+/// Returns the Ignition configs of pool number `pool` of many: for nodes before approval, and the rest. They are as large as a worker's,
+/// and share nothing with another pool's.
 pub fn of_pool(pool: usize) -> [Value; 2] {
     let own = |range: std::ops::Range<usize>, marker: &str| {
         let file = |number: usize| file(&format!("/etc/worker.d/{number}.conf"), pool * FILES + number, marker);

@@ -1,4 +1,5 @@
-//! `attest-node`'s. The figures that are its own stand in its `exchange.rs`, `http.rs` and `attestation/mod.rs`; a test holds these equal.
+//! Pauses and timeouts of `attest-node`. Their figures are those of its `exchange.rs`, `http.rs` and `attestation/mod.rs`; a test keeps
+//! them equal.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub fn patience() -> Patience {
     Patience::new(SILENCE, Duration::from_secs(HOLD_LIMIT_SECONDS), None)
 }
 
-/// One thing that is asked for until there is an answer.
+/// Request that is repeated until there is an answer.
 #[derive(Debug)]
 pub struct Asking {
     backoff: Backoff,

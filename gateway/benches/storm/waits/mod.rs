@@ -1,5 +1,5 @@
-//! How long who boots waits, and for what: of `attest-node` by its own code, of Ignition as it was measured. Where this stands in a program, so do
-//! `attest-node`'s modules `deadline`, `failure` and `patience`.
+//! Pauses and timeouts of a booting machine: those of `attest-node` by its own code, those of Ignition as measured. A program with this
+//! module also has the modules `deadline`, `failure` and `patience` of `attest-node`.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 

@@ -24,7 +24,7 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
-    /// The best that works here; the probe's result is kept until the machine's next boot.
+    /// Returns the best accelerator that works here; the probe's result is kept until the machine's next boot.
     pub fn detect(images: &Images) -> Self {
         static DETECTED: OnceLock<Accelerator> = OnceLock::new();
         *DETECTED.get_or_init(|| Self::remembered().unwrap_or_else(|| Self::probe(images)))
@@ -54,7 +54,7 @@ impl Accelerator {
         }
     }
 
-    /// For people: `KVM` or `TCG`.
+    /// Returns the name for people: `KVM` or `TCG`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub struct Record(Value);
 
 impl Record {
-    /// All decisions about nodes: a log's lines but for checkpoints, and for what administrators and gateways have changed.
+    /// Reads all decisions about nodes: a log's lines without checkpoints and without events of administrators and gateways.
     pub fn read_all(log: &Path) -> Result<Vec<Self>> {
         let text = fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
         let parse = |line| serde_json::from_str(line).map(Self).with_context(|| format!("a record: {line:?}"));
@@ -20,7 +20,7 @@ impl Record {
         Ok(records.into_iter().filter(of_nodes).collect())
     }
 
-    /// A member, by JSON pointer, as text.
+    /// Returns a member as text, by JSON pointer.
     #[must_use]
     pub fn text(&self, pointer: &str) -> Option<&str> {
         self.0.pointer(pointer).and_then(Value::as_str)
@@ -32,13 +32,13 @@ impl Record {
         self.text("/decision").unwrap_or_default()
     }
 
-    /// `trusted`, `served` or `refused`.
+    /// Returns the verdict: `trusted`, `served` or `refused`.
     #[must_use]
     pub fn verdict(&self) -> &str {
         self.text("/verdict").unwrap_or_default()
     }
 
-    /// The node's identity, proven or claimed.
+    /// Returns the node's identity, proven or claimed.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.text("/identity")

@@ -1,4 +1,4 @@
-//! A client that speaks the gateway's protocol itself: what a node could send, attest-node would not.
+//! Client that speaks the gateway's protocol itself, to send requests that a node could send and attest-node would not.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use tokio::runtime::Runtime;
 
 use crate::gateway::{Gateway, IGNITION_ACCEPT, client_tls};
 
-/// For one request, on a loaded machine.
+/// Timeout of a request on a loaded machine.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
-/// Trusts the gateway's CA only; a new connection for each request, so that a gateway may be killed between any two. Any number of
-/// threads may use it at once.
+/// Client that trusts the gateway's CA only. It uses a new connection for each request, so that a gateway may be killed between any two.
+/// Any number of threads may use it at once.
 pub struct Client {
     runtime: Runtime,
     http: reqwest::Client,
     base: String,
 }
 
-/// What the gateway answered.
+/// Answer of the gateway.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
     pub body: Vec<u8>,
-    /// The key that the server showed in the TLS handshake.
+    /// Key that the server presented in the TLS handshake.
     pub server_key: Option<SpkiSha256>,
 }
 
-/// A challenge, and the server that gave it.
+/// Challenge, and the server that issued it.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// Requested pool: part of the data that the quote is bound to.
     pub pool: String,
     pub response: ChallengeResponse,
-    /// The key of the server that gave it.
+    /// Key of the server that issued the challenge.
     pub server_key: SpkiSha256,
 }
 
 impl Client {
-    /// A client of this gateway, which need not run yet.
+    /// Creates a client of this gateway, which need not run yet.
     pub fn new(gateway: &Gateway) -> Result<Self> {
         Ok(Self {
             runtime: tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
@@ -60,12 +60,12 @@ impl Client {
         })
     }
 
-    /// `POST path` with any bytes.
+    /// Sends `POST path` with any bytes.
     pub fn post(&self, path: &str, body: Vec<u8>) -> Result<Reply> {
         self.send(self.http.post(format!("{}{path}", self.base)).body(body))
     }
 
-    /// `GET path` as Ignition does, with a ticket or token or nothing.
+    /// Sends `GET path` like Ignition, with a ticket or token or nothing.
     pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Reply> {
         let request = self.http.get(format!("{}{path}", self.base)).header(ACCEPT, IGNITION_ACCEPT);
         self.send(match bearer {
@@ -74,17 +74,17 @@ impl Client {
         })
     }
 
-    /// `GET` of a pool's config.
+    /// Sends a `GET` request for a pool's config.
     pub fn config(&self, pool: &str, bearer: Option<&str>) -> Result<Reply> {
         self.get(&format!("{CONFIG_PREFIX}{pool}"), bearer)
     }
 
-    /// Asks for a challenge, whatever the answer.
+    /// Requests a challenge, and returns any answer.
     pub fn challenge(&self, request: &ChallengeRequest) -> Result<Reply> {
         self.post_json(CHALLENGE_PATH, request)
     }
 
-    /// Asks for a challenge, and gets it.
+    /// Requests a challenge. Fails if the gateway does not issue one.
     pub fn challenged(&self, request: &ChallengeRequest) -> Result<Asked> {
         let reply = self.challenge(request)?;
         Ok(Asked {
@@ -94,7 +94,7 @@ impl Client {
         })
     }
 
-    /// Sends evidence, whatever the answer.
+    /// Sends evidence, and returns any answer.
     pub fn evidence(&self, request: &EvidenceRequest) -> Result<Reply> {
         self.post_json(EVIDENCE_PATH, request)
     }
@@ -120,7 +120,7 @@ impl Client {
 }
 
 impl Reply {
-    /// The body of a success.
+    /// Parses the body of a success.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
         if self.status != 200 {
             bail!("HTTP {}: {}", self.status, String::from_utf8_lossy(&self.body));
@@ -128,7 +128,7 @@ impl Reply {
         serde_json::from_slice(&self.body).context("the body")
     }
 
-    /// The code of a refusal; empty for anything else.
+    /// Returns the code of a refusal; empty for anything else.
     #[must_use]
     pub fn code(&self) -> String {
         serde_json::from_slice(&self.body)
@@ -155,7 +155,7 @@ impl Asked {
         qualifying_data(nonce.as_ref(), purpose, &self.pool, &self.server_key)
     }
 
-    /// The request that answers this challenge.
+    /// Returns the request that answers this challenge.
     #[must_use]
     pub fn answered(&self, evidence: TpmEvidence) -> EvidenceRequest {
         EvidenceRequest {

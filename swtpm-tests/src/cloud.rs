@@ -1,4 +1,4 @@
-//! The clouds that a VM can be made to look like.
+//! Clouds that a VM can imitate.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
@@ -10,7 +10,7 @@ pub enum Cloud {
 impl Cloud {
     pub const ALL: [Self; 3] = [Self::Gcp, Self::Aws, Self::Azure];
 
-    /// Its name for Ignition (`ignition.platform.id`).
+    /// Returns the cloud's name for Ignition (`ignition.platform.id`).
     #[must_use]
     pub fn platform_id(self) -> &'static str {
         match self {

@@ -26,12 +26,12 @@ impl Cluster {
         })
     }
 
-    /// Its certificate, PEM: what the gateway's `tls.client_ca` names.
+    /// Returns the CA's certificate as PEM, for the gateway's `tls.client_ca`.
     pub fn certificate(&self) -> Result<String> {
         Ok(self.params.self_signed(&self.key).context("making a CA's certificate")?.pem())
     }
 
-    /// Signs what a node has asked for, PEM.
+    /// Signs a node's CSR; both are PEM.
     pub fn sign(&self, request: &str) -> Result<String> {
         let mut request = CertificateSigningRequestParams::from_pem(request).context("reading a CSR")?;
         request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 
 use crate::images::{read_from_disk, run};
 
-/// The stamp of a first boot.
+/// Path of the stamp of a first boot.
 pub const STAMP: &str = "/boot/ignition.firstboot";
-/// The config that Ignition is given on a first boot.
+/// Path of the config that Ignition gets on a first boot.
 pub const CONFIG: &str = "/boot/ignition/config.ign";
 /// Path of GRUB's config.
 const GRUB: &str = "/boot/grub/grub.cfg";
@@ -62,10 +62,10 @@ set -e
 rm -rf /boot/ignition
 rm /boot/ignition.firstboot
 ";
-/// Between Ignition's presets and Debian's: what Ignition does not enable stays as the image has it on a first boot.
+/// Preset between Ignition's and Debian's: units that Ignition does not enable stay as in the image on a first boot.
 const PRESET: &str = "disable *\n";
 
-/// A file in a tree, with its folders.
+/// Writes a file in a tree, and creates its folders.
 pub fn write(tree: &Path, path: &str, mode: u32, text: &str) -> Result<()> {
     let file = tree.join(path);
     fs::create_dir_all(file.parent().context("a file's folder")?)?;
@@ -73,7 +73,7 @@ pub fn write(tree: &Path, path: &str, mode: u32, text: &str) -> Result<()> {
     fs::set_permissions(&file, fs::Permissions::from_mode(mode)).context("setting a mode")
 }
 
-/// A link in a tree, with its folders.
+/// Creates a link in a tree, with its folders.
 pub fn link(tree: &Path, path: &str, target: &str) -> Result<()> {
     let file = tree.join(path);
     fs::create_dir_all(file.parent().context("a link's folder")?)?;
@@ -108,7 +108,7 @@ pub fn disk(tree: &Path) -> Result<()> {
     link(tree, "etc/systemd/system/systemd-firstboot.service", "/dev/null")
 }
 
-/// Puts a tree onto an ext4 image, which is not mounted for that. Nothing that is there is replaced.
+/// Copies a tree onto an ext4 image without mounting it. Existing files are not replaced.
 pub fn add_to_disk(image: &Path, tree: &Path) -> Result<()> {
     let mut commands = String::new();
     add(tree, tree, &mut commands)?;

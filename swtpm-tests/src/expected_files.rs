@@ -24,12 +24,12 @@ pub enum WrittenFile {
     },
 }
 
-/// Ignition's own note of what it did; its content depends on the run.
+/// Path of Ignition's report of its run; its content depends on the run.
 pub const RESULT_FILE: &str = "/etc/.ignition-result.json";
 /// Mode of files for which the config has none (Ignition spec 3.x, `storage.files.mode`).
 const DEFAULT_MODE: u64 = 0o644;
 
-/// The files of `config` (spec 3.x; contents as `data:` URLs), without [`RESULT_FILE`].
+/// Returns the files of `config` (spec 3.x; contents as `data:` URLs), without [`RESULT_FILE`].
 pub fn expected_files(config: &Value) -> Result<BTreeMap<String, WrittenFile>> {
     let mut files = BTreeMap::new();
     for file in list(config, "/storage/files") {
@@ -69,7 +69,7 @@ pub fn expected_files(config: &Value) -> Result<BTreeMap<String, WrittenFile>> {
     Ok(files)
 }
 
-/// The content of a file in `config`.
+/// Returns the content of a file in `config`.
 pub fn content_of(config: &Value, path: &str) -> Result<Option<Vec<u8>>> {
     let file = list(config, "/storage/files")
         .iter()

@@ -6,10 +6,10 @@ use std::{env, thread};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// Set to 1, the folders of tests that pass are kept, too.
+/// Environment variable: if it is 1, the folders of tests that pass are kept, too.
 const KEEP: &str = "ATTEST_KEEP";
 
-/// A folder of its own, which is removed when it is dropped, unless the test fails.
+/// Temporary folder that is removed when it is dropped, unless the test fails.
 #[derive(Debug)]
 pub struct Folder(Option<TempDir>);
 

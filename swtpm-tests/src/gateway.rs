@@ -1,4 +1,4 @@
-//! A gateway in a folder of its own: `attest-gateway init`, then the binary, started, killed and started again.
+//! Gateway in a folder of its own: `attest-gateway init`, then the binary, started, killed and started again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::process::{OnLine, Process};
 use crate::programs::Programs;
 use crate::swtpm::{EkAuthority, free_port};
 
-/// Under this address a VM reaches the host's 127.0.0.1 (QEMU's user network).
+/// Address under which a VM reaches the host's 127.0.0.1 (QEMU's user network).
 pub const GUEST_VIEW_OF_HOST: &str = "10.0.2.2";
 /// The pool that `init` makes.
 pub const POOL: &str = "worker";
@@ -28,20 +28,20 @@ pub const IGNITION_ACCEPT: &str = "application/vnd.coreos.ignition+json;version=
 /// Default port of `serve`: that of the Machine Config Server.
 pub const DEFAULT_PORT: u16 = 22623;
 
-/// It starts in well under a second; a loaded machine may need seconds.
+/// Maximum duration of a start: well under a second usually; a loaded machine may need seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// A drain lasts as long as the slowest request.
+/// Maximum duration of a drain, which lasts as long as the slowest request.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
-/// A gateway's folder, and the running program if it runs; killed on drop.
+/// Folder of a gateway, and its process if it runs; killed on drop.
 pub struct Gateway {
     folder: PathBuf,
     port: u16,
     process: Option<Process>,
 }
 
-/// What the gateway answered.
+/// Answer of the gateway.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -49,7 +49,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Parses the body as JSON.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.body).with_context(|| format!("HTTP {}: {}", self.status, String::from_utf8_lossy(&self.body)))
     }
@@ -59,7 +59,8 @@ impl Answer {
 pub const ANY_TPM: &str = "endorsement = \"any-tpm-of-a-trusted-maker\"";
 
 impl Gateway {
-    /// A new folder as `init` makes it: own CA, sample pool; reachable from this machine and from VMs. Everything is as by default.
+    /// Creates a folder with `init`: own CA, sample pool, all settings at their defaults. The gateway is reachable from this machine and
+    /// from VMs.
     pub fn init(folder: &Path) -> Result<Self> {
         let gateway = Self {
             folder: folder.to_path_buf(),
@@ -86,13 +87,13 @@ impl Gateway {
         &self.folder
     }
 
-    /// The port it listens on, on 127.0.0.1.
+    /// Returns the port on 127.0.0.1 at which the gateway listens.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Has it listen on another port, of this machine only, from the next start on.
+    /// Sets another port, of this machine only, from the next start on.
     pub fn set_port(&mut self, port: u16) -> Result<()> {
         self.set("listen", &format!("\"127.0.0.1:{port}\""))?;
         self.port = port;
@@ -109,7 +110,7 @@ impl Gateway {
         fs::write(&file, format!("{key} = {value}\n{}\n", others.join("\n"))).with_context(|| format!("writing {}", file.display()))
     }
 
-    /// Another one with the same certificates, pools and settings, in a folder of its own and on a free port. This one has never served.
+    /// Creates a replica with the same certificates, pools and settings, in a folder of its own and on a free port. It has never served.
     pub fn replica(&self, folder: &Path) -> Result<Self> {
         run(Command::new("cp").arg("--archive").args([&self.folder, folder]))?;
         let mut replica = Self {
@@ -127,13 +128,13 @@ impl Gateway {
         self.folder.join("gateway.toml")
     }
 
-    /// The serving certificate and its key, PEM.
+    /// Returns the paths of the serving certificate and its key, PEM.
     #[must_use]
     pub fn serving_certificate(&self) -> [PathBuf; 2] {
         [self.folder.join("tls/mcs.crt"), self.folder.join("tls/mcs.key")]
     }
 
-    /// The CA's certificate, PEM.
+    /// Returns the path of the CA's certificate, PEM.
     #[must_use]
     pub fn ca(&self) -> PathBuf {
         self.folder.join("tls/mcs-ca.crt")
@@ -178,13 +179,13 @@ impl Gateway {
         fs::write(&file, text.replace(from, to)).with_context(|| format!("writing {}", file.display()))
     }
 
-    /// The pool's `full` or `pre-approved` config, as it must be served to Debian's Ignition.
+    /// Returns the pool's `full` or `pre-approved` config, as it must be served to Debian's Ignition.
     pub fn pool_config(&self, grant: &str) -> Result<Value> {
         let text = self.command(&["render", "--pool", POOL, "--set", grant, "--spec", IGNITION_SPEC])?;
         serde_json::from_str(&text).with_context(|| format!("parsing the {grant} config"))
     }
 
-    /// Replaces the pool's sample configs by MachineConfigs: names of files, and what is in them.
+    /// Replaces the pool's sample configs by MachineConfigs, given as file names and contents.
     pub fn use_machine_configs<'m>(&self, manifests: impl IntoIterator<Item = (&'m str, &'m str)>) -> Result<()> {
         let pool = self.folder.join("pools").join(POOL);
         for sample in ["full", "pre-approved"] {
@@ -223,19 +224,19 @@ impl Gateway {
         self.process.take().context("the gateway does not run")?.kill()
     }
 
-    /// SIGTERM, and waits for the drain.
+    /// Sends SIGTERM, and waits for the drain.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         let mut process = self.process.take().context("the gateway does not run")?;
         process.terminate()?;
         process.wait(STOP_LIMIT)
     }
 
-    /// The pointer config for a VM, with a provisioning token or without.
+    /// Returns the pointer config for a VM, with a provisioning token or without.
     pub fn pointer(&self, token: Option<&str>) -> Result<String> {
         self.pointer_to(GUEST_VIEW_OF_HOST, self.port, token)
     }
 
-    /// A pointer config with this gateway's CA, to any address.
+    /// Returns a pointer config with this gateway's CA, to any address.
     pub fn pointer_to(&self, host: &str, port: u16, token: Option<&str>) -> Result<String> {
         let url = format!("https://{host}:{port}");
         let mut arguments = vec!["pointer", "--pool", POOL, "--url", &url];
@@ -245,7 +246,7 @@ impl Gateway {
         self.command(&arguments)
     }
 
-    /// A provisioning token for the pool.
+    /// Creates a provisioning token for the pool.
     pub fn create_token(&self, name: &str) -> Result<String> {
         Ok(self
             .command(&["token", "create", "--pool", POOL, "--name", name])?
@@ -253,19 +254,19 @@ impl Gateway {
             .to_owned())
     }
 
-    /// Runs a subcommand on this folder; its standard output.
+    /// Runs a subcommand on this folder. Returns its standard output.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&Programs::build()?.gateway);
         run(command.arg("--config").arg(self.settings()).args(arguments))
     }
 
-    /// Runs a subcommand of the auditor on this folder; its standard output.
+    /// Runs a subcommand of the auditor on this folder. Returns its standard output.
     pub fn auditor(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&Programs::build()?.auditor);
         run(command.arg("--config").arg(self.settings()).args(arguments))
     }
 
-    /// Audits the log, with what the store says was signed; what the auditor says.
+    /// Audits the log with the store's checkpoints. Returns the auditor's output.
     pub fn audit(&self, arguments: &[&str]) -> Result<String> {
         let checkpoints = self.folder.join("signed.jsonl");
         std::fs::write(&checkpoints, self.command(&["log", "checkpoints"])?)?;
@@ -273,7 +274,7 @@ impl Gateway {
         self.auditor(&[&["audit", &checkpoints], arguments].concat())
     }
 
-    /// Every decision so far, oldest first.
+    /// Returns every decision so far, oldest first.
     pub fn records(&self) -> Result<Vec<Record>> {
         Record::read_all(&self.attestation_log())
     }
@@ -283,7 +284,7 @@ impl Gateway {
         self.folder.join("state/attestation.jsonl")
     }
 
-    /// `GET path` as Ignition does, over TLS, trusting the gateway's CA only.
+    /// Sends `GET path` like Ignition, over TLS, trusting the gateway's CA only.
     pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Answer> {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(client_tls(&self.ca())?)
@@ -309,7 +310,7 @@ fn append(file: &Path, sections: &str) -> Result<()> {
     fs::write(file, format!("{text}\n{sections}")).with_context(|| format!("writing {}", file.display()))
 }
 
-/// TLS that trusts one CA.
+/// Returns a TLS configuration that trusts one CA.
 pub(crate) fn client_tls(ca: &Path) -> Result<rustls::ClientConfig> {
     use rustls::pki_types::{CertificateDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();

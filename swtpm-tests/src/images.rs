@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::programs::{Programs, repository};
 
-/// A release of Debian that VMs are made of.
+/// Debian release of the VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// Debian 12: systemd 252.
@@ -21,7 +21,7 @@ pub enum Release {
 }
 
 impl Release {
-    /// Its code name, as in `images/build`.
+    /// Returns the code name, as in `images/build`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ pub struct Images {
     folder: PathBuf,
 }
 
-/// The files of a whole boot.
+/// Files of a whole boot.
 #[derive(Debug, Clone)]
 pub struct WholeBoot {
     /// dracut's initrd, node-initrd appended.
@@ -47,7 +47,7 @@ pub struct WholeBoot {
 }
 
 impl WholeBoot {
-    /// The files of the one in `folder`.
+    /// Returns the files of the boot in `folder`.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         Self {
             initrd: folder.join("initrd.img"),
@@ -57,7 +57,7 @@ impl WholeBoot {
 }
 
 impl Images {
-    /// The fast image, built if its inputs changed; of the release that `images/build` says.
+    /// Returns the fast image, built if its inputs changed; its release is that of `images/build`.
     pub fn fast() -> Result<Self> {
         Self::build("fast", Release::Bookworm)
     }
@@ -85,43 +85,43 @@ impl Images {
         self.folder.join("vmlinuz")
     }
 
-    /// The kernel of Debian's package `linux-image-amd64`, which Debian has signed.
+    /// Returns the kernel of Debian's package `linux-image-amd64`, which Debian has signed.
     #[must_use]
     pub fn signed_kernel(&self) -> PathBuf {
         self.folder.join("vmlinuz-signed")
     }
 
-    /// The fast initramfs as built: Ignition, no attest-node.
+    /// Returns the fast initramfs as built: Ignition, no attest-node.
     #[must_use]
     pub fn plain_initrd(&self) -> PathBuf {
         self.folder.join("fast.cpio")
     }
 
-    /// The initramfs that tells what was measured, and nothing else.
+    /// Returns the initramfs that only reports measurements.
     #[must_use]
     pub fn measured_initrd(&self) -> PathBuf {
         self.folder.join("measured.cpio")
     }
 
-    /// A file of the tree with firmware and boot loaders.
+    /// Returns a file of the tree with firmware and boot loaders.
     #[must_use]
     pub fn firmware_file(&self, path: &str) -> PathBuf {
         self.folder.join("firmware").join(path)
     }
 
-    /// A program of that tree.
+    /// Returns a program of that tree.
     #[must_use]
     pub fn firmware_program(&self, path: &str) -> Command {
         program(&self.folder.join("firmware"), path)
     }
 
-    /// The program by which systemd predicts PCR 11.
+    /// Returns systemd's program that predicts PCR 11.
     #[must_use]
     pub fn systemd_measure(&self) -> Command {
         self.program("usr/lib/systemd/systemd-measure")
     }
 
-    /// Debian's Ignition, as it is in the initramfs. It runs here too: its fetch stage changes nothing outside its own folder.
+    /// Returns Debian's Ignition from the initramfs. It runs here too: its fetch stage changes nothing outside its own folder.
     pub fn ignition(&self) -> Result<PathBuf> {
         // The number before the module's name is dracut's ordering, and the package's to choose.
         let modules = self.folder.join("packages/usr/lib/dracut/modules.d");
@@ -134,13 +134,13 @@ impl Images {
         bail!("no Ignition in {}", modules.display())
     }
 
-    /// Ignition's validator, of the same package.
+    /// Returns Ignition's validator, of the same package.
     #[must_use]
     pub fn ignition_validate(&self) -> PathBuf {
         self.folder.join("packages/usr/bin/ignition-validate")
     }
 
-    /// The disc that Azure puts into a machine's drive for its first boot, with this custom data; made in `folder`.
+    /// Makes the disc that Azure puts into a machine's drive for its first boot, with this custom data, in `folder`.
     pub fn azure_disc(&self, custom_data: &str, folder: &Path) -> Result<PathBuf> {
         let content = folder.join("azure-disc");
         fs::create_dir_all(&content).with_context(|| format!("creating {}", content.display()))?;
@@ -155,14 +155,14 @@ impl Images {
         Ok(disc)
     }
 
-    /// The fast initramfs with node-initrd appended, made in `folder`.
+    /// Makes the fast initramfs with node-initrd appended, in `folder`.
     pub fn node_initrd(&self, folder: &Path) -> Result<PathBuf> {
         let initrd = folder.join("fast-with-node.cpio");
         concatenate(&[self.plain_initrd(), node_initrd()?], &initrd)?;
         Ok(initrd)
     }
 
-    /// The initrd of the whole system with a tree's `usr` laid over it, and node-initrd if wanted; made in `folder`.
+    /// Makes the initrd of the whole system with a tree's `usr` laid over it, and node-initrd if wanted, in `folder`.
     pub fn changed_initrd(&self, tree: &Path, with_node: bool, folder: &Path) -> Result<PathBuf> {
         let (initrd, changes) = (folder.join("initrd.img"), folder.join("changes.cpio"));
         // The mode of a folder in the archive becomes that of the folder in the initrd.
@@ -179,7 +179,7 @@ impl Images {
         Ok(initrd)
     }
 
-    /// Unpacks systemd's part of that initrd below `folder`, and gives the folder of its units.
+    /// Unpacks systemd's part of that initrd below `folder`. Returns the folder of its units.
     pub fn initrd_units(&self, folder: &Path) -> Result<PathBuf> {
         let unpack = "cpio --extract --make-directories --quiet 'usr/lib/systemd/*' <\"$1\"";
         let initrd = self.folder.join("dracut.cpio");
@@ -200,12 +200,12 @@ impl Images {
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// A program of the tree, with its libraries: nothing is installed on this machine.
+    /// Returns a command for a program of the tree, with its libraries: nothing is installed on this machine.
     fn program(&self, path: &str) -> Command {
         program(&self.folder.join("packages"), path)
     }
 
-    /// The whole system, made in `folder`.
+    /// Makes the files of the whole system in `folder`.
     pub fn whole_boot(&self, folder: &Path) -> Result<WholeBoot> {
         let boot = WholeBoot::in_folder(folder);
         concatenate(&[self.folder.join("dracut.cpio"), node_initrd()?], &boot.initrd)?;
@@ -230,14 +230,15 @@ fn program(tree: &Path, path: &str) -> Command {
     command
 }
 
-/// The file that users append to their initrd, with the program under test; built once for each process, and kept for the next ones.
+/// Returns the file that users append to their initrd, with the program under test; built once for each process, and kept for the next
+/// ones.
 fn node_initrd() -> Result<PathBuf> {
     static FILE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let file = FILE.get_or_init(|| build_node_initrd().map_err(|error| format!("{error:#}")));
     file.clone().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// Its compression costs as much as an emulated VM's boot, so the file is kept while its inputs are what they were.
+/// Builds the file unless its inputs are unchanged: its compression costs as much as an emulated VM's boot.
 fn build_node_initrd() -> Result<PathBuf> {
     let node = &Programs::build()?.node;
     let sources = repository().join("attest/node");
@@ -269,7 +270,7 @@ fn build_node_initrd() -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The shared libraries that the program loads here.
+/// Returns the shared libraries that the program loads here.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let listing = run(Command::new("ldd").arg(program))?;
     let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
@@ -319,7 +320,7 @@ pub fn read_from_disk(disk: &Path, path: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Runs a command to its end; its output is shown only if it fails.
+/// Runs a command to its end. Its output is shown only if it fails.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
     if !output.status.success() {

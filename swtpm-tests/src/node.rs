@@ -1,4 +1,5 @@
-//! `attest-node` on this machine, as it runs in an initramfs: its TPM is a server, and the files that it reads and writes are in a folder.
+//! `attest-node` on this machine, in the conditions of an initramfs. Its TPM is a server, and the files that it reads and writes are in a
+//! folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::process::Process;
 use crate::programs::Programs;
 use crate::swtpm::TpmServer;
 
-/// The files, by the options that name them.
+/// File names, with the options that name them.
 const FILES: [(&str, &str); 6] = [
     ("--pointer", "pointer.ign"),
     ("--output", "user.ign"),
@@ -25,7 +26,7 @@ const FILES: [(&str, &str); 6] = [
 pub struct Node {
     folder: PathBuf,
     tcti: String,
-    /// Arguments besides those that name files.
+    /// Arguments other than those that name files.
     options: Vec<String>,
 }
 
@@ -44,14 +45,14 @@ impl Node {
         Ok(node)
     }
 
-    /// The same with its TPM at this TCTI.
+    /// Replaces the TPM by the one at this TCTI.
     #[must_use]
     pub fn with_tcti(mut self, tcti: String) -> Self {
         self.tcti = tcti;
         self
     }
 
-    /// The same with these arguments, too.
+    /// Adds arguments to the command.
     #[must_use]
     pub fn with_options(mut self, options: &[&str]) -> Self {
         self.options.extend(options.iter().map(|option| (*option).to_owned()));
@@ -69,13 +70,13 @@ impl Node {
         Ok(())
     }
 
-    /// Attests, to its end: whether it was attested, and what it said.
+    /// Runs attest-node to its end. Returns whether it attested, and its output.
     pub fn attests(&self) -> Result<(bool, String)> {
         let output = Command::new(&Programs::build()?.node).args(self.arguments()).output()?;
         Ok((output.status.success(), String::from_utf8(output.stderr)?))
     }
 
-    /// Begins to attest. What another attempt has left for Ignition is gone.
+    /// Starts attest-node, after removing the files that an earlier attempt has left for Ignition.
     pub fn begins(&self) -> Result<Process> {
         if self.written().exists() {
             fs::remove_file(self.written())?;
@@ -83,7 +84,7 @@ impl Node {
         Process::spawn(&Programs::build()?.node, self.arguments(), &self.path("console"), None)
     }
 
-    /// The config that it leaves for Ignition, once it is attested.
+    /// Returns the path of the config for Ignition after an attestation.
     #[must_use]
     pub fn written(&self) -> PathBuf {
         self.path("user.ign")

@@ -9,13 +9,13 @@ use crate::expected_files::WrittenFile;
 /// Exit codes and the files that Ignition wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// `attest-node`, `ignition-fetch`, … → exit code.
+    /// Exit codes by program: `attest-node`, `ignition-fetch`, ….
     pub exit_codes: BTreeMap<String, i32>,
-    /// Absolute path in the new system → what lies there.
+    /// Files by their absolute path in the new system.
     pub files: BTreeMap<String, WrittenFile>,
-    /// The config that attest-node fetched by a kubelet's certificate, if it did.
+    /// Config that attest-node fetched by a kubelet's certificate, if it did.
     pub config: Option<WrittenFile>,
-    /// attest-node's own lines, the last one being its verdict.
+    /// Lines of attest-node, the last one being its verdict.
     pub node_lines: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl Outcome {
         Ok(outcome)
     }
 
-    /// attest-node's last line, which says how it went.
+    /// Returns attest-node's last line, which has its result.
     #[must_use]
     pub fn node_verdict(&self) -> Option<&str> {
         self.node_lines.last().map(String::as_str)

@@ -1,4 +1,4 @@
-//! The file that a daemon writes its process id to, once it listens. It is a named pipe, so that one can wait for that.
+//! File to which a daemon writes its process id once it listens. It is a named pipe, so that a test can wait for the write.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ pub struct PidFile {
 }
 
 impl PidFile {
-    /// Makes it; one that was left there gives way.
+    /// Creates the pipe, and removes an earlier one.
     pub fn new(path: &Path) -> Result<Self> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(|| format!("removing {}", path.display())),
@@ -35,13 +35,13 @@ impl PidFile {
         })
     }
 
-    /// For the daemon's command line.
+    /// Returns the path, for the daemon's command line.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until it is written; `false` if the process ended before.
+    /// Waits until the file is written. Returns `false` if the process ended first.
     pub fn wait(&self, process: &Process, limit: Duration) -> Result<bool> {
         let end = pidfd_open(process.id()?, PidfdFlags::empty()).context("watching the process")?;
         let mut events = [PollFd::new(&self.pipe, PollFlags::IN), PollFd::new(&end, PollFlags::IN)];

@@ -77,7 +77,7 @@ impl Process {
         })
     }
 
-    /// All lines so far.
+    /// Returns all lines so far.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         self.output.lock().lines.clone()
@@ -145,13 +145,13 @@ impl Process {
         id.and_then(rustix::process::Pid::from_raw).context("a process id")
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits for the end.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("killing {}", self.name))?;
         self.child.wait().map(|_| ()).with_context(|| format!("waiting for {}", self.name))
     }
 
-    /// The last lines and the log's path, for an error message.
+    /// Returns the last lines and the log's path, for an error message.
     #[must_use]
     pub fn tail(&self) -> String {
         let lines = self.lines();
@@ -192,7 +192,7 @@ fn read_lines(stream: impl Read + Send + 'static, output: Arc<Output>, sink: Arc
     });
 }
 
-/// A line without terminal control sequences: firmware and systemd colour their consoles.
+/// Returns a line without terminal control sequences: firmware and systemd colour their consoles.
 fn plain_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut plain = String::with_capacity(text.len());

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 
-/// The folder with the programs to test, instead of building them: for trying a release build, or a package's binaries. Seen from the
-/// repository's root.
+/// Environment variable with a folder of programs to test, relative to the repository's root. They replace the built ones, for trying a
+/// release build or a package's binaries.
 const PROGRAMS_VARIABLE: &str = "ATTEST_PROGRAMS";
 
 /// Arguments of the build for the demo and all tests: the whole workspace, with a test among its targets. With fewer packages, or without a
@@ -32,7 +32,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds them if the source is newer, once for each process: those that `make demo` and `cargo test` have built.
+    /// Builds the programs of `make demo` and `cargo test` if the source is newer, once for each process.
     pub fn build() -> Result<&'static Self> {
         static PROGRAMS: OnceLock<Result<Programs, String>> = OnceLock::new();
         PROGRAMS

@@ -15,7 +15,7 @@ use crate::swtpm::Swtpm;
 
 /// Address of the metadata server in all three clouds.
 const METADATA_ADDRESS: &str = "169.254.169.254:80";
-/// The network that it is in; QEMU forwards no address outside.
+/// Network of that address; QEMU forwards no address outside of it.
 const METADATA_NETWORK: &str = "169.254.0.0/16";
 
 /// Time of the VM's real-time clock at its start.
@@ -31,11 +31,11 @@ pub struct Vm {
     console: Process,
 }
 
-/// What a VM starts.
+/// Boot method of a VM.
 enum Start {
-    /// QEMU brings kernel and initrd into memory by itself.
+    /// Kernel and initrd that QEMU loads itself.
     Kernel { kernel: PathBuf, initrd: PathBuf },
-    /// Firmware looks for something to boot.
+    /// Firmware that looks for something to boot.
     Firmware {
         code: PathBuf,
         variables: PathBuf,
@@ -63,7 +63,7 @@ pub struct VmBuilder {
 }
 
 impl Vm {
-    /// A VM with one processor, 512 MiB, one network card whose 10.0.2.2 is the host's 127.0.0.1, and nothing else.
+    /// Returns a VM with one processor, 512 MiB, one network card whose 10.0.2.2 is the host's 127.0.0.1, and nothing else.
     #[must_use]
     pub fn builder(kernel: &Path, initrd: &Path) -> VmBuilder {
         Self::of(Start::Kernel {
@@ -72,8 +72,8 @@ impl Vm {
         })
     }
 
-    /// The same machine with UEFI, which boots from the first of these disks from which it can. What is on the kernel's command line is the disk's:
-    /// see [`command_line`].
+    /// Returns the same machine with UEFI, which boots from the first bootable one of these disks. The kernel's command line is on the
+    /// disk: see [`command_line`].
     #[must_use]
     pub fn with_firmware(firmware: &Firmware, disks: &[&BootDisk]) -> VmBuilder {
         Self::of(Start::Firmware {
@@ -109,7 +109,7 @@ impl Vm {
         &self.console
     }
 
-    /// Waits until it has switched itself off.
+    /// Waits until the VM has switched itself off.
     pub fn wait_off(&mut self, limit: Duration) -> Result<()> {
         let status = self.console.wait(limit)?;
         if !status.success() {
@@ -120,15 +120,15 @@ impl Vm {
 }
 
 impl VmBuilder {
-    /// The pointer config, at fw_cfg's `opt/com.coreos/config`.
+    /// Adds the pointer config, at fw_cfg's `opt/com.coreos/config`.
     #[must_use]
     pub fn pointer(mut self, json: &str) -> Self {
         self.pointer = Some(json.to_owned());
         self
     }
 
-    /// The kubelet's client certificate and key, PEM, as the cluster would have approved it: at fw_cfg's
-    /// `opt/attestation-gateway/kubelet-client`, from where the fast image's init takes it after Ignition.
+    /// Adds the kubelet's client certificate and key, PEM, as the cluster would have approved it, at fw_cfg's
+    /// `opt/attestation-gateway/kubelet-client`. The fast image's init takes it from there after Ignition.
     #[must_use]
     pub fn kubelet_client(mut self, pem: &str) -> Self {
         self.kubelet = Some(pem.to_owned());
@@ -141,42 +141,42 @@ impl VmBuilder {
         self.tpm_socket(swtpm.socket())
     }
 
-    /// A TPM 2.0 by swtpm's control socket.
+    /// Adds a TPM 2.0 by swtpm's control socket.
     #[must_use]
     pub fn tpm_socket(mut self, socket: &Path) -> Self {
         self.tpm_socket = Some(socket.to_path_buf());
         self
     }
 
-    /// A disk, raw, writable; one more each time.
+    /// Adds a raw, writable disk.
     #[must_use]
     pub fn disk(mut self, image: &Path) -> Self {
         self.disks.push(image.to_path_buf());
         self
     }
 
-    /// Its reboot is one, and not its end.
+    /// Lets the VM reboot instead of ending.
     #[must_use]
     pub fn reboots(mut self) -> Self {
         self.reboots = true;
         self
     }
 
-    /// A drive with a disc in it.
+    /// Adds a drive with a disc in it.
     #[must_use]
     pub fn disc(mut self, image: &Path) -> Self {
         self.disc = Some(image.to_path_buf());
         self
     }
 
-    /// Ignition's platform id, on the kernel command line.
+    /// Sets Ignition's platform id, on the kernel command line.
     #[must_use]
     pub fn platform(mut self, id: &'static str) -> Self {
         self.platform = Some(id);
         self
     }
 
-    /// A machine of this cloud: Ignition's platform id, and what its firmware says that it is.
+    /// Makes it a machine of this cloud: Ignition's platform id, and the SMBIOS tables of its firmware.
     #[must_use]
     pub fn cloud(self, cloud: Cloud) -> Self {
         let mut vm = self.platform(cloud.platform_id());
@@ -184,15 +184,15 @@ impl VmBuilder {
         vm
     }
 
-    /// A metadata server where each cloud has it: a second network card, on which 169.254.169.254:80 leads to `server` on the host
-    /// and nothing else leads anywhere. QEMU starts `connect` (this package's program) for each connection.
+    /// Adds a metadata server at the clouds' address. On a second network card, 169.254.169.254:80 leads to `server` on the host, and no
+    /// other address is reachable. QEMU starts `connect` (this package's program) for each connection.
     #[must_use]
     pub fn metadata(mut self, server: SocketAddr, connect: &Path) -> Self {
         self.metadata = Some((server, connect.to_path_buf()));
         self
     }
 
-    /// More arguments on the kernel command line.
+    /// Adds arguments to the kernel command line.
     #[must_use]
     pub fn kernel_argument(mut self, argument: &str) -> Self {
         self.kernel_arguments.push(argument.to_owned());
@@ -219,14 +219,14 @@ impl VmBuilder {
         self
     }
 
-    /// Called with each line of its console.
+    /// Sets a function that is called with each line of the console.
     #[must_use]
     pub fn on_line(mut self, on_line: impl FnMut(&str) + Send + 'static) -> Self {
         self.on_line = Some(Box::new(on_line));
         self
     }
 
-    /// QEMU's arguments, without the program's name; files go to `folder`.
+    /// Returns QEMU's arguments, without the program's name; files go to `folder`.
     pub fn arguments(&self, folder: &Path) -> Result<Vec<String>> {
         let mut arguments: Vec<String> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
@@ -329,7 +329,7 @@ impl VmBuilder {
         Ok(arguments)
     }
 
-    /// Boots it; its console's log and its files are in `folder`.
+    /// Boots the VM; its console's log and its files are in `folder`.
     pub fn start(mut self, folder: &Path) -> Result<Vm> {
         let on_line = self.on_line.take();
         let arguments = self.arguments(folder)?;
@@ -339,7 +339,7 @@ impl VmBuilder {
     }
 }
 
-/// The kernel's command line, with `more` at its end.
+/// Returns the kernel's command line, with `more` at its end.
 #[must_use]
 pub fn command_line(accelerator: Accelerator, more: &[&str]) -> String {
     // "no_timer_check": the kernel tries its timer for some milliseconds, in which a loaded host may not run an emulated guest at all.

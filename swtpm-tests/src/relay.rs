@@ -1,4 +1,4 @@
-//! A server in the middle: it ends the node's TLS connection and opens its own to the gateway, and passes on every byte.
+//! Man-in-the-middle server: it ends the node's TLS connection, opens its own to the gateway, and forwards every byte.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::gateway::{Gateway, client_tls};
 
-/// Listening until the process ends.
+/// Relay that listens until the process ends.
 pub struct Relay {
     port: u16,
 }
 
 impl Relay {
-    /// With a key of its own and a certificate of the gateway's own MCS CA: no node can tell it from the gateway.
+    /// Starts a relay with its own key and a certificate of the gateway's MCS CA. No node can tell it from the gateway.
     pub fn start(gateway: &Gateway) -> Result<Self> {
         let acceptor = TlsAcceptor::from(Arc::new(server_tls(gateway)?));
         let mut client = client_tls(&gateway.ca())?;
@@ -49,7 +49,7 @@ impl Relay {
         })
     }
 
-    /// The port, on 127.0.0.1.
+    /// Returns the port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port

@@ -1,4 +1,4 @@
-//! The four VMs: what each shows the gateway, and what it must come to. The demo tells it, the tests assert it.
+//! The four VMs: the evidence that each presents to the gateway, and the expected result. The demo shows it, the tests assert it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::swtpm::{EkAuthority, Endorsement, Swtpm, free_port, manufacture};
 /// Maximum duration of a fast VM. Emulated, together with another VM, it needs 10-20 s; the node program by itself has 60 s.
 pub const VM_LIMIT: Duration = Duration::from_secs(180);
 
-/// What a VM shows.
+/// Evidence or credential that a VM presents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
     /// A TPM whose EK certificate is from an authority the gateway trusts.
@@ -35,7 +35,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// In the order of the demo.
+    /// All scenarios in the order of the demo.
     pub const ALL: [Self; 4] = [Self::EndorsedTpm, Self::Nothing, Self::Token, Self::UnendorsedTpm];
 
     /// Returns the name for folders.
@@ -60,7 +60,7 @@ impl Scenario {
         }
     }
 
-    /// The config it must get, by its folder's name in the pool.
+    /// Returns the config that the VM must get, by its folder's name in the pool.
     #[must_use]
     pub fn expected_grant(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Scenario {
 }
 
 impl Run {
-    /// The decision about what the VM showed, and why: the first one recorded.
+    /// Returns the decision about the VM's evidence, and its reason: the first recorded one.
     #[must_use]
     pub fn decision(&self) -> (&str, &str) {
         let Some(record) = self.records.first() else {
@@ -85,7 +85,7 @@ impl Run {
     }
 }
 
-/// A gateway, the authority it trusts, and the image that all VMs boot.
+/// Gateway, the authority that it trusts, and the image that all VMs boot.
 pub struct Site {
     folder: PathBuf,
     images: Images,
@@ -95,11 +95,11 @@ pub struct Site {
     gateway: Gateway,
 }
 
-/// A VM's run, from power-on to power-off.
+/// Run of a VM, from power-on to power-off.
 pub struct Run {
-    /// What its console reported.
+    /// Report on the VM's console.
     pub outcome: Outcome,
-    /// The decisions the gateway recorded meanwhile.
+    /// Decisions that the gateway recorded during the run.
     pub records: Vec<Record>,
     /// Wall time from start to power-off.
     pub duration: Duration,
@@ -108,7 +108,7 @@ pub struct Run {
 }
 
 impl Site {
-    /// Makes all of it in `folder`; the gateway is not started yet. TPMs accept only short paths that AppArmor's swtpm profile allows: a
+    /// Creates everything in `folder`; the gateway is not started yet. TPMs accept only short paths that AppArmor's swtpm profile allows: a
     /// folder in the system's temporary folder is one.
     pub fn new(folder: &Path) -> Result<Self> {
         let mut site = Self::with_defaults(folder)?;
@@ -137,25 +137,25 @@ impl Site {
         &mut self.gateway
     }
 
-    /// The authority whose TPMs the gateway accepts.
+    /// Returns the authority whose TPMs the gateway accepts.
     #[must_use]
     pub fn authority(&self) -> &EkAuthority {
         &self.authority
     }
 
-    /// What the VMs boot.
+    /// Returns the boot images of the VMs.
     #[must_use]
     pub fn images(&self) -> &Images {
         &self.images
     }
 
-    /// What runs the VMs.
+    /// Returns the accelerator of the VMs.
     #[must_use]
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
 
-    /// A VM with the fast image and attest-node, without pointer or TPM.
+    /// Returns a VM with the fast image and attest-node, without pointer or TPM.
     #[must_use]
     pub fn vm(&self) -> VmBuilder {
         Vm::builder(&self.images.kernel(), &self.initrd)
@@ -163,15 +163,15 @@ impl Site {
             .kernel_argument("quiet")
     }
 
-    /// A unified kernel image of the fast image with attest-node, made in `folder`, not signed: what [`Vm::with_firmware`] boots. `more` is at the end
-    /// of its command line.
+    /// Makes an unsigned unified kernel image of the fast image with attest-node in `folder`, for [`Vm::with_firmware`]. `more` is at the
+    /// end of its command line.
     pub fn uki(&self, more: &[&str], folder: &Path) -> Result<PathBuf> {
         let words: Vec<&str> = ["quiet"].into_iter().chain(more.iter().copied()).collect();
         let line = command_line(self.accelerator, &words);
         make_uki(Release::Bookworm, &self.images.kernel(), &self.initrd, &line, folder)
     }
 
-    /// A VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.
+    /// Returns a VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.
     pub fn whole_vm(&self, release: Release, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
         let boot = Images::whole(release)?.whole_boot(folder)?;
         let vm = self.vm_of(release, &boot, "root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")?;
@@ -194,7 +194,7 @@ impl Site {
             .kernel_argument("rd.shell=0 rd.emergency=poweroff"))
     }
 
-    /// The same, with a tree's `usr` laid over the initrd.
+    /// Returns the same VM with a tree's `usr` laid over the initrd.
     pub fn changed_vm(&self, release: Release, tree: &Path, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
         let whole = self.whole_vm(release, folder)?;
         // In the place of the initrd that this one boots.
@@ -214,12 +214,12 @@ impl Site {
         Ok(WholeBoot { initrd, ..boot })
     }
 
-    /// A VM of it, with the kernel arguments that its boot loader gives.
+    /// Returns a VM of that system, with the kernel arguments that its boot loader gives.
     pub fn installed_vm(&self, release: Release, boot: &WholeBoot) -> Result<VmBuilder> {
         self.vm_of(release, boot, &core_os::kernel_arguments(&boot.disk)?)
     }
 
-    /// A VM of that system's initrd with a tree's `usr` laid over it, which ends before it has a root; with or without attest-node.
+    /// Returns a VM of that system's initrd with a tree's `usr` laid over it, which ends before it has a root; with or without attest-node.
     pub fn initrd_vm(&self, release: Release, tree: &Path, with_node: bool, folder: &Path) -> Result<VmBuilder> {
         let images = Images::whole(release)?;
         let initrd = images.changed_initrd(tree, with_node, folder)?;
@@ -230,14 +230,14 @@ impl Site {
             .kernel_argument("rd.shell=0 rd.emergency=poweroff"))
     }
 
-    /// A folder for one VM.
+    /// Creates a folder for one VM.
     pub fn vm_folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.folder.join("vms").join(name);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         Ok(folder)
     }
 
-    /// A TPM for the scenario, if it has one.
+    /// Creates the TPM of the scenario, if it has one.
     pub fn tpm(&self, scenario: Scenario, folder: &Path) -> Result<Option<Swtpm>> {
         match scenario {
             Scenario::EndorsedTpm => Swtpm::start(folder, Endorsement::By(&self.authority)).map(Some),
@@ -246,7 +246,7 @@ impl Site {
         }
     }
 
-    /// The shell commands that boot a VM with a new endorsed TPM by hand; its TPM is manufactured now.
+    /// Manufactures an endorsed TPM. Returns the shell commands that boot a VM with it by hand.
     pub fn vm_by_hand(&self) -> Result<Vec<String>> {
         let folder = self.vm_folder("by-hand")?;
         let state = manufacture(&folder, Endorsement::By(&self.authority))?;

@@ -1,4 +1,4 @@
-//! A server with the gateway's own certificate that answers whatever a test wants: what a node must survive.
+//! Server with the gateway's own certificate and arbitrary answers, which a node must survive.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,21 +12,21 @@ use anyhow::{Context, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// A client that says nothing is dropped after this time.
+/// Timeout for a silent client.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// Requests of the protocol's first steps are far smaller.
+/// Maximum size of a request; those of the protocol's first steps are far smaller.
 const REQUEST_LIMIT_BYTES: usize = 256 * 1024;
 
-/// Answers a request line (`GET /v1/attest HTTP/1.1`) with a whole HTTP response.
+/// Function from a request line (`GET /v1/attest HTTP/1.1`) to a whole HTTP response.
 pub type Script = Box<dyn Fn(&str) -> Vec<u8> + Send>;
 
-/// Listening until the process ends.
+/// Server that listens until the process ends.
 pub struct StandIn {
     port: u16,
 }
 
 impl StandIn {
-    /// Speaks TLS with this certificate and key, one connection after the other, one request on each.
+    /// Starts a TLS server with this certificate and key: one connection after the other, one request on each.
     pub fn tls(certificate_and_key: &[PathBuf; 2], script: Script) -> Result<Self> {
         let [certificate, key] = certificate_and_key;
         let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
@@ -48,7 +48,7 @@ impl StandIn {
         Self::listen(move |mut stream| stream.write_all(bytes).context("writing"))
     }
 
-    /// The port, on 127.0.0.1.
+    /// Returns the port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -68,7 +68,7 @@ impl StandIn {
     }
 }
 
-/// An HTTP response that closes the connection.
+/// Returns an HTTP response that closes the connection.
 #[must_use]
 pub fn response(status: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();

@@ -14,17 +14,17 @@ use crate::process::Process;
 
 /// Maximum number of attempts to find free ports: other tests look for some at the same time.
 const PORTS_ATTEMPTS: usize = 20;
-/// swtpm is ready in tens of milliseconds; a loaded machine may need seconds.
+/// Maximum duration of swtpm's start: tens of milliseconds usually; a loaded machine may need seconds.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// A manufacturer's CA: a root and the issuer of EK certificates.
+/// CA of a manufacturer: a root and the issuer of EK certificates.
 #[derive(Debug, Clone)]
 pub struct EkAuthority {
     folder: PathBuf,
 }
 
 impl EkAuthority {
-    /// A new authority in `folder`.
+    /// Creates a new authority in `folder`.
     pub fn new(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let folder = folder.canonicalize().with_context(|| format!("finding {}", folder.display()))?;
@@ -50,7 +50,7 @@ impl EkAuthority {
         Ok(authority)
     }
 
-    /// Root and issuer certificates, PEM.
+    /// Returns the root and issuer certificates, PEM.
     #[must_use]
     pub fn certificates(&self) -> [PathBuf; 2] {
         [self.folder.join("swtpm-localca-rootca-cert.pem"), self.folder.join("issuer.pem")]
@@ -60,20 +60,20 @@ impl EkAuthority {
 /// Source of a TPM's endorsement.
 #[derive(Debug, Clone, Copy)]
 pub enum Endorsement<'a> {
-    /// This authority: an EK certificate in NV.
+    /// Endorsement by this authority: an EK certificate in NV.
     By(&'a EkAuthority),
     /// No authority: the TPM has no EK certificate.
     None,
 }
 
-/// A TPM for a VM, at a socket that QEMU takes; killed on drop.
+/// TPM for a VM, at a socket that QEMU takes; killed on drop.
 pub struct Swtpm {
     state: PathBuf,
     socket: PathBuf,
     process: Process,
 }
 
-/// A TPM for a program on this machine, at a TCP port, which prints each command that it gets; killed on drop.
+/// TPM for a program on this machine, at a TCP port. It prints each command that it gets; killed on drop.
 pub struct TpmServer {
     port: u16,
     process: Process,
@@ -119,8 +119,8 @@ impl Swtpm {
         &self.socket
     }
 
-    /// The same TPM for programs on this machine, with what was measured into it. Its VM is gone, and has not switched itself off: a TPM that is
-    /// switched off forgets its PCRs.
+    /// Makes the same TPM, with its measurements, available to programs on this machine. Its VM must be gone without having switched itself
+    /// off: a TPM that is switched off forgets its PCRs.
     pub fn taken_out(mut self) -> Result<TpmServer> {
         run(Command::new("swtpm_ioctl").arg("--unix").arg(&self.socket).arg("-v")).context("keeping what the TPM holds")?;
         // The next one finds the state locked otherwise.
@@ -144,18 +144,18 @@ impl TpmServer {
         bail!("swtpm found no two free ports in {PORTS_ATTEMPTS} attempts")
     }
 
-    /// The TCTI string for tss-esapi and tpm2-tools.
+    /// Returns the TCTI string for tss-esapi and tpm2-tools.
     #[must_use]
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
-    /// Its port for commands.
+    /// Returns the port for commands.
     pub(crate) const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process. A command is a line of its bytes, as ` 80 01 00 00 00 0E …`.
+    /// Returns the TPM's process. Its output has each command as a line of bytes, like ` 80 01 00 00 00 0E …`.
     #[must_use]
     pub const fn process(&self) -> &Process {
         &self.process
@@ -191,7 +191,7 @@ impl TpmServer {
     }
 }
 
-/// Starts swtpm and waits until it listens; `None` if it could not.
+/// Starts swtpm and waits until it listens. Returns `None` if it could not.
 fn listening(state: &Path, arguments: &[String]) -> Result<Option<Process>> {
     // swtpm writes it when all its sockets listen.
     let pid_file = PidFile::new(&state.join("pid"))?;
@@ -209,7 +209,7 @@ pub fn free_port() -> Result<u16> {
         .port())
 }
 
-/// Makes a TPM's state in `folder`; the state's folder.
+/// Manufactures a TPM's state in `folder`. Returns the state's folder.
 pub fn manufacture(folder: &Path, endorsement: Endorsement<'_>) -> Result<PathBuf> {
     manufacture_with(folder, endorsement, &[])
 }

@@ -18,7 +18,7 @@ const PORTS_ATTEMPTS: usize = 20;
 /// TPM_ST_NO_SESSIONS: the tag of a response that is nothing but a code.
 const NO_SESSIONS: u16 = 0x8001;
 
-/// Listening until the process ends, at a port for commands and, one above, one for swtpm's control channel.
+/// Proxy that listens until the process ends, at a port for commands and, one above, one for swtpm's control channel.
 pub struct TpmProxy {
     port: u16,
     state: Arc<Mutex<State>>,
@@ -42,7 +42,7 @@ struct Fault {
 }
 
 impl State {
-    /// The response code to answer a command with, instead of passing it on.
+    /// Returns the response code with which to answer a command, instead of passing it on.
     fn decide(&mut self, command: u32) -> Option<u32> {
         if let Some(fault) = &mut self.fault
             && fault.command.is_none_or(|concerned| concerned == command)
@@ -59,7 +59,7 @@ impl State {
 }
 
 impl TpmProxy {
-    /// In front of this TPM, without a fault.
+    /// Starts a proxy in front of this TPM, without a fault.
     pub fn start(tpm: &TpmServer) -> Result<Self> {
         let (commands, control, port) = listen()?;
         let state = Arc::new(Mutex::new(State::default()));
@@ -70,13 +70,13 @@ impl TpmProxy {
         Ok(Self { port, state })
     }
 
-    /// The TCTI string for tss-esapi and tpm2-tools.
+    /// Returns the TCTI string for tss-esapi and tpm2-tools.
     #[must_use]
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
-    /// From now on answers each command so often with this response code before it passes it on.
+    /// Makes the proxy answer each command this number of times with this response code before it passes it on.
     pub fn answer_each(&self, response_code: u32, times: u32) {
         self.set(Fault {
             response_code,
@@ -86,7 +86,7 @@ impl TpmProxy {
         });
     }
 
-    /// From now on answers the commands of this code with this response code, always.
+    /// Makes the proxy answer the commands of this code with this response code, always.
     pub fn answer_always(&self, command: u32, response_code: u32) {
         self.set(Fault {
             response_code,
@@ -96,12 +96,12 @@ impl TpmProxy {
         });
     }
 
-    /// From now on passes every command on.
+    /// Makes the proxy pass every command on.
     pub fn answer_never(&self) {
         self.lock().fault = None;
     }
 
-    /// Codes of the commands passed on since this was asked last.
+    /// Returns the codes of the commands passed on since the last call.
     #[must_use]
     pub fn passed(&self) -> Vec<u32> {
         std::mem::take(&mut self.lock().passed)
@@ -127,7 +127,7 @@ fn listen() -> Result<(TcpListener, TcpListener, u16)> {
     bail!("no two free ports in {PORTS_ATTEMPTS} attempts")
 }
 
-/// A connection that fails is its client's to notice.
+/// Serves connections; errors of a connection are left to its client.
 fn serve(listener: TcpListener, relay: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static) {
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
@@ -137,7 +137,7 @@ fn serve(listener: TcpListener, relay: impl Fn(TcpStream) -> io::Result<()> + Cl
     });
 }
 
-/// swtpm serves one connection at a time: there is one to it for each client, until that hangs up.
+/// Forwards commands. swtpm serves one connection at a time: there is one to it for each client, until that hangs up.
 fn relay_commands(mut client: TcpStream, tpm_port: u16, state: &Mutex<State>) -> io::Result<()> {
     let mut tpm = TcpStream::connect(("127.0.0.1", tpm_port))?;
     loop {
@@ -158,7 +158,7 @@ fn relay_commands(mut client: TcpStream, tpm_port: u16, state: &Mutex<State>) ->
     }
 }
 
-/// A command or a response, by the size in its header.
+/// Reads a command or a response, by the size in its header.
 fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut message = vec![0; HEADER_BYTES];
     stream.read_exact(&mut message)?;

@@ -1,5 +1,5 @@
-//! `connect ADDRESS:PORT`: standard input and output, joined to a TCP connection. QEMU starts one for each connection that a guest opens
-//! to a forwarded address; it ends when the server has said all.
+//! `connect ADDRESS:PORT`: standard input and output, joined to a TCP connection. QEMU starts a process of it for each connection that a
+//! guest opens to a forwarded address. It ends when the server has sent everything.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

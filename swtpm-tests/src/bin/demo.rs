@@ -90,12 +90,12 @@ fn demo(keep: bool) -> Result<bool> {
     Ok(ok)
 }
 
-/// A line of the table at the end.
+/// Row of the table at the end.
 struct Row {
     number: u32,
     scenario: Scenario,
     run: Run,
-    /// The number of files, if they are exactly the expected ones.
+    /// Number of files, if they are exactly the expected ones.
     proof: Result<usize>,
 }
 
@@ -173,7 +173,7 @@ fn files(count: usize) -> String {
     format!("{count} file{}", if count == 1 { "" } else { "s" })
 }
 
-/// Says how to look around, and waits for Ctrl-C.
+/// Prints how to explore the demo, and waits for Ctrl-C.
 fn leave_running(site: &mut Site) -> Result<()> {
     let by_hand = site.vm_by_hand()?;
     let gateway = site.gateway();

@@ -24,7 +24,7 @@ const SECTOR_BYTES: usize = 512;
 /// Boot entry for a kernel on a file system of its own (UAPI group, Boot Loader Specification).
 const ENTRY: &str = "title Tests\nlinux /vmlinuz\ninitrd /initrd.img\n";
 
-/// A disk to boot from.
+/// Disk to boot from.
 #[derive(Debug)]
 pub struct BootDisk {
     image: PathBuf,
@@ -43,17 +43,17 @@ pub struct GrubFiles {
     pub initrd: PathBuf,
 }
 
-/// The partition that has what GRUB loads.
+/// Partition with the kernel and the other files that GRUB loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelOn {
-    /// The first one, beside GRUB.
+    /// First partition, together with GRUB.
     SystemPartition,
-    /// The second one: ext4, called `boot`, with an entry that names the kernel.
+    /// Second partition: ext4, named `boot`, with an entry that names the kernel.
     BootPartition,
 }
 
 impl GrubFiles {
-    /// The options of `reference-values predict` for these files.
+    /// Returns the options of `reference-values predict` for these files.
     #[must_use]
     pub fn arguments(&self) -> Vec<(&'static str, &Path)> {
         let shim = self.shim.iter().map(|shim| ("--shim", shim.as_path()));
@@ -68,12 +68,12 @@ impl GrubFiles {
 }
 
 impl BootDisk {
-    /// A disk with one image, in `folder`.
+    /// Creates a disk with one image, in `folder`.
     pub fn uki(image: &Path, folder: &Path) -> Result<Self> {
         Self::new(folder, &fat(&[("EFI/BOOT/BOOTX64.EFI", image)])?, None)
     }
 
-    /// A disk with systemd-boot and the unified kernel image that it starts, in `folder`.
+    /// Creates a disk with systemd-boot and the unified kernel image that it starts, in `folder`.
     pub fn systemd_boot(loader: &Path, image: &Path, folder: &Path) -> Result<Self> {
         // As `bootctl install` lays it out.
         let system = fat(&[
@@ -84,7 +84,7 @@ impl BootDisk {
         Self::new(folder, &system?, None)
     }
 
-    /// A disk with GRUB and what it loads, in `folder`.
+    /// Creates a disk with GRUB and the files that it loads, in `folder`.
     pub fn grub(files: &GrubFiles, kernel_on: KernelOn, folder: &Path) -> Result<Self> {
         let mut system = vec![("grub/grub.cfg", files.config.as_path())];
         match &files.shim {
@@ -102,7 +102,7 @@ impl BootDisk {
         Self::new(folder, &fat(&system)?, Some(&boot))
     }
 
-    /// A disk with the files where Debian's packages put them, and the kernel next to GRUB; in `folder`.
+    /// Creates a disk with the files where Debian's packages put them, and the kernel next to GRUB; in `folder`.
     pub fn debian(files: &GrubFiles, folder: &Path) -> Result<Self> {
         let shim = files.shim.as_deref().context("Debian's chain begins with shim")?;
         let system = fat(&[
@@ -147,7 +147,7 @@ impl BootDisk {
     }
 }
 
-/// A file system of FAT with these files.
+/// Creates a FAT file system with these files, and returns its bytes.
 fn fat(files: &[(&str, &Path)]) -> Result<Vec<u8>> {
     let mut contents = Vec::new();
     for (path, file) in files {
@@ -187,7 +187,7 @@ fn ext4(files: &[(&str, &Path)], folder: &Path) -> Result<Vec<u8>> {
     fs::read(&image).with_context(|| format!("reading {}", image.display()))
 }
 
-/// For files of so many bytes.
+/// Returns the size of a file system for this number of bytes in files.
 fn room(bytes: usize) -> usize {
     // A journal, inodes and the like grow with it.
     (bytes + bytes / 4 + SPARE_BYTES).next_multiple_of(MIB)

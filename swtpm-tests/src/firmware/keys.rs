@@ -1,4 +1,4 @@
-//! Keys for Secure Boot: PK, KEK, one in db, and one that is in nothing.
+//! Keys for Secure Boot: PK, KEK, one in `db`, and one in no list.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const X509: Guid = [
 /// `SignatureOwner`: measured, but not checked.
 const OWNER: Guid = *b"attest tests key";
 
-/// A machine's keys, and one that it does not accept.
+/// Keys of a machine, and one that it does not accept.
 #[derive(Debug)]
 pub struct SecureBootKeys {
     folder: PathBuf,
@@ -26,7 +26,7 @@ pub struct SecureBootKeys {
     other: Signer,
 }
 
-/// A key and its certificate, which signs itself.
+/// Key with its self-signed certificate.
 #[derive(Debug)]
 pub struct Signer {
     key: PathBuf,
@@ -35,7 +35,7 @@ pub struct Signer {
 }
 
 impl SecureBootKeys {
-    /// New ones, in `folder`.
+    /// Creates new keys in `folder`.
     pub fn new(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let keys = Self {
@@ -55,7 +55,7 @@ impl SecureBootKeys {
         self.folder.join(format!("{name}.esl"))
     }
 
-    /// The options of `reference-values predict` for these keys.
+    /// Returns the options of `reference-values predict` for these keys.
     #[must_use]
     pub fn arguments(&self) -> [(&'static str, PathBuf); 4] {
         [
@@ -78,7 +78,7 @@ impl SecureBootKeys {
         &self.other
     }
 
-    /// PK, KEK and db as the machine has them: signature lists.
+    /// Returns PK, KEK and `db` as the machine has them: signature lists.
     #[must_use]
     pub fn signature_lists(&self) -> [(&'static str, Vec<u8>); 3] {
         [("PK", self.pk.list()), ("KEK", self.kek.list()), ("db", self.db.list())]
@@ -114,14 +114,14 @@ impl Signer {
         &self.der
     }
 
-    /// Signs an image, by sbsign.
+    /// Signs an image with sbsign.
     pub fn sign(&self, image: &Path, signed: &Path) -> Result<()> {
         let mut sbsign = Images::firmware(Release::Bookworm)?.firmware_program("usr/bin/sbsign");
         sbsign.arg("--key").arg(&self.key).arg("--cert").arg(&self.certificate);
         run(sbsign.arg("--output").arg(signed).arg(image)).map(|_| ())
     }
 
-    /// EFI_SIGNATURE_LIST with this certificate.
+    /// Returns an `EFI_SIGNATURE_LIST` with this certificate.
     fn list(&self) -> Vec<u8> {
         let signature = OWNER.len() + self.der.len();
         let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();

@@ -9,10 +9,10 @@ use anyhow::Result;
 use super::keys::Signer;
 use crate::images::{Images, Release, run};
 
-/// Sections are on pages of their own in memory.
+/// Size of a page: sections are on pages of their own in memory.
 const PAGE_BYTES: u64 = 4096;
 
-/// The modules that the tests' GRUB has in its image: it looks for none on the disk.
+/// Modules in the image of the tests' GRUB, which looks for none on the disk.
 const GRUB_MODULES: [&str; 11] = [
     "boot", "echo", "ext2", "fat", "linux", "normal", "part_gpt", "serial", "terminal", "test", "tpm",
 ];
@@ -61,7 +61,7 @@ fn sections_end(image: &Path) -> Result<u64> {
     Ok(end.next_multiple_of(PAGE_BYTES))
 }
 
-/// A release's systemd-boot; not signed.
+/// Returns the path of a release's systemd-boot; not signed.
 pub fn systemd_boot(release: Release) -> Result<PathBuf> {
     Ok(Images::firmware(release)?.firmware_file("usr/lib/systemd/boot/efi/systemd-bootx64.efi"))
 }
@@ -111,7 +111,7 @@ fn sbat_of(release: Release) -> String {
     )
 }
 
-/// Debian's shim, as it is built, with the accepted key's signature in the place of Microsoft's.
+/// Makes Debian's shim with the accepted key's signature in place of Microsoft's.
 pub fn make_shim(signer: &Signer, folder: &Path) -> Result<PathBuf> {
     let shim = Images::firmware(Release::Bookworm)?.firmware_file("usr/lib/shim/shimx64.efi");
     let signed = folder.join("shimx64.efi");

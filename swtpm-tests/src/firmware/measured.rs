@@ -12,12 +12,12 @@ use attest::values::HexDigest;
 use data_encoding::BASE64;
 use flate2::read::GzDecoder;
 
-/// A machine's PCRs when its kernel ran.
+/// PCRs and event log of a machine at the start of its kernel.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// By bank and number.
+    /// PCR values by bank and number.
     pub pcrs: BTreeMap<HashAlg, BTreeMap<u8, HexDigest>>,
-    /// Nothing if the kernel did not get it.
+    /// Event log of the firmware; `None` if the kernel did not get it.
     pub log: Option<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ impl Measured {
 }
 
 impl Measured {
-    /// Writes what was told below `folder`, as the fixtures of `attest` have it: `NAME.log` and `NAME.json`.
+    /// Writes the report below `folder` in the form of `attest`'s fixtures: `NAME.log` and `NAME.json`.
     pub fn record(&self, folder: &Path, name: &str) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         if let Some(log) = &self.log {

@@ -1,7 +1,7 @@
-//! Machines with UEFI: Debian's OVMF with Secure Boot by keys of our own, what it boots, and what was measured until the kernel ran.
+//! Machines with UEFI: Debian's OVMF with Secure Boot by our own keys, the images that it boots, and the measurements until the kernel ran.
 //!
-//! In reading order: [`SecureBootKeys`] (whose signatures count), `variables` (how they get into the firmware), [`Firmware`], [`loaders`] (unified
-//! kernel images, systemd-boot, GRUB and shim), [`boot_disk`] (the disks that they are on), [`Measured`] (what the VM tells).
+//! Reading order: [`SecureBootKeys`] (the accepted keys), `variables` (how they get into the firmware), [`Firmware`], [`loaders`] (unified
+//! kernel images, systemd-boot, GRUB and shim), [`boot_disk`] (their disks), [`Measured`] (the VM's report).
 
 pub mod boot_disk;
 mod keys;
@@ -20,7 +20,7 @@ pub use measured::Measured;
 
 use crate::images::{Images, Release};
 
-/// A machine's firmware: the code, which all machines share, and its own variables.
+/// Firmware of a machine: the code, which all machines share, and its own variables.
 #[derive(Debug)]
 pub struct Firmware {
     code: PathBuf,
@@ -28,17 +28,17 @@ pub struct Firmware {
 }
 
 impl Firmware {
-    /// Firmware that boots what one of these keys has signed, and nothing else; its variables are in `folder`.
+    /// Creates firmware that only boots images signed by one of these keys; its variables are in `folder`.
     pub fn with_secure_boot(keys: &SecureBootKeys, folder: &Path) -> Result<Self> {
         Self::new(folder, |store| variables::enrol(store, &keys.variables()))
     }
 
-    /// Firmware without keys, which boots everything.
+    /// Creates firmware without keys, which boots everything.
     pub fn without_secure_boot(folder: &Path) -> Result<Self> {
         Self::new(folder, |_| Ok(()))
     }
 
-    /// A release's firmware with Microsoft's keys, as its package has them.
+    /// Returns a release's firmware with Microsoft's keys, as its package has them.
     pub fn with_microsoft_keys(release: Release, folder: &Path) -> Result<Self> {
         let images = Images::firmware(release)?;
         let variables = folder.join("variables.fd");

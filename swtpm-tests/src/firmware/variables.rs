@@ -1,33 +1,33 @@
-//! Variables in OVMF's flash, put there before its first start: no firmware has to be driven through a menu for it.
+//! Variables in OVMF's flash, written before its first start, so that no firmware menu has to be driven.
 //!
 //! UEFI Platform Initialization Specification 1.8, volume 3, 3.2.1 (EFI_FIRMWARE_VOLUME_HEADER); edk2 `MdeModulePkg/Include/Guid/VariableFormat.h`
 //! (VARIABLE_STORE_HEADER, AUTHENTICATED_VARIABLE_HEADER).
 
 use anyhow::{Result, bail};
 
-/// A GUID as it is in memory.
+/// GUID in its byte order in memory.
 pub type Guid = [u8; 16];
 
-/// EFI_GLOBAL_VARIABLE, which PK and KEK are of.
+/// `EFI_GLOBAL_VARIABLE`, the namespace of PK and KEK.
 pub const GLOBAL: Guid = [
     0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
 ];
-/// EFI_IMAGE_SECURITY_DATABASE_GUID, which db and dbx are of.
+/// `EFI_IMAGE_SECURITY_DATABASE_GUID`, the namespace of `db` and `dbx`.
 pub const SECURITY_DATABASE: Guid = [
     0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
 ];
-/// gEfiAuthenticatedVariableGuid, which a store of signed variables begins with.
+/// `gEfiAuthenticatedVariableGuid`, at the beginning of a store of signed variables.
 const STORE: Guid = [
     0x78, 0x2c, 0xf3, 0xaa, 0x7b, 0x94, 0x9a, 0x43, 0xa1, 0x80, 0x2e, 0x14, 0x4e, 0xc3, 0x77, 0x92,
 ];
 
-/// HeaderLength of the firmware volume, and the length of the store's own header.
+/// Offset of `HeaderLength` in the firmware volume's header, and the length of the store's own header.
 const VOLUME_HEADER_LENGTH: usize = 48;
 const STORE_HEADER_BYTES: usize = 28;
 /// Non-volatile, for boot services and at runtime, changed only with the key (UEFI 2.10, 8.2).
 const ATTRIBUTES: u32 = 0x27;
 
-/// A variable's name, GUID and content.
+/// Name, GUID and content of a variable.
 pub type Variable = (&'static str, Guid, Vec<u8>);
 
 /// Writes variables into an empty store.
